@@ -27,8 +27,10 @@ from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Kind, Schema
 from cep.columnar.batch import TEXT
+from cep.columnar.mapping import FieldMapping
 from cep.model.rule import utc_ms
-from cep.sources.files import files_of, kind_of, open_dataset
+from cep.sources.files import open_dataset
+from cep.sources.inputs import Records, files_of, kind_of
 
 KEY = "key"
 _EVENT_ID, _LABEL, _KIND, _EPISODE, _AMOUNT, _REPORTED = (
@@ -63,11 +65,13 @@ class Labels:
         return bool((self.reported_ms != TIME_MS_MIN).any())
 
 
-def read_labels(source: str, events: Path, schema: Schema) -> Labels:
+def read_labels(source: str, events: Records | Path, schema: Schema) -> Labels:
     """Read `--labels`: the name of a file, or else a column of the events. Raises: UsageError, SourceError."""
     if Path(source).is_file():
         return labels_of_table(_read_table(Path(source)), schema, source)
-    return labels_of_column(_columns_of_events(events, schema, source), source, schema)
+    given = Records.of(events)
+    tables = [table for path in given.paths for table in _columns_of_events(path, schema, source, given.mapping)]
+    return labels_of_column(tables, source, schema)
 
 
 def labels_of_column(tables: Iterable[pa.Table], column: str, schema: Schema) -> Labels:
@@ -205,19 +209,23 @@ def _read_lines(path: Path) -> pa.Table:
         return pj.read_json(path)
 
 
-def _columns_of_events(path: Path, schema: Schema, column: str) -> Sequence[pa.Table]:
+def _columns_of_events(path: Path, schema: Schema, column: str, mapping: FieldMapping) -> Sequence[pa.Table]:
     """Read the ids and one more column of the events. Raises: SourceError, UsageError."""
     kind = kind_of(path)
-    wanted = (*_id_names(schema), column)
+    wanted = dict.fromkeys((*(mapping.path(name)[0] for name in _id_names(schema)), column))
     try:
         if kind == "json":
-            return [_chosen(pj.read_json(file), wanted) for file in files_of(path)]
-        dataset = open_dataset(path, kind, schema)
-        names = [name for name in wanted if name in dataset.schema.names]
-        return [dataset.to_table(columns=names)]
+            return [_chosen(pj.read_json(file), schema, column, mapping) for file in files_of(path)]
+        dataset = open_dataset(path, kind, mapping.roots(schema))
+        table = dataset.to_table(columns=[name for name in wanted if name in dataset.schema.names])
     except (OSError, pa.ArrowException) as error:
         raise UsageError(f"{path}: the column {column} cannot be read: {error}") from error
+    return [_chosen(table, schema, column, mapping)]
 
 
-def _chosen(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    return table.select([name for name in names if name in table.column_names])
+def _chosen(table: pa.Table, schema: Schema, column: str, mapping: FieldMapping) -> pa.Table:
+    """Return the ids under the names of their fields, and the column."""
+    given = {name: pa.concat_arrays(table[name].chunks) for name in table.column_names if table[name].num_chunks}
+    ids = mapping.arrays(schema, given, table.num_rows)
+    chosen = {name: ids[name] for name in _id_names(schema) if name in ids}
+    return pa.table({**chosen, **({column: given[column]} if column in given else {})})

@@ -18,6 +18,7 @@ from cep.analysis.marks import Marks, key_field, mark_events
 from cep.base.errors import UsageError
 from cep.base.schema import Schema
 from cep.rulebook.deploy import Deployment
+from cep.sources.inputs import Records
 from cep.sources.pieces import Pieces, read_pieces
 
 _AMOUNT = "amount"  # the field that is the money of an event unless another one is named
@@ -44,10 +45,13 @@ class Measured:
     figures: Backtest
 
 
-def measure_files(deployment: Deployment, events: Path, labels: str, terms: Terms, console: Console) -> Measured:
+def measure_files(
+    deployment: Deployment, events: Records | Path, labels: str, terms: Terms, console: Console
+) -> Measured:
     """Measure the rules on files. `labels` is a file or a column of the events. Raises: UsageError, SourceError."""
     read = read_labels(labels, events, deployment.schema)
-    return measure(deployment, lambda schema: read_pieces(events, schema), read, terms, console)
+    given = Records.of(events)
+    return measure(deployment, lambda schema: read_pieces(given.paths, schema, given.mapping), read, terms, console)
 
 
 def measure(

@@ -22,10 +22,11 @@ import pyarrow.json as pj
 from cep.base.errors import SourceError, UsageError
 from cep.base.schema import EventType, Schema
 from cep.columnar.batch import TEXT
-from cep.columnar.decode import TYPE_FIELD
+from cep.columnar.mapping import TYPE_FIELD
 from cep.columnar.route import KeyDomain
 from cep.lang.diagnostics import did_you_mean
-from cep.sources.files import KeyRecords, files_of, key_of_table, kind_of, open_dataset, read_key
+from cep.sources.files import KeyRecords, key_of_table, open_dataset, read_key
+from cep.sources.inputs import files_of, kind_of
 from cep.sources.pieces import Pieces, pieces_of_table, read_pieces
 
 # Seconds of the years 1985 to 2286: as milliseconds they would lie in the first four months of 1970.
@@ -86,7 +87,7 @@ def open_any(events: Any) -> Frame:
     path, kind = Path(events), kind_of(Path(events))
     try:
         if kind != "json":
-            return open_frame(open_dataset(path, kind, Schema(())))
+            return open_frame(open_dataset(path, kind, ()))
         return open_frame(pa.concat_tables(map(pj.read_json, files_of(path)), promote_options="default"))
     except (OSError, pa.ArrowException) as error:
         raise SourceError(f"{path} cannot be read: {error}") from error
@@ -118,7 +119,7 @@ def open_source(events: Any, naming: Naming) -> Source:
     kind = kind_of(path)
     if kind == "json":
         raise UsageError(f"{path} holds JSON lines: `columns` and `tz` are for tables; read it into a frame first")
-    return _source_of(open_frame(open_dataset(path, kind, Schema(()))), naming)
+    return _source_of(open_frame(open_dataset(path, kind, ())), naming)
 
 
 def _source_of(frame: Frame, naming: Naming) -> Source:

@@ -15,7 +15,7 @@ from cep.api.replay import Terms, job_of
 from cep.base.errors import UsageError
 from cep.base.schema import Schema
 from cep.base.secrets import secret_keys
-from cep.columnar.decode import TYPE_FIELD
+from cep.columnar.mapping import TYPE_FIELD
 from cep.step.job import Job
 
 _LOCAL = ("timestamp_ntz", "date")

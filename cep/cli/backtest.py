@@ -17,6 +17,7 @@ from cep.analysis.backtest import Backtest, Figures, Ratio
 from cep.analysis.measure import measure_files
 from cep.analysis.show import time_text, with_interval
 from cep.base.secrets import use_secrets_file
+from cep.cli.given_events import given_events
 from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_json
 from cep.runners.output import check_writable
 
@@ -46,7 +47,9 @@ def run(options: argparse.Namespace) -> int:
         check_writable(options.json)
     errors = Console(stderr=True, highlight=False)
     deployment = deployed_folder(options.rules, errors)
-    measured = measure_files(deployment, options.events, options.labels, terms_of(options), errors)
+    measured = measure_files(
+        deployment, given_events(options, deployment.schema), options.labels, terms_of(options), errors
+    )
     console = Console(highlight=False, soft_wrap=True)
     print_figures(measured.figures, console)
     if options.json is not None:

@@ -10,8 +10,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from cep.base.secrets import use_secrets_file
-from cep.model.settings import SECTIONS, Settings, extra_of, fields, read_settings
+from cep.model.settings import SECTIONS, Settings, extra_of, read_settings
 
 _SEPARATOR = "."
 
@@ -23,21 +25,26 @@ def add_setting_arguments(parser: argparse.ArgumentParser, *sections: str) -> No
     )
     for section in sections:
         group = parser.add_argument_group(section, (SECTIONS[section].__doc__ or "").strip())
-        for owner, name, info in fields():
-            extra = extra_of(info)
-            if owner != section or not extra["flag"]:
-                continue
-            default = info.get_default()
-            is_list = default == ()
-            text = f"{(info.description or '').rstrip('.')}{_shown(extra['example'], default)}"
-            group.add_argument(
-                extra["flag"],
-                dest=f"{section}{_SEPARATOR}{name}",
-                metavar=extra["metavar"],
-                help=(text + "; may be given several times" if is_list else text).replace("%", "%%"),
-                action="append" if is_list else "store",
-                type=int if extra["metavar"] == "N" else str,
-            )
+        add_settings(group, SECTIONS[section], f"{section}{_SEPARATOR}")
+
+
+def add_settings(group: argparse._ArgumentGroup, section: type[BaseModel], prefix: str) -> None:
+    """Declare a flag for each setting of a section that has one; it goes to `prefix` and the setting's name."""
+    for name, info in section.model_fields.items():
+        extra = extra_of(info)
+        if not extra["flag"]:
+            continue
+        default = info.get_default()
+        is_list = default == ()
+        text = f"{(info.description or '').rstrip('.')}{_shown(extra['example'], default)}"
+        group.add_argument(
+            extra["flag"],
+            dest=f"{prefix}{name}",
+            metavar=extra["metavar"],
+            help=(text + "; may be given several times" if is_list else text).replace("%", "%%"),
+            action="append" if is_list else "store",
+            type=int if extra["metavar"] == "N" else str,
+        )
 
 
 def add_secrets_argument(parser: argparse.ArgumentParser) -> None:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from cep.analysis.measure import Measured, Terms, measure_files
 from cep.cli.backtest import show_ratio
+from cep.cli.given_events import add_events_arguments, given_events
 from cep.cli.labelled import deployed_folder
 from cep.rulebook.compare import Comparison, compare
 from cep.runners.embedded import replay as embedded
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the verb."""
     parser.add_argument("old", type=Path, metavar="OLD", help="folder of rules")
     parser.add_argument("new", type=Path, metavar="NEW", help="folder of rules")
-    parser.add_argument("--events", type=Path, required=True, metavar="PATH", help="a file or folder of events")
+    add_events_arguments(parser)
     parser.add_argument(
         "--label",
         metavar="COLUMN|FILE",
@@ -55,17 +56,19 @@ def run(options: argparse.Namespace) -> int:
     errors = Console(stderr=True, highlight=False)
     deployments = [deployed_folder(folder, errors) for folder in (options.old, options.new)]
     warm_up()  # or the first replay would be charged with what is compiled or loaded once
+    records = [given_events(options, each.schema) for each in deployments]
     measured: list[Measured] = []
     if options.label is not None:
         terms = Terms(cores=options.cores)
-        measured = [measure_files(each, options.events, options.label, terms, errors) for each in deployments]
+        measured = [
+            measure_files(each, given, options.label, terms, errors)
+            for each, given in zip(deployments, records, strict=True)
+        ]
         replays = [each.history.replayed for each in measured]
     else:
         replays = [
-            embedded.read_and_replay(
-                Job(each.schema, each.key_domains), each.rulebook, options.events, options.cores, errors
-            )
-            for each in deployments
+            embedded.read_and_replay(Job(each.schema, each.key_domains), each.rulebook, given, options.cores, errors)
+            for each, given in zip(deployments, records, strict=True)
         ]
     comparison = compare(replays[0].alerts, replays[1].alerts)
     _print_figures(replays, measured, console)

@@ -14,8 +14,10 @@ from pathlib import Path
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MIN, WATCH_MS
 from cep.base.secrets import secret_keys
+from cep.cli.given_events import mapping_of_settings
 from cep.cli.job_flags import KAFKA, URLS, kafka_topics
 from cep.cli.job_lines import tell_rules_differ
+from cep.columnar.mapping import check_fields
 from cep.lists.store import ListStore
 from cep.model.rule import ControlRecord, parse_control
 from cep.model.settings import ControlSettings, JobSettings, Settings
@@ -123,9 +125,13 @@ def webhook_of(settings: Settings, url: str) -> WebhookSink:
     return WebhookSink(target, DeadLetterFiles(settings.job.checkpoint / "webhook_refused"))
 
 
-def job_of(settings: JobSettings, deployment: Deployment, warm: WarmStart | None = None) -> Job:
-    """Describe the job of these rules, also routed by the keys that later rules may use. Raises: UsageError."""
-    columns = deployment.schema.columns()
+def job_of(given: Settings, deployment: Deployment, warm: WarmStart | None = None) -> Job:
+    """Describe the job of these rules, also routed by the keys that later rules may use.
+
+    Raises: UsageError, also if the mapping speaks of fields that the events do not have.
+    """
+    settings, columns = given.job, deployment.schema.columns()
+    check_fields(mapping_of_settings(given.events), deployment.schema)
     if deployment.schema.protected:
         secret_keys()  # without them no event could be decoded, so the job is not to start
     extra = [tuple(field.strip() for field in text.split(",")) for text in settings.keys]

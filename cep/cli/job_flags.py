@@ -10,6 +10,7 @@ import argparse
 
 from cep.base.errors import UsageError
 from cep.cli.configured import add_setting_arguments
+from cep.cli.given_events import mapping_of_settings
 from cep.model.settings import Settings
 from cep.sources.registry.kafka import RecordFormat
 
@@ -65,4 +66,5 @@ def record_format(settings: Settings) -> RecordFormat:
     """Describe how the values of the events' topic are written."""
     events = settings.events
     file = None if events.schema_file is None else str(events.schema_file.resolve())
-    return RecordFormat(events.format, tuple(events.registry_settings().items()), file, events.message)
+    registry = tuple(events.registry_settings().items())
+    return RecordFormat(events.format, registry, file, events.message, mapping_of_settings(events))

@@ -16,6 +16,7 @@ from cep.analysis.measure import Terms
 from cep.base.durable import replace_file
 from cep.base.errors import SinkError, UsageError
 from cep.cli.configured import add_secrets_argument
+from cep.cli.given_events import add_events_arguments
 from cep.lists.store import ListStore
 from cep.model.rule import utc_ms
 from cep.model.setting_types import duration_ms
@@ -25,9 +26,7 @@ from cep.rulebook.files import read_lists, read_rules
 
 def add_label_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the events, the labels and the terms."""
-    parser.add_argument(
-        "--events", type=Path, required=True, metavar="PATH", help="a file or folder of Parquet, CSV or JSON lines"
-    )
+    add_events_arguments(parser)
     parser.add_argument(
         "--labels",
         required=True,

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from cep.base.errors import CepError, UsageError
 from cep.cli.configured import settings_of
+from cep.cli.given_events import mapping_of_settings
 from cep.cli.given_job import beginning_of, job_of, opened, sinks_of, stop_on_signals, watch_of, webhook_target
 from cep.cli.job_flags import URLS, add_job_arguments, check_dead_letters, check_ending, check_sources, record_format
 from cep.cli.job_lines import PATHS, tell_changes, tell_problems, tell_start, tell_totals
@@ -80,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     begins_with.lists.copy_into(lists)
     deployment = deploy(begins_with.records, lists, begins_with.trust)
     tell_problems(begins_with.problems, deployment, log)
-    job = job_of(settings.job, deployment, begins_with.warm)
+    job = job_of(settings, deployment, begins_with.warm)
     dead_letters_path = settings.output.dead_letters or checkpoint / "dead_letters"
     observed = Observed(settings.observe.stalled, log)
     stop = stop_on_signals()
@@ -183,7 +184,9 @@ def _sources(settings: Settings) -> tuple[Source, Source | None]:
         )  # fmt: skip
     else:
         assert settings.events.folder is not None, "asked for above"
-        events = FolderSource(settings.events.folder, settings.events.max_files)
+        events = FolderSource(
+            settings.events.folder, settings.events.max_files, mapping=mapping_of_settings(settings.events)
+        )
     control: Source | None = None
     if control_topic is not None and servers is not None:
         control = TopicSource(servers, control_topic, settings=client)

@@ -16,6 +16,7 @@ from cep.analysis.measure import measure_files
 from cep.analysis.prune import Pruned, prune
 from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
+from cep.cli.given_events import given_events
 from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_json
 from cep.runners.output import check_writable
 
@@ -48,7 +49,9 @@ def run(options: argparse.Namespace) -> int:
         check_writable(options.json)
     errors = Console(stderr=True, highlight=False)
     deployment = deployed_folder(options.rules, errors)
-    measured = measure_files(deployment, options.events, options.labels, terms_of(options), errors)
+    measured = measure_files(
+        deployment, given_events(options, deployment.schema), options.labels, terms_of(options), errors
+    )
     pruned = prune(measured.judged, measured.marks, options.tolerance)
     _print(pruned, Console(highlight=False, soft_wrap=True))
     if options.json is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -17,9 +18,10 @@ from rich.text import Text
 from cep.api.given import GivenRules
 from cep.api.replay import Terms, finish, job_of
 from cep.base.errors import UsageError
-from cep.base.limits import IN_PROCESS_BYTES_MAX, KEY_GROUPS_DEFAULT
+from cep.base.limits import IN_PROCESS_BYTES_MAX, KEY_GROUPS_DEFAULT, TIME_MS_MAX, TIME_MS_MIN
 from cep.base.secrets import secret_keys, use_secrets_file
 from cep.cli.configured import add_secrets_argument
+from cep.cli.given_events import add_events_arguments, given_events
 from cep.cli.help_pages import RULE_FILES, with_page
 from cep.cli.trust_flags import add_trust_arguments
 from cep.lang.explain.render import render_text
@@ -34,6 +36,7 @@ from cep.runners.handover.warm_start import About, Ending, check_free, put_lists
 from cep.runners.handover.warm_start import finish as end
 from cep.runners.java import check_java
 from cep.runners.output import Replayed, check_writable, format_of, write_outputs
+from cep.sources.inputs import Records
 from cep.step.job import Job
 from cep.step.rules import refusal_letters
 from cep.step.suppress import suppressed_lines
@@ -75,9 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "own span of event time, so each needs its `effective_at`, as `cep publish` stamps it",
     )
     add_trust_arguments(parser)
-    parser.add_argument(
-        "--events", type=Path, required=True, metavar="PATH", help="a file or folder of Parquet, CSV or JSON lines"
-    )
+    add_events_arguments(parser)
     parser.add_argument(
         "--out", type=Path, required=True, metavar="FILE", help="alerts go here; set-aside records to FILE.dead.jsonl"
     )
@@ -147,8 +148,15 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--until",
         metavar="TIME",
-        help="event time of the cut, like 2026-03-01T00:00:00Z: what is earlier belongs to the replay, the rest to the "
-        "job that goes on (default: just behind the last event)",
+        help="events from this event time on are left out, like 2026-03-01T00:00:00Z; with --savepoint it is the cut: "
+        "the rest belongs to the job that goes on (default: just behind the last event)",
+    )
+    parser.add_argument("--since", metavar="TIME", help="events before this event time are left out")
+    parser.add_argument(
+        "--strict",
+        type=float,
+        metavar="SHARE",
+        help="end with 1 if more than this share of the records, from 0 to 1, was set aside",
     )
     add_secrets_argument(parser)
 
@@ -177,35 +185,57 @@ def run(options: argparse.Namespace) -> int:
     if ending is not None:  # the job that goes on begins with all that was taken
         deployment = deploy(deployment.taken, deployment.rulebook.lists.store, deployment.rulebook.accepted.trust)
     job = _job(options, deployment, given.levels_count if ending else 1)
-    replayed = _replay(options, job, deployment.rulebook, ending, errors)
+    records = given_events(options, deployment.schema)
+    replayed = _replay(options, job, deployment.rulebook, records, ending, errors)
     outcome = finish(deployment.rulebook, replayed, refused)
     if ending is not None:
         _finish(ending, replayed, deployment, outcome.suppression, job)
     suppressed = suppressed_lines(outcome.suppression)
     paths = write_outputs(outcome.replayed.alerts, outcome.replayed.dead_letters, options.out, format_, suppressed)
     _print_summary(deployment, outcome.replayed, paths, ending)
-    return 1 if findings else 0
+    return 1 if _is_short(options, replayed, errors) or findings else 0
+
+
+def _is_short(options: argparse.Namespace, replayed: Replayed, errors: Console) -> bool:
+    """Return True, and say so, if all records were set aside, or a larger share than --strict allows."""
+    records, events = replayed.counters["records"], replayed.counters["events"]
+    share = (records - events) / records if records else 0.0
+    if records and not events:
+        line = f"all {records:,} records were set aside; {options.out}.dead.jsonl says why"
+    elif options.strict is not None and share > options.strict:
+        line = f"{share:.2%} of the records were set aside, more than --strict {options.strict:g}"
+    else:
+        return False
+    errors.print(line, soft_wrap=True)
+    return True
 
 
 def _ending(options: argparse.Namespace) -> Ending | None:
     """Where the state goes, if it is asked for. Raises: UsageError."""
     if options.savepoint is None:
-        if options.until is not None:
-            raise UsageError("--until is where --savepoint cuts; give both")
         return None
-    try:
-        ending = Ending(options.savepoint, None if options.until is None else utc_ms(options.until))
-    except ValueError as error:
-        raise UsageError(f"--until: {error}") from error
+    ending = Ending(options.savepoint, _moment("--until", options.until))
     check_free(ending)
     return ending
 
 
+def _moment(flag: str, text: str | None) -> int | None:
+    try:
+        return None if text is None else utc_ms(text)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}") from error
+
+
 def _job(options: argparse.Namespace, deployment: Deployment, levels_count: int) -> Job:
-    """Describe the job. Raises: UsageError for a --dedup or an --ahead-max that is no time."""
+    """Describe the job. Raises: UsageError for a time that is none."""
     ahead_ms = None if options.ahead_max == OFF else _duration("--ahead-max", options.ahead_max)
+    since_ms, until_ms = _moment("--since", options.since), _moment("--until", options.until)
     terms = Terms(options.cores, options.key_groups, _duration("--dedup", options.dedup), ahead_ms)
-    return job_of(deployment, terms, levels_count)
+    return replace(
+        job_of(deployment, terms, levels_count),
+        begins_ms=TIME_MS_MIN if since_ms is None else since_ms,
+        ends_ms=TIME_MS_MAX if until_ms is None or options.savepoint is not None else until_ms,
+    )
 
 
 def _duration(flag: str, text: str) -> int:
@@ -225,22 +255,22 @@ def _finish(ending: Ending, replayed: Replayed, deployment: Deployment, suppress
 
 
 def _replay(
-    options: argparse.Namespace, job: Job, rulebook: Rulebook, ending: Ending | None, errors: Console
+    options: argparse.Namespace, job: Job, rulebook: Rulebook, records: Records, ending: Ending | None, errors: Console
 ) -> Replayed:
-    if _engine(options, errors) == "embedded":
-        return embedded.read_and_replay(job, rulebook, options.events, options.cores, errors, ending)
+    if _engine(options, records.paths, errors) == "embedded":
+        return embedded.read_and_replay(job, rulebook, records, options.cores, errors, ending)
     # Loaded here because Spark takes a second to import, and the embedded engine does without.
     from cep.runners.spark.replay import Tasks, read_and_replay  # noqa: PLC0415
 
     tasks = Tasks(options.cores, options.partitions)
-    return read_and_replay(job, rulebook, options.events, tasks, errors, ending)
+    return read_and_replay(job, rulebook, records, tasks, errors, ending)
 
 
-def _engine(options: argparse.Namespace, errors: Console) -> str:
+def _engine(options: argparse.Namespace, paths: Sequence[Path], errors: Console) -> str:
     """Return the engine that was asked for; if none was, Spark for much, if there is a Java for it."""
     if options.engine is not None:
         return str(options.engine)
-    if options.partitions is None and _size(options.events) <= IN_PROCESS_BYTES_MAX:
+    if options.partitions is None and sum(map(_size, paths)) <= IN_PROCESS_BYTES_MAX:
         return "embedded"
     try:
         check_java()
@@ -259,6 +289,8 @@ def _size(path: Path) -> int:
 def _check_numbers(options: argparse.Namespace) -> None:
     if options.rules is None and options.control is None:
         raise UsageError("give --rules, --control, or both")
+    if options.strict is not None and not 0 <= options.strict <= 1:
+        raise UsageError(f"--strict is a share from 0 to 1, not {options.strict:g}")
     for name in ("cores", "partitions"):
         value = getattr(options, name)
         if value is not None and value < 1:

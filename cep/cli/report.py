@@ -14,6 +14,7 @@ from cep.analysis.measure import measure_files
 from cep.analysis.report import Report, report
 from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
+from cep.cli.given_events import given_events
 from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_bytes
 from cep.runners.output import check_writable
 from cep.sources.pieces import read_pieces
@@ -58,10 +59,14 @@ def run(options: argparse.Namespace) -> int:
     terms = terms_of(options)
     folders = [options.rules] if options.against is None else [options.rules, options.against]
     deployments = [deployed_folder(folder, errors) for folder in folders]
-    measured = [measure_files(each, options.events, options.labels, terms, errors) for each in deployments]
+    records = [given_events(options, each.schema) for each in deployments]
+    measured = [
+        measure_files(each, given, options.labels, terms, errors)
+        for each, given in zip(deployments, records, strict=True)
+    ]
     made = report(
         measured[0],
-        lambda schema: read_pieces(options.events, schema),
+        lambda schema: read_pieces(records[0].paths, schema, records[0].mapping),
         measured[1] if len(measured) > 1 else None,
         options.review_cost,
     )

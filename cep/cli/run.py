@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
     begins_with = beginning_of(settings, log)
     deployment = deploy(begins_with.records, begins_with.lists, begins_with.trust)
     tell_problems(begins_with.problems, deployment, log)
-    job, initial = job_of(settings.job, deployment, begins_with.warm), begins_with.initial
+    job, initial = job_of(settings, deployment, begins_with.warm), begins_with.initial
     workers = _workers(settings, job)
     checkpoint = settings.job.checkpoint
     if checkpoint is not None:
@@ -208,7 +208,7 @@ def _sources(settings: Settings, until_end: bool) -> Sources:
     def read(schema: Schema, values: pa.Array) -> Decoded:
         return decode(form, schema, values, topic or "")
 
-    return Sources(events, changes, read)
+    return Sources(events, changes, read, form.mapping)
 
 
 def _format(settings: Settings) -> RecordFormat:

@@ -24,6 +24,7 @@ from cep.analysis.sweep import Bench
 from cep.analysis.tune import Aim, Row, Tuned, tune
 from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
+from cep.cli.given_events import given_events
 from cep.cli.labelled import add_label_arguments, terms_of, write_bytes, write_json
 from cep.lang.ir import PatternIR
 from cep.lang.load import load_text
@@ -98,8 +99,9 @@ def run(options: argparse.Namespace) -> int:
     record = record.model_copy(update={"params": {**_defaults(pattern), **record.params}})
     axes = axes_of(pattern, record.params, tries)
     gap_ms = _gap_ms(options.gap, bound)
-    pieces_of = partial(read_pieces, options.events)
-    labels = read_labels(options.labels, options.events, deployment.schema)
+    given = given_events(options, deployment.schema)
+    pieces_of = partial(read_pieces, given.paths, mapping=given.mapping)
+    labels = read_labels(options.labels, given, deployment.schema)
     measured = measure(deployment, pieces_of, labels, terms, errors)
     parts = parts_of_time(measured.history.events, measured.marks, gap_ms)
     bench = Bench(record, lists, pieces_of, measured.marks, parts, terms.cores, errors)

@@ -22,6 +22,7 @@ from cep.api.why import explain, explain_not
 from cep.base.errors import SourceError, UsageError
 from cep.base.secrets import use_secrets_file
 from cep.cli.configured import add_secrets_argument
+from cep.cli.given_events import add_events_arguments, given_events
 from cep.cli.trust_flags import add_trust_arguments
 from cep.columnar.route import KeyDomain
 from cep.rulebook.signers import given_trust
@@ -94,13 +95,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="the --levels of the live job, if patterns feed each other; so the same rules are refused",
     )
-    parser.add_argument(
-        "--events",
-        type=Path,
-        required=True,
-        metavar="PATH",
-        help="the history: a file or folder of Parquet, CSV or JSON lines",
-    )
+    add_events_arguments(parser)
     add_secrets_argument(parser)
 
 
@@ -114,7 +109,8 @@ def run(options: argparse.Namespace, color: bool) -> int:
     """
     use_secrets_file(options.secrets)
     alert = _alert(options.alerts, options.alert)
-    answer = explain(_rules(options), alert, _reader(options.events))
+    rules = _rules(options)
+    answer = explain(rules, alert, _reader(options, rules))
     answer.show(_console(color))
     return int(not answer.is_alert)
 
@@ -124,8 +120,9 @@ def _rules(options: argparse.Namespace) -> GivenRules:
     return GivenRules.read(options.rules, options.control, options.levels, trust=trust)
 
 
-def _reader(events: Path) -> ReadKey:
-    return lambda schema, domain, key: read_key(events, schema, domain, key)
+def _reader(options: argparse.Namespace, rules: GivenRules) -> ReadKey:
+    given = given_events(options, rules.deployment.schema)
+    return lambda schema, domain, key: read_key(given.paths, schema, domain, key, given.mapping)
 
 
 def _alert(path: Path, alert_id: str) -> dict[str, Any]:
@@ -163,7 +160,8 @@ def run_not(options: argparse.Namespace, color: bool) -> int:
     def late_ids(domain: KeyDomain, key: str) -> frozenset[str]:
         return _late_ids(options.dead_letters, domain, key)
 
-    answer = explain_not(_rules(options), options.rule, options.key, _reader(options.events), options.at, late_ids)
+    rules = _rules(options)
+    answer = explain_not(rules, options.rule, options.key, _reader(options, rules), options.at, late_ids)
     answer.show(_console(color))
     return int(answer.is_alert)
 

@@ -10,6 +10,7 @@
     float, bool  as they are; text that spells one
     enum         text that is one of the symbols
 
+`Written` says otherwise of times and decimals: a unit, a form, a zone, minor units.
 Tested by: tests/columnar/test_convert.py
 """
 
@@ -38,6 +39,28 @@ _SLACK_UNITS_MAX = 0.01
 WIDE_DECIMAL = pa.decimal128(37, 19)
 
 
+TIME_UNITS = ("s", "ms", "us", "ns")
+_A_MS = {"s": 1_000.0, "ms": 1.0, "us": 1e-3, "ns": 1e-6}
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How values are written, where it is not as the module says.
+
+    unit: of times that are numbers (TIME_UNITS), also with a fraction. form: of times that are texts, as `strptime` has
+    it. zone: of times that name none; of an hour that comes twice the first is meant. minor: decimals are whole numbers
+    of their smallest unit.
+    """
+
+    unit: str = ""
+    form: str = ""
+    zone: str = ""
+    minor: bool = False
+
+
+AS_IT_IS = Written()
+
+
 @dataclass(frozen=True, slots=True)
 class Converted:
     """Values in the field's Arrow type, null where the source is null or the value is bad; the masks bool[N], None if
@@ -49,8 +72,11 @@ class Converted:
     reason: Callable[[int], str] = str
 
 
-def convert(source: pa.Array, type_: Type) -> Converted:
-    """Convert a column. Cost: a pass or two; values that do not fit are found one by one only if there are any."""
+def convert(source: pa.Array, type_: Type, written: Written | None = None) -> Converted:
+    """Convert a column, whose values are `written` so, None: as they are.
+
+    Cost: a pass or two; values that do not fit are found one by one only if there are any.
+    """
     if type_.kind in _AS_THEY_ARE and source.type == _AS_THEY_ARE[type_.kind] and not source.null_count:
         return Converted(source, None)
     if pa.types.is_dictionary(source.type):
@@ -58,7 +84,7 @@ def convert(source: pa.Array, type_: Type) -> Converted:
     nulls = np.asarray(pc.is_null(source)) if source.null_count else None
     if pa.types.is_null(source.type):
         return Converted(pa.nulls(len(source), arrow_type(type_)), nulls)
-    values = _CONVERSIONS[type_.kind](source, type_)
+    values = _CONVERSIONS[type_.kind](source, type_) if written is None else _convert_written(source, type_, written)
     if values.null_count == source.null_count:
         return Converted(values, nulls)
     bad = np.asarray(pc.is_null(values))
@@ -69,6 +95,19 @@ def convert(source: pa.Array, type_: Type) -> Converted:
         return f"{str(source[row].as_py())[:_SHOWN_CHARACTERS]!r} is not a value of type {shown_type}"
 
     return Converted(values, nulls, bad, reason)
+
+
+def _convert_written(source: pa.Array, type_: Type, written: Written) -> pa.Array:
+    if type_.kind is Kind.TIME:
+        return _time(source, type_, written)
+    return _minor(source) if written.minor else _CONVERSIONS[type_.kind](source, type_)
+
+
+def _minor(source: pa.Array) -> pa.Array:
+    """Return whole numbers of units, however they are written."""
+    if pa.types.is_decimal(source.type):
+        source = _cast(source, pa.decimal128(38, 0))
+    return _cast(source, pa.int64())
 
 
 def _cast(source: pa.Array, target: pa.DataType) -> pa.Array:
@@ -106,8 +145,8 @@ def _text(source: pa.Array, _type: Type) -> pa.Array:
     return _cast(source, TEXT)
 
 
-def _time(source: pa.Array, _type: Type) -> pa.Array:
-    times = _time_ms(source)
+def _time(source: pa.Array, _type: Type, written: Written = AS_IT_IS) -> pa.Array:
+    times = _time_ms(source, written)
     values = np.asarray(times.fill_null(0) if times.null_count else times)
     if not len(values) or (values.min() >= EVENT_TIME_MS_MIN and values.max() <= EVENT_TIME_MS_MAX):
         return times
@@ -115,17 +154,55 @@ def _time(source: pa.Array, _type: Type) -> pa.Array:
     return pc.if_else(pa.array(outside), pa.scalar(None, pa.int64()), times)
 
 
-def _time_ms(source: pa.Array) -> pa.Array:
+def _time_ms(source: pa.Array, written: Written) -> pa.Array:
     if pa.types.is_integer(source.type):
-        return _cast(source, pa.int64())
+        return _whole_to_ms(source, written.unit)
+    is_number = pa.types.is_floating(source.type) or pa.types.is_decimal(source.type)
+    if is_number and written.unit:
+        return _fraction_to_ms(source, written.unit)
     if pa.types.is_date(source.type):
         source = source.cast(pa.timestamp("ms"))
     if pa.types.is_string(source.type) or pa.types.is_large_string(source.type):
-        return _time_text(source)
-    return _floor_to_ms(source)
+        return _time_text(source, written)
+    return _floor_to_ms(_zoned(source, written.zone))
 
 
-def _time_text(source: pa.Array) -> pa.Array:
+def _zoned(source: pa.Array, zone: str) -> pa.Array:
+    """Take times without a zone as those of this one."""
+    if not zone or not pa.types.is_timestamp(source.type) or source.type.tz is not None:
+        return source
+    return pc.assume_timezone(source, zone, ambiguous="earliest", nonexistent="latest")
+
+
+def _whole_to_ms(source: pa.Array, unit: str) -> pa.Array:
+    numbers = _cast(source, pa.int64())
+    if unit in ("", "ms"):
+        return numbers
+    if unit != "s":
+        return _floor_to_ms(numbers.cast(pa.timestamp(unit)))
+    most = EVENT_TIME_MS_MAX // 1_000
+    fits = pc.and_(pc.greater_equal(numbers, -most), pc.less_equal(numbers, most))
+    return pc.multiply(pc.if_else(fits, numbers, pa.scalar(None, pa.int64())), 1_000)
+
+
+def _fraction_to_ms(source: pa.Array, unit: str) -> pa.Array:
+    """Floor to milliseconds; a double is taken for the millisecond that it is next to."""
+    values = np.asarray(source.cast(pa.float64()).fill_null(np.nan)) * _A_MS[unit]
+    fits = np.isfinite(values) & (np.abs(values) <= EVENT_TIME_MS_MAX)
+    values = np.where(fits, values, 0.0)
+    nearest = np.rint(values)
+    whole = np.where(np.abs(values - nearest) < _SLACK_UNITS_MAX, nearest, np.floor(values))
+    return pa.array(whole.astype(np.int64), mask=~fits)
+
+
+def _time_text(source: pa.Array, written: Written) -> pa.Array:
+    if written.form:
+        parsed = pc.strptime(source, format=written.form, unit="us", error_is_null=True)
+        return _floor_to_ms(_zoned(parsed, written.zone))
+    return _time_iso(source, written)
+
+
+def _time_iso(source: pa.Array, written: Written) -> pa.Array:
     """ISO 8601, with or without a zone; Arrow reads one or the other in a column, so each has its turn."""
     zoned, naive = pa.timestamp("ns", tz="UTC"), pa.timestamp("ns")
     try:
@@ -135,9 +212,14 @@ def _time_text(source: pa.Array) -> pa.Array:
         nothing = pa.scalar(None, source.type)
         first = _cast(pc.if_else(with_zone, source, nothing), zoned)
         second = _cast(pc.if_else(with_zone, nothing, source), naive)
-        moments = _floor_to_ms(pc.coalesce(first, second.cast(zoned)))
-        is_number = pc.match_substring_regex(source, r"^-?\d{9,}$")
-        return pc.coalesce(moments, _cast(pc.if_else(is_number, source, nothing), pa.int64()))
+        second = _zoned(second, written.zone or "UTC").cast(zoned)
+        moments = _floor_to_ms(pc.coalesce(first, second))
+        if not written.unit:
+            is_number = pc.match_substring_regex(source, r"^-?\d{9,}$")
+            return pc.coalesce(moments, _cast(pc.if_else(is_number, source, nothing), pa.int64()))
+        is_number = pc.match_substring_regex(source, r"^-?\d{9,}(\.\d+)?$")
+        numbers = _cast(pc.if_else(is_number, source, nothing), pa.float64())
+        return pc.coalesce(moments, _fraction_to_ms(numbers, written.unit))
 
 
 def _floor_to_ms(source: pa.Array) -> pa.Array:

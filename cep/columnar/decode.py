@@ -26,12 +26,12 @@ from cep.base.limits import FIELD_BYTES_MAX
 from cep.base.schema import Kind, Schema
 from cep.columnar.batch import TEXT, data_columns, text_buffers
 from cep.columnar.convert import WIDE_DECIMAL, convert
+from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
 from cep.columnar.plain_json import PlainShape, plain_shape, read_plain
 from cep.columnar.texts import numbered
 from cep.columnar.tokens import with_tokens
 from cep.kernels.text.lines import join_lines
 
-TYPE_FIELD = "event_type"
 TOO_LONG = "too_long"
 _PARSE_BLOCK_BYTES = 1 << 26
 # Unknown event types that are named in the reason: a stream of noise may have a new one in every record.
@@ -73,19 +73,22 @@ class Decoded:
         return Decoded(self.event_id.take(indices), self.event_type[rows], self.time_ms[rows], columns, self.poison)
 
 
-def decode_json(schema: Schema, values: pa.Array) -> Decoded:
-    """Decode JSON objects, one a value (binary or text).
+def decode_json(schema: Schema, values: pa.Array, mapping: FieldMapping = PLAIN) -> Decoded:
+    """Decode JSON objects, one a value (binary or text), whose fields are where the mapping says.
 
     A field that the event's type does not have is ignored. The field `event_type` names the type; it may be left out
     where the schema has a single one.
     """
-    good, broken = _parse(schema, values if values.type == pa.large_binary() else values.cast(pa.large_binary()))
-    parts = [_decode(schema, len(texts), given, partial(_record_text, texts)) for given, texts in good]
+    large = values if values.type == pa.large_binary() else values.cast(pa.large_binary())
+    good, broken = _parse(schema, large, mapping)
+    parts = [_decode(schema, len(texts), given, partial(_record_text, texts), mapping) for given, texts in good]
     merged = concat_decoded(schema, parts)
     return replace(merged, poison=(*merged.poison, *broken)) if broken else merged
 
 
-def _parse(schema: Schema, values: pa.Array) -> tuple[list[tuple[dict[str, pa.Array], pa.Array]], list[Poison]]:
+def _parse(
+    schema: Schema, values: pa.Array, mapping: FieldMapping
+) -> tuple[list[tuple[dict[str, pa.Array], pa.Array]], list[Poison]]:
     """Columns with the records they came from, and the records that are no JSON objects of the schema's shape."""
     good: list[tuple[dict[str, pa.Array], pa.Array]] = []
     broken: list[Poison] = []
@@ -93,7 +96,8 @@ def _parse(schema: Schema, values: pa.Array) -> tuple[list[tuple[dict[str, pa.Ar
     while blocks:
         block = blocks.pop()
         try:
-            good.append((_parse_block(schema, block), block))
+            read = _parse_block(schema, block, mapping)
+            good.append((read if mapping.is_plain else mapping.arrays(schema, read, len(block)), block))
         except (pa.ArrowInvalid, orjson.JSONDecodeError) as error:
             if len(block) == 1:
                 broken.append(Poison("unreadable", str(error).split("\n")[0], _text(block[0].as_py())))
@@ -103,17 +107,18 @@ def _parse(schema: Schema, values: pa.Array) -> tuple[list[tuple[dict[str, pa.Ar
     return good, broken
 
 
-def _parse_block(schema: Schema, block: pa.Array) -> dict[str, pa.Array]:
-    """All records of the block as columns, or an error if one of them spoils it.
+def _parse_block(schema: Schema, block: pa.Array, mapping: FieldMapping) -> dict[str, pa.Array]:
+    """All records of the block as columns of their own names, or an error if one of them spoils it.
 
     The parser takes objects one after the other, wherever they end. As each record begins and ends with a brace, and
     there are as many objects as records, each record is one object.
     """
     if block.null_count:
         raise pa.ArrowInvalid("the record is empty")
-    plain = read_plain(_plain_shape(schema), block)
-    if plain is not None:
-        return plain
+    if mapping.is_flat:
+        plain = read_plain(_plain_shape(schema, mapping), block)
+        if plain is not None:
+            return plain
     records = block
     lines, in_braces, breaks = join_lines(*text_buffers(records))
     if not in_braces:
@@ -127,12 +132,12 @@ def _parse_block(schema: Schema, block: pa.Array) -> dict[str, pa.Array]:
             orjson.loads(value)
         records = pc.replace_substring(records, b"\n", b" ")
         lines, _, _ = join_lines(*text_buffers(records))
-    numbers = _whole_numbers(schema, records[0].as_py())
+    numbers = _numbers(schema, records[0].as_py(), mapping)
     try:
-        table = _read(lines, _parse_options(schema, numbers, exact=True))
+        table = _read(lines, _parse_options(schema, numbers, mapping, exact=True))
     except pa.ArrowInvalid:
         # Producers that compute with doubles send 24.150000000000002 for 24.15; convert.py decides on those.
-        table = _read(lines, _parse_options(schema, numbers, exact=False))
+        table = _read(lines, _parse_options(schema, numbers, mapping, exact=False))
     if table.num_rows != len(records):
         raise pa.ArrowInvalid("the record is more than one JSON object")
     return _arrays(table)
@@ -146,28 +151,42 @@ def _read(lines: NDArray[np.uint8], parse_options: pj.ParseOptions) -> pa.Record
     return table
 
 
-def _whole_numbers(schema: Schema, record: bytes) -> frozenset[str]:
-    """Those of the fields that may be numbers which are whole ones in this record."""
+def _numbers(schema: Schema, record: bytes, mapping: FieldMapping) -> frozenset[tuple[str, pa.DataType]]:
+    """Those of the fields that may be numbers which are numbers in this record, with the type to read them as."""
+    names = _may_be_numbers(schema)
     try:
         sample = orjson.loads(record)
     except orjson.JSONDecodeError:
         # Arrow takes some that orjson does not, as text that is not UTF-8 in a field that nobody asks for. What becomes
         # of a record is not to hang on whether it is the first of its block.
-        return frozenset([name for name in _may_be_numbers(schema) if _is_whole_number(record, name)])
-    return frozenset([name for name in _may_be_numbers(schema) if type(sample.get(name)) is int])
+        paths = mapping.paths(schema)
+        return frozenset(
+            [(name, pa.int64()) for name in names if name in paths and _is_whole_number(record, paths[name])]
+        )
+    types = {name: type(mapping.value(sample, name)) for name in names}
+    whole = [(name, pa.int64()) for name in names if types[name] is int]
+    if mapping.time.unit:  # seconds with a fraction
+        times = {name for name, type_ in schema.columns().items() if type_.kind is Kind.TIME}
+        whole = [(name, pa.float64() if name in times else type_) for name, type_ in whole]
+        whole += [(name, pa.float64()) for name in names if types[name] is float and name in times]
+    return frozenset(whole)
 
 
-def _is_whole_number(record: bytes, name: str) -> bool:
-    options = pj.ParseOptions(explicit_schema=pa.schema([(name, pa.int64())]), unexpected_field_behavior="ignore")
+def _is_whole_number(record: bytes, path: tuple[str, ...]) -> bool:
+    options = pj.ParseOptions(explicit_schema=_tree({path: pa.int64()}), unexpected_field_behavior="ignore")
     try:
-        return not pj.open_json(pa.py_buffer(record), parse_options=options).read_next_batch().column(0).null_count
+        column = pj.open_json(pa.py_buffer(record), parse_options=options).read_next_batch().column(0)
     except pa.ArrowInvalid:
         return False
+    for name in path[1:]:
+        column = pc.struct_field(column, [name])
+    return not column.null_count
 
 
 @lru_cache(maxsize=_SHAPES_KEPT)
-def _plain_shape(schema: Schema) -> PlainShape:
-    return plain_shape(_parse_options(schema, frozenset(), exact=True).explicit_schema, _may_be_numbers(schema))
+def _plain_shape(schema: Schema, mapping: FieldMapping = PLAIN) -> PlainShape:
+    wanted = _parse_options(schema, frozenset(), mapping, exact=True).explicit_schema
+    return plain_shape(wanted, [mapping.path(name)[0] for name in _may_be_numbers(schema)])
 
 
 @lru_cache(maxsize=_SHAPES_KEPT)
@@ -177,19 +196,37 @@ def _may_be_numbers(schema: Schema) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=_SHAPES_KEPT)
-def _parse_options(schema: Schema, numbers: AbstractSet[str], *, exact: bool) -> pj.ParseOptions:
-    """How to read each field: as its type wants it, those in `numbers` as whole numbers."""
-    shape: dict[str, pa.DataType] = {TYPE_FIELD: pa.string()}
+def _parse_options(
+    schema: Schema, numbers: AbstractSet[tuple[str, pa.DataType]], mapping: FieldMapping, *, exact: bool
+) -> pj.ParseOptions:
+    """How to read each field: as its type wants it, those in `numbers` as numbers."""
+    types: dict[str, pa.DataType] = {TYPE_FIELD: pa.string()}
+    read_as = dict(numbers)
     for name, type_ in schema.columns().items():
-        if name in numbers:
-            shape[name] = pa.int64()
+        if name in read_as:
+            types[name] = read_as[name]
         elif type_.kind is Kind.DECIMAL:
-            shape[name] = pa.decimal128(18 + type_.scale, type_.scale) if exact else WIDE_DECIMAL
+            scale = 0 if name in mapping.minor else type_.scale
+            types[name] = pa.decimal128(18 + type_.scale, scale) if exact else WIDE_DECIMAL
         else:
-            shape[name] = _JSON_TYPES.get(type_.kind, TEXT)
+            types[name] = _JSON_TYPES.get(type_.kind, TEXT)
+    shape = {path: types[name] for name, path in reversed(mapping.paths(schema).items())}
     return pj.ParseOptions(
-        explicit_schema=pa.schema(list(shape.items())), unexpected_field_behavior="ignore", newlines_in_values=False
+        explicit_schema=_tree(dict(reversed(shape.items()))),
+        unexpected_field_behavior="ignore",
+        newlines_in_values=False,
     )
+
+
+def _tree(shape: Mapping[tuple[str, ...], pa.DataType]) -> pa.Schema:
+    """Return the columns for values at these paths: those of one outermost name are one column of objects."""
+    inner: dict[str, dict[tuple[str, ...], pa.DataType]] = {}
+    fields: dict[str, pa.DataType] = {}
+    for path, type_ in shape.items():
+        fields.setdefault(path[0], type_)
+        if len(path) > 1:
+            inner.setdefault(path[0], {})[path[1:]] = type_
+    return pa.schema([(name, pa.struct(_tree(inner[name])) if name in inner else fields[name]) for name in fields])
 
 
 _JSON_TYPES = {
@@ -200,7 +237,9 @@ _JSON_TYPES = {
 }
 
 
-def decode_table(schema: Schema, table: pa.Table | pa.RecordBatch, show: Callable[[int], str]) -> Decoded:
+def decode_table(
+    schema: Schema, table: pa.Table | pa.RecordBatch, show: Callable[[int], str], mapping: FieldMapping = PLAIN
+) -> Decoded:
     """Decode records that are columns already. `show(row)` gives a record as text, for those that are set aside.
 
     A column that is missing is null in every record. Conversions are those of convert.py. A record with a text that is
@@ -209,31 +248,40 @@ def decode_table(schema: Schema, table: pa.Table | pa.RecordBatch, show: Callabl
     try:
         table.validate(full=True)
     except pa.ArrowInvalid as error:
-        return _decode_halves(schema, table, show, error)
-    return _decode(schema, table.num_rows, _arrays(table), show)
+        return _decode_halves(schema, table, show, mapping, error)
+    given = _arrays(table)
+    if not mapping.is_plain:
+        given = mapping.arrays(schema, given, table.num_rows)
+    return _decode(schema, table.num_rows, given, show, mapping)
 
 
 def _decode_halves(
-    schema: Schema, table: pa.Table | pa.RecordBatch, show: Callable[[int], str], error: pa.ArrowInvalid
-) -> Decoded:
+    schema: Schema, table: pa.Table | pa.RecordBatch, show: Callable[[int], str], mapping: FieldMapping,
+    error: pa.ArrowInvalid,
+) -> Decoded:  # fmt: skip
     if table.num_rows <= 1:
         nothing = _decode(schema, 0, {}, str)
         return replace(nothing, poison=(Poison("unreadable", str(error).partition("\n")[0], ""),) * table.num_rows)
     half = table.num_rows // 2
-    first = decode_table(schema, table.slice(0, half), show)
-    return concat_decoded(schema, [first, decode_table(schema, table.slice(half), lambda row: show(half + row))])
+    first = decode_table(schema, table.slice(0, half), show, mapping)
+    second = decode_table(schema, table.slice(half), lambda row: show(half + row), mapping)
+    return concat_decoded(schema, [first, second])
 
 
-def _decode(schema: Schema, rows: int, given: Mapping[str, pa.Array], show: Callable[[int], str]) -> Decoded:
+def _decode(
+    schema: Schema, rows: int, given: Mapping[str, pa.Array], show: Callable[[int], str], mapping: FieldMapping = PLAIN
+) -> Decoded:
     event_type, verdict = _event_types(schema, given.get(TYPE_FIELD), rows)
     if schema.protected:
+        show = show if mapping.is_plain else partial(_by_field, schema, mapping, show)
         given = with_tokens(schema, given, verdict.refuse)
     columns: dict[str, pa.Array] = {}
     times = np.zeros(rows, np.int64)
     ids: pa.Array | pa.Scalar = _NO_ID
     for use in schema.column_uses:
         name = use.name
-        converted = convert(given[name] if name in given else pa.nulls(rows), use.type)
+        written = None if mapping.is_plain else mapping.written(name, use.type.kind)
+        converted = convert(given[name] if name in given else pa.nulls(rows), use.type, written)
         values = converted.values
         if converted.bad is not None:
             bad = converted.bad & np.array(use.has_field)[event_type]
@@ -301,6 +349,16 @@ class _Verdict:
     def _poison(self, row: int, show: Callable[[int], str]) -> Poison:
         code, reason = self._reasons[self._reason[row]]
         return Poison(code, reason if isinstance(reason, str) else reason(row), show(row))
+
+
+def _by_field(schema: Schema, mapping: FieldMapping, show: Callable[[int], str], row: int) -> str:
+    """Show a record under the names of its fields, by which redact.py knows what is protected."""
+    text = show(row)
+    try:
+        record = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+    return orjson.dumps({name: mapping.value(record, name) for name in mapping.paths(schema)}, default=str).decode()
 
 
 def _of_field(name: str, reason: Callable[[int], str], row: int) -> str:

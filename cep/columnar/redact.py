@@ -15,7 +15,8 @@ import orjson
 
 from cep.base.schema import Kind, Schema
 from cep.base.secrets import SENSITIVE, SecretKey, secret_keys
-from cep.columnar.decode import TOO_LONG, TYPE_FIELD, Poison
+from cep.columnar.decode import TOO_LONG, Poison
+from cep.columnar.mapping import TYPE_FIELD
 from cep.columnar.tokens import NO_CARD_NUMBER, is_card_number, token_of
 
 # Digits as people write them in groups, too.

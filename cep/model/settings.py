@@ -38,6 +38,7 @@ from cep.base.limits import (
 )
 from cep.base.reading import read_file
 from cep.base.toml import parse_toml
+from cep.model.mapping_settings import MappingSettings
 from cep.model.problem import problems_of
 from cep.model.section import SecretsSettings
 from cep.model.section import Section as _Section
@@ -129,8 +130,8 @@ class JobSettings(_Section):
     pages: Positive = _setting(1, "Parts of a key group's state; more if keys are sparse.", "--pages", "N")
 
 
-class EventsSettings(_Section):
-    """Where events come from: a folder, or a topic."""
+class _PlaceSettings(_Section):
+    """Where events come from."""
 
     folder: PathText | None = _setting(
         None, "Folder in which files appear: JSON lines or Parquet.", "--events", "FOLDER", '"events"'
@@ -189,6 +190,10 @@ class EventsSettings(_Section):
     def registry_settings(self) -> dict[str, str]:
         """Return the registry client's settings in plain text, for the client alone."""
         return {name: value.get_secret_value() for name, value in self.registry.items()}
+
+
+class EventsSettings(MappingSettings, _PlaceSettings):
+    """Where events come from: a folder, or a topic; and where their fields are in the records."""
 
 
 class ControlSettings(_Section):

@@ -1,4 +1,4 @@
-"""Files of records → the kind of files at a path, and the events of one key, read without Spark.
+"""Files of records → a dataset of those at a path, and the events of one key, read without Spark.
 
 Parquet is filtered while it is read: row groups without the key are skipped. CSV is filtered row by row, JSON lines by
 their bytes before anything is parsed. The rest is decoded like every other record, and then compared exactly.
@@ -7,6 +7,7 @@ Tested by: tests/sources/test_files.py
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,11 +22,12 @@ import pyarrow.dataset as ds
 from cep.base.errors import SourceError
 from cep.base.schema import Schema
 from cep.columnar.batch import EventBatch
-from cep.columnar.decode import TYPE_FIELD, Decoded, Poison, decode_json, decode_table
+from cep.columnar.decode import Decoded, Poison, concat_decoded, decode_json, decode_table
+from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.columnar.redact import redact
 from cep.columnar.route import KEY_SEPARATOR, KeyDomain, route
+from cep.sources.inputs import files_of, kind_of, open_bytes, packing_of
 
-_FORMATS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "json", ".json": "json", ".ndjson": "json"}
 # Letters that JSON writers leave as they are: a key of these stands in its line as it is.
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:@ ")
 
@@ -38,55 +40,38 @@ class KeyRecords:
     poison: tuple[Poison, ...]
 
 
-def kind_of(path: Path) -> str:
-    """Return the kind of the files at a path: parquet, csv or json. Raises: SourceError."""
-    if not path.exists():
-        raise SourceError(f"there are no events at {path}; give a file or a folder of Parquet, CSV or JSON lines")
-    kinds = {_FORMATS[p.suffix.lower()] for p in files_of(path)}
-    if len(kinds) != 1:
-        what = "files of several kinds" if kinds else "no Parquet, CSV or JSON lines"
-        raise SourceError(f"{path} holds {what}; name files *.parquet, *.csv or *.jsonl, one kind in a folder")
-    return kinds.pop()
+def open_dataset(path: Path, kind: str, names: Sequence[str]) -> ds.Dataset:
+    """Open the files at a path as one dataset.
 
-
-def files_of(path: Path) -> list[Path]:
-    """Return the files of records at a path or below it, without those that begin with `_` or `.`."""
-    paths = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file() and p.name[0] not in "._")
-    return [p for p in paths if p.suffix.lower() in _FORMATS]
-
-
-def open_dataset(path: Path, kind: str, schema: Schema) -> ds.Dataset:
-    """Open the files at a path as one dataset. CSV values are text, and an empty one is null, as Spark reads them."""
+    In CSV the values of these columns are text, and an empty one is null, as Spark reads them.
+    """
     files = [str(p) for p in files_of(path)]
     if kind == "parquet":
         return ds.dataset(files, format="parquet", partition_base_dir=str(path), partitioning="hive")
-    names = (TYPE_FIELD, *schema.columns())
+    packed = [name for name in files if packing_of(Path(name)) == "zstd"]
+    if packed:
+        raise SourceError(f"{packed[0]} is CSV that zstd has packed; pack it by gzip, or not at all")
     convert = pcsv.ConvertOptions(
         column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
     )
     return ds.dataset(files, format=ds.CsvFileFormat(convert_options=convert))
 
 
-def read_key(path: Path, schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
+def read_key(
+    paths: Path | Sequence[Path], schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping = PLAIN
+) -> KeyRecords:
     """Read the events of one key: `key` is the text that `route` makes of it.
 
     Raises: SourceError for a path without events, or one that cannot be read.
     """
-    kind = kind_of(path)
-    try:
-        decoded = (
-            _decoded_lines(path, schema, domain, key)
-            if kind == "json"
-            else _decoded_table(path, kind, schema, domain, key)
-        )
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise unreadable(path, schema, error) from (None if schema.protected else error)
+    inputs = [paths] if isinstance(paths, Path) else paths
+    decoded = concat_decoded(schema, [_read_key(path, schema, domain, key, mapping) for path in inputs])
     return _of_key(decoded, schema, domain, key)
 
 
 def key_of_table(table: pa.Table, schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
     """Return the events of one key in a table, as `read_key` reads them from files."""
-    some = _has_parts(table.schema, _written_parts(schema, domain, key))
+    some = _has_parts(table.schema, _written_parts(schema, domain, key, PLAIN))
     chosen = table if some is None else table.filter(some)
     return _of_key(decode_table(schema, chosen, lambda row: _shown_row(chosen, row)), schema, domain, key)
 
@@ -101,10 +86,20 @@ def _shown_row(table: pa.Table, row: int) -> str:
     return json.dumps(table.slice(row, 1).to_pylist()[0], default=str)
 
 
-def _written_parts(schema: Schema, domain: KeyDomain, key: str) -> list[tuple[str, str]]:
+def _read_key(path: Path, schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping) -> Decoded:
+    kind = kind_of(path)
+    try:
+        if kind == "json":
+            return _decoded_lines(path, schema, mapping, _written_parts(schema, domain, key, mapping))
+        return _decoded_table(path, kind, schema, mapping, _written_parts(schema, domain, key, mapping))
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise unreadable(path, schema, error) from (None if schema.protected else error)
+
+
+def _written_parts(schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping) -> list[tuple[str, str]]:
     """Return the fields of the key whose values stand in the files as they are, with these values."""
-    protected = dict(schema.protected)
-    return [at for at in zip(domain, key_parts(key, domain), strict=False) if at[0] not in protected]
+    changed = {*dict(schema.protected), *mapping.constants, *mapping.minor}
+    return [at for at in zip(domain, key_parts(key, domain), strict=False) if at[0] not in changed]
 
 
 def unreadable(path: Path, schema: Schema, error: Exception) -> SourceError:
@@ -130,11 +125,14 @@ def key_parts(key: str, domain: KeyDomain) -> list[str]:
 # ----------------------------------------------------------------------------------------------- parquet and CSV
 
 
-def _decoded_table(path: Path, kind: str, schema: Schema, domain: KeyDomain, key: str) -> Decoded:
-    source = open_dataset(path, kind, schema)
-    table = source.to_table(filter=_has_parts(source.schema, _written_parts(schema, domain, key)))
+def _decoded_table(
+    path: Path, kind: str, schema: Schema, mapping: FieldMapping, parts: Sequence[tuple[str, str]]
+) -> Decoded:
+    source = open_dataset(path, kind, mapping.roots(schema))
+    places = [(mapping.path(name), part) for name, part in parts]
+    table = source.to_table(filter=_has_parts(source.schema, [(p[0], part) for p, part in places if len(p) == 1]))
 
-    return decode_table(schema, table, lambda row: _shown_row(table, row))
+    return decode_table(schema, table, lambda row: _shown_row(table, row), mapping)
 
 
 def _has_parts(written: pa.Schema, parts: Sequence[tuple[str, str]]) -> ds.Expression | None:
@@ -164,16 +162,15 @@ def _equals(type_: pa.DataType, name: str, part: str) -> ds.Expression | None:
 # ---------------------------------------------------------------------------------------------------- JSON lines
 
 
-def _decoded_lines(path: Path, schema: Schema, domain: KeyDomain, key: str) -> Decoded:
-    parts = [part for _, part in _written_parts(schema, domain, key)]
-    lines = [line for file in files_of(path) for line in _lines_with(file, parts)]
-    return decode_json(schema, pa.array(lines, pa.large_binary()))
+def _decoded_lines(path: Path, schema: Schema, mapping: FieldMapping, parts: Sequence[tuple[str, str]]) -> Decoded:
+    lines = [line for file in files_of(path) for line in _lines_with(file, [part for _, part in parts])]
+    return decode_json(schema, pa.array(lines, pa.large_binary()), mapping)
 
 
 def _lines_with(path: Path, parts: list[str]) -> Iterator[bytes]:
     """Yield the lines that may have the key: those with its parts, or with any of JSON's escapes."""
     plain = [part.encode() for part in parts if set(part) <= _PLAIN]
-    with path.open("rb") as file:
+    with io.BufferedReader(open_bytes(path)) as file:
         for line in file:
             if line.strip() and (all(part in line for part in plain) or b"\\" in line):
                 yield line

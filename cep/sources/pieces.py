@@ -9,18 +9,21 @@ Tested by: tests/sources/test_pieces.py
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from cep.base.schema import Schema
-from cep.columnar.decode import TYPE_FIELD, Decoded, decode_json, decode_table
-from cep.sources.files import files_of, kind_of, open_dataset, unreadable
+from cep.columnar.decode import Decoded, decode_json, decode_table
+from cep.columnar.mapping import PLAIN, FieldMapping
+from cep.sources.files import open_dataset, unreadable
+from cep.sources.inputs import files_of, kind_of, open_bytes, packing_of
 from cep.sources.json_lines import json_values
 
 # Enough to make fixed costs small, few enough that several threads have work and a column fits the cache.
@@ -45,56 +48,67 @@ class Pieces:
     pieces: Iterator[Piece]
 
 
-def read_pieces(path: Path, schema: Schema) -> Pieces:
-    """Read the records at a path: a file or a folder of Parquet, CSV (with a header) or JSON lines.
+def read_pieces(paths: Path | Sequence[Path], schema: Schema, mapping: FieldMapping = PLAIN) -> Pieces:
+    """Read the records at some paths: files or folders of Parquet, CSV (with a header) or JSON lines.
 
     Raises: SourceError for a path without events; also while reading, for a file that cannot be read.
     """
+    inputs = [_read_input(path, schema, mapping) for path in ([paths] if isinstance(paths, Path) else paths)]
+    sizes = [each.size for each in inputs if each.size is not None]
+    # Rows and bytes do not add up, and a share of some files only says nothing.
+    is_one = len(inputs) == 1
+    rows = sum(each.rows for each in inputs)
+    return Pieces(rows, sizes[0] if is_one and sizes else None, chain.from_iterable(each.pieces for each in inputs))
+
+
+def _read_input(path: Path, schema: Schema, mapping: FieldMapping) -> Pieces:
     kind = kind_of(path)
     files = files_of(path)
     size = sum(file.stat().st_size for file in files)
     if kind == "json":
-        return Pieces(size // 200, size, _guarded(path, schema, _json_pieces(files, schema)))
+        shown = None if any(map(packing_of, files)) else size
+        return Pieces(size // 200, shown, _guarded(path, schema, _json_pieces(files, schema, mapping)))
     with _guard(path, schema):
-        dataset = open_dataset(path, kind, schema)
+        dataset = open_dataset(path, kind, mapping.roots(schema))
         rows = dataset.count_rows() if kind == "parquet" else size // 100
-    return Pieces(rows, rows if kind == "parquet" else None, _guarded(path, schema, _table_pieces(dataset, schema)))
+    pieces = _guarded(path, schema, _table_pieces(dataset, schema, mapping))
+    return Pieces(rows, rows if kind == "parquet" else None, pieces)
 
 
 def pieces_of_table(table: pa.Table, schema: Schema, show: Callable[[int], str]) -> Pieces:
     """Cut a table in memory into pieces, without a copy. `show(row)` gives a record as text, if it is set aside."""
-    names = [name for name in (TYPE_FIELD, *schema.columns()) if name in table.column_names]
+    names = [name for name in PLAIN.roots(schema) if name in table.column_names]
     return Pieces(table.num_rows, table.num_rows, _table_cuts(table.select(names), schema, show))
 
 
 def _table_cuts(table: pa.Table, schema: Schema, show: Callable[[int], str]) -> Iterator[Piece]:
     first_row = 0
     for batch in table.to_batches(PIECE_ROWS):
-        yield Piece(batch.num_rows, _table_decoder(schema, batch, show, first_row))
+        yield Piece(batch.num_rows, _table_decoder(schema, batch, PLAIN, show, first_row))
         first_row += batch.num_rows
 
 
-def _json_pieces(files: list[Path], schema: Schema) -> Iterator[Piece]:
+def _json_pieces(files: list[Path], schema: Schema, mapping: FieldMapping) -> Iterator[Piece]:
     for path in files:
         rest = b""
-        with path.open("rb") as file:
+        with open_bytes(path) as file:
             while block := file.read(_BLOCK_BYTES):
                 cut = block.rfind(b"\n") + 1
                 if cut == 0:
                     rest += block
                     continue
-                yield _json_piece(schema, rest + block[:cut])
+                yield _json_piece(schema, rest + block[:cut], mapping)
                 rest = block[cut:]
         if rest:
-            yield _json_piece(schema, rest)
+            yield _json_piece(schema, rest, mapping)
 
 
-def _json_piece(schema: Schema, block: bytes) -> Piece:
-    return Piece(len(block), lambda: decode_json(schema, json_values(block)))
+def _json_piece(schema: Schema, block: bytes, mapping: FieldMapping) -> Piece:
+    return Piece(len(block), lambda: decode_json(schema, json_values(block), mapping))
 
 
-def _table_pieces(dataset: ds.Dataset, schema: Schema) -> Iterator[Piece]:
-    names = [name for name in (TYPE_FIELD, *schema.columns()) if name in dataset.schema.names]
+def _table_pieces(dataset: ds.Dataset, schema: Schema, mapping: FieldMapping) -> Iterator[Piece]:
+    names = [name for name in mapping.roots(schema) if name in dataset.schema.names]
     scanner = dataset.scanner(columns=names, batch_size=PIECE_ROWS)
     fragment: ds.Fragment | None = None
     first_row = 0
@@ -103,14 +117,14 @@ def _table_pieces(dataset: ds.Dataset, schema: Schema) -> Iterator[Piece]:
             fragment, first_row = tagged.fragment, 0
             show = _shower(dataset, fragment)
         batch = tagged.record_batch
-        yield Piece(batch.num_rows, _table_decoder(schema, batch, show, first_row))
+        yield Piece(batch.num_rows, _table_decoder(schema, batch, mapping, show, first_row))
         first_row += batch.num_rows
 
 
 def _table_decoder(
-    schema: Schema, batch: pa.RecordBatch, show: Callable[[int], str], first_row: int
+    schema: Schema, batch: pa.RecordBatch, mapping: FieldMapping, show: Callable[[int], str], first_row: int
 ) -> Callable[[], Decoded]:
-    return lambda: decode_table(schema, batch, lambda row: show(first_row + row))
+    return lambda: decode_table(schema, batch, lambda row: show(first_row + row), mapping)
 
 
 def _shower(dataset: ds.Dataset, fragment: ds.Fragment) -> Callable[[int], str]:

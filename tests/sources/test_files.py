@@ -12,7 +12,8 @@ import pytest
 
 from cep.base.errors import SourceError
 from cep.base.schema import EventType, Field, Kind, Schema, Type
-from cep.sources.files import kind_of, read_key
+from cep.sources.files import read_key
+from cep.sources.inputs import kind_of
 
 SCHEMA = Schema(
     (

@@ -48,6 +48,7 @@ from cep.base.durable import replace_file
 from cep.base.errors import StateError, StoreError, UsageError
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, decode_json
+from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.engine.alerts import sorted_together
 from cep.lists.store import ListStore
 from cep.runners.embedded.changelog import Changelog
@@ -68,11 +69,15 @@ DELIVERED = "delivered"  # a file that says up to which checkpoint, once the pro
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The sources of a job: events and their decoder, and control records if rules may change."""
+    """The sources of a job: events and their decoder, and control records if rules may change.
+
+    mapping: where fields are in events that come as tables.
+    """
 
     events: LiveSource
     control: LiveSource | None
     decode: Callable[[Schema, pa.Array], Decoded] = decode_json
+    mapping: FieldMapping = PLAIN
 
     def positions(self) -> dict[str, dict[str, int]]:
         control = {} if self.control is None else self.control.positions()

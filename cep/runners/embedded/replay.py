@@ -37,6 +37,7 @@ from cep.nfa.program import Program
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.handover.warm_start import Ending, by_group, cut_ms, job_until, put_state
 from cep.runners.output import Replayed
+from cep.sources.inputs import Records
 from cep.sources.pieces import Piece, Pieces, read_pieces
 from cep.state.manifest import StoredFile
 from cep.step.dead_letters import count_once
@@ -67,15 +68,16 @@ class _Split:
 
 
 def read_and_replay(
-    job: Job, rulebook: Rulebook, path: Path, workers: int, console: Console, ending: Ending | None = None
+    job: Job, rulebook: Rulebook, events: Records | Path, workers: int, console: Console, ending: Ending | None = None
 ) -> Replayed:
-    """Match the events at `path` on `workers` threads, and show how far it is on `console`. With an `ending` the keyed
+    """Match the events on `workers` threads, and show how far it is on `console`. With an `ending` the keyed
     state is put there, and no window closes that is open then.
 
     Raises: UsageError for numbers that make no sense, SourceError for a path without events.
     """
     job = job_until(job, ending)
-    return replay_shown(job, rulebook, read_pieces(path, job.schema), workers, console, ending)
+    given = Records.of(events)
+    return replay_shown(job, rulebook, read_pieces(given.paths, job.schema, given.mapping), workers, console, ending)
 
 
 def replay_shown(

@@ -216,7 +216,7 @@ class Runner:
 
     def _step(self, chunks: list[Chunk], controls: tuple[bytes, ...], began_s: float, *, is_end: bool = False) -> None:
         decoding_s = time.monotonic()
-        decoded = decode_chunks(self._engine.job.schema, chunks, self._sources.decode)
+        decoded = decode_chunks(self._engine.job.schema, chunks, self._sources.decode, self._sources.mapping)
         matching_s = time.monotonic()
         if any(_is_heartbeat(data) for data in controls):
             self._sources.events.look()  # it counts for what comes behind it, not for what is there

@@ -54,6 +54,7 @@ from pyspark.sql.types import StructType
 
 from cep.base.errors import SourceError, UsageError
 from cep.base.limits import KAFKA_WAIT_MS_MAX, TIME_MS_MIN
+from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.runners.spark.packed import PACKED_SCHEMA, RECORDS_AT_ONCE, DecodedPart, pack_parts
 from cep.sources.kafka import (
     KafkaSettings,
@@ -103,6 +104,7 @@ _OPTIONS = (
     "format",
     "schemaFile",
     "message",
+    "mapping",
 )
 # Of a micro-batch, where maxTasks is given. A task costs as much as decoding some thousand records.
 _RECORDS_PER_TASK = 5_000
@@ -179,7 +181,11 @@ def _parse_options(options: Mapping[str, str]) -> _Options:
         given.get("planslate") == "true",
         Job.from_json(json.loads(given["job"])) if "job" in given else None,
         RecordFormat(
-            given.get("format", "json"), tuple(sorted(registry.items())), given.get("schemafile"), given.get("message")
+            given.get("format", "json"),
+            tuple(sorted(registry.items())),
+            given.get("schemafile"),
+            given.get("message"),
+            FieldMapping.from_json(given["mapping"]) if "mapping" in given else PLAIN,
         ),
     )
 

@@ -207,13 +207,17 @@ def _packed_stream(spark: SparkSession, source: Source, settings: LiveSettings, 
     if isinstance(source, TopicSource):
         reader = _topic_stream(spark, source, tasks, EVENTS_FORMAT).option("job", json.dumps(job.to_json()))
         form = source.form
-        for name, value in (("schemaFile", form.schema_file), ("message", form.message), ("format", form.name)):
+        mapping = None if form.mapping.is_plain else form.mapping.to_json()
+        of_form = {"schemaFile": form.schema_file, "message": form.message, "format": form.name, "mapping": mapping}
+        for name, value in of_form.items():
             reader = reader if value is None else reader.option(name, value)
         for name, value in form.registry:
             reader = reader.option(f"registry.{name}", value)
         return reader.load()
     events, column = _folder_stream(spark, source)
-    return events.withColumn(CLOCK_COLUMN, batch_clock()).mapInArrow(packer(job, column), PACKED_SCHEMA)
+    return events.withColumn(CLOCK_COLUMN, batch_clock()).mapInArrow(
+        packer(job, column, mapping=source.mapping), PACKED_SCHEMA
+    )
 
 
 def _folder_stream(spark: SparkSession, source: FolderSource) -> tuple[DataFrame, str | None]:

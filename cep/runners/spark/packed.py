@@ -24,6 +24,7 @@ from cep.base.schema import Schema
 from cep.columnar.batch import EventBatch
 from cep.columnar.codec import encode_batch
 from cep.columnar.decode import Decoded, concat_decoded, decode_json, decode_table
+from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.columnar.route import route, split_by_group
 from cep.step.event_time import NOTHING_READ, TimesRead, read_time
 from cep.step.job import Job
@@ -61,14 +62,13 @@ class DecodedPart:
     is_behind: bool = False
 
 
-def _decode_json(schema: Schema, values: pa.Array, _topic: str) -> Decoded:
-    return decode_json(schema, values)
-
-
 def packer(
-    job: Job, values_column: str | None, decode: Decode = _decode_json, before: TimesRead = NOTHING_READ
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    job: Job, values_column: str | None, decode: Decode | None = None, before: TimesRead = NOTHING_READ,
+    mapping: FieldMapping = PLAIN,
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:  # fmt: skip
     """Return the function for mapInArrow. `values_column` names the column of records; None: fields are columns.
+
+    Values are read by `decode`, without it as JSON. `mapping` is for JSON and for columns.
 
     `before` are the times of a micro-batch without its records. Where there is a CLOCK_COLUMN, that is the clock.
     """
@@ -78,7 +78,13 @@ def packer(
         if CLOCK_COLUMN in table.schema.names:
             times = replace(times, now_ms=table.column(CLOCK_COLUMN)[0].as_py())
             table = table.drop_columns([CLOCK_COLUMN])
-        return pack_parts(job, _parts(job, table.combine_chunks(), values_column, decode), times)
+        whole = table.combine_chunks()
+        if values_column is None:
+            return pack_parts(job, [_columns_part(job, whole, mapping)], times)
+        return pack_parts(job, _parts(job, whole, values_column, decode or decode_values), times)
+
+    def decode_values(schema: Schema, values: pa.Array, _topic: str) -> Decoded:
+        return decode_json(schema, values, mapping)
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         waiting_batches: list[pa.RecordBatch] = []
@@ -95,13 +101,15 @@ def packer(
     return pack
 
 
-def _parts(job: Job, table: pa.Table, values_column: str | None, decode: Decode) -> list[DecodedPart]:
+def _columns_part(job: Job, table: pa.Table, mapping: FieldMapping) -> DecodedPart:
+    def show(row: int) -> str:
+        return json.dumps(table.slice(row, 1).to_pylist()[0], default=str)
+
+    return DecodedPart(_WHOLE, decode_table(job.schema, table, show, mapping))
+
+
+def _parts(job: Job, table: pa.Table, values_column: str, decode: Decode) -> list[DecodedPart]:
     """Divide the records by partition. Spark may have put several into one batch."""
-    if values_column is None:
-        decoded = decode_table(
-            job.schema, table, lambda row: json.dumps(table.slice(row, 1).to_pylist()[0], default=str)
-        )
-        return [DecodedPart(_WHOLE, decoded)]
     if not set(_PLACE) <= set(table.schema.names):
         return [DecodedPart(_WHOLE, decode(job.schema, table.column(values_column).combine_chunks(), _WHOLE))]
     parts = []

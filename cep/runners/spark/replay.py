@@ -16,7 +16,7 @@ import json
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -26,9 +26,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 the name that Spark's own documentation uses
 from rich.console import Console
 
+from cep.base.errors import SourceError
 from cep.base.limits import TIME_MS_MAX
 from cep.columnar.batch import EventBatch, concat_batches
 from cep.columnar.codec import decode_batch
+from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.engine.alerts import NO_ALERTS, sort_alerts
 from cep.lists.store import ListStore
 from cep.rulebook.levels import by_level
@@ -51,7 +53,7 @@ from cep.runners.spark.packed import (
 )
 from cep.runners.spark.progress import with_progress
 from cep.runners.spark.session import create_session
-from cep.sources.files import kind_of
+from cep.sources.inputs import Records, files_of, kind_of, packing_of
 from cep.state.manifest import StoredFile
 from cep.step.dead_letters import count_once
 from cep.step.duplicates import first_ones
@@ -73,52 +75,64 @@ class Tasks:
 
 
 def read_and_replay(
-    job: Job, rulebook: Rulebook, path: Path, tasks: Tasks, console: Console, ending: Ending | None = None
+    job: Job, rulebook: Rulebook, given: Records | Path, tasks: Tasks, console: Console, ending: Ending | None = None
 ) -> Replayed:
-    """Start Spark, match the events at `path`, and show how far it is on `console`. With an `ending` the keyed state is
+    """Start Spark, match the events, and show how far it is on `console`. With an `ending` the keyed state is
     put there, by the tasks that have it, and no window closes that is open then.
 
     Raises: UsageError for numbers that make no sense, SourceError for a path without events.
     """
     job = job_until(job, ending)
-    kind_of(path)
+    records = Records.of(given)
+    _check_kinds(records.paths)
     with console.status("starting Spark"):
         spark = create_session("cep replay", tasks.cores)
     try:
-        events, values_column = read_events(spark, path)
+        events, values_column = read_events(spark, *records.paths)
 
         def work() -> Replayed:
-            return replay(job, rulebook, events, values_column, tasks.count or tasks.cores, ending)
+            return replay(job, rulebook, events, values_column, tasks.count or tasks.cores, ending, records.mapping)
 
         return with_progress(spark, "matching", work, console)
     finally:
         spark.stop()
 
 
-def read_events(spark: SparkSession, path: Path) -> tuple[DataFrame, str | None]:
-    """Read a file or a folder of Parquet, CSV (with a header) or JSON lines.
+def _check_kinds(paths: Sequence[Path]) -> str:
+    """Return the kind of all files. Raises: SourceError for what Spark cannot read together, or not at all."""
+    kinds = {kind_of(path) for path in paths}
+    if len(kinds) > 1:
+        raise SourceError(f"Spark reads files of one kind, not {', '.join(sorted(kinds))}; give --engine embedded")
+    if any(packing_of(file) == "zstd" for path in paths for file in files_of(path)):
+        raise SourceError("Spark reads no files that zstd has packed; give --engine embedded, or unpack them")
+    return kinds.pop()
+
+
+def read_events(spark: SparkSession, *paths: Path) -> tuple[DataFrame, str | None]:
+    """Read files or folders of Parquet, CSV (with a header) or JSON lines.
 
     Return (frame, the column of JSON records).
 
     Raises: SourceError for a path that is not there or whose kind cannot be told.
     """
-    kind = kind_of(path)
+    kind = _check_kinds(paths)
+    names = [str(path) for path in paths]
     if kind == "parquet":
-        return spark.read.parquet(str(path)), None
+        return spark.read.option("mergeSchema", len(names) > 1).parquet(*names), None
     if kind == "csv":
-        return spark.read.option("header", True).csv(str(path)), None
-    lines = spark.read.text(str(path))
+        return spark.read.option("header", True).csv(names), None
+    lines = spark.read.text(names)
     return lines.filter(F.trim("value") != ""), "value"  # an empty line is nobody's record
 
 
 def replay(
     job: Job, rulebook: Rulebook, events: DataFrame, values_column: str | None, partitions: int,
-    ending: Ending | None = None,
+    ending: Ending | None = None, mapping: FieldMapping = PLAIN,
 ) -> Replayed:  # fmt: skip
     """Match all events, in `partitions` tasks; once more for each level of patterns that read what others produce."""
     started = time.monotonic()
     times = TimesRead({}, now_ms=int(time.time() * 1_000))  # one for the whole history
-    packed = events.mapInArrow(packer(job, values_column, before=times), PACKED_SCHEMA)
+    packed = events.mapInArrow(packer(job, values_column, before=times, mapping=mapping), PACKED_SCHEMA)
     levels = len(by_level(rulebook.deployed(), job.schema, job.levels_count))
     if levels > 1:
         packed = packed.persist(StorageLevel.MEMORY_AND_DISK)

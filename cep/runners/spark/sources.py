@@ -11,6 +11,7 @@ from pathlib import Path
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 the name that Spark's own documentation uses
 
+from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.sources.registry.kafka import RecordFormat
 
 CLIENT, JVM = "client", "spark"
@@ -33,6 +34,7 @@ class FolderSource:
     directory: Path
     files_per_trigger: int | None = None
     read: tuple[str, ...] = ()
+    mapping: FieldMapping = PLAIN
 
 
 @dataclass(frozen=True, slots=True)

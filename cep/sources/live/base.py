@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, decode_json, decode_table
+from cep.columnar.mapping import PLAIN, FieldMapping
 
 # Lane or file → offset, bytes or rows done.
 Positions = dict[str, int]
@@ -82,9 +83,13 @@ class DecodedChunks:
 
 
 def decode_chunks(
-    schema: Schema, chunks: Sequence[Chunk], decode: Callable[[Schema, pa.Array], Decoded] = decode_json
-) -> DecodedChunks:
-    """Decode what one poll gave, values by `decode`: those of all lanes at once, unless a record spoils it."""
+    schema: Schema, chunks: Sequence[Chunk], decode: Callable[[Schema, pa.Array], Decoded] = decode_json,
+    mapping: FieldMapping = PLAIN,
+) -> DecodedChunks:  # fmt: skip
+    """Decode what one poll gave, values by `decode`: those of all lanes at once, unless a record spoils it.
+
+    `mapping` is that of tables.
+    """
     texts = [chunk for chunk in chunks if isinstance(chunk.records, pa.Array) and len(chunk)]
     tables = [chunk for chunk in chunks if isinstance(chunk.records, pa.Table) and len(chunk)]
     decoded = DecodedChunks([], {})
@@ -101,7 +106,7 @@ def decode_chunks(
             decoded.parts.extend(parts)
             _note(decoded, texts, [part.time_ms for part in parts])
     for chunk in tables:
-        part = decode_table(schema, chunk.records.combine_chunks(), _shower(chunk.records))
+        part = decode_table(schema, chunk.records.combine_chunks(), _shower(chunk.records), mapping)
         decoded.parts.append(part)
         _note(decoded, [chunk], [part.time_ms])
     return decoded

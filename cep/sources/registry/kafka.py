@@ -18,6 +18,7 @@ import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,8 @@ from cep.base.errors import SourceError, UnreadableError, UsageError
 from cep.base.limits import SCHEMA_FILE_BYTES_MAX
 from cep.base.reading import read_file
 from cep.base.schema import Schema
-from cep.columnar.decode import TYPE_FIELD, Decoded, Poison, concat_decoded, decode_json, decode_table
+from cep.columnar.decode import Decoded, Poison, concat_decoded, decode_json, decode_table
+from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
 
 # The registry's client takes a tenth of a second to import: a job over JSON starts without it.
 if TYPE_CHECKING:
@@ -48,12 +50,15 @@ _SHOWN_BYTES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RecordFormat:
-    """The form of the values. `registry` are settings of its client (`url` …), never printed."""
+    """The form of the values, and where the fields are in them. `registry` are settings of its client (`url` …), never
+    printed.
+    """
 
     name: str = "json"
     registry: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     schema_file: str | None = None
     message: str | None = None
+    mapping: FieldMapping = PLAIN
 
     def __post_init__(self) -> None:
         if self.name not in FORMATS:
@@ -71,7 +76,7 @@ def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> 
     that cannot be read.
     """
     if form.name == "json":
-        return decode_json(schema, values)
+        return decode_json(schema, values, form.mapping)
     texts = values.to_pylist()
     unknown = _unknown_ids(form, texts) if form.registry else {}
     read = _reader(form)
@@ -89,28 +94,41 @@ def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> 
             except Exception as error:  # noqa: BLE001 the deserializers have no common error; the registry was asked above
                 reason = str(error).split("\n")[0] or type(error).__name__
         poison.append(Poison("unreadable", reason, _shown(value)))
-    parts = _columns(schema, rows, decoded)
+    parts = _columns(schema, form.mapping, rows, decoded)
     merged = concat_decoded(schema, parts)
     return Decoded(merged.event_id, merged.event_type, merged.time_ms, merged.columns, (*merged.poison, *poison))
 
 
-def _columns(schema: Schema, rows: Sequence[dict[str, Any]], values: Sequence[bytes]) -> list[Decoded]:
+def _columns(
+    schema: Schema, mapping: FieldMapping, rows: Sequence[dict[str, Any]], values: Sequence[bytes]
+) -> list[Decoded]:
     """Decode the rows in one piece; if a field has values of several kinds, in halves of halves."""
     if not rows:
         return []
     names = [TYPE_FIELD, *schema.columns()]
-    present = [name for name in names if any(name in row for row in rows)]
+    fields = {name: [mapping.value(row, name) for row in rows] for name in mapping.paths(schema)}
+    present = [name for name, given in fields.items() if any(value is not None for value in given)]
     try:
-        arrays = [pa.array([row.get(name) for row in rows]) for name in present]
+        arrays = [pa.array(fields[name]) for name in present]
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         if len(rows) == 1:
             failed = Poison("unreadable", str(error).split("\n")[0], _shown(values[0]))
             nothing = decode_table(schema, pa.table({name: pa.nulls(0) for name in names}), str)
             return [Decoded(nothing.event_id, nothing.event_type, nothing.time_ms, nothing.columns, (failed,))]
         half = len(rows) // 2
-        return [*_columns(schema, rows[:half], values[:half]), *_columns(schema, rows[half:], values[half:])]
+        halves = ((rows[:half], values[:half]), (rows[half:], values[half:]))
+        return [part for of_rows, of_values in halves for part in _columns(schema, mapping, of_rows, of_values)]
     table = pa.Table.from_arrays(arrays, names=present) if present else pa.table({TYPE_FIELD: pa.nulls(len(rows))})
-    return [decode_table(schema, table, lambda row: json.dumps(rows[row], default=str))]
+    show = partial(_shown_row, schema, mapping, rows)
+    return [decode_table(schema, table, show, mapping.without_names())]
+
+
+def _shown_row(schema: Schema, mapping: FieldMapping, rows: Sequence[dict[str, Any]], row: int) -> str:
+    """Show a record; under the names of its fields, where some of them are protected."""
+    record = rows[row]
+    if schema.protected and mapping.columns:
+        record = {name: mapping.value(record, name) for name in mapping.paths(schema)}
+    return json.dumps(record, default=str)
 
 
 def _shown(value: bytes | None) -> str:

@@ -152,4 +152,4 @@ def test_a_small_history_is_not_worth_a_start_of_spark(
     parser = argparse.ArgumentParser()
     verb.add_arguments(parser)
     options = parser.parse_args(["--events", str(tmp_path), "--out", "alerts.jsonl", *words])
-    assert verb._engine(options, Console()) == engine
+    assert verb._engine(options, options.events, Console()) == engine

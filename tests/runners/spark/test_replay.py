@@ -21,7 +21,7 @@ from cep.rulebook.deploy import deploy
 from cep.runners.output import Replayed
 from cep.runners.spark.progress import with_progress
 from cep.runners.spark.replay import read_events, replay
-from cep.sources.files import kind_of
+from cep.sources.inputs import kind_of
 from cep.step.job import Job
 from tests.runners.spark.transactions import BY_CUSTOMER, BY_TERMINAL, oracle_alerts, records, transactions
 

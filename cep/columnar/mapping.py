@@ -1,0 +1,226 @@
+"""How records name and write the fields of events → the columns of these fields, as decode.py takes them.
+
+    columns   card_id = payload.after.card ─┐
+    fixed     channel = web                 ├─▶ FieldMapping ─▶ a column a field, with how it is written
+    time      s, UTC                        │
+    minor     amount                       ─┘
+
+A column is a path into nested values, and `*` is where all other fields are. The name of an event's type is mapped like
+a field, as `event_type`. Flags, settings and the API say the same.
+Tested by: tests/columnar/test_mapping.py
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import zoneinfo
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cep.base.errors import UsageError
+from cep.base.schema import Kind, Schema
+from cep.columnar.batch import TEXT
+from cep.columnar.convert import TIME_UNITS, Written
+
+TYPE_FIELD = "event_type"
+_OTHERS = "*"
+_PART = re.compile(r'"((?:[^"])*)"|([^."]+)')
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FieldMapping:
+    """Where each field of events is in a record, and how it is written. Without anything: by its name, as it is."""
+
+    columns: tuple[tuple[str, Path], ...] = ()
+    fixed: tuple[tuple[str, str], ...] = ()
+    minor: tuple[str, ...] = ()
+    time: Written = field(default_factory=Written)
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """True if each field is read by its name, as it is."""
+        return not (self.columns or self.fixed or self.minor or self.time != Written())
+
+    @cached_property
+    def _paths(self) -> dict[str, Path]:
+        return dict(self.columns)
+
+    @cached_property
+    def constants(self) -> dict[str, str]:
+        """The fields that have one value in every record."""
+        return dict(self.fixed)
+
+    @cached_property
+    def is_flat(self) -> bool:
+        """True if no field lies inside another value."""
+        return all(len(path) == 1 and name != _OTHERS for name, path in self.columns)
+
+    def path(self, name: str) -> Path:
+        """Return where the field is in a record."""
+        named = self._paths.get(name)
+        return (*self._paths.get(_OTHERS, ()), name) if named is None else named
+
+    def is_named(self, name: str) -> bool:
+        """Return True if the mapping itself says where the field is."""
+        return name in self._paths
+
+    def paths(self, schema: Schema) -> dict[str, Path]:
+        """Return where each field is that records have, and the name of their type."""
+        return {name: self.path(name) for name in (TYPE_FIELD, *schema.columns()) if name not in self.constants}
+
+    def roots(self, schema: Schema) -> tuple[str, ...]:
+        """Return the outermost names that are read."""
+        return tuple(dict.fromkeys(path[0] for path in self.paths(schema).values()))
+
+    def written(self, name: str, kind: Kind) -> Written | None:
+        """Return how the values of a field are written; None: as they are."""
+        if kind is Kind.TIME and self.time != Written():
+            return self.time
+        return Written(minor=True) if name in self.minor else None
+
+    def value(self, record: Mapping[str, Any], name: str) -> Any:
+        """Return the value of a field in a record that is read already; None where there is none."""
+        return value_at(record, self.path(name))
+
+    def arrays(self, schema: Schema, given: Mapping[str, pa.Array], rows: int) -> dict[str, pa.Array]:
+        """Return the columns of the fields from those of the records; a field that no record has is left out."""
+        fields = {}
+        for name, path in self.paths(schema).items():
+            array = _array_at(given, path)
+            if array is not None:
+                fields[name] = array
+        for name, text in self.constants.items():
+            fields[name] = pa.repeat(pa.scalar(text, pa.string() if name == TYPE_FIELD else TEXT), rows)
+        return fields
+
+    def without_names(self) -> FieldMapping:
+        """Return the mapping of columns that have the names of their fields."""
+        return FieldMapping((), self.fixed, self.minor, self.time)
+
+    def to_json(self) -> str:
+        """Write the mapping as text, for the options of a source."""
+        time = {"unit": self.time.unit, "form": self.time.form, "zone": self.time.zone}
+        columns = [[name, list(path)] for name, path in self.columns]
+        return json.dumps({"columns": columns, "fixed": self.fixed, "minor": self.minor, "time": time})
+
+    @staticmethod
+    def from_json(text: str) -> FieldMapping:
+        """Read what `to_json` wrote."""
+        data = json.loads(text)
+        return FieldMapping(
+            tuple((name, tuple(path)) for name, path in data["columns"]),
+            tuple((name, value) for name, value in data["fixed"]),
+            tuple(data["minor"]),
+            Written(**data["time"]),
+        )
+
+
+PLAIN = FieldMapping()
+
+
+def value_at(record: Any, path: Path) -> Any:
+    """Return the value at a path of a nested record; None where there is none."""
+    for name in path:
+        if not isinstance(record, Mapping):
+            return None
+        record = record.get(name)
+    return record
+
+
+def _array_at(given: Mapping[str, pa.Array], path: Path) -> pa.Array | None:
+    array = given.get(path[0])
+    for name in path[1:]:
+        if array is None or not pa.types.is_struct(array.type) or array.type.get_field_index(name) < 0:
+            return None
+        array = pc.struct_field(array, [name])
+    return array
+
+
+# --------------------------------------------------------------------------------------------------------- reading
+
+
+def mapping_of(
+    columns: Sequence[str] = (), fixed: Sequence[str] = (), minor: Sequence[str] = (), time: Written | None = None
+) -> FieldMapping:
+    """Read a mapping as flags and settings have it: `field=path`, `field=value`, names of fields.
+
+    Raises: UsageError.
+    """
+    paths = tuple((name, _path(name, text)) for name, text in _pairs(columns, "--columns", "FIELD=PATH"))
+    constants = tuple(_pairs(fixed, "--fixed", "FIELD=VALUE"))
+    twice = [name for name in dict(paths) if name in dict(constants)]
+    if twice:
+        raise UsageError(f"`{twice[0]}` is both fixed and read from a column; leave out one")
+    written = time or Written()
+    if written.unit not in ("", *TIME_UNITS):
+        raise UsageError(f"a unit of time is {', '.join(TIME_UNITS)}, not {written.unit!r}")
+    if written.zone and written.zone not in zoneinfo.available_timezones():
+        near = difflib.get_close_matches(written.zone, zoneinfo.available_timezones(), n=1)
+        hint = f"; did you mean {near[0]}?" if near else ", such as UTC or Europe/Berlin"
+        raise UsageError(f"{written.zone} is no time zone{hint}")
+    return FieldMapping(paths, constants, tuple(minor), written)
+
+
+def check_fields(mapping: FieldMapping, schema: Schema) -> None:
+    """Check that the mapping speaks of fields of the events. Raises: UsageError."""
+    types = schema.columns()
+    names = [TYPE_FIELD, *types]
+    for name in (*(n for n, _ in mapping.columns if n != _OTHERS), *mapping.constants, *mapping.minor):
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean `{near[0]}`?" if near else f"they have {', '.join(names)}"
+            raise UsageError(f"the events have no field `{name}`; {hint}")
+    for name in mapping.minor:
+        if types[name].kind is not Kind.DECIMAL:
+            raise UsageError(f"`{name}` is of type {types[name]}; only a decimal has minor units")
+    _check_paths(mapping, schema)
+
+
+def _check_paths(mapping: FieldMapping, schema: Schema) -> None:
+    """Refuse to read one place as two things. Raises: UsageError."""
+    types = schema.columns()
+    places = mapping.paths(schema)
+    for name, path in places.items():
+        for other, longer in places.items():
+            if len(longer) > len(path) and longer[: len(path)] == path:
+                raise UsageError(
+                    f"`{name}` is read from {shown_path(path)}, in which `{other}` lies; a value is no object, too"
+                )
+            is_same = longer == path and TYPE_FIELD not in (name, other)
+            if is_same and types[name].as_nullable(False) != types[other].as_nullable(False):
+                raise UsageError(
+                    f"`{name}` and `{other}` are both read from {shown_path(path)}, as values of different types"
+                )
+
+
+def shown_path(path: Path) -> str:
+    """Write a path as an author would."""
+    return ".".join(f'"{name}"' if "." in name else name for name in path)
+
+
+def _pairs(texts: Sequence[str], flag: str, form: str) -> list[tuple[str, str]]:
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, sign, value = (part.strip() for part in text.partition("="))
+        if not sign or not name:
+            raise UsageError(f"{flag} {text}: write {form}")
+        if name in pairs:
+            raise UsageError(f"{flag} names `{name}` twice")
+        pairs[name] = value
+    return list(pairs.items())
+
+
+def _path(name: str, text: str) -> Path:
+    parts = [quoted or plain for quoted, plain in _PART.findall(text)]
+    if not parts or (shown_path(tuple(parts)) != text.replace(" ", "") and '"' not in text):
+        raise UsageError(f"--columns {name}={text}: a path is names with dots between them, as payload.after.amount")
+    return tuple(parts)

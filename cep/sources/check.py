@@ -1,0 +1,150 @@
+"""The first records of a history → what would go in wrongly, before anything runs.
+
+    a column that no record has                     a field would be null, or every record set aside
+    a time that is a small number                   seconds, read as milliseconds, lie in 1970
+    a time without a zone                           it means another moment in each country
+
+Of JSON and CSV the first records are looked at, of Parquet the columns too. What only later records do wrongly, sets
+these aside.
+Tested by: tests/cli/test_mapping.py
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from cep.base.errors import UsageError
+from cep.base.schema import Kind, Schema
+from cep.columnar.mapping import TYPE_FIELD, FieldMapping, shown_path, value_at
+from cep.sources.files import open_dataset, unreadable
+from cep.sources.inputs import Records, files_of, kind_of, open_bytes
+
+RECORDS_LOOKED_AT = 1_000
+_NAMES_SHOWN_MAX = 20
+# In ms this is March 1973, in s the year 5138: a smaller number is no time of a payment in ms.
+_MS_LEAST = 100_000_000_000
+_NUMBER = re.compile(r"-?\d{9,}(\.\d+)?")
+_ZONED = re.compile(r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$")
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+def check_records(records: Records, schema: Schema) -> None:
+    """Look at the first records of each path. Raises: UsageError, SourceError."""
+    for path in records.paths:
+        sample = list(islice(first_records(path, schema, records.mapping.roots(schema)), RECORDS_LOOKED_AT))
+        if sample:
+            _check_columns(path, sample, schema, records.mapping)
+            _check_times(path, sample, schema, records.mapping)
+
+
+def first_records(path: Path, schema: Schema, names: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield the first records at a path that can be read. Raises: SourceError.
+
+    In CSV the values of `names` are text.
+    """
+    kind = kind_of(path)
+    try:
+        if kind == "json":
+            yield from _objects(path)
+        else:
+            yield from open_dataset(path, kind, names).head(RECORDS_LOOKED_AT).to_pylist()
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise unreadable(path, schema, error) from (None if schema.protected else error)
+
+
+def _objects(path: Path) -> Iterator[Mapping[str, Any]]:
+    for file in files_of(path):
+        with open_bytes(file) as opened:
+            rest = b""
+            while block := opened.read(1 << 20):
+                *lines, rest = (rest + block).split(b"\n")
+                yield from _read(lines)
+            yield from _read([rest])
+
+
+def _read(lines: Sequence[bytes]) -> Iterator[Mapping[str, Any]]:
+    for line in lines:
+        try:
+            record = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            continue
+        if isinstance(record, dict):
+            yield record
+
+
+def _check_columns(path: Path, sample: Sequence[Mapping[str, Any]], schema: Schema, mapping: FieldMapping) -> None:
+    """Refuse a field that no record has, if a column is named for it or if every event must have it."""
+    given = [event for event in schema.event_types if not event.derived]
+    for name, place in mapping.paths(schema).items():
+        fields = [event.field(name) for event in given]
+        must = bool(given) and all(field is not None and not field.type.nullable for field in fields)
+        must = len(given) > 1 if name == TYPE_FIELD else must
+        if not (must or mapping.is_named(name)) or any(_has(record, place) for record in sample):
+            continue
+        names = list(dict.fromkeys(n for record in sample for n in _names_of(record)))
+        near = difflib.get_close_matches(place[-1], [n.rpartition(".")[2] for n in names], n=1)
+        nearest = [n for n in names if near and n.rpartition(".")[2] == near[0]]
+        hint = f"did you mean {nearest[0]}?" if nearest else f"they have {', '.join(names[:_NAMES_SHOWN_MAX])}"
+        raise UsageError(
+            f"{path}: no record has {shown_path(place)}, which the field `{name}` is read from; {hint}; "
+            f"say where it is with --columns {name}=PATH"
+        )
+
+
+def _has(record: Mapping[str, Any], place: tuple[str, ...]) -> bool:
+    """Return True if the record has the place, though it may hold null."""
+    inner = value_at(record, place[:-1])
+    return isinstance(inner, Mapping) and place[-1] in inner
+
+
+def _names_of(record: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[str]:
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            yield from _names_of(value, (*above, name))
+        else:
+            yield shown_path((*above, name))
+
+
+def _check_times(path: Path, sample: Sequence[Mapping[str, Any]], schema: Schema, mapping: FieldMapping) -> None:
+    """Refuse times that would be read as other moments than they are."""
+    for name, type_ in schema.columns().items():
+        if type_.kind is not Kind.TIME or name in mapping.constants:
+            continue
+        values = [v for v in (mapping.value(record, name) for record in sample) if v is not None]
+        numbers = [float(v) for v in values if _is_number(v)]
+        if numbers and not mapping.time.unit and not mapping.time.form and max(map(abs, numbers)) < _MS_LEAST:
+            raise UsageError(
+                f"{path}: `{name}` is {numbers[0]:.0f}, which is in 1970 if it is in ms; say what it is in with "
+                "--time-unit s (or ms, if it is)"
+            )
+        if mapping.time.zone or (mapping.time.form and "%z" in mapping.time.form):
+            continue
+        bare = next((v for v in values if _has_no_zone(v, mapping)), None)
+        if bare is not None:
+            raise UsageError(
+                f"{path}: `{name}` is {bare}, a time without a zone; say which one with --time-zone UTC, or another "
+                "such as Europe/Berlin"
+            )
+
+
+def _is_number(value: object) -> bool:
+    return (isinstance(value, int | float) and not isinstance(value, bool)) or (
+        isinstance(value, str) and _NUMBER.fullmatch(value) is not None
+    )
+
+
+def _has_no_zone(value: object, mapping: FieldMapping) -> bool:
+    if isinstance(value, datetime):
+        return value.tzinfo is None
+    if not isinstance(value, str):
+        return False
+    return bool(mapping.time.form) or (_DAY.match(value) is not None and _ZONED.search(value) is None)

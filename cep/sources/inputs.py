@@ -1,0 +1,83 @@
+"""Paths as they are given, several and with wildcards → the files of records at them, open for reading.
+
+Wildcards are for whoever quotes them; a shell does the same before. A file that is named twice is read once. Files may
+be packed: `.jsonl.gz`, `.jsonl.zst`, `.csv.gz`.
+Tested by: tests/sources/test_inputs.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from cep.base.errors import SourceError
+from cep.columnar.mapping import PLAIN, FieldMapping
+
+FORMATS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "json", ".json": "json", ".ndjson": "json"}
+_PACKED = {".gz": "gzip", ".zst": "zstd"}
+_WILDCARDS = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Where the records of a history are, and where the fields are in them."""
+
+    paths: tuple[Path, ...]
+    mapping: FieldMapping = PLAIN
+
+    @staticmethod
+    def of(events: Records | Path) -> Records:
+        """Return records as they are given; those at a path are plain."""
+        return events if isinstance(events, Records) else Records((events,))
+
+
+def given_inputs(paths: Iterable[Path]) -> tuple[Path, ...]:
+    """Return the files and folders that are meant, each once. Raises: SourceError for a wildcard that meets nothing."""
+    inputs: dict[Path, None] = {}
+    for path in paths:
+        if path.exists() or not _WILDCARDS & set(str(path)):
+            inputs[path] = None
+            continue
+        met = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+        if not met:
+            raise SourceError(f"nothing is there that {path} stands for")
+        inputs.update(dict.fromkeys(met))
+    return tuple(inputs)
+
+
+def kind_of(path: Path) -> str:
+    """Return the kind of the files at a path: parquet, csv or json. Raises: SourceError."""
+    if not path.exists():
+        raise SourceError(f"there are no events at {path}; give a file or a folder of Parquet, CSV or JSON lines")
+    kinds = {FORMATS[suffix_of(p)] for p in files_of(path)}
+    if len(kinds) != 1:
+        what = "files of several kinds" if kinds else "no Parquet, CSV or JSON lines"
+        raise SourceError(f"{path} holds {what}; name files *.parquet, *.csv or *.jsonl, one kind in a folder")
+    return kinds.pop()
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return the files of records at a path or below it, without those that begin with `_` or `.`."""
+    paths = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file() and p.name[0] not in "._")
+    return [p for p in paths if suffix_of(p) in FORMATS]
+
+
+def suffix_of(path: Path) -> str:
+    """Return the ending that says the form of a file, without that of its packing."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in _PACKED and suffixes[-2:-1] != [".parquet"]:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+def packing_of(path: Path) -> str | None:
+    """Return how a file is packed: gzip, zstd; None: not at all."""
+    return _PACKED.get(path.suffix.lower())
+
+
+def open_bytes(path: Path) -> pa.NativeFile:
+    """Open a file for reading its bytes from the start, unpacked. Raises: OSError."""
+    return pa.input_stream(str(path), compression=packing_of(path))
