@@ -14,12 +14,14 @@ from cep.cli.paths import printed
 from cep.lang.parse.cursor import RESERVED
 
 HELP = """\
-Write the skeleton of a pattern, with comments and tests, into a new file NAME.cep.
+Write the skeleton of a pattern, with comments and tests, into a new file NAME.cep. Where the folder has a
+file events.cep, the skeleton imports its event types.
 
 examples:
   cep new pattern rapid_refunds
   cep new pattern rapid_refunds --folder patterns --events events.cep
 """
+_EVENTS_FILE = "events.cep"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _EVENT = """\
 # What happens, as the stream has it. Every event type has one id and one time, called event_time.
@@ -77,7 +79,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="its name, in lower case with underscores")
     parser.add_argument("--folder", default=".", metavar="DIR", help="where the file goes; here by default")
     parser.add_argument(
-        "--events", metavar="FILE", help="import the event types from this file instead of declaring one"
+        "--events",
+        metavar="FILE",
+        help="import the event types from this file instead of declaring one; by default events.cep, if the folder has "
+        "one",
     )
 
 
@@ -92,7 +97,10 @@ def run(options: argparse.Namespace) -> int:
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}")
     path = folder / f"{name}.cep"
-    head = f'import "{options.events}"\n' if options.events is not None else _EVENT
+    events = options.events
+    if events is None and (folder / _EVENTS_FILE).is_file():
+        events = _EVENTS_FILE
+    head = _EVENT if events is None else f'import "{events}"\n'
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(f"{head}\n{_PATTERN.format(name=name)}")

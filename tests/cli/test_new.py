@@ -36,3 +36,12 @@ def test_no_file_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("name", ["Big", "a-b", "where", "", "1st", "../up"])
 def test_names(name: str, tmp_path: Path) -> None:
     assert main(["new", "pattern", name, "--folder", str(tmp_path)]) == 2
+
+
+def test_the_event_types_of_the_folder_are_taken(tmp_path: Path) -> None:
+    assert main(["new", "pattern", "first", "--folder", str(tmp_path)]) == 0
+    (tmp_path / "first.cep").rename(tmp_path / "events.cep")
+    assert main(["new", "pattern", "second", "--folder", str(tmp_path)]) == 0
+    assert 'import "events.cep"' in (tmp_path / "second.cep").read_text()
+    assert main(["check", str(tmp_path)]) == 0
+    assert main(["test", str(tmp_path)]) == 0
