@@ -52,7 +52,7 @@ need_java() {
 }
 
 bootstrap() {
-  local extra="$1" target=".[charts]" wanted stamp # the demo ends with a report, which has charts; dev has them too
+  local extra="$1" target=".[all]" wanted stamp # dev has all of it too
   [ -n "$extra" ] && target=".[$extra]"
   need_java "$extra"
   if [ ! -x .venv/bin/python ]; then

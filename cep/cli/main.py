@@ -25,6 +25,7 @@ from typing import Any
 
 from cep import __version__
 from cep.base.errors import CepError, UsageError
+from cep.base.extras import missing_extra
 from cep.base.private import private_files
 from cep.cli.help_pages import page_of_error, with_page
 
@@ -143,6 +144,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLEAN
     except Exception as error:  # noqa: BLE001 Python's own exit code for a bug is 1, which here means findings
+        missing = missing_extra(error) if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None:
+            _print_error(missing, given[0])
+            return USAGE
         _report_bug(error)
         return INTERNAL
     return code
