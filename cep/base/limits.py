@@ -72,6 +72,10 @@ KEY_GROUPS_MAX = 32_768
 # Time for which a partition that is read to its end, but has no new records, holds the watermark back.
 IDLE_MS_DEFAULT = 10_000
 
+# How far, in event time and beside the lateness, a partition with a backlog is read ahead of the slowest one. What is
+# ahead only waits for the watermark, so this bounds what waits. An hour: to stop a partition throws away what has been
+# fetched of it, and partitions of one topic are seldom that far apart.
+READ_AHEAD_MS_MAX = 3_600_000
 # How far ahead of the clock an event or a heartbeat may be dated; what is further is set aside. Clocks of producers are
 # wrong by seconds, and one event of another year would make all others late.
 AHEAD_MS_DEFAULT = 60_000

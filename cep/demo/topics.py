@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import pyarrow as pa
 
@@ -77,6 +77,9 @@ class TopicReader:
     def seek(self, positions: Mapping[str, int]) -> None:
         """Go on behind these positions, and at the start of lanes that are not among them."""
         self._offsets = {name: positions.get(name, 0) for name in self._lanes}
+
+    def hold(self, lanes: Collection[str]) -> None:
+        """Do nothing: every lane gives an equal share."""
 
     def behind(self) -> dict[str, bool]:
         """Return for each lane whether more of it waits."""

@@ -189,6 +189,16 @@ def watermark_of(times: Mapping[str, PartitionTime], lateness_ms: int, idle_ms: 
     return max(TIME_MS_MIN, last_ms - lateness_ms)
 
 
+def too_far_ahead(times: Mapping[str, PartitionTime], ahead_ms: int) -> frozenset[str]:
+    """Return the partitions with a backlog that have been read further than the slowest of them by more than this.
+
+    The slowest is never among them. So whoever reads no more of the others comes to an end.
+    """
+    behind = {name: time.last_ms for name, time in times.items() if time.is_behind}
+    slowest_ms = min(behind.values(), default=TIME_MS_MAX)
+    return frozenset(name for name, last_ms in behind.items() if last_ms > slowest_ms + ahead_ms)
+
+
 def next_look_ms(times: Mapping[str, PartitionTime], idle_ms: int, now_ms: int) -> int:
     """Return the clock at which the watermark may move though nothing is read; TIME_MS_MAX if it will not."""
     looks = [time.ahead_first_ms for time in times.values()]

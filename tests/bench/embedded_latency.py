@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -81,6 +81,9 @@ class Paced:
 
     def look(self) -> None:
         """All is here."""
+
+    def hold(self, lanes: Collection[str]) -> None:
+        """Give all the same."""
 
     def behind(self) -> dict[str, bool]:
         return {"paced": self.is_behind}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from random import Random
 
 import pytest
 
@@ -54,6 +55,25 @@ def test_every_record_of_every_partition_in_order_and_again_from_a_position(kafk
     again.seek(positions)
     assert drain(again, 100) == {f"{topic}[{p}]": values for p, values in more.items()}
     again.close()
+
+
+def test_partitions_that_are_let_go_and_taken_again_lose_and_double_nothing(kafka_broker: KafkaCluster) -> None:
+    topic, chance = f"live-{uuid.uuid4().hex[:8]}", Random(5)
+    kafka_broker.create(topic)
+    sent = send(kafka_broker, topic, 0, 3_000)
+    source, found = TopicSource(KafkaSettings(kafka_broker.address), topic), dict[str, list[bytes]]()
+    deadline_s = time.monotonic() + 30
+    while sum(map(len, found.values())) < 3_000 and time.monotonic() < deadline_s:
+        lanes = {lane for lane in source.behind() if chance.random() < 0.4}
+        source.hold(lanes)
+        for chunk in source.poll(chance.randrange(1, 200), 0.05):
+            assert chunk.lane not in lanes
+            found.setdefault(chunk.lane, []).extend(chunk.records.to_pylist())
+    source.hold(())
+    assert source.poll(10, 0.2) == []
+    assert found == {f"{topic}[{p}]": values for p, values in sent.items()}
+    assert not any(source.behind().values())
+    source.close()
 
 
 def test_latest_begins_at_the_end_and_a_lost_offset_is_told(kafka_broker: KafkaCluster) -> None:

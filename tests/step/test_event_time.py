@@ -20,6 +20,7 @@ from cep.step.event_time import (
     read_time,
     times_from_json,
     times_json,
+    too_far_ahead,
     watermark_of,
 )
 
@@ -58,8 +59,9 @@ def test_the_watermark(times: PartitionTimes, expected: int) -> None:
 class Partitions:
     """A job's view of some partitions, which are read at a clock."""
 
-    def __init__(self, names: str, now_ms: int = NOW_MS, ahead_ms: int | None = AHEAD_MS) -> None:
+    def __init__(self, names: str, now_ms: int = NOW_MS, ahead_ms: int | None = AHEAD_MS, lateness_ms: int = 0) -> None:
         self.ahead_ms = ahead_ms
+        self.lateness_ms = lateness_ms
         self.watermark_ms = TIME_MS_MIN
         self.late = 0
         self.times: PartitionTimes = {}
@@ -73,7 +75,7 @@ class Partitions:
             for name, times in read.items()
         }
         self.times = merge_times(self.times, TimesRead(found, now_ms=now_ms), IDLE_MS)
-        self.watermark_ms = max(self.watermark_ms, watermark_of(self.times, 0, IDLE_MS, now_ms))
+        self.watermark_ms = max(self.watermark_ms, watermark_of(self.times, self.lateness_ms, IDLE_MS, now_ms))
 
     def settle(self, now_ms: int) -> int:
         """Look again whenever the clock alone may move the watermark; return the last clock."""
@@ -105,6 +107,39 @@ def test_nothing_in_order_is_late_however_unevenly_partitions_are_read() -> None
         assert job.late == 0, f"seed {seed}"
         job.settle(now_ms)
         assert job.watermark_ms == max(time.last_ms for time in job.times.values())
+
+
+def test_what_is_produced_within_the_lateness_is_never_late_however_it_is_split_and_read() -> None:
+    """Events are produced out of order by less than the lateness, into any partition, while others are being read. A
+    reader that stops at what is too far ahead comes to the end."""
+    lateness_ms, ahead_ms = 50, 100
+    for seed in range(150):
+        chance = random.Random(seed)
+        produced = sorted(range(0, 2_000, 5), key=lambda ms: ms + chance.randrange(lateness_ms))
+        waiting: dict[str, list[int]] = {name: [] for name in "abcd"[: chance.randint(1, 4)]}
+        shares = [chance.choice((0.0, 0.1, 1.0)) + 0.01 for _ in waiting]
+        job, now_ms = Partitions("".join(waiting), lateness_ms=lateness_ms), NOW_MS
+        while produced or any(waiting.values()):
+            for _ in range(chance.choice((0, 1, 30, 400))):
+                if produced:
+                    waiting[chance.choices(list(waiting), shares)[0]].append(produced.pop(0))
+            held = too_far_ahead(job.times, ahead_ms)
+            assert not held or {name for name, left in waiting.items() if left} - held, "somebody is read"
+            read: dict[str, tuple[int, ...]] = dict.fromkeys(waiting, ())
+            for name in set(waiting) - held:
+                quota = chance.choice((0, 1, 5))
+                read[name], waiting[name] = tuple(waiting[name][:quota]), waiting[name][quota:]
+            now_ms += chance.choice((0, 1, 5, 3 * IDLE_MS))
+            job.look(now_ms, read, "".join(name for name, left in waiting.items() if left))
+        assert job.late == 0, f"seed {seed}"
+
+
+def test_only_a_backlog_is_too_far_ahead() -> None:
+    times = {"a": active(500, is_behind=True), "b": active(399, is_behind=True), "c": quiet(900)}
+    assert too_far_ahead({**times, "d": active(300)}, 100) == {"a"}
+    assert too_far_ahead({**times, "d": active(300, is_behind=True)}, 98) == {"a", "b"}
+    assert too_far_ahead({**times, "d": active(TIME_MS_MIN, is_behind=True)}, 10**6) == {"a", "b"}, "d comes first"
+    assert too_far_ahead({"a": times["a"], "c": times["c"]}, 100) == frozenset()
 
 
 def test_a_burst_that_comes_partition_by_partition_makes_nothing_late() -> None:

@@ -231,6 +231,7 @@ class Runner:
         matched_s = time.monotonic()
         self._look_ms = self._engine.next_look_ms(now_ms)
         self._behind = behind
+        self._sources.events.hold(self._engine.too_far_ahead())
         self._is_large = sum(map(len, decoded.parts)) >= EVENTS_ALONE
         self._commits.totals.update(stepped.counters)
         self._give(stepped)

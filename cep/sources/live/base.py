@@ -8,7 +8,7 @@ Tested by: tests/sources/test_live.py
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Protocol
@@ -57,6 +57,10 @@ class LiveSource(Protocol):
 
     def look(self) -> None:
         """Ask the source what waits in it, so that `behind` counts all that is there now."""
+        ...
+
+    def hold(self, lanes: Collection[str]) -> None:
+        """Read no more of these lanes until the next call. A source of one lane has nothing to do."""
         ...
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -82,6 +82,9 @@ class FilesSource:
         """List the folder, unless files of the last listing wait."""
         if self._current is None and not self._waiting and not self.ended:
             self._look()
+
+    def hold(self, lanes: Collection[str]) -> None:
+        """Do nothing: there is one lane."""
 
     def behind(self) -> dict[str, bool]:
         return {LANE: self._current is not None or bool(self._waiting)}

@@ -2,14 +2,14 @@
 
 Partitions are assigned, never subscribed to. The offsets in the checkpoint decide, and a process that matches a part of
 the keys reads all partitions. Offsets that are gone are an error, never a silent jump. A partition that the topic gets
-later is read from its start.
+later is read from its start. A partition that is too far ahead of the others is let go for a while.
 Tested by: tests/sources/test_live_kafka.py
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
@@ -43,6 +43,7 @@ class TopicSource:
         self._next: dict[int, int] = {}
         self._read_end: dict[int, bool] = {}
         self._looked_s = 0.0
+        self._held: set[int] = set()
         self._there: dict[int, int] = {}  # the end of each partition when somebody looked
         given = dict(settings.client_options)
         self._consumer = Consumer(reader_options(settings.bootstrap_servers, given, _DEFAULTS, _FIXED))
@@ -62,6 +63,8 @@ class TopicSource:
         for message in messages:
             partition = message.partition()
             assert partition is not None
+            if partition in self._held:
+                continue  # it was on its way
             notice = message.error()
             if notice is not None:
                 self._heed(notice, message)
@@ -87,6 +90,7 @@ class TopicSource:
             self._more = {p: last.get(p, 0) > end for p, end in self._ending.items()}
         self._next = {p: positions.get(self._lane(p), offset) for p, offset in begins.items()}
         self._read_end = dict.fromkeys(self._next, False)
+        self._held = set()
         self._looked_s = time.monotonic()
         self._consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in self._next.items()])
         for partition, offset in self._next.items():
@@ -98,6 +102,17 @@ class TopicSource:
             self.seek({})
         self._look()
         self._there = latest_offsets(self._settings, [self._topic])[self._topic]
+
+    def hold(self, lanes: Collection[str]) -> None:
+        """Take partitions from the client, and give them back where they were left."""
+        wanted = {p for p in self._next if self._lane(p) in lanes and p not in self._reached}
+        taken, given_back = wanted - self._held, self._held - wanted
+        if taken:
+            self._consumer.incremental_unassign([TopicPartition(self._topic, p) for p in taken])
+        if given_back:
+            self._read_end |= dict.fromkeys(given_back, False)
+            self._consumer.incremental_assign([TopicPartition(self._topic, p, self._next[p]) for p in given_back])
+        self._held = wanted
 
     @property
     def ended(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from cep.base.errors import SourceError
 from cep.base.limits import RECORD_BYTES_MAX
@@ -63,6 +63,9 @@ class LinesSource:
     def look(self) -> None:
         """See whether there are bytes to read."""
         self._is_more = bool(select.select([self._descriptor], [], [], 0.0)[0])
+
+    def hold(self, lanes: Collection[str]) -> None:
+        """Do nothing: there is one lane."""
 
     def behind(self) -> dict[str, bool]:
         return {LANE: self._is_more and not self.ended}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,6 +34,9 @@ class TwoLanes:
         self.at = end
         lanes = {lane: given[number::2] for number, lane in enumerate(("a", "b"))}
         return [Chunk(lane, pa.array(own, pa.large_binary())) for lane, own in lanes.items() if own]
+
+    def hold(self, lanes: Collection[str]) -> None:
+        """Give all the same."""
 
     def behind(self) -> dict[str, bool]:
         return dict.fromkeys(("a", "b"), self.at < len(self.lines))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -79,6 +79,9 @@ class Lanes:
 
     def seek(self, positions: Mapping[str, int]) -> None:
         self.at = positions["all"]
+
+    def hold(self, lanes: Collection[str]) -> None:
+        """Give all the same."""
 
     def behind(self) -> dict[str, bool]:
         return dict.fromkeys(self.names, False)
@@ -183,6 +186,47 @@ def test_bursts_and_an_old_heartbeat_on_a_broker_make_nothing_late(
     kafka_broker.send(topic, [{"value": payment("after", "c1", end_ms - 1, 1), "partition": 0}])
     assert main([*command, "--available-now"]) == 0
     assert [letter["code"] for letter in written(tmp_path / "job" / "dead_letters")] == ["late"]
+
+
+@dataclass
+class Greedy(Lanes):
+    """A source that gives all of its first lane first, as long as nobody stops it; `order` says what it gave."""
+
+    held: Collection[str] = ()
+    order: list[str] = field(default_factory=list)
+
+    def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
+        free = [piece for piece in self.pieces if piece[0] not in self.held]
+        if not free:
+            return []
+        self.pieces.remove(free[0])
+        self.order.append(free[0][0])
+        return [Chunk(free[0][0], pa.array(free[0][1], pa.large_binary()))]
+
+    def hold(self, lanes: Collection[str]) -> None:
+        self.held = lanes
+
+    def behind(self) -> dict[str, bool]:
+        return {name: any(lane == name for lane, _ in self.pieces) for name in self.names}
+
+
+def test_a_job_that_catches_up_reads_partitions_in_step(tmp_path: Path) -> None:
+    """Ten hours of two lanes, a piece an hour. Whichever the source likes best, neither gets far ahead of the other."""
+    start_ms, hour_ms = NOW_MS - 600 * MINUTE_MS, 60 * MINUTE_MS
+    pieces = [
+        (lane, fraud(10 * number + hour, start_ms + hour * hour_ms))
+        for number, lane in enumerate("ab")
+        for hour in range(10)
+    ]
+    source = Greedy(pieces, "ab")
+    job = Job1(tmp_path, source)
+    job.start().run(threading.Event(), until_end=True)
+    job.end()
+    order = source.order
+    assert sorted(order) == ["a"] * 10 + ["b"] * 10
+    assert all(abs(2 * order[:end].count("a") - end) <= 3 for end in range(len(order))), order
+    assert job.commits.totals["late_events"] == 0
+    assert len(job.fired()) == 18, "the last event of each lane has the time of the watermark"
 
 
 def test_a_quiet_lane_lets_go_without_another_record(tmp_path: Path) -> None:

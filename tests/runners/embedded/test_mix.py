@@ -6,7 +6,7 @@ The streams are those of the same check on Spark and Kafka (tests/runners/spark/
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,6 +56,9 @@ class Lanes:
 
     def seek(self, positions: Mapping[str, int]) -> None:
         self._at.update(positions)
+
+    def hold(self, lanes: Collection[str]) -> None:
+        """Give all the same."""
 
     def behind(self) -> dict[str, bool]:
         return {lane: self._at[lane] < len(values) for lane, values in self._lanes.items()}
