@@ -25,6 +25,7 @@ import pyarrow.json as pj
 
 from cep.api.frames import Source
 from cep.api.given import GivenRules
+from cep.api.levels import Past
 from cep.api.picture import Picture
 from cep.api.replay import Outcome
 from cep.api.why import Why, explain
@@ -93,7 +94,7 @@ class Alerts:
 
         Raises: UsageError if there is no such alert.
         """
-        return explain(self._given, self._row(which), self._source.of_key)
+        return explain(self._given, self._row(which), Past(self._source.of_key, self._source.pieces))
 
     def timeline(self, which: int | str = 0) -> Picture:
         """Draw the events of an alert over time, a line for each variable. Raises: UsageError."""

@@ -19,6 +19,7 @@ from cep.analysis.measure import measure
 from cep.api.alerts import Alerts
 from cep.api.frames import Naming, open_frame, open_source
 from cep.api.given import GivenRules
+from cep.api.levels import Past
 from cep.api.picture import Picture
 from cep.api.quality import Difference, Quality
 from cep.api.replay import Terms, matches, replay
@@ -130,7 +131,7 @@ class Rules:
         """
         source = open_source(events, Naming(columns, tz))
         values = [key] if isinstance(key, str) else list(key)
-        return explain_not(self._given, rule_id, values, source.of_key, at)
+        return explain_not(self._given, rule_id, values, Past(source.of_key, source.pieces), at)
 
     def diff(
         self, other: Rules, events: Any, *, columns: Mapping[str, str] | None = None, tz: str | None = None,

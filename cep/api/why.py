@@ -16,10 +16,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cep.api.frames import ReadKey
 from cep.api.given import GivenRules
+from cep.api.levels import Past, Produced, produce, producers_of, reads_produced
 from cep.base.errors import UsageError
-from cep.base.schema import Schema
 from cep.columnar.route import KEY_SEPARATOR, KeyDomain
 from cep.columnar.tokens import tokens_of_key
 from cep.lang.show import show_time
@@ -66,8 +65,10 @@ class Why:
         return f'<pre style="overflow-x:auto">{text}</pre>'
 
 
-def explain(given: GivenRules, alert: dict[str, Any], read: ReadKey) -> Why:
+def explain(given: GivenRules, alert: dict[str, Any], past: Past) -> Why:
     """Explain an alert: each event that it binds, what its condition saw, and what the match emits.
+
+    Of an event that patterns have produced it also shows the events of the source behind it.
 
     Raises: UsageError, SourceError.
     """
@@ -78,9 +79,7 @@ def explain(given: GivenRules, alert: dict[str, Any], read: ReadKey) -> Why:
         return Why(False, tuple(parts))
     if rule.content_hash != alert["content_hash"]:
         parts.append(Text("the rule's content has changed since: what follows is what it says now", style="yellow"))
-    schema = given.deployment.schema
-    _check_source(rule, schema)
-    records = read(schema, rule.pattern.key, alert["key"])
+    records, produced = _records(given, rule, past, alert["key"])
     answer = why(
         _world(given.deployment),
         rule,
@@ -92,11 +91,11 @@ def explain(given: GivenRules, alert: dict[str, Any], read: ReadKey) -> Why:
     if not answer.matches:
         parts += [Text("these rules and events do not give this alert:", style="bold"), *_reasons(answer)]
         return Why(False, tuple(parts))
-    return Why(True, (*parts, *_path(answer.matches[0])))
+    return Why(True, (*parts, *_path(answer.matches[0]), *_origins(answer.matches[0], produced)))
 
 
 def explain_not(
-    given: GivenRules, rule_id: str, key: Sequence[str], read: ReadKey, at: str | None = None,
+    given: GivenRules, rule_id: str, key: Sequence[str], past: Past, at: str | None = None,
     late_ids: LateIds | None = None,
 ) -> Why:  # fmt: skip
     """Say what stopped the alert of a rule for a key, around the event time `at` if that is given.
@@ -113,29 +112,29 @@ def explain_not(
         raise UsageError(f"{rule_id} is keyed by {fields}: give --key {len(domain)} times, not {len(key)}")
     versions = [rule for rule in versions if rule.pattern.key == domain]
     deployment = given.deployment
-    _check_source(versions[-1], deployment.schema)
     values = tokens_of_key(deployment.schema, domain, key)[0]
-    records = read(deployment.schema, domain, key_of(values))
+    records, produced = _records(given, versions[-1], past, key_of(values))
     late = frozenset[str]() if late_ids is None else late_ids(domain, key_of(values))
     answer = why_not(_world(deployment), versions, records.batch, at_ms, late)
     shown = f"{rule_id} for {', '.join(f'{f} {v}' for f, v in zip(domain, values, strict=True))}"
     parts: list[Text | Table] = [*_poison(records), *_doc(versions[-1])]
     parts += [Text(line, style="yellow") for line in given.set_aside(rule_id)]
     if not answer.matches:
-        return Why(False, (*parts, Text(f"no alert of {shown}:", style="bold"), *_reasons(answer)))
+        below = _below(given, versions[-1])
+        return Why(False, (*parts, Text(f"no alert of {shown}:", style="bold"), *_reasons(answer), *below))
     suppressed = suppression_reasons(deployment, domain, records.batch, late)
     reasons = [suppressed.get((rule_id, p.version, tuple(step[1] for step in p.steps)), "") for p in answer.matches]
     out = [path for path, reason in zip(answer.matches, reasons, strict=True) if not reason]
     if not out:
         parts.append(Text(f"no alert of {shown}, what it finds is held back:", style="bold"))
     for path, reason in [pair for pair in zip(answer.matches, reasons, strict=True) if pair[1]][:_ALERTS_SHOWN_MAX]:
-        parts += [Text(f"the match at {path.detected} is no alert: {reason}"), *_path(path)]
+        parts += [Text(f"the match at {path.detected} is no alert: {reason}"), *_path(path), *_origins(path, produced)]
     if not out:
         return Why(False, tuple(parts))
     count = len(out)
     parts.append(Text(f"there {'is an alert' if count == 1 else f'are {count} alerts'} of {shown}:", style="bold"))
     for path in out[:_ALERTS_SHOWN_MAX]:
-        parts += _path(path)
+        parts += [*_path(path), *_origins(path, produced)]
     if answer.reasons:
         parts += [Text(f"what else began at {at}:", style="bold"), *_reasons(answer)]
     return Why(True, tuple(parts))
@@ -145,14 +144,24 @@ def _world(deployment: Deployment) -> World:
     return World(deployment.schema, deployment.rulebook.lists.timelines())
 
 
-def _check_source(rule: DeployedRule, schema: Schema) -> None:
-    """Refuse patterns that read produced events: no file has those. Raises: UsageError."""
-    derived = [e.name for e in schema.event_types if e.derived and e.name in rule.pattern.event_types]
-    if derived:
-        raise UsageError(
-            f"{rule.rule_id} reads events that other patterns produce ({', '.join(derived)}), which no file holds; "
-            "ask about the rules that produce them"
-        )
+def _records(given: GivenRules, rule: DeployedRule, past: Past, key: str) -> tuple[KeyRecords, Produced | None]:
+    """Read the records of a key; for a rule that reads produced events also those, which cost a whole replay."""
+    schema, domain = given.deployment.schema, rule.pattern.key
+    records = past.of_key(schema, domain, key)
+    if not reads_produced(rule, schema):
+        return records, None
+    produced = produce(given, past.pieces(schema))
+    return produced.with_key(records, schema, domain, key), produced
+
+
+def _below(given: GivenRules, rule: DeployedRule) -> list[Text]:
+    """Name the rules that would have to find something first."""
+    names = reads_produced(rule, given.deployment.schema)
+    if not names:
+        return []
+    rules = ", ".join(producers_of(given, names))
+    said = f"produced by {rules}, of which this can be asked, too" if rules else "no rule in force produces them"
+    return [Text(f"  {', '.join(names)}: {said}")]
 
 
 def _time(text: str) -> int:
@@ -215,6 +224,22 @@ def _path(path: MatchPath) -> list[Text | Table]:
     values = ", ".join(f"{name} = {value}" for name, value in path.measures)
     kind = "timeout" if path.is_timeout else "match"
     return [table, Text(f"{kind} at {path.detected} by version {path.version}" + (f": {values}" if values else ""))]
+
+
+def _origins(path: MatchPath, produced: Produced | None) -> list[Text | Table]:
+    """Show the events of the source behind those that patterns have produced."""
+    if produced is None:
+        return []
+    origins = [origin for _, event_id, name, _ in path.steps for origin in produced.origins(event_id, (name,))]
+    if not origins:
+        return []
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("event time", "event", "level", "as"):
+        table.add_column(title, overflow="fold")
+    for origin in origins:
+        at = _shown(origin.event_time)
+        table.add_row(*(Text(cell) for cell in (at, origin.event_id, str(origin.level), ".".join(origin.variables))))
+    return [Text("made of the events of the source:", style="bold"), table]
 
 
 def _reasons(answer: Answer) -> list[Text]:

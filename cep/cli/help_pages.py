@@ -36,6 +36,7 @@ VERB_PAGES = {
     **dict.fromkeys(("backtest", "prune", "report"), "guides/measure"),
     **dict.fromkeys(("why", "why-not", "shadow", "tune"), "guides/tune"),
     "features": "guides/python",
+    "describe": "guides/map",
     **dict.fromkeys(("rules", "publish", "rollback", "pause", "resume", "snooze"), "guides/deploy"),
     "lists": "guides/lists",
     **dict.fromkeys(("run", "live", "heartbeat"), "guides/live"),

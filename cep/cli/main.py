@@ -61,6 +61,7 @@ _GROUPS = {
     "Begin": {
         "demo": _Verb("show a simulated day: fraud found live, and again in a replay", "demo"),
         "new": _Verb("write the skeleton of a pattern", "new"),
+        "describe": _Verb("draft the event declaration that fits records", "describe"),
         "docs": _Verb("show the pages of this version", "docs"),
     },
     "Write patterns": {

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from cep.api.frames import ReadKey
 from cep.api.given import GivenRules
+from cep.api.levels import Past
 from cep.api.why import explain, explain_not
 from cep.base.errors import SourceError, UsageError
 from cep.base.secrets import use_secrets_file
@@ -27,6 +27,7 @@ from cep.cli.trust_flags import add_trust_arguments
 from cep.columnar.route import KeyDomain
 from cep.rulebook.signers import given_trust
 from cep.sources.files import read_key
+from cep.sources.pieces import read_pieces
 
 HELP = """\
 Show how an alert came about: each event that it binds, what its condition saw, and what the match emits.
@@ -110,7 +111,7 @@ def run(options: argparse.Namespace, color: bool) -> int:
     use_secrets_file(options.secrets)
     alert = _alert(options.alerts, options.alert)
     rules = _rules(options)
-    answer = explain(rules, alert, _reader(options, rules))
+    answer = explain(rules, alert, _past(options, rules))
     answer.show(_console(color))
     return int(not answer.is_alert)
 
@@ -120,9 +121,12 @@ def _rules(options: argparse.Namespace) -> GivenRules:
     return GivenRules.read(options.rules, options.control, options.levels, trust=trust)
 
 
-def _reader(options: argparse.Namespace, rules: GivenRules) -> ReadKey:
+def _past(options: argparse.Namespace, rules: GivenRules) -> Past:
     given = given_events(options, rules.deployment.schema)
-    return lambda schema, domain, key: read_key(given.paths, schema, domain, key, given.mapping)
+    return Past(
+        lambda schema, domain, key: read_key(given.paths, schema, domain, key, given.mapping),
+        lambda schema: read_pieces(given.paths, schema, given.mapping),
+    )
 
 
 def _alert(path: Path, alert_id: str) -> dict[str, Any]:
@@ -161,7 +165,7 @@ def run_not(options: argparse.Namespace, color: bool) -> int:
         return _late_ids(options.dead_letters, domain, key)
 
     rules = _rules(options)
-    answer = explain_not(rules, options.rule, options.key, _reader(options, rules), options.at, late_ids)
+    answer = explain_not(rules, options.rule, options.key, _past(options, rules), options.at, late_ids)
     answer.show(_console(color))
     return int(answer.is_alert)
 

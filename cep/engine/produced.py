@@ -23,9 +23,11 @@ from cep.engine.alerts import ALERT_ID_CHARS, measure_values, of_rule, rule_aler
 from cep.nfa.program import Program, RuleProgram
 
 
-def produced_events(program: Program, matches: Matches, since_ms: int = TIME_MS_MIN) -> Decoded | None:
+def produced_events(
+    program: Program, matches: Matches, since_ms: int = TIME_MS_MIN, made: list[pa.Table] | None = None
+) -> Decoded | None:
     """Make events of the completed matches; None if no live rule among them produces anything. `since_ms` as for
-    alerts.
+    alerts. The alerts that they would be go into `made`, with the events that they have bound.
 
     A shadow rule produces nothing: what it finds may not change what live rules find.
     """
@@ -36,7 +38,10 @@ def produced_events(program: Program, matches: Matches, since_ms: int = TIME_MS_
             continue
         rows = np.flatnonzero(of_rule(matches, number))
         if len(rows):
-            parts.append(_events(program, rule, rule_alerts(rule, matches, rows, since_ms), matches, rows))
+            alerts = rule_alerts(rule, matches, rows, since_ms)
+            parts.append(_events(program, rule, alerts, matches, rows))
+            if made is not None:
+                made.append(alerts)
     return concat_decoded(program.schema, parts) if parts else None
 
 

@@ -28,12 +28,14 @@ class MatchOutput:
     """The output of matching over key domains: alerts, counters by name, and the events that patterns have produced.
 
     `since_ms` goes in: the job has seen all events from then on. TIME_MS_MIN says that nobody can tell.
+    `made`, where it is asked for, has the matches behind produced events, as the alerts that they would be.
     """
 
     alerts: list[pa.Table] = field(default_factory=list)
     counters: Counter[str] = field(default_factory=Counter)
     produced: list[Decoded] = field(default_factory=list)
     since_ms: int = TIME_MS_MIN
+    made: list[pa.Table] | None = None
 
     def alert_table(self) -> pa.Table:
         """Return all alerts in one table."""
@@ -78,7 +80,7 @@ def _hand_on(program: Program, matches: Matches, output: MatchOutput) -> None:
     if parts:
         output.alerts.append(alerts_of(parts, matches, output.since_ms))
         output.counters.update(_counted(parts))
-    events = produced_events(program, matches, output.since_ms)
+    events = produced_events(program, matches, output.since_ms, output.made)
     if events is not None:
         output.produced.append(events)
         output.counters["events_produced"] += len(events)

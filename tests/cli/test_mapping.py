@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cep.cli import main as cli
@@ -151,3 +153,12 @@ def test_a_replay_that_sets_too_much_aside_ends_with_1(place: Path, capsys: pyte
     (place / "none.jsonl").write_bytes(lines([{**p, "amount": "much"} for p in PAYMENTS]))
     replay(place, "--events", str(place / "none.jsonl"), code=1)
     assert "all 5 records were set aside" in capsys.readouterr().err
+
+
+@pytest.mark.spark
+def test_spark_reads_the_same_mapping(place: Path) -> None:
+    plain = replay(place, "--events", str(place / "plain.jsonl"))
+    raw = [envelope(p) for p in PAYMENTS]
+    pq.write_table(pa.Table.from_pylist(raw), place / "raw.parquet")
+    assert replay(place, "--events", str(place / "raw.parquet"), *MAPPING) == plain
+    assert replay(place, "--events", str(place / "raw.parquet"), "--engine", "spark", *MAPPING) == plain

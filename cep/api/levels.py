@@ -1,0 +1,111 @@
+"""Rules that feed each other, and a history → the events that patterns have produced, and what each was made of.
+
+    raw events ─▶ level 1 ─▶ produced events ─▶ level 2 ─▶ …        every match that produces leaves its bound events
+
+A history holds no produced events. So a question about a rule that reads them matches the whole history, not one key.
+Tested by: tests/api/test_levels.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cep.api.frames import ReadKey
+from cep.api.given import GivenRules
+from cep.base.limits import TIME_MS_MAX
+from cep.base.schema import Schema
+from cep.columnar.batch import concat_batches
+from cep.columnar.decode import Decoded, concat_decoded
+from cep.columnar.route import KeyDomain, route
+from cep.engine.alerts import ALERT_ID_CHARS
+from cep.lang.walk import histories
+from cep.nfa.deployed import DeployedRule
+from cep.sources.files import KeyRecords
+from cep.sources.pieces import Pieces
+from cep.step.match import MatchOutput, match_events
+from cep.step.programs import programs_by_level
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The records of a history: those of one key, and all of them in pieces."""
+
+    of_key: ReadKey
+    pieces: Callable[[Schema], Pieces]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """An event of the source behind a produced one. `level` counts the patterns between, `variables` are theirs."""
+
+    level: int
+    variables: tuple[str, ...]
+    event_id: str
+    event_time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """The events that patterns have produced from a history; by match, `made` has the events that it has bound."""
+
+    events: Decoded
+    made: Mapping[str, Sequence[Mapping[str, Any]]]
+
+    def with_key(self, records: KeyRecords, schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
+        """Return the records of a key with what was produced for it."""
+        batch, _ = route(self.events, domain, schema.columns())
+        for_key = batch.take(np.asarray(pc.equal(batch.key, key)))
+        return KeyRecords(concat_batches([records.batch, for_key]), records.poison)
+
+    def origins(self, event_id: str, variables: tuple[str, ...]) -> list[Origin]:
+        """Return the events of the source behind an event that was bound as the last of these variables."""
+        origins: list[Origin] = []
+        for event in self.made.get(_match_of(event_id), ()):
+            inner = (*variables, event["variable"])
+            if _match_of(event["event_id"]) in self.made:
+                origins += self.origins(event["event_id"], inner)
+            else:
+                origins.append(Origin(len(inner), inner, event["event_id"], event["event_time"]))
+        return origins
+
+
+def reads_produced(rule: DeployedRule, schema: Schema) -> list[str]:
+    """Return the event types that the rule reads and that patterns produce."""
+    read = {*rule.pattern.event_types, *(past.event_type for past in histories(rule.pattern))}
+    return [e.name for e in schema.event_types if e.derived and e.name in read]
+
+
+def producers_of(given: GivenRules, names: Sequence[str]) -> list[str]:
+    """Return the rules that produce these event types."""
+    deployed = given.deployment.rulebook.deployed()
+    return sorted({rule.rule_id for rule in deployed if rule.pattern.produces in names})
+
+
+def produce(given: GivenRules, pieces: Pieces) -> Produced:
+    """Match a history, level by level, and keep what the patterns produce. Raises: SourceError."""
+    deployment = given.deployment
+    schema = deployment.schema
+    seen = concat_decoded(schema, [piece.decode() for piece in pieces.pieces])
+    produced: list[Decoded] = []
+    made: list[pa.Table] = []
+    for programs in programs_by_level(deployment.rulebook, schema, given.levels_count):
+        events = concat_decoded(schema, [seen, *produced])
+        for domain, program in programs.items():
+            output = MatchOutput(since_ms=int(seen.time_ms.min()) if len(seen) else TIME_MS_MAX, made=[])
+            match_events(program, None, route(events, domain, schema.columns())[0], TIME_MS_MAX, output)
+            produced += output.produced
+            made += output.made or []
+    matches = {row["alert_id"]: row["events"] for table in made for row in table.to_pylist()}
+    return Produced(concat_decoded(schema, produced), matches)
+
+
+def _match_of(event_id: str) -> str:
+    """Return the id of the match that an event was made from; of another event something that no match has."""
+    return event_id[-ALERT_ID_CHARS:] if event_id[-ALERT_ID_CHARS - 1 : -ALERT_ID_CHARS] == "~" else ""
