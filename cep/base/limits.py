@@ -133,6 +133,8 @@ KAFKA_WAIT_MS_MAX = 30_000
 WATCH_MS = 5_000
 # How long sinks may take for a delivery before the job counts as unhealthy; theirs to end it is KAFKA_WAIT_MS_MAX.
 SENDING_MS_MAX = 15_000
+# Free on the disk of the checkpoint folder below which a job counts as unhealthy: a full one ends it.
+DISK_FREE_BYTES_MIN = 268_435_456
 # Between two lines of `cep run` that say how far it is: a day of them is a page.
 PROGRESS_LINES_MS = 60_000
 # Until a webhook's receiver has taken a micro-batch's alerts; longer than a restart of it takes, shorter than a shift.

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cep.base.limits import CONTROL_RECORD_BYTES_MAX
+from cep.base.limits import CONTROL_RECORD_BYTES_MAX, TIME_MS_MIN
 from cep.lists.store import ListStore
 from cep.model.rule import ControlRecord, ListRecord
 from cep.nfa.given_lists import GivenList
@@ -47,7 +47,8 @@ def running_lists(status: Mapping[str, Any] | None, records: Sequence[ControlRec
             lists.apply(record, None)
     reports = {(report.name, report.of): report for report in lists.report()}
     for said in (status or {}).get("lists", ()):
-        report = ListReport(**{**said, "waiting": tuple(said["waiting"])})
+        from_ms = TIME_MS_MIN if said["from_ms"] is None else said["from_ms"]  # one that has held ever since
+        report = ListReport(**{**said, "from_ms": from_ms, "waiting": tuple(said["waiting"])})
         earlier = reports.get((report.name, report.of))
         if earlier is None or (earlier.version, earlier.waiting) <= (report.version, report.waiting):
             reports[report.name, report.of] = report

@@ -79,7 +79,7 @@ GAUGES: Mapping[str, str] = {
     "micro_batch_id": "The latest micro-batch that is done.",
     "micro_batch_seconds": "How long the latest micro-batch took, by phase.",
     "lag_records": "Records of a partition that wait to be read.",
-    "part_up": "1 where this part of the job is well, 0 where it is not: brokers, events, sinks, checkpoints.",
+    "part_up": "1 where this part of the job is well, 0 where it is not: brokers, events, sinks, checkpoints, disk.",
 }
 GAUGE_LABELS: Mapping[str, tuple[str, ...]] = {
     "micro_batch_seconds": ("phase",), "lag_records": ("partition",), "part_up": ("part",),

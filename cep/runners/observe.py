@@ -36,7 +36,7 @@ from cep.runners.latency import Latency
 from cep.runners.meanings import FROM_ZERO, GAUGES, LABELS, TOTALS_THAT_FALL, counter_text
 
 _COUNTER = re.compile(r"(\w+)(?:\[(.*)\])?")
-BROKERS, EVENTS, SINKS, CHECKPOINTS = "brokers", "events", "sinks", "checkpoints"
+BROKERS, EVENTS, SINKS, CHECKPOINTS, DISK = "brokers", "events", "sinks", "checkpoints", "disk"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
     brokers   do they answer?                          → part `brokers`
     events    how many records of each partition wait? → lag; part `events`: some wait, and none is read
     sinks     how long does a delivery take?           → part `sinks`
-    disk      how much is free?                        → a gauge
+    disk      how much is free?                        → part `disk`, and a gauge
 
 The job itself cannot say these things. One whose brokers are away has nothing to do, which looks like a quiet stream.
 Tested by: tests/runners/test_watch.py
@@ -14,16 +14,15 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from cep.base.errors import CepError
-from cep.base.limits import SENDING_MS_MAX
+from cep.base.limits import DISK_FREE_BYTES_MIN, SENDING_MS_MAX
 from cep.model.rule import utc_text
-from cep.runners.observe import BROKERS, EVENTS, SINKS, Observed
+from cep.runners.observe import BROKERS, DISK, EVENTS, SINKS, Observed
 from cep.sources.kafka import KafkaSettings, ask_brokers, latest_offsets
 
 
@@ -68,10 +67,7 @@ class Watch:
         self._look_at_brokers()
         self._look_at_events()
         self._look_at_sinks()
-        folder = self._watched.folder
-        if folder is not None:
-            with suppress(OSError):  # before the job has made it
-                self._observed.measured({"disk_free_bytes": shutil.disk_usage(folder).free}, {})
+        self._look_at_disk()
 
     def _note(self, part: str, trouble: str | None, detail: str = "") -> None:
         if not self._ended.is_set():
@@ -109,6 +105,15 @@ class Watch:
         seconds = now_s - self._moved_s
         is_stuck = seconds * 1_000 >= self._observed.stalled_ms
         self._note(EVENTS, f"{waiting:,} records wait, and none was read for {seconds:.0f} s" if is_stuck else None)
+
+    def _look_at_disk(self) -> None:
+        folder = self._watched.folder
+        if folder is None or not folder.is_dir():  # before the job has made it
+            return
+        free_bytes = shutil.disk_usage(folder).free
+        self._observed.measured({"disk_free_bytes": free_bytes}, {})
+        is_full = free_bytes < DISK_FREE_BYTES_MIN
+        self._note(DISK, f"{free_bytes >> 20} MB are left for the checkpoint folder" if is_full else None)
 
     def _look_at_sinks(self) -> None:
         since_s = self._observed.sending_since_s

@@ -65,7 +65,7 @@ def written(folder: Path) -> list[bytes]:
 @pytest.mark.always
 @pytest.mark.parametrize("store", ["memory", "rocksdb"])
 def test_a_job_goes_on_where_it_was(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [*day(), b"{"]
+    lines, batch_ids = [*day(), b"{"], list[int]()
     (tmp_path / "events").mkdir()
     arguments = [
         "run", "--rules", RULES, "--events", str(tmp_path / "events"), "--alerts", str(tmp_path / "alerts"),
@@ -76,6 +76,8 @@ def test_a_job_goes_on_where_it_was(store: str, tmp_path: Path, capsys: pytest.C
         (tmp_path / "events" / f"{number}.jsonl").write_bytes(b"\n".join(part))
         assert main([*arguments, str(1 + number)]) == 0
         assert ("the job goes on" if number else "the job begins") in capsys.readouterr().err
+        batch_ids.append(json.loads((tmp_path / "job" / "progress.json").read_bytes())["batch_id"])
+    assert batch_ids == sorted(set(batch_ids)), "micro-batches are counted for the job's whole life"
     assert sorted(written(tmp_path / "alerts")) == sorted(expected(list(day()), deployment(), tmp_path))
     assert len(written(tmp_path / "job" / "dead_letters")) == 1
     assert not readable_by_others(tmp_path / "job", tmp_path / "alerts")

@@ -76,6 +76,21 @@ def test_lag_and_events_that_nobody_reads() -> None:
         assert (sum(observed.lags.values()), observed.troubles) == (0, {})
 
 
+def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    observed = Observed(60_000)
+    watch = Watch(Watched(folder=tmp_path / "job"), observed, 1_000)
+    watch.look()
+    assert "disk_free_bytes" not in observed.gauges, "the job has not made its folder yet"
+    (tmp_path / "job").mkdir()
+    monkeypatch.setattr(watch_module, "DISK_FREE_BYTES_MIN", 1 << 62)
+    watch.look()
+    assert "MB are left" in observed.troubles["disk"]
+    monkeypatch.undo()
+    monkeypatch.setattr(watch_module, "DISK_FREE_BYTES_MIN", 1)
+    watch.look()
+    assert observed.health()[0]
+
+
 def test_a_delivery_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     observed = Observed(60_000)
     watch = Watch(Watched(), observed, 1_000)
