@@ -22,11 +22,13 @@ import pyarrow.json as pj
 from cep.base.errors import SourceError, UsageError
 from cep.base.schema import EventType, Schema
 from cep.columnar.batch import TEXT
-from cep.columnar.mapping import TYPE_FIELD
+from cep.columnar.convert import Written
+from cep.columnar.mapping import TYPE_FIELD, check_fields, mapping_of
 from cep.columnar.route import KeyDomain
 from cep.lang.diagnostics import did_you_mean
+from cep.sources.check import check_records
 from cep.sources.files import KeyRecords, key_of_table, open_dataset, read_key
-from cep.sources.inputs import files_of, kind_of
+from cep.sources.inputs import Records, files_of, kind_of
 from cep.sources.pieces import Pieces, pieces_of_table, read_pieces
 
 # Seconds of the years 1985 to 2286: as milliseconds they would lie in the first four months of 1970.
@@ -53,8 +55,8 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """How a frame's columns are to be read: `columns` from a field to the column that has it, and the zone of times
-    that name none."""
+    """How a frame's columns are to be read: `columns` from a field to the column that has it, or to the path inside a
+    nested one, and the zone of times that name none."""
 
     columns: Mapping[str, str] | None = None
     tz: str | None = None
@@ -109,17 +111,21 @@ def open_source(events: Any, naming: Naming) -> Source:
     if not isinstance(events, str | Path):
         return _source_of(open_frame(events), naming)
     path = Path(events)
-    if naming == Naming():
-        return Source(
-            lambda schema: read_pieces(path, schema),
-            lambda schema, domain, key: read_key(path, schema, domain, key),
-            _as_it_is,
-            lambda schema, column: _with_column(open_any(path), schema, naming, column),
-        )
-    kind = kind_of(path)
-    if kind == "json":
-        raise UsageError(f"{path} holds JSON lines: `columns` and `tz` are for tables; read it into a frame first")
-    return _source_of(open_frame(open_dataset(path, kind, ())), naming)
+    columns = [f"{field}={column}" for field, column in (naming.columns or {}).items()]
+    mapping = mapping_of(columns, time=Written(zone=naming.tz or ""))
+
+    def pieces(schema: Schema) -> Pieces:
+        if not mapping.is_plain:  # else it is the replay of a path as it has always been
+            check_fields(mapping, schema)
+            check_records(Records((path,), mapping), schema)
+        return read_pieces(path, schema, mapping)
+
+    return Source(
+        pieces,
+        lambda schema, domain, key: read_key(path, schema, domain, key, mapping),
+        _as_it_is,
+        lambda schema, column: _with_column(open_any(path), schema, naming, column),
+    )
 
 
 def _source_of(frame: Frame, naming: Naming) -> Source:
@@ -150,8 +156,8 @@ def events_table(frame: Frame, schema: Schema, naming: Naming) -> pa.Table:
     """Return the columns that the schema names, under its names, with zoned times. Raises: UsageError."""
     wanted = (TYPE_FIELD, *schema.columns())
     sources = sources_of(frame.names, wanted, naming.columns or {})
-    table = frame.columns(list(dict.fromkeys(sources.values())))
-    table = pa.table({name: _plain(table.column(source)) for name, source in sources.items()})
+    table = frame.columns(list(dict.fromkeys(path_of(source, frame.names)[0] for source in sources.values())))
+    table = pa.table({name: _plain(_column(table, path_of(at, frame.names), at)) for name, at in sources.items()})
     present = _present(schema, table)
     check_columns(present, sources, frame.names)
     for name in dict.fromkeys(event_type.time_field for event_type in present):
@@ -208,10 +214,25 @@ def sources_of(names: Sequence[str], wanted: Sequence[str], columns: Mapping[str
         if field not in wanted:
             hint = did_you_mean(field, wanted, "fields")
             raise UsageError(f"columns={{{field!r}: …}}: the rules have no field `{field}`; {hint}")
-        if column not in names:
+        if path_of(column, names)[0] not in names:
             hint = did_you_mean(column, names, "columns")
             raise UsageError(f"columns={{{field!r}: {column!r}}}: the events have no column `{column}`; {hint}")
     return {name: columns.get(name, name) for name in dict.fromkeys(wanted) if name in columns or name in names}
+
+
+def path_of(column: str, names: Sequence[str]) -> list[str]:
+    """Return where a column is: by its name, or else by names with dots between them, inside nested values."""
+    return [column] if column in names else column.split(".")
+
+
+def _column(table: pa.Table, path: Sequence[str], shown: str) -> pa.ChunkedArray:
+    """Return the values at a path. Raises: UsageError if there are none."""
+    column = table.column(path[0])
+    for name in path[1:]:
+        if not pa.types.is_struct(column.type) or column.type.get_field_index(name) < 0:
+            raise UsageError(f"the events have nothing at `{shown}`: there is no `{name}` in {column.type}")
+        column = pc.struct_field(column, [name])
+    return column
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:

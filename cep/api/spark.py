@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from cep.api.frames import Naming, check_columns, no_zone, sources_of
+from cep.api.frames import Naming, check_columns, no_zone, path_of, sources_of
 from cep.api.given import GivenRules
 from cep.api.replay import Terms, job_of
 from cep.base.errors import UsageError
@@ -62,13 +62,15 @@ def _fields(events: Any, schema: Schema, naming: Naming) -> Any:
     if TYPE_FIELD not in sources or len(from_source) == 1:  # else the rows say of which types they are
         check_columns(from_source, sources, names)
     times = {event_type.time_field for event_type in from_source} & sources.keys()
-    local = [field for field in times if events.schema[sources[field]].dataType.typeName() in _LOCAL]
+    paths = {field: path_of(column, names) for field, column in sources.items()}
+    fields = fields_of(events, paths)
+    local = [field for field in times if fields.schema[field].dataType.typeName() in _LOCAL]
     if not local:
-        return fields_of(events, sources)
+        return fields
     if naming.tz is None:
         raise UsageError(no_zone(sources[local[0]]))
     try:
         ZoneInfo(naming.tz)
     except (ZoneInfoNotFoundError, ValueError) as error:
         raise UsageError(f'tz="{naming.tz}" is not a time zone; write one like "Europe/Paris"') from error
-    return fields_of(events, sources, local, naming.tz)
+    return fields_of(events, paths, local, naming.tz)

@@ -62,7 +62,7 @@ class Type:
         return self.kind in NUMBER_KINDS
 
     def as_nullable(self, nullable: bool = True) -> Type:
-        return replace(self, nullable=nullable)
+        return self if self.nullable == nullable else replace(self, nullable=nullable)
 
     def __str__(self) -> str:
         if self.kind is Kind.DECIMAL:
@@ -272,5 +272,7 @@ def is_wider(type_: Type, other: Type) -> bool:
 
     The types are the same, but this one may be null, or have symbols that the other enum has not.
     """
+    if type_ == other:
+        return True
     nullable = type_.nullable or other.nullable
     return replace(type_, symbols=type_.symbols[: len(other.symbols)]) == other.as_nullable(nullable)

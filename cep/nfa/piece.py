@@ -125,15 +125,16 @@ def pack(rule: RuleTables, predicates: Sequence[WrittenPredicate], symbols: Symb
         Section.REST_CODE: shared.scalar(scalar.instructions[rule.code_end :]),
         Section.PREFIXES: shared.prefixes(rule.prefix, predicate_ids),
     }
+    asked = tuple(histories(pattern))
     return Piece(
         _in_a_row([sections[section] for section in Section]),
         tuple(v.name for v in pattern.variables),
         tuple((m.name, m.value.type) for m in pattern.measures),
         tuple((m.name, m.value.type) for m in pattern.timeout_measures or ()),
         rule.repeats(),
-        frozenset(identity_of(past) + CUT for past in histories(pattern) if past.by),
-        frozenset(identity_of(past) for past in histories(pattern) if is_foldable(past)),
-        tuple(dict.fromkeys(past.window for past in histories(pattern) if past.window is not None)),
+        frozenset(identity_of(past) + CUT for past in asked if past.by),
+        frozenset(identity_of(past) for past in asked if is_foldable(past)),
+        tuple(dict.fromkeys(past.window for past in asked if past.window is not None)),
     )
 
 

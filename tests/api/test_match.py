@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -79,11 +80,29 @@ def test_columns_of_other_names(place: Path, rules: cep.Rules, tmp_path: Path) -
     misleading = renamed.append_column("card_id", pa.array(["x"] * renamed.num_rows))
     assert rules.match(misleading, columns=names, cores=2).table.equals(expected)
     pq.write_table(renamed, tmp_path / "renamed.parquet")
-    assert rules.match(tmp_path / "renamed.parquet", columns=names, cores=2).table.equals(expected)
+    (tmp_path / "renamed.jsonl").write_bytes(
+        b"".join(orjson.dumps(row, default=str) + b"\n" for row in renamed.to_pylist())
+    )
+    for name in ("renamed.parquet", "renamed.jsonl"):
+        assert rules.match(tmp_path / name, columns=names, cores=2).table.equals(expected)
     with pytest.raises(cep.CepError, match=r"no column `cc_nun`; did you mean `cc_num`"):
         rules.match(renamed, columns={**names, "card_id": "cc_nun"})
     with pytest.raises(cep.CepError, match=r"no field `card`; did you mean `card_id`"):
         rules.match(renamed, columns={**names, "card": "cc_num"})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fields_inside_nested_values(kind: str, place: Path, rules: cep.Rules) -> None:
+    table = payments()
+    card = pa.StructArray.from_arrays([table["card_id"].combine_chunks()], ["id"])
+    after = pa.StructArray.from_arrays([card, table["amount"].combine_chunks()], ["card", "sum"])
+    nested = table.drop_columns(["card_id", "amount"]).append_column("after", after)
+    names = {"card_id": "after.card.id", "amount": "after.sum"}
+    found = rules.match(KINDS[kind](nested), columns=names, cores=2)
+    assert found.table.equals(pq.read_table(place / "alerts.parquet"))
+    assert found.why(0).is_alert
+    with pytest.raises(cep.CepError, match=r"nothing at `after.card.no`: there is no `no` in struct"):
+        rules.match(KINDS[kind](nested), columns={**names, "card_id": "after.card.no"})
 
 
 def test_what_cannot_be_meant_is_refused_before_anything_runs(rules: cep.Rules) -> None:

@@ -15,7 +15,7 @@ import atexit
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 
@@ -72,11 +72,13 @@ def match(job: Job, rulebook: Rulebook, events: DataFrame, partitions: int | Non
     return alerts
 
 
-def fields_of(events: DataFrame, sources: Mapping[str, str], local: Iterable[str] = (), tz: str = "UTC") -> DataFrame:
+def fields_of(
+    events: DataFrame, paths: Mapping[str, Sequence[str]], local: Iterable[str] = (), tz: str = "UTC"
+) -> DataFrame:
     """Select the column of each field, under its name. The times in `local` have no zone; they are in `tz`."""
     columns = []
-    for field, column in sources.items():
-        value = F.col("`" + column.replace("`", "``") + "`")
+    for field, path in paths.items():
+        value = F.col(".".join("`" + name.replace("`", "``") + "`" for name in path))
         if field in local:
             value = F.convert_timezone(F.lit(tz), F.lit("UTC"), value.cast("timestamp_ntz")).cast("timestamp_ntz")
         columns.append(value.alias(field))

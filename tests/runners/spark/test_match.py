@@ -57,6 +57,8 @@ def test_a_spark_frame_gives_the_alerts_of_the_replay(spark: SparkSession, tmp_p
     moved = rules.match(naive, columns={"card_id": "cc_num"}, tz="Europe/Paris")
     here = rules.match(with_type(table, {"event_time": pa.timestamp("ms")}), tz="Europe/Paris", cores=2)
     assert collected(moved).equals(here.table)
+    nested = frame.withColumn("card", F.struct(F.col("card_id").alias("id"))).drop("card_id")
+    assert collected(rules.match(nested, columns={"card_id": "card.id"})).equals(expected.table)
     # A record that cannot be read.
     wrong = frame.withColumn("status", F.when(F.col("tx_id") == "t0003", "maybe").otherwise(F.col("status")))
     (letter,) = rules.set_aside(wrong).collect()
