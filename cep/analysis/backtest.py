@@ -144,10 +144,7 @@ def judge(history: History, marks: Marks) -> Judged:
     at_ms = np.asarray(alerts["detected_at"].combine_chunks().cast(pa.int64()), np.int64)
     alerts = alerts.filter(pa.array(at_ms <= marks.as_of_ms)).combine_chunks()
     rule = np.asarray(pc.index_in(alerts["rule_id"].cast(pa.string()), value_set=pa.array(names))).astype(np.int64)
-    bound = pa.array([], alerts.schema.field("events").type) if not alerts.num_rows else alerts["events"].chunk(0)
-    bound_alert = np.asarray(pc.list_parent_indices(bound)).astype(np.int64)
-    rows = history.events.rows_of(pc.struct_field(pc.list_flatten(bound), "event_id"))
-    bound_alert, rows = bound_alert[rows >= 0], rows[rows >= 0]
+    bound_alert, rows = history.bound(alerts)
     count = alerts.num_rows
     is_right, is_immature = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     is_right[bound_alert[marks.fraud[rows] >= 0]] = True

@@ -16,9 +16,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from rich.console import Console
 
+from cep.base.limits import PRODUCE_DEPTH_MAX
 from cep.base.schema import Kind, Schema
 from cep.columnar.batch import TEXT, arrow_type
 from cep.columnar.decode import Decoded
+from cep.engine.alerts import ALERT_ID_CHARS
 from cep.rulebook.deploy import Deployment
 from cep.runners.embedded.replay import replay_shown
 from cep.runners.output import Replayed
@@ -70,6 +72,22 @@ class History:
     deployment: Deployment
     replayed: Replayed
     events: Events
+    made: pa.Table | None = None
+
+    def bound(self, alerts: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (alert, row of the event) of all events that alerts bind; for a produced event those behind it.
+
+        Shapes: int64[N] each, every pair once.
+        """
+        lists = alerts["events"].combine_chunks()
+        lists = pa.concat_arrays(lists.chunks) if isinstance(lists, pa.ChunkedArray) else lists
+        alert = np.asarray(pc.list_parent_indices(lists)).astype(np.int64)
+        ids = pc.struct_field(pc.list_flatten(lists), "event_id").cast(TEXT)
+        if self.made is not None and self.made.num_rows:
+            alert, ids = _sources(alert, ids, self.made)
+        rows = self.events.rows_of(ids)
+        pairs = np.unique(np.stack([alert[rows >= 0], rows[rows >= 0]]), axis=1)
+        return pairs[0], pairs[1]
 
 
 def replay_history(
@@ -79,8 +97,29 @@ def replay_history(
     job = Job(deployment.schema, deployment.key_domains)
     parts: dict[int, Decoded] = {}
     pieces = _watched(pieces_of(job.schema), tuple(columns), parts)
-    replayed = replay_shown(job, deployment.rulebook, pieces, cores, console)
-    return History(deployment, replayed, _joined(job.schema, tuple(columns), [parts[at] for at in sorted(parts)]))
+    made: list[pa.Table] = []
+    replayed = replay_shown(job, deployment.rulebook, pieces, cores, console, made=made)
+    events = _joined(job.schema, tuple(columns), [parts[at] for at in sorted(parts)])
+    return History(deployment, replayed, events, pa.concat_tables(made).combine_chunks() if made else None)
+
+
+def _sources(alert: NDArray[np.int64], ids: pa.Array, made: pa.Table) -> tuple[NDArray[np.int64], pa.Array]:
+    """Replace each produced event by the events that its match has bound, until none is left. Cost: a pass a level."""
+    match_ids, bound = made["alert_id"].combine_chunks().cast(TEXT), made["events"].combine_chunks()
+    for _ in range(PRODUCE_DEPTH_MAX + 1):
+        is_produced = pc.match_substring_regex(ids, _PRODUCED)
+        of_match = pc.if_else(is_produced, pc.utf8_slice_codeunits(ids, -ALERT_ID_CHARS), pa.scalar(None, TEXT))
+        at = np.asarray(pc.fill_null(pc.index_in(of_match, value_set=match_ids, skip_nulls=True), -1)).astype(np.int64)
+        inner = at >= 0
+        if not inner.any():
+            break
+        lists = bound.take(pa.array(at[inner]))
+        lists = pa.concat_arrays(lists.chunks) if isinstance(lists, pa.ChunkedArray) else lists
+        counts = np.asarray(pc.list_value_length(lists))
+        inner_ids = pc.struct_field(pc.list_flatten(lists), "event_id").cast(TEXT)
+        ids = pa.concat_arrays([ids.filter(pa.array(~inner)), inner_ids])
+        alert = np.concatenate([alert[~inner], np.repeat(alert[inner], counts)])
+    return alert, ids
 
 
 def _watched(pieces: Pieces, columns: tuple[str, ...], parts: dict[int, Decoded]) -> Pieces:

@@ -81,11 +81,12 @@ def read_and_replay(
 
 
 def replay_shown(
-    job: Job, rulebook: Rulebook, history: Pieces, workers: int, console: Console, ending: Ending | None = None
-) -> Replayed:
-    """Match all events, and show on `console` how far it is."""
+    job: Job, rulebook: Rulebook, history: Pieces, workers: int, console: Console, ending: Ending | None = None,
+    made: list[pa.Table] | None = None,
+) -> Replayed:  # fmt: skip
+    """Match all events, and show on `console` how far it is. `made` takes the matches behind produced events."""
     if not console.is_terminal:
-        return replay(job, rulebook, history, workers, ending=ending)
+        return replay(job, rulebook, history, workers, ending=ending, made=made)
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -99,14 +100,17 @@ def replay_shown(
         def show(what: str, done: int, total: int | None) -> None:
             bar.update(task, description=what, completed=done, total=total)
 
-        return replay(job, rulebook, history, workers, show, ending)
+        return replay(job, rulebook, history, workers, show, ending, made)
 
 
 def replay(
     job: Job, rulebook: Rulebook, history: Pieces, workers: int,
     show: Callable[[str, int, int | None], None] = lambda *_: None, ending: Ending | None = None,
+    made: list[pa.Table] | None = None,
 ) -> Replayed:  # fmt: skip
-    """Match all events. `show(what, done, total)` is told how far it is."""
+    """Match all events. `show(what, done, total)` is told how far it is. `made` takes the matches behind produced
+    events, where it is asked for: their ids and the events that they have bound.
+    """
     started = time.monotonic()
     pa.set_cpu_count(workers)
     now_ms = int(time.time() * 1_000)  # one clock for the whole history
@@ -143,11 +147,20 @@ def replay(
             produced: list[Decoded] = []
             ended: dict[int, list[KeyedState]] = {}
             for domain, output, left in _matched(
-                pool, job, programs, shares, show, (first_ms, watermark_ms), is_last=is_last
+                pool,
+                job,
+                programs,
+                shares,
+                show,
+                (first_ms, watermark_ms),
+                is_last=is_last,
+                keeps_made=made is not None,
             ):
                 tables += output.alerts
                 counters.update(output.counters)
                 produced += output.produced
+                if made is not None:
+                    made += [table.select(["alert_id", "events"]) for table in output.made or ()]
                 if left and ending is not None:
                     ended.setdefault(domain, []).append(left)
             if ending is not None:
@@ -190,7 +203,7 @@ def _in_order(
 
 def _matched(
     pool: ThreadPoolExecutor, job: Job, programs: Mapping[KeyDomain, Program], shares: Shares,
-    show: Callable[[str, int, int | None], None], span_ms: tuple[int, int], *, is_last: bool,
+    show: Callable[[str, int, int | None], None], span_ms: tuple[int, int], *, is_last: bool, keeps_made: bool,
 ) -> Iterator[tuple[int, MatchOutput, KeyedState]]:  # fmt: skip
     """Match every share with the rules of one level; after the last one the events are let go of. `span_ms`: the time
     of the first event, and the watermark at the end.
@@ -200,7 +213,8 @@ def _matched(
     wanted = [at for at in sorted(shares) if job.domains[at[0]] in programs]
 
     def work(at: tuple[int, int]) -> Callable[[], tuple[MatchOutput, KeyedState]]:
-        return lambda: _match(programs[job.domains[at[0]]], shares.pop(at) if is_last else shares[at], span_ms)
+        output = MatchOutput(since_ms=span_ms[0], made=[] if keeps_made else None)
+        return lambda: _match(programs[job.domains[at[0]]], shares.pop(at) if is_last else shares[at], span_ms, output)
 
     matched = _in_order(pool, ((at, work(at)) for at in wanted), len(wanted))
     for number, (at, (output, left)) in enumerate(matched):
@@ -271,7 +285,8 @@ def _add_produced(
                 shares.setdefault(at, []).append(part)
 
 
-def _match(program: Program, parts: list[EventBatch], span_ms: tuple[int, int]) -> tuple[MatchOutput, KeyedState]:
-    output = MatchOutput(since_ms=span_ms[0])
+def _match(
+    program: Program, parts: list[EventBatch], span_ms: tuple[int, int], output: MatchOutput
+) -> tuple[MatchOutput, KeyedState]:
     left = match_events(program, None, concat_batches(parts), span_ms[1], output)
     return output, left

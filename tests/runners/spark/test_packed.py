@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -11,10 +13,13 @@ import pytest
 
 from cep.columnar.codec import decode_batch
 from cep.columnar.decode import Poison
+from cep.columnar.mapping import mapping_of
 from cep.columnar.route import key_groups
 from cep.engine.alerts import ALERT_SCHEMA
 from cep.runners.output import decode_alerts, encode_alerts
+from cep.runners.spark.kafka import _parse_options
 from cep.runners.spark.packed import COUNTERS, DEAD, EVENTS, packer
+from cep.sources.registry.kafka import RecordFormat, decode
 from cep.step.dead_letters import dead_letter
 from cep.step.job import Job
 from tests.columnar.common import GOOD_MS, TWO, record
@@ -85,3 +90,23 @@ def test_a_long_record_is_cut_in_its_dead_letter() -> None:
 
 def test_alerts_come_back_from_their_bytes() -> None:
     assert decode_alerts(encode_alerts(ALERT_SCHEMA.empty_table())).equals(ALERT_SCHEMA.empty_table())
+
+
+def test_mapped_records_are_packed_like_plain_ones_from_folders_and_topics() -> None:
+    plain = [record(event_type="payment", tx_id=f"t{n}", card_id=f"c{n}") for n in range(5)]
+    nested = [json.dumps({"after": json.loads(value), "op": "c"}).encode() for value in plain]
+    mapping = mapping_of(["*=after"])
+    given = {"bootstrap.servers": "x", "topic": "t", "mapping": mapping.to_json()}
+    form = _parse_options(given).form
+    assert form == RecordFormat(mapping=mapping)
+
+    def rows(values: list[bytes], pack: Callable[..., Any]) -> list[dict[str, Any]]:
+        batch = pa.record_batch([pa.array(values, pa.binary())], names=["value"])
+        return [row for packed_batch in pack(iter([batch])) for row in packed_batch.to_pylist()]
+
+    wanted = rows(plain, packer(JOB, "value"))
+    assert rows(nested, packer(JOB, "value", mapping=mapping)) == wanted
+    assert rows(nested, packer(JOB, "value", partial(decode, form))) == wanted
+    table = pa.Table.from_pylist([json.loads(value) for value in nested])
+    packs = packer(JOB, None, mapping=mapping)(iter(table.to_batches()))
+    assert [row for batch in packs for row in batch.to_pylist()] == wanted
