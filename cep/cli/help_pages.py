@@ -43,7 +43,7 @@ VERB_PAGES = {
     **dict.fromkeys(("keys", "sign", "approve", "audit"), "guides/approve"),
     "erase": "guides/card-data",
     "settings": "reference/settings",
-    "state": "guides/operate",
+    **dict.fromkeys(("state", "letters"), "guides/operate"),
     "monitor": "guides/watch",
     **dict.fromkeys(("savepoint", "restore", "rescale"), "guides/move"),
 }

@@ -81,6 +81,7 @@ _GROUPS = {
         "tune": _Verb("find the parameters of a rule that meet an aim best", "tune", is_private=True),
         "prune": _Verb("say which rules find nothing that others do not", "prune", is_private=True),
         "features": _Verb("work out functions of past events at every event", "features", is_private=True),
+        "letters": _Verb("say which alerts late events would have given", "letters", is_private=True),
         "why": _Verb("show how an alert came about", "why", is_colored=True),
         "why-not": _Verb("say what stopped an alert", "why", "_not", is_colored=True),
     },

@@ -65,7 +65,14 @@ class Decoded:
 
     def between(self, begins_ms: int, ends_ms: int) -> Decoded:
         """Take the good records whose event time is in [begins_ms, ends_ms), and all poison ones."""
-        rows = np.flatnonzero((self.time_ms >= begins_ms) & (self.time_ms < ends_ms))
+        return self._rows(np.flatnonzero((self.time_ms >= begins_ms) & (self.time_ms < ends_ms)))
+
+    def without(self, event_ids: pa.Array) -> Decoded:
+        """Take the good records whose id is not among these, and all poison ones."""
+        is_left = ~pc.is_in(self.event_id, value_set=event_ids).to_numpy(zero_copy_only=False)
+        return self._rows(np.flatnonzero(is_left))
+
+    def _rows(self, rows: NDArray[np.int64]) -> Decoded:
         if len(rows) == len(self):
             return self
         indices = pa.array(rows)

@@ -1,0 +1,107 @@
+"""`cep letters replay`: dead letters and a history → the alerts that late and repaired events would have given.
+
+Tested by: tests/cli/test_letters.py
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+from rich.console import Console
+
+from cep.base.errors import UsageError
+from cep.cli.diff import print_changes
+from cep.cli.given_events import add_events_arguments, given_events
+from cep.cli.labelled import deployed_folder
+from cep.columnar.batch import TEXT
+from cep.rulebook.compare import compare
+from cep.runners.embedded.replay import replay_shown
+from cep.runners.output import Replayed
+from cep.sources.pieces import Piece, Pieces, read_pieces
+from cep.step.job import Job
+
+HELP = """\
+Bring the late events of a job, and records that somebody has repaired, back through the engine. The history is replayed
+without them and with them: what is gained would have been alerts, what is lost would have been none.
+
+The letters name late events by their ids, and the history has them. Repaired records stand in files of their own.
+
+examples:
+  cep letters replay job/dead_letters --rules rules --events history.parquet
+  cep letters replay job/dead_letters --rules rules --events history.parquet --repaired mended.jsonl
+"""
+_FIRST, _LATE = HELP.split("\n\n", maxsplit=1)[0], "late"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the verb."""
+    what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+    again = what.add_parser("replay", help="say which alerts would have been", description=_FIRST)
+    again.add_argument("letters", type=Path, metavar="LETTERS", help="folder or file of dead letters")
+    again.add_argument("--rules", type=Path, default=Path("rules"), metavar="FOLDER", help="rule files (rules)")
+    again.add_argument("--repaired", type=Path, action="append", metavar="PATH", help="repaired records, as --events")
+    again.add_argument("--examples", type=int, default=3, metavar="N", help="alerts shown of each kind (3)")
+    again.add_argument("--cores", type=int, default=2, metavar="N", help="cores of this machine to use (2)")
+    add_events_arguments(again)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Replay both. Returns 0 if no alert changes, 1 if one does. Raises: UsageError and other CepErrors."""
+    console, errors = Console(highlight=False, soft_wrap=True), Console(stderr=True, highlight=False)
+    counts, late_ids = _read_letters(options.letters)
+    deployment = deployed_folder(options.rules, errors)
+    job = Job(deployment.schema, deployment.key_domains)
+    before = given_events(options, deployment.schema)
+    options.events = [*options.events, *(options.repaired or ())]
+    after = given_events(options, deployment.schema)
+
+    def replayed(history: Pieces) -> Replayed:
+        return replay_shown(job, deployment.rulebook, history, options.cores, errors)
+
+    without = replayed(_without(read_pieces(before.paths, job.schema, before.mapping), late_ids))
+    whole = replayed(read_pieces(after.paths, job.schema, after.mapping))
+    shown = ", ".join(f"{count:,} {code}" for code, count in sorted(counts.items())) or "none"
+    more = whole.counters["events"] - without.counters["events"]
+    console.print(f"letters: {shown}; {more:,} events come back", markup=False)
+    comparison = compare(without.alerts, whole.alerts)
+    print_changes(comparison, options.examples, console)
+    return int(bool(comparison.gained or comparison.lost))
+
+
+def _without(history: Pieces, event_ids: pa.Array) -> Pieces:
+    """Return the same history without the events of these ids."""
+
+    def thinned(piece: Piece) -> Piece:
+        return replace(piece, decode=lambda: piece.decode().without(event_ids))
+
+    return replace(history, pieces=map(thinned, history.pieces))
+
+
+def _read_letters(path: Path) -> tuple[Counter[str], pa.Array]:
+    """Count letters by code, and return the ids of late events. Raises: UsageError."""
+    counts: Counter[str] = Counter()
+    late: dict[str, None] = {}  # a late event has a letter for each of its keys
+    for line in _lines(path):
+        try:
+            letter = orjson.loads(line)
+            code, event_id = str(letter["code"]), letter.get("event_id")
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise UsageError(f"{path} has a line that is no dead letter; name the folder of dead letters") from error
+        counts[code] += code != _LATE or event_id not in late
+        if code == _LATE and isinstance(event_id, str):
+            late[event_id] = None
+    return counts, pa.array(list(late), TEXT)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    if not path.exists():
+        raise UsageError(f"{path} is not there; name the job's folder of dead letters")
+    for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
+        with file.open("rb") as lines:
+            yield from (line for line in lines if line.strip())
