@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from cep.nfa.given_lists import given_lists
 from cep.report.picture import picture
 from cep.report.plan import plan
 from cep.report.plan_text import plan_text
+from cep.rulebook.history import folder_at
 
 
 class Rule:
@@ -194,7 +196,8 @@ class Rules:
 
 
 def load(rules: str | Path, *, control: str | Path | None = None) -> Rules:
-    """Load rules: a folder of rule files, or one pattern file, of which each pattern is a rule.
+    """Load rules: a folder of rule files, or one pattern file, of which each pattern is a rule. `rules@HEAD~1` is the
+    folder as it was in a commit of git.
 
     `control` has control records that came after the rules, as `cep replay --control` takes them. What is wrong is left
     out with a warning. Raises: UsageError if nothing is in force.
@@ -204,6 +207,12 @@ def load(rules: str | Path, *, control: str | Path | None = None) -> Rules:
     ['card_testing', 'dormant_then_large', 'impossible_travel', 'rising_amounts', 'small_then_large']
     """
     path = Path(rules)
+    directory, at, commit = str(rules).rpartition("@")
+    if at and not path.exists():
+        with folder_at(Path(directory), commit) as folder:
+            if folder is None:
+                raise UsageError(f"{rules}: there is no commit {commit} of a git repository that has {directory}")
+            return _in_force(replace(GivenRules.read(folder, None), shown=str(rules)))
     if path.suffix == ".cep":
         if control is not None:
             raise UsageError(f"control records change rules, and {path} has patterns; give the folder of the rules")

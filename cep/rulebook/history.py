@@ -10,6 +10,8 @@ import shutil
 import subprocess
 import tempfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from cep.model.rule import UpsertRecord
@@ -30,15 +32,28 @@ def at_commit(directory: Path, commit: str, rule_id: str) -> UpsertRecord | None
 
     Cost: the files of that commit are unpacked, because a pattern may import any of them.
     """
-    top = _git(directory, "rev-parse", "--show-toplevel").decode().strip()
+    with folder_at(directory, commit) as folder:
+        if folder is None:
+            return None
+        records, _ = read_rules(folder)
+    return next((record for record in records if record.id == rule_id), None)
+
+
+@contextmanager
+def folder_at(directory: Path, commit: str) -> Iterator[Path | None]:
+    """Give a folder as it was in a commit, as long as the block runs; None if there is no such commit.
+
+    Cost: all files of that commit are unpacked.
+    """
+    top = _git(directory, "rev-parse", "--show-toplevel").decode().strip() if directory.is_dir() else ""
     archive = _git(Path(top), "archive", "--format=zip", commit) if top else b""
     if not archive:
-        return None
+        yield None
+        return
     with tempfile.TemporaryDirectory() as folder:
         with zipfile.ZipFile(io.BytesIO(archive)) as files:
             files.extractall(folder)  # no links, nothing outside of the folder
-        records, _ = read_rules(Path(folder) / directory.resolve().relative_to(Path(top).resolve()))
-    return next((record for record in records if record.id == rule_id), None)
+        yield Path(folder) / directory.resolve().relative_to(Path(top).resolve())
 
 
 def _git(directory: Path, *arguments: str) -> bytes:

@@ -54,6 +54,21 @@ def test_nothing_in_force_is_an_error(tmp_path: Path) -> None:
         cep.load(tmp_path / "gone.cep")
 
 
+def test_rules_as_they_were_in_a_commit(tmp_path: Path) -> None:
+    folder = write_rules(tmp_path / "rules")
+    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "one"]):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    (folder / "patterns.cep").write_text(EVENT + PATTERN.replace("amount > 500.00", "amount > 640.00"))
+    now, before = cep.load(folder), cep.load(f"{folder}@HEAD")
+    assert before.problems == ()
+    assert before.match(payments(), cores=1).table.num_rows > now.match(payments(), cores=1).table.num_rows
+    assert now.diff(before, payments(), cores=1).lost.num_rows > 0
+    with pytest.raises(cep.CepError, match="no commit HEAD~7"):
+        cep.load(f"{folder}@HEAD~7")
+    with pytest.raises(cep.CepError, match="no commit HEAD"):
+        cep.load(tmp_path / "gone@HEAD")
+
+
 def test_mistakes_of_a_text_have_lines_and_carets() -> None:
     with pytest.raises(cep.CepError, match=r"(?s)error\[CEP\d+\].*amuont.*\^\^\^\^\^\^"):
         cep.parse(EVENT + PATTERN.replace("hit.amount", "hit.amuont"))

@@ -119,7 +119,7 @@ def _matched(job: Job, rulebook: Rulebook, events: DataFrame, partitions: int | 
         levels.append(shuffled.mapInArrow(matcher(job, shipped, level, None), PACKED_SCHEMA))
         packed = packed.filter(F.col("kind").isin(EVENTS, TIMES))
         packed = packed.unionByName(levels[-1].filter(F.col("kind") == EVENTS))
-    return reduce(DataFrame.unionByName, levels)
+    return reduce(lambda one, other: one.unionByName(other), levels)
 
 
 def _folder() -> Path:
