@@ -7,16 +7,16 @@ die() {
   exit 3
 }
 
-# The first Python that is new enough, by its own word.
+# The first Python that the locks are for, by its own word.
 find_python() {
   local candidate
-  for candidate in python3 python3.13 python3.12 python3.11 python; do
-    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+  for candidate in python3 python3.14 python3.13 python3.12 python3.11 python; do
+    if "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null; then
       printf '%s\n' "$candidate"
       return
     fi
   done
-  die "Python 3.11 or newer is needed and none is on the PATH. Debian, Ubuntu: apt-get install python3 python3-venv"
+  die "Python 3.11 to 3.14 is needed and none is on the PATH. Debian, Ubuntu: apt-get install python3 python3-venv"
 }
 
 # `"17.0.15"` and `"1.8.0_292"` give 17 and 1; nothing where there is no Java, which is no failure here.
@@ -51,9 +51,14 @@ need_java() {
   no_java "$extra" "Spark needs Java 17 or newer (found: ${major:-none}). Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17; then set JAVA_HOME if java is not on the PATH"
 }
 
+install() {
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@" ||
+    die "pip could not install the dependencies; the reason is above"
+}
+
 bootstrap() {
-  local extra="$1" target=".[all]" wanted stamp # dev has all of it too
-  [ -n "$extra" ] && target=".[$extra]"
+  local extra="$1" lock="locks/demo.txt" wanted stamp # dev has all of it too
+  [ -n "$extra" ] && lock="locks/$extra.txt"
   need_java "$extra"
   if [ ! -x .venv/bin/python ]; then
     local python
@@ -63,11 +68,13 @@ bootstrap() {
   fi
   # One stamp for each extra, so that the demo does not install the test tools.
   stamp=".venv/installed${extra:+-$extra}"
-  wanted=$(cat pyproject.toml constraints.txt | cksum)
+  wanted=$(cat pyproject.toml locks/build.txt "$lock" | cksum)
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
-    echo "installing $target into .venv (a few minutes the first time)" >&2
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e "$target" ||
-      die "pip could not install the dependencies; the reason is above"
+    echo "installing what $lock has into .venv (a few minutes the first time)" >&2
+    # Files with the hashes of the lock and no others. What comes as source is built with what build.txt has.
+    install --require-hashes -r locks/build.txt
+    install --require-hashes --no-build-isolation -r "$lock"
+    install --no-deps --no-build-isolation -e .
     printf '%s\n' "$wanted" >"$stamp"
   fi
 }

@@ -142,7 +142,7 @@ def read_beginning(checkpoint: Path) -> Beginning | None:
         fields["times"] = times_from_json(fields["times"])
         fields["groups"] = tuple(fields["groups"])
         return _checked(Beginning(**fields))
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateCorruptError(f"{path} cannot be read ({error!r}); restore the savepoint again") from error
 
 

@@ -1,0 +1,39 @@
+"""The locks have what constraints.txt and pyproject.toml pin, and a hash of each file."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+
+from tests.tidy.source import ROOT
+
+_PIN = re.compile(r"^([\w.-]+)(?:\[.*?\])?==([\w.+]+)(.*)$", re.MULTILINE)
+
+
+def _name(text: str) -> str:
+    return re.sub(r"[-_.]+", "-", text).lower()
+
+
+def _pins(text: str) -> dict[str, str]:
+    return {_name(name): version for name, version, _ in _PIN.findall(text)}
+
+
+@pytest.mark.parametrize("lock", ["build", "demo", "dev"])
+def test_each_version_is_the_pinned_one_and_has_hashes(lock: str) -> None:
+    text = (ROOT / "locks" / f"{lock}.txt").read_text()
+    pinned = _pins((ROOT / "constraints.txt").read_text())
+    locked = _pins(text)
+    assert {name: version for name, version in locked.items() if pinned.get(name) != version} == {}
+    entries = re.split(r"^(?=\S)", text, flags=re.MULTILINE)[1:]
+    assert len(entries) == len(locked)
+    assert [entry for entry in entries if not re.search(r"--hash=sha256:[0-9a-f]{64}", entry)] == []
+
+
+def test_nothing_that_is_pinned_is_missing() -> None:
+    pinned, locked = (_pins((ROOT / name).read_text()) for name in ("constraints.txt", "locks/dev.txt"))
+    assert pinned.keys() == locked.keys()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = {_name(re.split(r"[\[=<>~]", one)[0]) for one in project["dependencies"]}
+    assert asked <= _pins((ROOT / "locks" / "demo.txt").read_text()).keys()
