@@ -182,6 +182,8 @@ PLAN_EVENTS_PER_KEY = 100  # events of a busy key in one window, for estimates
 STORE_KEY_BYTES_MAX = 4_096  # of one store key; the longest key of an event is far below
 # One block of a file of entries: the largest value of a store and some room; a larger length is a damaged one.
 ENTRY_BLOCK_BYTES_MAX = 2_147_483_647
+# The list of files of a RocksDB store, which it begins anew at a gigabyte.
+STORE_MANIFEST_BYTES_MAX = 2_147_483_647
 # Files that one RocksDB store holds open; past this it closes the least used. Far below a system's usual 1 024.
 STORE_OPEN_FILES_MAX = 256
 CHECKPOINTS_KEPT_DEFAULT = 3  # the newest, and two to fall back to when a file of it is damaged

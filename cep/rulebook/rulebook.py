@@ -36,6 +36,7 @@ from cep.base.limits import (
     VERSIONS_PER_RULE_MAX,
 )
 from cep.base.schema import Schema
+from cep.lang.diagnostics import Diagnostic
 from cep.lists.store import ListStore
 from cep.model.rule import (
     ControlRecord,
@@ -63,6 +64,7 @@ from cep.rulebook.intervals import (
     with_turns,
 )
 from cep.rulebook.levels import Places, by_level, earliest, place_among, place_at_first, placed
+from cep.rulebook.list_tokens import raw_entries
 from cep.rulebook.lists import RuleLists
 from cep.rulebook.outcome import Outcome, Refusal, RulebookReport, RuleReport, incomplete_histories
 from cep.rulebook.snoozes import Snoozes
@@ -211,6 +213,10 @@ class Rulebook:
         return self.lists.version(record.id, record.of) if isinstance(record, ListRecord) else 0
 
     def _change_list(self, record: ListRecord, seen_ms: int | None) -> Outcome:
+        raw = raw_entries(record, self.deployed())
+        if raw:
+            message = f"{raw} entries are no tokens, and a rule looks a field of type pan or sensitive up in the list"
+            return Outcome("refused", "give tokens, as alerts show them", (Diagnostic("CEP320", message),))
         outcome = self.lists.apply(record, seen_ms)
         refusal = self.refusals.get(f"list {record.id}")
         if outcome.kind == "applied" and refusal is not None and refusal.version <= record.version:

@@ -36,6 +36,7 @@ from rocksdict import WriteBatch as RocksWriteBatch
 from cep.base.errors import CepError, StateCorruptError, StoreError
 from cep.base.limits import STORE_OPEN_FILES_MAX
 from cep.state.keys import KeyRange
+from cep.state.rocks_manifest import check_manifest
 from cep.state.store import Change, DurableStore, StoreSizes, StoreSnapshot, WriteBatch
 from cep.state.synced import Synced
 
@@ -125,6 +126,7 @@ class RocksStore(DurableStore):
         self._settings = settings or RocksSettings()
         self._options = self._settings.options()
         path.mkdir(parents=True, exist_ok=True)
+        check_manifest(path)
         try:
             self._rocks = Rdict(str(path), self._options)
         except Exception as error:

@@ -1,0 +1,48 @@
+"""The list of files of a RocksDB folder, record by record → StateCorruptError where it is no such list.
+
+    CURRENT ──▶ MANIFEST-000005: blocks of 32 kB, in each records of  checksum 4 | length 2 | kind 1 | data
+
+RocksDB does not end when it opens a folder whose list has a record of a kind that only logs have, and Python can do
+nothing meanwhile. So the headers are looked at before. What is cut off at the end is RocksDB's to judge, as checksums are.
+Tested by: tests/state/test_rocks_manifest.py
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from cep.base.errors import StateCorruptError, UnreadableError
+from cep.base.limits import STORE_MANIFEST_BYTES_MAX
+from cep.base.reading import read_file
+
+_BLOCK = 32_768
+_HEADER = struct.Struct("<IHB")  # rocksdb/db/log_format.h
+_FILLING, _KINDS = 0, range(1, 5)  # of records in one piece, and of their first, middle and last pieces
+_NAME_BYTES_MAX = 4_096
+
+
+def check_manifest(folder: Path) -> None:
+    """Check the list of files that RocksDB would read. A folder without one is a new store. Raises: StateCorruptError."""
+    current = folder / "CURRENT"
+    if not current.exists():
+        return
+    try:
+        name = read_file(current, _NAME_BYTES_MAX).decode().strip()
+        data = read_file(folder / name, STORE_MANIFEST_BYTES_MAX, folder)
+    except (UnreadableError, UnicodeDecodeError) as error:
+        raise StateCorruptError(
+            f"the list of files of the store in {folder} cannot be read ({error}); restore the last good checkpoint"
+        ) from error
+    at = 0
+    while at + _HEADER.size <= len(data):
+        left = _BLOCK - at % _BLOCK
+        _, length, kind = _HEADER.unpack_from(data, at) if left >= _HEADER.size else (0, 0, _FILLING)
+        if kind == _FILLING and length == 0:
+            at += left
+            continue
+        if kind not in _KINDS or _HEADER.size + length > left:
+            raise StateCorruptError(
+                f"the list of files of the store in {folder} is damaged at byte {at}; restore the last good checkpoint"
+            )
+        at += _HEADER.size + length
