@@ -3,7 +3,7 @@
     CURRENT ──▶ MANIFEST-000005: blocks of 32 kB, in each records of  checksum 4 | length 2 | kind 1 | data
 
 RocksDB does not end when it opens a folder whose list has a record of a kind that only logs have, and Python can do
-nothing meanwhile. So the headers are looked at before. What is cut off at the end is RocksDB's to judge, as checksums are.
+nothing meanwhile. So the headers are looked at before. RocksDB judges checksums, and what is cut off at the end.
 Tested by: tests/state/test_rocks_manifest.py
 """
 
@@ -23,7 +23,10 @@ _NAME_BYTES_MAX = 4_096
 
 
 def check_manifest(folder: Path) -> None:
-    """Check the list of files that RocksDB would read. A folder without one is a new store. Raises: StateCorruptError."""
+    """Check the list of files that RocksDB would read. A folder without one is a new store.
+
+    Raises: StateCorruptError.
+    """
     current = folder / "CURRENT"
     if not current.exists():
         return
