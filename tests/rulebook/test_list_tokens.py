@@ -28,7 +28,7 @@ pattern listed(given: list of string = cards) by card {
 @pytest.mark.parametrize("change", ["replace", "add"])
 def test_numbers_are_refused_where_tokens_are_looked_up(change: str) -> None:
     record = upsert(1, source=SOURCE, pattern="listed", message="{key}")
-    book = Rulebook(schema_of([record]), [("card",)])
+    book = Rulebook(schema_of([record]), (("card",),))
     assert book.apply(record, None).kind == "applied"
     token = secret_keys()[0].token("pan", VISA.encode())
 
