@@ -5,7 +5,7 @@ Tested by: tests/analysis/test_backtest.py
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,12 +55,18 @@ def measure_files(
 
 
 def measure(
-    deployment: Deployment, pieces_of: Callable[[Schema], Pieces], labels: Labels, terms: Terms, console: Console
-) -> Measured:
-    """Replay the history once and measure what the rules find. Raises: UsageError, SourceError."""
+    deployment: Deployment, pieces_of: Callable[[Schema], Pieces], labels: Labels, terms: Terms, console: Console,
+    more: Sequence[str] = (),
+) -> Measured:  # fmt: skip
+    """Replay the history once and measure what the rules find. `more` are columns of the events that are wanted, too.
+
+    Raises: UsageError, SourceError.
+    """
     schema, domains = deployment.schema, deployment.key_domains
     amount, field = amount_field(schema, terms.amount), key_field(labels, domains)
-    wanted = [name for domain in domains for name in domain] + [name for name in (amount, field) if name is not None]
+    wanted = [*more, *(name for domain in domains for name in domain)] + [
+        name for name in (amount, field) if name is not None
+    ]
     history = replay_history(deployment, pieces_of, tuple(dict.fromkeys(wanted)), terms.cores, console)
     marks = mark_events(history.events, labels, field, amount, terms.as_of_ms, terms.maturity_ms)
     judged = judge(history, marks)

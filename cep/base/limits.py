@@ -163,6 +163,11 @@ TRACE_STEPS_MAX = 500_000
 # Frauds of a report that are walked through each pattern, evenly over all: enough for shares to a few percent, and some
 # seconds of plain Python a rule.
 REPORT_FRAUDS_WALKED_MAX = 300
+# Events that `cep suggest` mines, three quarters of them of keys with frauds. A search looks at them some ten thousand
+# times, and there is one for each window and pattern: minutes on one core.
+SUGGEST_EVENTS_MAX = 50_000
+# Steps of a suggested sequence: of longer ones a history has too few to tell them from chance.
+SUGGEST_STEPS_MAX = 5
 # Settings of a rule that `cep tune` replays one beside the other: their programs and alerts are in memory together.
 TUNE_RULES_AT_ONCE = 64
 # Alerts of the loosest setting of a tuned rule: settings are replayed fewer at once, so that no more alerts than these

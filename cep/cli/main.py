@@ -80,6 +80,7 @@ _GROUPS = {
         "report": _Verb("write a page about what rules have found", "report", is_private=True),
         "tune": _Verb("find the parameters of a rule that meet an aim best", "tune", is_private=True),
         "prune": _Verb("say which rules find nothing that others do not", "prune", is_private=True),
+        "suggest": _Verb("look for patterns in labelled events", "suggest", is_private=True),
         "features": _Verb("work out functions of past events at every event", "features", is_private=True),
         "letters": _Verb("say which alerts late events would have given", "letters", is_private=True),
         "why": _Verb("show how an alert came about", "why", is_colored=True),

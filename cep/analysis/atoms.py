@@ -1,0 +1,95 @@
+"""The columns of a history → simple conditions on one event, each with the events that meet it.
+
+    amount > 250.00      at quantiles of all events, and of those of frauds
+    status == declined   for each value that is not rare, of columns with few values
+
+Tested by: tests/analysis/test_suggest.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from cep.analysis.history import Events
+from cep.base.schema import EventType, Field, Kind
+from cep.lang.show import show_value
+
+_QUANTILES = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
+_FRAUD_QUANTILES = (0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98)
+_VALUES_MAX = 30  # of a column whose values are named one by one
+_FEW = 10  # events: fewer say nothing
+_NEARLY_ALL = 0.97
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """A condition on an event of one type; `field` is "" where the type alone is asked. bool[N] `holds` are the events.
+
+    `limit` is the value that it is compared with, as a pattern writes it, and `kind` the type of the field.
+    """
+
+    event_type: str
+    field: str
+    op: str
+    limit: str
+    kind: str
+    holds: NDArray[np.bool_]
+
+    @property
+    def text(self) -> str:
+        return f"{self.field} {self.op} {self.limit}" if self.field else ""
+
+
+def atoms_of(events: Events, rows: NDArray[np.int64], is_fraud: NDArray[np.bool_], key: str) -> list[Atom]:
+    """Return the conditions on these rows, N of them. `is_fraud` bool[N]."""
+    atoms: list[Atom] = []
+    for code, event_type in enumerate(events.schema.event_types):
+        of_type = events.event_type[rows] == code
+        if event_type.derived or of_type.sum() < _FEW:
+            continue
+        atoms.append(Atom(event_type.name, "", "", "", "", of_type))
+        for field in event_type.fields:
+            if field.name != key and field.name in events.columns and not field.type.protected:
+                atoms += _of_field(events, rows, (event_type, of_type, is_fraud), field)
+    return _different(atoms)
+
+
+def _of_field(
+    events: Events, rows: NDArray[np.int64], of: tuple[EventType, NDArray[np.bool_], NDArray[np.bool_]], field: Field
+) -> Iterator[Atom]:
+    event_type, of_type, is_fraud = of
+    column = events.columns[field.name].take(pa.array(rows))
+    kind = str(field.type.as_nullable(False))
+    if field.type.is_number:
+        values = np.asarray(column.fill_null(0)).astype(np.float64)
+        has_value = of_type & ~np.asarray(pc.is_null(column))
+        limits: set[float] = set()
+        for chosen, quantiles in ((has_value, _QUANTILES), (has_value & is_fraud, _FRAUD_QUANTILES)):
+            if chosen.any():
+                limits |= set(np.quantile(values[chosen], quantiles, method="nearest").tolist())
+        for limit in sorted(limits):
+            written = show_value(limit if field.type.is_float else int(limit), field.type)
+            yield Atom(event_type.name, field.name, ">=", written, kind, has_value & (values >= limit))
+            yield Atom(event_type.name, field.name, "<=", written, kind, has_value & (values <= limit))
+    elif field.type.kind in (Kind.STRING, Kind.ENUM, Kind.BOOL):
+        counted = pc.value_counts(column.drop_null())
+        if len(counted) <= _VALUES_MAX:
+            for value in sorted(counted.field("values").to_pylist()):
+                holds = of_type & np.asarray(pc.fill_null(pc.equal(column, value), False))
+                yield Atom(event_type.name, field.name, "==", show_value(value, field.type), kind, holds)
+
+
+def _different(atoms: Sequence[Atom]) -> list[Atom]:
+    """Leave out what hardly any event or nearly every one meets, and what another one says as well."""
+    chosen: dict[bytes, Atom] = {}
+    for atom in atoms:
+        count = int(atom.holds.sum())
+        if count >= _FEW and (not atom.field or count <= _NEARLY_ALL * len(atom.holds)):
+            chosen.setdefault(np.packbits(atom.holds).tobytes(), atom)
+    return list(chosen.values())

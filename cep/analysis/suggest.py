@@ -1,0 +1,172 @@
+"""A history and labels → patterns that find frauds on time that they were not mined from, as text with tests.
+
+1. The first 70 % of the time are mined (mine.py): all keys with frauds, and others as far as there is room.
+2. What is found becomes text, with its limits as parameters, and is replayed over the whole history.
+3. What is precise enough on the rest of the time, behind a gap, is proposed, with tests from the data.
+
+Tested by: tests/analysis/test_suggest.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.console import Console
+
+from cep.analysis.atoms import atoms_of
+from cep.analysis.backtest import DAY_MS, Ratio, judge, ratio
+from cep.analysis.history import Events, replay_history
+from cep.analysis.marks import Marks
+from cep.analysis.mine import Ground, mine
+from cep.analysis.suggested_text import declarations, pattern_text, tests_text
+from cep.base.errors import UsageError
+from cep.base.limits import SUGGEST_EVENTS_MAX
+from cep.base.schema import Schema
+from cep.lang.load import load_text
+from cep.model.rule import UpsertRecord
+from cep.rulebook.deploy import deploy
+from cep.sources.pieces import Pieces
+
+WINDOWS_MS = (10 * 60_000, 60 * 60_000, 6 * 3_600_000, DAY_MS, 7 * DAY_MS)
+_MINED = 0.7  # of the time
+_TRIED = 2  # times as many sequences are mined as are wanted: some do not stand the rest of the time
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A pattern as text with its tests, and its figures on the time that it was not mined from.
+
+    `new` frauds are found there by none of the rules that there are; None if none were given.
+    """
+
+    name: str
+    text: str
+    alerts: int
+    precision: Ratio
+    recall: Ratio
+    mined_score: float
+    new: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Suggested:
+    """The suggestions, best first, and the text of a pattern file that has them all with the event types."""
+
+    suggestions: tuple[Suggestion, ...]
+    text: str
+    tried: int
+    held_out_days: float
+    held_out_frauds: int
+
+
+def suggest(
+    events: Events, marks: Marks, pieces_of: Callable[[Schema], Pieces], key: str,
+    wanted: tuple[int, int, float], present: np.ndarray | None = None,
+) -> Suggested:  # fmt: skip
+    """Mine, replay and choose. `wanted`: steps at most, patterns at most, precision at least. `present` bool[F] are
+    the frauds that present rules find.
+
+    Raises: UsageError for a key that the events have not, or a history without frauds.
+    """
+    steps_max, count, precision_min = wanted
+    if key not in events.columns:
+        raise UsageError(f"--key {key} is no field of the events; these are: {', '.join(sorted(events.columns))}")
+    times = events.time_ms[events.time_ms <= marks.as_of_ms]
+    first, last = int(times.min(initial=marks.as_of_ms)), int(times.max(initial=0))
+    cut_ms = int(first + _MINED * (last - first))
+    ground, rows = ground_of(events, marks, key, cut_ms)
+    if not ground.open_frauds.any():
+        raise UsageError("no fraud is known in the first part of the time: there is nothing to learn from")
+    mined = mine(ground, WINDOWS_MS, steps_max, _TRIED * count)
+    head = declarations(events.schema)
+    texts = [pattern_text(f"suggested_{at + 1}", each, ground.atoms, key) for at, each in enumerate(mined)]
+    begin_ms = cut_ms + max((each.window_ms for each in mined if len(each.steps) > 1), default=0)
+    figures = _replayed(head, texts, pieces_of, marks, begin_ms)
+    frauds = (marks.first_ms >= begin_ms) & (marks.first_ms <= marks.as_of_ms)
+    good = [
+        at for at, (alerts, right, finds) in enumerate(figures)
+        if alerts and right >= precision_min * alerts and (finds & frauds).any()
+    ]  # fmt: skip
+    good.sort(key=lambda at: (-int((figures[at][2] & frauds).sum()), at))
+    chosen: list[Suggestion] = []
+    covered = np.zeros(marks.frauds_count, np.bool_)
+    for at in good:
+        alerts, right, finds = figures[at]
+        hits = finds & frauds
+        if len(chosen) == count or not (hits & ~covered).any():  # what others find need not be proposed again
+            continue
+        covered |= hits
+        tests = tests_text(f"suggested_{at + 1}", (mined[at], ground, rows), events)
+        chosen.append(Suggestion(
+            f"suggested_{at + 1}", f"{texts[at]}\n{tests}", alerts, ratio(right, alerts),
+            ratio(int(hits.sum()), int(frauds.sum())), mined[at].score,
+            None if present is None else int((hits & ~present).sum()),
+        ))  # fmt: skip
+    text = "\n\n".join([head, *(each.text for each in chosen)]) + "\n" if chosen else ""
+    checked = load_text(text, "suggested") if text else None
+    assert checked is None or checked.ok, "what is written can be read"
+    return Suggested(tuple(chosen), text, len(mined), (last - begin_ms) / DAY_MS, int(frauds.sum()))
+
+
+def ground_of(events: Events, marks: Marks, key: str, cut_ms: int) -> tuple[Ground, np.ndarray]:
+    """Return the events to mine, by key and time, and their rows in the history.
+
+    Keys are whole: of those with a fraud, and of the others, as many as there is room for, chosen by their number.
+    """
+    column = events.columns[key].cast(pa.large_string()).dictionary_encode()
+    code = np.asarray(column.indices.fill_null(-1)).astype(np.int64)
+    is_early = (events.time_ms < cut_ms) & (code >= 0)
+    is_bad_key = np.zeros(len(column.dictionary), np.bool_)
+    is_bad_key[code[is_early & (marks.fraud >= 0)]] = True
+    of_bad_key = is_early & is_bad_key[code]
+    is_bad, bad_weight = _sampled(of_bad_key, code, SUGGEST_EVENTS_MAX * 3 // 4)
+    honest = is_early & ~of_bad_key
+    is_honest, weight = _sampled(honest, code, SUGGEST_EVENTS_MAX - int(is_bad.sum()))
+    rows = np.flatnonzero(is_bad | is_honest)
+    place = np.asarray(pc.rank(events.event_id.take(pa.array(rows)), tiebreaker="first"))
+    rows = rows[np.lexsort((place, events.time_ms[rows], code[rows]))]  # events of one time by their ids
+    keys = code[rows]
+    weights = np.where(is_bad[rows], 1.0, weight / bad_weight)  # frauds of the sample are as few
+    fraud = marks.fraud[rows].astype(np.int64)
+    open_frauds = np.zeros(marks.frauds_count, np.bool_)
+    open_frauds[fraud[fraud >= 0]] = True
+    atoms = atoms_of(events, rows, fraud >= 0, key)
+    return Ground(np.searchsorted(keys, keys), events.time_ms[rows], fraud, weights, atoms, open_frauds), rows
+
+
+def _sampled(mask: np.ndarray, code: np.ndarray, room: int) -> tuple[np.ndarray, float]:
+    """Leave whole keys out until there is room. Return what stays, and for how many events each stands."""
+    share = max(1, -(-int(mask.sum()) // max(1, room)))
+    stays = mask & (code % share == 0)
+    return stays, float(mask.sum()) / int(stays.sum()) if stays.any() else 1.0
+
+
+def _replayed(
+    head: str, texts: Sequence[str], pieces_of: Callable[[Schema], Pieces], marks: Marks, begin_ms: int
+) -> list[tuple[int, int, np.ndarray]]:
+    """Replay all patterns. Return for each, of the time from `begin_ms` on: alerts, right ones, the frauds found."""
+    if not texts:
+        return []
+    source = "\n\n".join([head, *texts])
+    records = [
+        UpsertRecord(
+            id=f"suggested_{at + 1}", version=1, pattern=f"suggested_{at + 1}", status="live", severity="low",
+            owner="suggest", message="{key}", source=source,
+        )
+        for at in range(len(texts))
+    ]  # fmt: skip
+    deployment = deploy(records)
+    assert not deployment.set_aside, deployment.set_aside
+    history = replay_history(deployment, pieces_of, (), 2, Console(quiet=True))
+    judged = judge(history, marks)
+    late = judged.detected_ms >= begin_ms
+    outcome = []
+    for at in range(len(texts)):
+        number = judged.names.index(f"suggested_{at + 1}")
+        mine_ = late & (judged.rule == number) & ~judged.is_immature
+        outcome.append((int(mine_.sum()), int((mine_ & judged.is_right).sum()), judged.has_found[number]))
+    return outcome

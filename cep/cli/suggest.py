@@ -1,0 +1,104 @@
+"""`cep suggest`: events and labels → patterns that find frauds, as a pattern file with tests, to be judged by a person.
+
+Tested by: tests/cli/test_suggest.py
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from cep.analysis.labels import read_labels
+from cep.analysis.measure import measure
+from cep.analysis.suggest import Suggested, suggest
+from cep.base.errors import UsageError
+from cep.base.limits import SUGGEST_STEPS_MAX
+from cep.base.secrets import use_secrets_file
+from cep.cli.given_events import given_events
+from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_bytes
+from cep.runners.output import check_writable
+from cep.sources.pieces import read_pieces
+
+HELP = """\
+Look for sequences that frauds have and other events have not, and write the best ones as patterns. They are mined from
+the first seven tenths of the time. What is precise on the rest, which had no say, is proposed, each with three tests
+from the data. The rules of the folder say which events there are; what they find already is told apart. Nothing is
+put in force: give a pattern a name, say why it is fraud, and begin with a rule in status shadow.
+
+examples:
+  cep suggest --rules rules --events history.parquet --labels is_fraud --key card_id
+  cep suggest --rules rules --events history/ --labels fraud.csv --key card_id --max-steps 4 --out suggested.cep
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the verb."""
+    parser.add_argument("--rules", type=Path, required=True, metavar="FOLDER", help="rule files (*.toml) in force")
+    add_label_arguments(parser)
+    parser.add_argument("--key", required=True, metavar="FIELD", help="field that the events of a sequence share")
+    parser.add_argument(
+        "--max-steps",
+        type=int,
+        default=3,
+        metavar="N",
+        help=f"events of a sequence, 1 to {SUGGEST_STEPS_MAX} (default 3)",
+    )
+    parser.add_argument("--count", type=int, default=5, metavar="N", help="patterns at most (default 5)")
+    parser.add_argument(
+        "--precision", type=float, default=0.8, metavar="SHARE", help="least precision on later time (default 0.8)"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the patterns here instead of printing them")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Mine and print; returns 0, or 1 if nothing is good enough. Raises: UsageError and other CepErrors."""
+    use_secrets_file(options.secrets)
+    if not 1 <= options.max_steps <= SUGGEST_STEPS_MAX or options.count < 1 or not 0 < options.precision <= 1:
+        raise UsageError(f"--max-steps is 1 to {SUGGEST_STEPS_MAX}, --count 1 or more, --precision a share like 0.8")
+    if options.out is not None:
+        check_writable(options.out)
+    errors = Console(stderr=True, highlight=False)
+    deployment = deployed_folder(options.rules, errors)
+    schema = deployment.schema
+    fixed = {field.name for e in schema.event_types for field in e.fields if field.name in (e.id_field, e.time_field)}
+    fields = tuple(name for name in schema.columns() if name not in fixed)
+    if options.key not in fields:
+        raise UsageError(f"--key {options.key} is no field of the rules' events; these are: {', '.join(fields)}")
+    given = given_events(options, schema)
+    pieces_of = partial(read_pieces, given.paths, mapping=given.mapping)
+    labels = read_labels(options.labels, given, schema)
+    measured = measure(deployment, pieces_of, labels, terms_of(options), errors, fields)
+    present = np.asarray(measured.judged.has_found.any(axis=0))
+    wanted = (options.max_steps, options.count, options.precision)
+    outcome = suggest(measured.history.events, measured.marks, pieces_of, options.key, wanted, present)
+    console = Console(highlight=False, soft_wrap=True)
+    _print(outcome, options.precision, console)
+    if outcome.suggestions and options.out is not None:
+        write_bytes(outcome.text.encode(), options.out)
+        console.print(f"wrote {options.out}; run its tests with: cep test {options.out}", markup=False)
+    elif outcome.suggestions:
+        console.print(f"\n{outcome.text}", markup=False)
+    return 0 if outcome.suggestions else 1
+
+
+def _print(outcome: Suggested, precision: float, console: Console) -> None:
+    console.print(
+        f"{outcome.tried} sequences mined. In the last {outcome.held_out_days:.1f} days, which have "
+        f"{outcome.held_out_frauds:,} frauds, {len(outcome.suggestions)} have a precision of {precision} or more "
+        "and frauds of their own"
+    )
+    if not outcome.suggestions:
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("in these days", "alerts", "precision", "recall", "not yet found"):
+        table.add_column(title, justify="left" if title == "in these days" else "right", no_wrap=True)
+    for each in outcome.suggestions:
+        table.add_row(
+            each.name, f"{each.alerts:,}", f"{each.precision.value:.3f}", f"{each.recall.value:.3f}", str(each.new)
+        )
+    console.print(table)

@@ -1,0 +1,149 @@
+"""Suggestions: planted sequences come back as patterns that find them on later time, with tests that pass."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from cep.analysis.history import Events
+from cep.analysis.labels import labels_of_column
+from cep.analysis.marks import Marks
+from cep.analysis.measure import Terms, measure
+from cep.analysis.mine import Ground
+from cep.analysis.suggest import Suggested, ground_of, suggest
+from cep.base.errors import UsageError
+from cep.lang.load import load_text
+from cep.rulebook.deploy import deploy
+from cep.sources.pieces import read_pieces
+from cep.testing.harness import Outcome
+from cep.testing.suite import run_checked
+from tests.analysis.bench_data import DAY_MS, START_MS
+from tests.bench.peer_data import upsert
+
+SILENT = Console(quiet=True)
+HOUR_MS = 3_600_000
+BASE = """
+event pay {
+  tx_id       id
+  event_time  time
+  card_id     string
+  amount      decimal(2)
+  status      enum(approved, declined)
+  channel     enum(pos, ecom, atm)
+  country     string
+}
+pattern any by card_id { seq hit where hit: pay amount > 100000.00 }
+"""
+FIELDS = ("event_type", "card_id", "amount", "status", "channel", "country")
+
+
+KINDS: tuple[dict[str, Any], ...] = (
+    {"amount": 0.55, "channel": "ecom"}, {"status": "declined", "channel": "ecom"}, {"amount": 1_200.00},
+    {"channel": "atm", "amount": 400.00}, {"country": "C", "channel": "ecom"}, {"status": "declined"},
+)  # fmt: skip
+
+
+def event(draw: random.Random, kind: dict[str, Any]) -> dict[str, Any]:
+    """A payment of a kind; what the kind leaves open is as anywhere."""
+    row = {
+        "amount": round(draw.lognormvariate(3.5, 1.2), 2), "status": "declined" if draw.random() < 0.1 else "approved",
+        "channel": draw.choice(("pos", "pos", "pos", "ecom", "atm")), "country": draw.choice("AAAABBC"), **kind,
+    }  # fmt: skip
+    if "amount" in kind:
+        row["amount"] = round(kind["amount"] * draw.uniform(1, 1.5), 2)
+    return row
+
+
+def planted(seed: int, frauds: int = 60, count: int = 9_000, days: int = 60) -> pa.Table:
+    """Honest payments of 150 cards, a quarter of them of the kinds that frauds are made of, and frauds on random cards:
+    two or three kinds in their order within an hour. The last event is labelled.
+    """
+    draw = random.Random(seed)
+    rows = [
+        {**event(draw, draw.choice(KINDS) if draw.random() < 0.25 else {}), "card_id": f"c{draw.randrange(150)}",
+         "at": draw.randrange(days * DAY_MS), "bad": 0}
+        for _ in range(count)
+    ]  # fmt: skip
+    kinds = [draw.choice(KINDS) for _ in range(draw.choice((2, 2, 3)))]
+    for _ in range(frauds):
+        card, at = f"c{draw.randrange(150)}", draw.randrange(days * DAY_MS)
+        for number, kind in enumerate(kinds):
+            at += draw.randrange(1_000, HOUR_MS // len(kinds))
+            rows.append({**event(draw, kind), "card_id": card, "at": at, "bad": int(number + 1 == len(kinds))})
+    rows.sort(key=lambda row: row["at"])
+    table = pa.Table.from_pylist([
+        {"tx_id": f"t{number:06}", "event_time": START_MS + row.pop("at"), "is_fraud": bool(row.pop("bad")), **row}
+        for number, row in enumerate(rows)
+    ])  # fmt: skip
+    return table.set_column(
+        1, "event_time", table["event_time"].cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
+    )
+
+
+def learned(table: pa.Table, folder: Path) -> tuple[Events, Marks, Any]:
+    path = folder / "events.parquet"
+    pq.write_table(table, path)
+    deployment = deploy([upsert(BASE, "any")])
+    labels = labels_of_column([table], "is_fraud", deployment.schema)
+    pieces_of = partial(read_pieces, path)
+    fields = tuple(name for name in deployment.schema.columns() if name not in ("tx_id", "event_time"))
+    measured = measure(deployment, pieces_of, labels, Terms(), SILENT, fields)
+    return measured.history.events, measured.marks, pieces_of
+
+
+def suggested(seed: int, folder: Path) -> Suggested:
+    events, marks, pieces_of = learned(planted(seed), folder)
+    return suggest(events, marks, pieces_of, "card_id", (3, 3, 0.8))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_planted_sequence_is_recovered_on_later_time(seed: int, tmp_path: Path) -> None:
+    answer = suggested(seed, tmp_path)
+    best = answer.suggestions[0]
+    assert (best.precision.value or 0) >= 0.8
+    assert (best.recall.value or 0) >= 0.8
+    checked = load_text(answer.text, "suggested")
+    assert checked.ok
+    suite = run_checked(checked)
+    assert suite.count(Outcome.PASSED) == len(suite.tested) == 3 * len(answer.suggestions)
+
+
+def test_the_ground_agrees_with_a_walk_over_the_events(tmp_path: Path) -> None:
+    """Chains beside a plain search: for each end the latest earlier event of the card that meets the step."""
+    table = planted(3, count=900)
+    events, marks, _ = learned(table, tmp_path)
+    ground, rows = ground_of(events, marks, "card_id", START_MS + 40 * DAY_MS)
+    assert isinstance(ground, Ground)
+    cards = events.columns["card_id"].take(pa.array(rows)).to_pylist()
+    draw = random.Random(1)
+    for _ in range(20):
+        steps = tuple((draw.randrange(len(ground.atoms)),) for _ in range(draw.choice((1, 2, 3))))
+        window = draw.choice((HOUR_MS, DAY_MS))
+        ends, starts = ground.chain(steps, window)
+        wanted = []
+        for end in np.flatnonzero(ground.holds(steps[-1])).tolist():
+            at = end
+            for each in reversed(steps[:-1]):
+                earlier = [r for r in range(at) if cards[r] == cards[at] and ground.holds(each)[r]]
+                at = earlier[-1] if earlier and ground.time_ms[end] - ground.time_ms[earlier[-1]] < window else -1
+                if at < 0:
+                    break
+            if at >= 0:
+                wanted.append((end, at))
+        assert list(zip(ends.tolist(), starts.tolist(), strict=True)) == wanted
+
+
+def test_nothing_to_learn_from(tmp_path: Path) -> None:
+    events, marks, pieces_of = learned(planted(1, frauds=0, count=300), tmp_path)
+    with pytest.raises(UsageError, match="no fraud is known"):
+        suggest(events, marks, pieces_of, "card_id", (3, 3, 0.8))
+    with pytest.raises(UsageError, match="--key nobody is no field"):
+        suggest(events, marks, pieces_of, "nobody", (3, 3, 0.8))

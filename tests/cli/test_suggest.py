@@ -1,0 +1,32 @@
+"""`cep suggest` on files: a pattern file whose tests pass, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from cep.cli.main import main
+from tests.analysis.test_suggest import BASE, planted
+from tests.cli.test_backtest import RULE
+
+
+def suggest(folder: Path, *more: str, key: str = "card_id") -> int:
+    given = ["--rules", str(folder / "rules"), "--events", str(folder / "events.parquet"), "--labels", "is_fraud"]
+    return main(["suggest", *given, "--key", key, *more])
+
+
+def test_a_pattern_file_that_stands_its_tests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for part in ("rules", "patterns"):
+        (tmp_path / part).mkdir()
+    (tmp_path / "patterns" / "pays.cep").write_text(BASE)
+    (tmp_path / "rules" / "any.toml").write_text(RULE.format(name="any"))
+    pq.write_table(planted(4, frauds=40, count=4_000), tmp_path / "events.parquet")
+    out = tmp_path / "suggested.cep"
+    assert suggest(tmp_path, "--out", str(out), "--max-steps", "2") == 0
+    assert "not yet found" in capsys.readouterr().out
+    assert main(["test", str(out)]) == 0
+    assert suggest(tmp_path, key="nobody") == 2
+    assert "--key nobody is no field" in capsys.readouterr().err
+    assert suggest(tmp_path, "--max-steps", "9") == 2
