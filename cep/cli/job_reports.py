@@ -9,12 +9,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from cep.base.errors import SinkError
 from cep.base.limits import EVENT_TIME_MS_MIN, PROGRESS_LINES_MS
 from cep.cli.job_lines import tell_changes
 from cep.model.rule import utc_text
@@ -137,9 +139,10 @@ class JobReports:
             self.write_totals()
 
     def write_totals(self) -> None:
-        """Write the totals into the job's folder, for who reads it. Raises: SinkError."""
+        """Write the totals into the job's folder, for who reads it; they are not what the job goes on from."""
         if self._folder is not None:
-            write_progress(self._folder, self._commits.batch_id - 1, self._commits.totals)
+            with suppress(SinkError):  # the next commit says what is wrong with the disk
+                write_progress(self._folder, self._commits.batch_id - 1, self._commits.totals)
 
     def _measure(self) -> None:
         commits, sizes = self._commits, self._commits.store.sizes()

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from cep.base.errors import StoreError
+from cep.rulebook.store import RulebookStore
+from cep.runners.spark.match_stage import MatchStage
 from cep.runners.spark.place import Place
+from cep.step.rules import JobRules
 from tests.runners.spark.live_cases import LiveRun, make_job, payments, rules
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from cep.runners.spark.group_parts import GroupParts
 
 
 def test_a_place_is_one_folder_and_one_start(tmp_path: Path) -> None:
@@ -33,7 +38,17 @@ def test_a_place_is_one_folder_and_one_start(tmp_path: Path) -> None:
     Place.of_driver(tmp_path / "driver").check()
 
 
+def test_a_stage_refuses_before_it_touches_anything(tmp_path: Path) -> None:
+    given = rules("card_testing")
+    job_rules = JobRules(make_job(given.values()), (), RulebookStore(tmp_path))
+    untouched = cast("GroupParts", None)
+    with pytest.raises(StoreError, match="does not see"):
+        MatchStage(job_rules, 0, None, Place(tmp_path, "another token"), untouched)
+    MatchStage(job_rules, 0, None, Place.of_driver(tmp_path), untouched)
+
+
 @pytest.mark.spark
+@pytest.mark.slow  # Spark takes half a minute to give up a task whose worker raises
 def test_a_job_with_an_executor_elsewhere_refuses_and_goes_on_once_that_is_mended(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
