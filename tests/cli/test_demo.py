@@ -31,7 +31,7 @@ def test_the_day_and_what_comes_next(
     assert "impossible_travel is published" in text
     assert list(tmp_path.iterdir()) == []
     commands = offered(text)
-    assert [words[0] for words in commands] == ["demo", "test", "replay", "why-not", "new"]
+    assert [words[0] for words in commands] == ["demo", "test", "replay", "report", "why-not", "new"]
     assert commands[0] == ["demo", "--into", "day"]
     assert main([*DAY, "--into", "day"]) == 0
     assert offered(capsys.readouterr().out) == commands[1:]

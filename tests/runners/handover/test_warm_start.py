@@ -204,10 +204,11 @@ def test_the_verbs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     control = place(tmp_path / "control", [END])
     (tmp_path / "alerts").mkdir()
     replay = ["replay", "--rules", RULES, "--engine", "embedded", "--key-groups", "16"]
-    assert (
-        main([*replay, "--events", str(tmp_path / "history"), "--out", str(tmp_path / "x.jsonl"), "--until", until])
-        == USAGE
-    )
+    # Without a savepoint, `--until` only ends the history.
+    earlier = place(tmp_path / "earlier", [line for line in lines if time_ms(line) < time_ms(lines[at])])
+    assert main([*replay, "--events", str(history), "--out", str(tmp_path / "cut.jsonl"), "--until", until]) == 0
+    assert main([*replay, "--events", str(earlier), "--out", str(tmp_path / "earlier.jsonl")]) == 0
+    assert (tmp_path / "cut.jsonl").read_bytes() == (tmp_path / "earlier.jsonl").read_bytes() != b""
     first = [*replay, "--events", str(history), "--out", str(tmp_path / "alerts" / "past.jsonl")]
     assert main([*first, "--savepoint", str(tmp_path / "warm"), "--until", until]) == 0
     assert main([*first, "--savepoint", str(tmp_path / "warm"), "--until", until]) == USAGE, "there is one already"
