@@ -1,0 +1,159 @@
+"""The library of patterns: what is written above each, and its tests with one parameter a step away.
+
+    python -m tests.testing.library
+
+writes the table of `patterns/README.md`. Above a pattern stand what it detects (`##`), and behind `# Source:`,
+`# Defaults:` and `# Measured:` where it comes from, why its parameters have the values that they have, and on what data
+it was run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+
+from cep.base.limits import TIME_MS_MAX
+from cep.base.schema import Kind
+from cep.engine.advance import advance
+from cep.lang.check.bind import bind
+from cep.lang.ir import ParamDecl, PatternIR
+from cep.lang.ir_tests import PatternTest
+from cep.lang.load import Checked, load_files
+from cep.nfa.compile import compile_rules
+from cep.nfa.deployed import DeployedRule
+from cep.testing.events import batch_of
+from cep.testing.harness import START_MS
+from cep.testing.matches import found_matches
+
+ROOT = Path(__file__).parents[2]
+PATTERNS = ROOT / "patterns"
+README = PATTERNS / "README.md"
+DOMAINS = {
+    "accounts": "accounts",
+    "cards": "cards",
+    "cards_online": "cards",
+    "crypto": "crypto",
+    "devices": "devices and logins",
+    "insiders": "insiders",
+    "laundering": "laundering",
+    "laundering_flows": "laundering",
+    "lending": "lending",
+    "login_attacks": "devices and logins",
+    "logins": "devices and logins",
+    "merchants": "merchants",
+    "payments": "payments",
+    "takeover": "take-over",
+    "takeover_chains": "take-over",
+    "transfers": "payments",
+}
+_NOTE = re.compile(r"# (Source|Defaults|Measured): (.*)")
+_HEAD = ("| pattern | domain | detects | source | measured on |", "| --- | --- | --- | --- | --- |")
+_SMALL_STEP = 0.01  # of a float, as a share of it; of other types it is the smallest step there is
+_NUMBERS = (Kind.INT, Kind.DECIMAL, Kind.FLOAT, Kind.DURATION)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A pattern of the library with what stands above it."""
+
+    name: str
+    domain: str
+    detects: str
+    notes: dict[str, str]
+
+    def row(self) -> str:
+        """Return its row of the table."""
+        first = re.split(r"(?<=[.:]) ", self.detects)[0].rstrip(".:")
+        cells = (
+            f"`{self.name}`",
+            self.domain,
+            first,
+            self.notes["Source"].rstrip("."),
+            self.notes["Measured"].rstrip("."),
+        )
+        return f"| {' | '.join(cells)} |"
+
+
+def library() -> Checked:
+    """Return all patterns with their tests."""
+    return load_files(sorted(PATTERNS.glob("*.cep")))
+
+
+def entries() -> Iterator[Entry]:
+    """Yield the patterns in the order of domains and files."""
+    for path in sorted(PATTERNS.glob("*.cep"), key=lambda path: (DOMAINS.get(path.stem, ""), path.stem)):
+        above: list[str] = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.startswith("pattern "):
+                notes = {match[1]: match[2] for text in above if (match := _NOTE.fullmatch(text))}
+                detects = " ".join(text[3:] for text in above if text.startswith("## "))
+                name = re.split(r"[ (]", line)[1]
+                yield Entry(name, DOMAINS[path.stem], detects, notes)
+            above = [*above, line] if line.startswith("#") else []
+
+
+def table() -> str:
+    """Return the table of the library."""
+    return "\n".join((*_HEAD, *(entry.row() for entry in entries()))) + "\n"
+
+
+def written_table(text: str) -> str:
+    """Return the table that a page has."""
+    return text[text.index(_HEAD[0]) :].split("\n\n", 1)[0].rstrip("\n") + "\n"
+
+
+# --------------------------------------------------------------------------------------------- a step away
+
+
+def flips(checked: Checked, test: PatternTest, *, durations: bool) -> bool:
+    """Say whether the outcome changes with one duration, or else one other parameter, a step away."""
+    pattern, before = checked.patterns[test.pattern.name], _matches(checked, test)
+    return any(_matches(checked, replace(test, pattern=other)) != before for other in _beside(pattern, test, durations))
+
+
+def _matches(checked: Checked, test: PatternTest) -> int:
+    program = compile_rules(checked.schema, test.pattern.key, (DeployedRule("test", 1, 1, "test", test.pattern),))
+    batch = batch_of(checked.schema, test.events, test.pattern.key, START_MS)
+    return len(found_matches(program, advance(program, None, batch, TIME_MS_MAX).matches))
+
+
+def _beside(pattern: PatternIR, test: PatternTest, durations: bool) -> Iterator[PatternIR]:
+    """Yield the pattern with each parameter of the test a step lower and a step higher, whatever its bounds."""
+    arguments = dict(test.arguments)
+    for param in pattern.params:
+        if (param.type.kind is Kind.DURATION) != durations or param.type.kind not in _NUMBERS:
+            continue
+        others = {name: value for name, value in arguments.items() if name != param.name}
+        at = _slot(param, arguments.get(param.name))
+        step = abs(at) * _SMALL_STEP if param.type.kind is Kind.FLOAT else 1
+        for value in (at - step, at + step):
+            moved = ParamDecl(param.name, param.type, value)
+            bound, _ = bind(replace(pattern, params=tuple(moved if p is param else p for p in pattern.params)), others)
+            if bound is not None:
+                yield bound
+
+
+def _slot(param: ParamDecl, given: object) -> float:
+    """Return the value of a parameter as the program has it: ms, the smallest unit of a decimal."""
+    if given is None:
+        assert isinstance(param.default, int | float)
+        return param.default
+    if param.type.kind is Kind.DURATION:
+        return int(str(given).removesuffix(" ms"))
+    if param.type.kind is Kind.DECIMAL:
+        return int(Decimal(str(given)).scaleb(param.type.scale))
+    assert isinstance(given, int | float)
+    return given
+
+
+def main() -> None:
+    """Write the table into the page."""
+    text = README.read_text(encoding="utf-8")
+    README.write_text(text.replace(written_table(text), table()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
