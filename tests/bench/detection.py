@@ -29,6 +29,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cep.lang.load import bundle_source
 from cep.model.rule import ParamValue, UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.runners.embedded.replay import replay
@@ -50,7 +51,7 @@ TRIES = (10, 5, 3)  # failures of one user in an hour: the pattern's own number,
 
 def rule(file: str, pattern: str, name: str, params: Mapping[str, ParamValue]) -> UpsertRecord:
     """A rule for a pattern of `patterns/`."""
-    record = upsert((ROOT / "patterns" / file).read_text(encoding="utf-8"), pattern)
+    record = upsert(bundle_source(ROOT / "patterns" / file), pattern)
     return record.model_copy(update={"id": name, "params": dict(params)})
 
 

@@ -21,7 +21,8 @@ from cep.engine.advance import advance
 from cep.lang.check.bind import bind
 from cep.lang.ir import ParamDecl, PatternIR
 from cep.lang.ir_tests import PatternTest
-from cep.lang.load import Checked, load_files
+from cep.lang.load import Checked, bundle_source, load_files
+from cep.model.rule import UpsertRecord
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
 from cep.testing.events import batch_of
@@ -32,6 +33,7 @@ ROOT = Path(__file__).parents[2]
 PATTERNS = ROOT / "patterns"
 README = PATTERNS / "README.md"
 DOMAINS = {
+    "account_flows": "accounts",
     "accounts": "accounts",
     "cards": "cards",
     "cards_online": "cards",
@@ -103,6 +105,21 @@ def table() -> str:
 def written_table(text: str) -> str:
     """Return the table that a page has."""
     return text[text.index(_HEAD[0]) :].split("\n\n", 1)[0].rstrip("\n") + "\n"
+
+
+def rules_for(event_types: set[str]) -> list[UpsertRecord]:
+    """Return a rule for each pattern that reads one of these event types and no other."""
+    checked = library()
+    return [
+        UpsertRecord(
+            id=name, version=1, pattern=name, status="live", severity="low", owner="test", message="m",
+            source=bundle_source(path),
+        )
+        for path in sorted(PATTERNS.glob("*.cep"))
+        for name in checked.patterns
+        if f"\npattern {name}(" in path.read_text(encoding="utf-8")
+        and set(checked.patterns[name].event_types) <= event_types
+    ]  # fmt: skip
 
 
 # --------------------------------------------------------------------------------------------- a step away

@@ -11,34 +11,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from cep.demo.stream import build
-from cep.lang.load import bundle_source
 from cep.model.rule import UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.runners.embedded.replay import replay
 from cep.sources.pieces import read_pieces
 from cep.step.job import Job
 from tests.testing.honest import honest_months
-from tests.testing.library import PATTERNS, library
+from tests.testing.library import rules_for
 
 SEED = 11
 # Of a million honest events: of one pattern, and of all of them together.
 ALERTS_OF_ONE_MAX = 50
 ALERTS_MAX = 150
-
-
-def rules_for(event_types: set[str]) -> list[UpsertRecord]:
-    """A rule for each pattern that reads one of these event types and no other."""
-    checked = library()
-    return [
-        UpsertRecord(
-            id=name, version=1, pattern=name, status="live", severity="low", owner="test", message="m",
-            source=bundle_source(path),
-        )
-        for path in sorted(PATTERNS.glob("*.cep"))
-        for name in checked.patterns
-        if f"\npattern {name}(" in path.read_text(encoding="utf-8")
-        and set(checked.patterns[name].event_types) <= event_types
-    ]  # fmt: skip
 
 
 def alerts_by_pattern(events: pa.Table, rules: list[UpsertRecord], folder: Path) -> Counter[str]:
