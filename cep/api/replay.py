@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from cep.api.compiling import announced_compiling
 from cep.api.given import GivenRules
 from cep.base.limits import AHEAD_MS_DEFAULT, KEY_GROUPS_DEFAULT
 from cep.base.schema import Schema
@@ -75,7 +76,8 @@ def matches(given: GivenRules, pieces_of: Callable[[Schema], Pieces], terms: Ter
     job = job_of(deployment, terms)
     cpus = pa.cpu_count()  # the replay sets it for the whole process, which is the caller's
     try:
-        return embedded.replay(job, deployment.rulebook, pieces_of(job.schema), terms.cores)
+        with announced_compiling():
+            return embedded.replay(job, deployment.rulebook, pieces_of(job.schema), terms.cores)
     finally:
         pa.set_cpu_count(cpus)
 
