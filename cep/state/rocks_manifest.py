@@ -32,7 +32,8 @@ def check_manifest(folder: Path) -> None:
         return
     try:
         name = read_file(current, _NAME_BYTES_MAX).decode().strip()
-        data = read_file(folder / name, STORE_MANIFEST_BYTES_MAX, folder)
+        real = folder.resolve()  # the root of a check is a real folder, and a job may name its own relative to here
+        data = read_file(real / name, STORE_MANIFEST_BYTES_MAX, real)
     except (UnreadableError, UnicodeDecodeError) as error:
         raise StateCorruptError(
             f"the list of files of the store in {folder} cannot be read ({error}); restore the last good checkpoint"

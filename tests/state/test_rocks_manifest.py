@@ -49,3 +49,13 @@ def test_a_good_list_passes_also_over_several_blocks_and_cut_off(tmp_path: Path)
     (tmp_path / "store" / "CURRENT").write_text("../../etc/passwd\n")
     with pytest.raises(StateCorruptError, match="cannot be read"):
         check_manifest(tmp_path / "store")
+
+
+def test_a_store_may_be_named_relative_to_here_and_lie_behind_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(tmp_path / "store", 2)
+    (tmp_path / "link").symlink_to(tmp_path / "store")
+    monkeypatch.chdir(tmp_path)
+    for name in ("store", "link"):
+        RocksStore(Path(name), SETTINGS).close()
