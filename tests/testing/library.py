@@ -25,6 +25,8 @@ from cep.lang.load import Checked, bundle_source, load_files
 from cep.model.rule import UpsertRecord
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
+from cep.report.plan import plan
+from cep.report.plan_text import size_text
 from cep.testing.events import batch_of
 from cep.testing.harness import START_MS
 from cep.testing.matches import found_matches
@@ -52,7 +54,10 @@ DOMAINS = {
     "transfers": "payments",
 }
 _NOTE = re.compile(r"# (Source|Defaults|Measured): (.*)")
-_HEAD = ("| pattern | domain | detects | source | measured on |", "| --- | --- | --- | --- | --- |")
+_HEAD = (
+    "| pattern | domain | detects | source | costs | measured on |",
+    "| --- | --- | --- | --- | --- | --- |",
+)
 _SMALL_STEP = 0.01  # of a float, as a share of it; of other types it is the smallest step there is
 _NUMBERS = (Kind.INT, Kind.DECIMAL, Kind.FLOAT, Kind.DURATION)
 
@@ -66,17 +71,11 @@ class Entry:
     detects: str
     notes: dict[str, str]
 
-    def row(self) -> str:
+    def row(self, costs: str) -> str:
         """Return its row of the table."""
         first = re.split(r"(?<=[.:]) ", self.detects)[0].rstrip(".:")
-        cells = (
-            f"`{self.name}`",
-            self.domain,
-            first,
-            self.notes["Source"].rstrip("."),
-            self.notes["Measured"].rstrip("."),
-        )
-        return f"| {' | '.join(cells)} |"
+        source, measured = (self.notes[name].rstrip(".") for name in ("Source", "Measured"))
+        return f"| {' | '.join((f'`{self.name}`', self.domain, first, source, costs, measured))} |"
 
 
 def library() -> Checked:
@@ -98,8 +97,11 @@ def entries() -> Iterator[Entry]:
 
 
 def table() -> str:
-    """Return the table of the library."""
-    return "\n".join((*_HEAD, *(entry.row() for entry in entries()))) + "\n"
+    """Return the table of the library, with what `cep plan` says of the cost of each pattern."""
+    checked = library()
+    planned = plan(checked.patterns.values(), checked.schema, {}).patterns
+    costs = {p.pattern.name: f"{size_text(p.state_bytes)}, {p.instructions_event} instructions" for p in planned}
+    return "\n".join((*_HEAD, *(entry.row(costs[entry.name]) for entry in entries()))) + "\n"
 
 
 def written_table(text: str) -> str:
