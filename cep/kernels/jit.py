@@ -67,7 +67,8 @@ def inlined(function: F) -> F:
 
 def copied(function: F) -> F:
     """Return a `bare` function as an `inlined` one: for one caller of many, which takes the step most of all."""
-    return inlined(cast("Any", function).py_func)
+    python = getattr(function, "py_func", function)  # it is itself where nothing is compiled
+    return inlined(cast("F", python))
 
 
 class _FirstCompilation(event.Listener):

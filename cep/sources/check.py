@@ -93,7 +93,8 @@ def _check_columns(path: Path, sample: Sequence[Mapping[str, Any]], schema: Sche
         names = list(dict.fromkeys(n for record in sample for n in _names_of(record)))
         near = difflib.get_close_matches(place[-1], [n.rpartition(".")[2] for n in names], n=1)
         nearest = [n for n in names if near and n.rpartition(".")[2] == near[0]]
-        hint = f"did you mean {nearest[0]}?" if nearest else f"they have {', '.join(names[:_NAMES_SHOWN_MAX])}"
+        hint = f"they have {', '.join(names[:_NAMES_SHOWN_MAX])}" if names else "they have no fields"
+        hint = f"did you mean {nearest[0]}?" if nearest else hint
         raise UsageError(
             f"{path}: no record has {shown_path(place)}, which the field `{name}` is read from; {hint}; "
             f"say where it is with --columns {name}=PATH"

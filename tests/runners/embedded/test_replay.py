@@ -112,10 +112,14 @@ def test_it_is_the_replay_on_spark_byte_for_byte(spark: SparkSession, history: P
 
 @pytest.mark.slow
 @pytest.mark.always
-def test_replay_imports_neither_spark_nor_java(history: Path, tmp_path: Path) -> None:
+def test_replay_imports_neither_spark_nor_java(tmp_path: Path) -> None:
     """In a process of its own, with pyspark out of reach and no Java: Spark is not tried, and its absence is said."""
     rules = Path(__file__).parents[3] / "rules"
-    (tmp_path / "events.jsonl").write_text("{}\n")
+    payment = {
+        "tx_id": "t1", "event_time": 1_772_323_200_000, "card_id": "c1", "account_id": "a1", "amount": 1.5,
+        "status": "approved", "channel": "pos", "country": "PT",
+    }  # fmt: skip
+    (tmp_path / "events.jsonl").write_bytes(orjson.dumps(payment) + b"\n{}\n")
     script = (
         "import sys; sys.modules['pyspark'] = None\n"
         "import cep.cli.replay\n"
