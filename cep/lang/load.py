@@ -7,9 +7,9 @@ Tested by: tests/lang/test_load.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cep.base.collection import paused
@@ -24,7 +24,9 @@ from cep.lang.ir import PatternIR
 from cep.lang.ir_tests import PatternTest, RefusedTest
 from cep.lang.parse.file import parse
 from cep.lang.passes import check_files
-from cep.lang.syntax import FileSyntax, ImportSyntax, PatternTestSyntax
+from cep.lang.syntax import Declaration, FileSyntax, ImportSyntax, PatternTestSyntax
+
+TEXT = "<text>"  # the name of a text that is no file
 
 # From the importing file's name and the path it wrote to the imported file's name and text, or a reason why not.
 Resolver = Callable[[str, str], tuple[str, str] | str]
@@ -54,8 +56,12 @@ class Checked:
         """True without errors; there may be warnings."""
         return self.dropped == 0 and not any(d.is_error for d in self.diagnostics)
 
+    def without_syntax(self) -> Checked:
+        """Return the same without what is large and only shows where things stand."""
+        return replace(self, sources={}, files=(), resolved=Resolved())
 
-def load_text(text: str, name: str = "<text>", resolver: Resolver | None = None) -> Checked:
+
+def load_text(text: str, name: str = TEXT, resolver: Resolver | None = None) -> Checked:
     """Check one text. Without a resolver it may not import anything."""
     with paused():
         loader = _Loader(resolver or _no_imports)
@@ -92,21 +98,53 @@ def load_overlaid(paths: Iterable[str | Path], overlay: Mapping[str, str], root:
     return loader.checked()
 
 
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """One text for a control record: a file with its imports in their place, each once, without tests.
+
+    `checked` is what `load_text` makes of the text, without its syntax; None if only the text can say where a mistake
+    or a warning is.
+    """
+
+    text: str
+    checked: Checked | None
+
+
 def bundle_source(path: str | Path, root: Path | None = None) -> str:
-    """Return one text for a control record: a file with its imports in their place, each once, without tests.
+    """Return the text of a bundle.
 
     Raises: UsageError with the diagnostics if a file cannot be read or parsed, or imports form a cycle.
     """
-    name = file_name(Path(path))
-    files = _Files([Path(path)], root)
+    name, loader = _read_bundle(Path(path), root)
+    return loader.bundled(name, set())
+
+
+def bundle_checked(path: str | Path, root: Path | None = None) -> Bundle:
+    """Return a bundle and check it, each text parsed once. Raises: UsageError as `bundle_source`."""
+    with paused():
+        name, files = _read_bundle(Path(path), root)
+        loader = _Loader(_no_imports)
+        text = files.bundled(name, set())
+        is_taken = loader.takes(TEXT, text)
+        if not is_taken or files.collector.diagnostics or not files.joins_plainly(name):
+            return Bundle(text, None)
+        loader.sources |= files.sources  # where the spans of the syntax are
+        loader.files.append(FileSyntax(TEXT, tuple(files.declared(name, set()))))
+        checked = loader.checked()
+        return Bundle(text, None if checked.diagnostics else checked.without_syntax())
+
+
+def _read_bundle(path: Path, root: Path | None) -> tuple[str, _Loader]:
+    name = file_name(path)
+    files = _Files([path], root)
     loader = _Loader(files.resolve, files.roots)
     try:
-        loader.add(name, files.read(Path(path)))
+        loader.add(name, files.read(path))
     except UnreadableError as error:
         raise UsageError(f"cannot bundle {name}: {error}") from None
     if loader.collector.error_count:
         raise UsageError(f"cannot bundle {name}:\n{render_text(loader.collector.diagnostics, loader.sources)}")
-    return loader.bundled(name, set())
+    return name, loader
 
 
 # ----------------------------------------------------------------------------------------------------- reading
@@ -185,12 +223,7 @@ class _Loader:
 
     def add(self, name: str, text: str, imported: Span | None = None) -> None:
         """Parse a file and what it imports, unless it was read before."""
-        if name in self.sources:
-            return
-        self.sources[name] = text
-        # The length in characters is a lower bound of that in bytes: a huge text is refused before it is encoded.
-        if len(text) > SOURCE_BYTES_MAX or len(text.encode("utf-8", "replace")) > SOURCE_BYTES_MAX:
-            self.collector.add("CEP110", f"`{name}` is larger than {SOURCE_BYTES_MAX} bytes", imported)
+        if name in self.sources or not self.takes(name, text, imported):
             return
         file = parse(text, name, self.collector)
         self.open.append((name, imported))
@@ -201,6 +234,15 @@ class _Loader:
                 self._import(name, declaration)
         self.open.pop()
         self.files.append(file)
+
+    def takes(self, name: str, text: str, imported: Span | None = None) -> bool:
+        """Keep a text as a source. Return False after a report that it is too large."""
+        self.sources[name] = text
+        # The length in characters is a lower bound of that in bytes: a huge text is refused before it is encoded.
+        if len(text) <= SOURCE_BYTES_MAX and len(text.encode("utf-8", "replace")) <= SOURCE_BYTES_MAX:
+            return True
+        self.collector.add("CEP110", f"`{name}` is larger than {SOURCE_BYTES_MAX} bytes", imported)
+        return False
 
     def _import(self, importing: str, declaration: ImportSyntax) -> None:
         if len(self.sources) >= IMPORTS_MAX or len(self.open) > IMPORTS_MAX // 2:
@@ -259,3 +301,43 @@ class _Loader:
             at = span.end
         parts.append(text[at:])
         return "".join(parts)
+
+    def declared(self, name: str, done: set[str]) -> Iterator[Declaration]:
+        """Yield the declarations of a bundled text in its order. Adds to `done`."""
+        done.add(name)
+        imports = {id(declaration): imported for declaration, imported in self.imports[name]}
+        (file,) = (file for file in self.files if file.name == name)
+        for declaration in file.declarations:
+            if isinstance(declaration, ImportSyntax):
+                if imports[id(declaration)] not in done:
+                    yield from self.declared(imports[id(declaration)], done)
+            elif not isinstance(declaration, PatternTestSyntax):
+                yield declaration
+
+    def joins_plainly(self, name: str) -> bool:
+        """Return True if a bundled text has the tokens of its files, each with its own doc comment.
+
+        Not if something follows an import or a test on its line, or a doc comment stands before it or ends a file.
+        """
+        for at, text in self.sources.items():
+            cuts = [*(test.whole for test in self.tests[at]), *(each.span for each, _ in self.imports[at])]
+            if any(
+                text[cut.end : cut.end + 1] not in ("", "\n", "\r") or _ends_in_doc(text, cut.start) for cut in cuts
+            ):
+                return False
+            if at != name and _ends_in_doc(text, len(text)):
+                return False
+        return True
+
+
+def _ends_in_doc(text: str, end: int) -> bool:
+    """Return True if a doc comment stands before a place, with nothing but comments between."""
+    while end > 0:
+        start = text.rfind("\n", 0, end) + 1
+        line = text[start:end].strip()
+        if line.startswith("##"):
+            return True
+        if line and not line.startswith("#"):
+            return False
+        end = start - 1
+    return False

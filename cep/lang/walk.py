@@ -17,16 +17,38 @@ _LEAVES = ("str", "Span", "bool", "int", "str | None", "int | None", "Type")
 
 def nodes(tree: object) -> Iterator[object]:
     """Yield every dataclass in a tree of dataclasses and tuples, the outermost first, without recursion."""
+    return iter(_last.nodes_of(tree)) if isinstance(tree, PatternIR) else _walk(tree)
+
+
+class _Last:
+    """The nodes of the pattern that was walked last: a rule that loads is walked by five readers in turn."""
+
+    def __init__(self) -> None:
+        self._walked: tuple[object, list[object]] = (None, [])
+
+    def nodes_of(self, pattern: PatternIR) -> list[object]:
+        walked = self._walked  # read once: another thread may replace it
+        if walked[0] is not pattern:
+            walked = self._walked = (pattern, list(_walk(pattern)))
+        return walked[1]
+
+
+_last = _Last()
+
+
+def _walk(tree: object) -> Iterator[object]:
     waiting = [tree]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, tuple):
-            waiting.extend(reversed(node))
+        kind = node.__class__
+        if kind is tuple:
+            waiting += reversed(node)  # type: ignore[call-overload] # mypy does not see that it is one
             continue
-        names = _field_names(type(node))  # type: ignore[arg-type] # mypy takes object for unhashable
+        names = _field_names(kind)  # type: ignore[arg-type] # mypy takes object for unhashable
         if names is not None:
             yield node
-            waiting.extend([getattr(node, name) for name in names])
+            for name in names:
+                waiting.append(getattr(node, name))
 
 
 @cache

@@ -81,11 +81,8 @@ class RuleTables:
         self._in_order = self.pattern.skip.in_order and self.pattern.skip.kind is not SkipKind.NONE
         self.derived_types: list[tuple[int, Type]] = []
         self.stream: tuple[int, ...] = ()
-        self._never_null = frozenset(
-            f.name
-            for f in (f for e in schema.event_types for f in e.fields)
-            if not any(other.type.nullable for e in schema.event_types for other in e.fields if other.name == f.name)
-        )
+        fields = [f for e in schema.event_types for f in e.fields]
+        self._never_null = frozenset(f.name for f in fields) - {f.name for f in fields if f.type.nullable}
 
     @property
     def registers_count(self) -> int:

@@ -52,7 +52,12 @@ def _flatten(expr: Expr) -> list[Expr]:
 
 def needs_run(expr: Expr) -> bool:
     """Return True if the expression looks at bound events."""
-    return isinstance(expr, VarField | Aggregate) or any(needs_run(child) for child in children(expr))
+    if isinstance(expr, (VarField, Aggregate)):
+        return True
+    for child in children(expr):  # noqa: SIM110 - a generator for each node costs more than the rest
+        if needs_run(child):
+            return True
+    return False
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
@@ -79,7 +84,9 @@ def simplify(expr: Expr, facts: Facts) -> Expr:
     if isinstance(expr, Unary):
         return _unary(replace(expr, argument=simplify(expr.argument, facts)), facts)
     if isinstance(expr, Binary):
-        return _binary(replace(expr, left=simplify(expr.left, facts), right=simplify(expr.right, facts)), facts)
+        left, right = simplify(expr.left, facts), simplify(expr.right, facts)
+        is_new = left is not expr.left or right is not expr.right
+        return _binary(replace(expr, left=left, right=right) if is_new else expr, facts)
     if isinstance(expr, Cast):
         argument = simplify(expr.argument, facts)
         return Const(None, expr.type) if argument == Const(None, argument.type) else replace(expr, argument=argument)

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from cep.base.limits import PRODUCE_DEPTH_MAX
 from cep.base.schema import EventType, Schema, is_wider
 from cep.lang.check.bind import bind
 from cep.lang.diagnostics import Diagnostic
 from cep.lang.ir import PatternIR
-from cep.lang.load import Checked, load_text
+from cep.lang.load import Bundle, Checked, load_text
 from cep.lang.walk import histories, nodes
 from cep.model.rule import UpsertRecord
 from cep.nfa.compile import problems
 
-_TEXTS_KEPT = 256  # the trees of one text are a few hundred kB
+_TEXTS_KEPT = 4_096  # without their syntax; a folder may have a text for each of its rules
 KeyDomains = tuple[tuple[str, ...], ...]
 
 
@@ -60,14 +60,29 @@ def patterns_behind(source: str, name: str) -> int:
     return _behind(source)[name]
 
 
-@lru_cache(_TEXTS_KEPT)
 def checked_text(source: str) -> Checked:
-    """Read a text, or return it from the cache.
+    """Read a text, or return it from the cache, without its syntax.
 
     A change of parameters, another rule of the same file, or a restart brings a text again. Reading is most of the
     work.
     """
-    return load_text(source)
+    place = _place(source)
+    if not place:
+        place.append(load_text(source).without_syntax())
+    return place[0]
+
+
+def remember(bundle: Bundle) -> None:
+    """Put what is known of a bundled text into the cache."""
+    place = _place(bundle.text)
+    if bundle.checked is not None and not place:
+        place.append(bundle.checked)
+
+
+@lru_cache(_TEXTS_KEPT)
+def _place(_source: str) -> list[Checked]:
+    """Return the place of a text in the cache, empty at first."""
+    return []
 
 
 @lru_cache(_TEXTS_KEPT)
@@ -91,6 +106,7 @@ def _schema_reason(pattern: PatternIR, rule_schema: Schema, job: Schema) -> str:
     A field of the job may be null where the rule knows no null: its events have become so since.
     """
     looked_back_at = [past.event_type for past in histories(pattern) if past.event_type]
+    named = _names(pattern)
     for name in dict.fromkeys((*pattern.event_types, *looked_back_at)):
         wanted = rule_schema.event_type(name)
         assert wanted is not None
@@ -98,7 +114,7 @@ def _schema_reason(pattern: PatternIR, rule_schema: Schema, job: Schema) -> str:
         if offered is None:
             names = tuple(e.name for e in job.event_types)
             return f"the job has no events `{name}`{_did_you_mean(name, names)}"
-        read = {wanted.id_field, wanted.time_field, *_names(pattern)}
+        read = {wanted.id_field, wanted.time_field, *named}
         reason = _fields_reason(wanted, offered, read, makes_events=pattern.produces is not None)
         if reason:
             return reason
@@ -123,10 +139,19 @@ def _names(pattern: PatternIR) -> set[str]:
     """Return every word of a pattern that may be the name of a field, and more: symbols, names of functions."""
     words: set[str] = set()
     for node in nodes(pattern):
-        for field in fields(node):  # type: ignore[arg-type] # nodes are dataclasses, which their type does not say
-            value = getattr(node, field.name)
-            words.update(v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, str))
+        for name in _words_of(type(node)):  # type: ignore[arg-type] # mypy takes object for unhashable
+            value = getattr(node, name)
+            if isinstance(value, str):
+                words.add(value)
+            elif isinstance(value, tuple):
+                words.update(v for v in value if isinstance(v, str))
     return words
+
+
+@cache
+def _words_of(kind: type) -> tuple[str, ...]:
+    """Return the fields of a node that may hold words."""
+    return tuple(f.name for f in fields(kind))
 
 
 def _key_reason(pattern: PatternIR, key_domains: KeyDomains | None) -> str:

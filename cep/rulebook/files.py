@@ -8,14 +8,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from cep.base.collection import paused
 from cep.base.errors import UnreadableError, UsageError
 from cep.base.limits import CONTROL_FILE_BYTES_MAX, IMPORTS_MAX, RULE_FILE_BYTES_MAX
 from cep.base.reading import read_file, repository_of
-from cep.lang.load import bundle_source, load_files, read_source
+from cep.lang.load import bundle_checked, load_files, read_source
 from cep.lists.store import ListStore, given_name
+from cep.model.problem import Problem
 from cep.model.rule import (
     ControlRecord,
     ListRecord,
@@ -26,7 +28,9 @@ from cep.model.rule import (
     upsert_of,
 )
 from cep.nfa.given_lists import GivenList, given_lists
+from cep.rulebook.compatible import remember
 
+_TEXTS_KEPT = 4_096  # rules and the lists of their patterns are read one after the other
 _LIST = re.compile(r"^\s*list\s+\w+\s*:", re.MULTILINE)
 _IMPORT = re.compile(r'\bimport\s+"([^"\n]+)"')
 
@@ -61,10 +65,12 @@ class _Bundles:
         self._texts: dict[Path, str | UsageError] = {}
 
     def text(self, path: Path) -> str:
-        """Return a pattern file with its imports in their place. Raises: UsageError as `bundle_source`."""
+        """Return a pattern file with its imports in their place. Raises: UsageError as `bundle_checked`."""
         if path not in self._texts:
             try:
-                self._texts[path] = bundle_source(path, self.root)
+                bundle = bundle_checked(path, self.root)
+                remember(bundle)
+                self._texts[path] = bundle.text
             except UsageError as error:
                 self._texts[path] = error
         text = self._texts[path]
@@ -147,7 +153,7 @@ def _may_declare(path: Path, root: Path) -> bool:
 def read_rule_file(path: Path, root: Path | None = None) -> RuleFile | None:
     """Read one rule file as it is written; None if it is none. `read_rules` says why."""
     try:
-        return parse_rule_file(read_file(path, RULE_FILE_BYTES_MAX, root or root_of_rules(path.parent)))[0]
+        return _parsed(read_file(path, RULE_FILE_BYTES_MAX, root or root_of_rules(path.parent)))[0]
     except UnreadableError:
         return None
 
@@ -174,12 +180,17 @@ def read_control(path: Path) -> tuple[list[ControlRecord], list[str]]:
     return records, problems
 
 
+@lru_cache(_TEXTS_KEPT)
+def _parsed(text: bytes) -> tuple[RuleFile | None, list[Problem]]:
+    return parse_rule_file(text)
+
+
 def _read_rule(path: Path, bundles: _Bundles) -> UpsertRecord | list[str]:
     try:
         text = read_file(path, RULE_FILE_BYTES_MAX, bundles.root)
     except UnreadableError as error:
         return [f"$: cannot be read: {error}"]
-    rule, mistakes = parse_rule_file(text)
+    rule, mistakes = _parsed(text)
     if rule is None:
         return [str(problem) for problem in mistakes]
     if rule.id != path.stem:

@@ -8,10 +8,12 @@ import pytest
 
 from cep.base.errors import UsageError
 from cep.base.limits import SOURCE_BYTES_MAX
-from cep.lang.load import bundle_source, load_files, load_text
+from cep.lang.load import bundle_checked, bundle_source, load_files, load_text
 from tests.lang.common import EVENTS, shown
 
 USES = 'import "events.cep"\nimport "lists.cep"\npattern p by card_id { seq a where a: transaction country in bad }\n'
+_PATTERN = "pattern p by card_id { seq a where a: transaction }\n"
+_OTHER = _PATTERN.replace("pattern p", "pattern q")
 LISTS = 'import "events.cep"\nlist bad = ["KP", "IR"]\n'
 
 
@@ -52,6 +54,39 @@ def test_a_bundle_has_everything_once_and_means_the_same(folder: Path) -> None:
     assert text.count("event transaction") == 1
     assert "import" not in text
     assert load_text(text).patterns == load_files([folder / "p.cep"]).patterns
+
+
+@pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "patterns").glob("*.cep")), ids=lambda p: p.stem)
+def test_a_bundle_is_checked_from_the_syntax_of_its_files(path: Path) -> None:
+    bundle = bundle_checked(path)
+    assert bundle.text == bundle_source(path)
+    assert bundle.checked == load_text(bundle.text).without_syntax()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '## Of the import.\nimport "events.cep"\n' + _PATTERN,
+        '## Of the import.\n# A comment.\n\nimport "events.cep"\n' + _PATTERN,
+        'import "events.cep" ' + _PATTERN,
+        'import "events.cep"\n' + _PATTERN + '## Of the test.\ntest "t" of p { events { } expect { } }\n' + _OTHER,
+        'import "ends.cep"\n' + _PATTERN,
+        'import "events.cep"\n' + _PATTERN + "pattern { }",
+        'import "events.cep"\n' + _PATTERN.replace("card_id", "card_idd"),
+    ],
+)
+def test_a_bundle_that_may_read_otherwise_than_its_files_says_nothing_else(tmp_path: Path, text: str) -> None:
+    """A doc comment may come to stand before another declaration, and a warning has a place in the text alone."""
+    (tmp_path / "events.cep").write_text(EVENTS, encoding="utf-8")
+    (tmp_path / "ends.cep").write_text(EVENTS + "## Of what follows.\n", encoding="utf-8")
+    (tmp_path / "p.cep").write_text(text, encoding="utf-8")
+    try:
+        bundle = bundle_checked(tmp_path / "p.cep")
+    except UsageError:
+        with pytest.raises(UsageError):
+            bundle_source(tmp_path / "p.cep")
+        return
+    assert bundle.checked in (None, load_text(bundle.text).without_syntax())
 
 
 def test_a_bundle_of_a_circle_or_of_nothing_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from cep.base.errors import UsageError
-from cep.lang.load import bundle_source, load_text
+from cep.lang.load import bundle_checked, bundle_source, load_text
 from cep.lang.parse import lexer
 from cep.lists.store import ListStore
 from cep.model.rule import RetireRecord
@@ -108,14 +108,14 @@ def test_a_pattern_file_is_read_once_however_many_rules_name_it(folder: Path, mo
     assert problems == []
     read_lists(folder, ListStore())
     assert len(deploy(records).rulebook.deployed()) == 6
-    assert lexed.call_count == 3, "to bundle it, to check it, and to spell its meaning"
+    assert lexed.call_count == 2, "to bundle and check it, and to spell its meaning"
 
 
 def test_a_broken_pattern_file_is_read_once_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "patterns.cep").write_text(SOURCE + "pattern {")
     (folder / "second.toml").write_text(RULE.replace('"good"', '"second"'))
-    bundled = Mock(side_effect=bundle_source)
-    monkeypatch.setattr(files, "bundle_source", bundled)
+    bundled = Mock(side_effect=bundle_checked)
+    monkeypatch.setattr(files, "bundle_checked", bundled)
     records, problems = read_rules(folder)
     assert records == []
     assert [problem.split(": ")[1] for problem in problems] == ["$.file", "$.file"]

@@ -58,6 +58,8 @@ class Lexed:
     comments: tuple[Comment, ...]
 
 
+_NAME, _SYMBOL = TokenKind.NAME, TokenKind.SYMBOL  # a look-up in an enum costs as much as a token
+
 UNITS_MS = {
     "ms": 1,
     **dict.fromkeys(("s", "sec", "second", "seconds"), 1_000),
@@ -99,30 +101,32 @@ class _Lexer:
 
     def run(self) -> Lexed:
         position = 0
-        match = _SCANNER.match
-        while position < len(self.text):
-            token = match(self.text, position)
-            if token is None:
-                position = self._unknown(position)
-                continue
+        for match in _SCANNER.finditer(self.text):
+            if match.start() > position:
+                self._unknown(position, match.start())
+            position = match.end()
             # Most of a file by far is spaces.
-            if token.lastgroup != "space":
-                self._take(token)
-            position = token.end()
+            if match.lastgroup != "space":
+                self._take(match)
         end = len(self.text)
+        if end > position:
+            self._unknown(position, end)
         self._push(TokenKind.END, "", Span(self.file, end, end), "")
         return Lexed(tuple(self.tokens), tuple(self.comments))
 
     def _take(self, match: re.Match[str]) -> None:
         kind, text = match.lastgroup, match.group()
-        span = Span(self.file, match.start(), match.end())
         if kind == "newline":
             self.line += 1
             self.first_on_line = True
+            return
+        span = Span(self.file, *match.span())
+        if kind == "name":
+            self._push(_NAME, text, span, text)
+        elif kind == "symbol":
+            self._push(_SYMBOL, text, span, text)
         elif kind == "comment":
             self._comment(text, span)
-        elif kind == "name":
-            self._push(TokenKind.NAME, text, span, text)
         elif kind in ("number", "suffix"):
             self._number(match, span)
         elif kind == "string":
@@ -134,13 +138,13 @@ class _Lexer:
         elif kind == "open":
             self.collector.add("CEP102", "this text has no closing quote on its line", span)
             self._push(TokenKind.STRING, text, span, text[1:])
-        elif kind == "symbol":
-            self._push(TokenKind.SYMBOL, text, span, text)
 
     def _push(self, kind: TokenKind, text: str, span: Span, value: float | str | Decimal) -> None:
-        doc = "\n".join(self.doc)
+        doc = ""
+        if self.doc:
+            doc = "\n".join(self.doc)
+            self.doc.clear()
         self.tokens.append(Token(kind, text, span, value, self.line, self.first_on_line, doc))
-        self.doc.clear()
         self.first_on_line = False
 
     def _comment(self, text: str, span: Span) -> None:
@@ -194,13 +198,9 @@ class _Lexer:
             return 1
         return duration_ms(number, unit, span, self.collector)
 
-    def _unknown(self, position: int) -> int:
-        end = position + 1
-        while end < len(self.text) and _SCANNER.match(self.text, end) is None:
-            end += 1
-        shown = self.text[position:end][:20]
-        self.collector.add("CEP101", f"`{shown}` is not a character of the language", Span(self.file, position, end))
-        return end
+    def _unknown(self, start: int, end: int) -> None:
+        shown = self.text[start:end][:20]
+        self.collector.add("CEP101", f"`{shown}` is not a character of the language", Span(self.file, start, end))
 
 
 def duration_ms(number: Decimal, unit: str, span: Span, collector: Collector) -> int:
