@@ -54,10 +54,25 @@ def axes_of(pattern: PatternIR, present: Mapping[str, ParamValue], tries: Mappin
     axes = []
     for name in names:
         values = _given(declared[name], tries[name]) if name in tries else _around(declared[name], present[name])
-        if senses[name]:
-            values.sort(key=_number, reverse=senses[name] < 0)
-        axes.append(Axis(name, tuple(values), senses[name] != 0))
+        axes.append(_axis(name, values, senses[name]))
     return tuple(axes)
+
+
+def numeric_axes(pattern: PatternIR, present: Mapping[str, ParamValue]) -> tuple[Axis, ...]:
+    """Return every parameter that is a number above 0, with its present value and values around it."""
+    axes = []
+    for param in pattern.params:
+        value = present.get(param.name)
+        if param.type.is_number and isinstance(value, int | float) and value > 0:
+            values = {value, *(each for each in _around(param, value) if number_of(each) > 0)}
+            axes.append(_axis(param.name, sorted(values, key=number_of), _sense(pattern, param.name)))
+    return tuple(axes)
+
+
+def _axis(name: str, values: list[ParamValue], sense: int) -> Axis:
+    if sense:
+        values.sort(key=number_of, reverse=sense < 0)
+    return Axis(name, tuple(values), sense != 0)
 
 
 def loosest(axes: Iterable[Axis]) -> dict[str, ParamValue]:
@@ -141,7 +156,8 @@ def _grows(expr: Expr, name: str) -> int:
 # --------------------------------------------------------------------------------------------------------- values
 
 
-def _number(value: ParamValue) -> float:
+def number_of(value: ParamValue) -> float:
+    """Return a value to be compared by size; 0 if it is no number."""
     return float(value) if isinstance(value, int | float) else 0.0
 
 

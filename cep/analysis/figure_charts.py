@@ -12,6 +12,7 @@ from typing import Any
 from cep.analysis.backtest import Backtest, Figures, Ratio
 from cep.analysis.cases import Funnel
 from cep.analysis.charts import Chart, Rows, axis, colors, day_axis
+from cep.analysis.curves import Curve, Point
 
 _VERDICTS = ("right", "wrong", "immature")
 _DAYS_MAX = 120  # bars that a chart has room for; of a longer history each is a week
@@ -118,6 +119,48 @@ def budget_curve(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
         },
     }  # fmt: skip
     return [Chart("Precision and recall by budget", text, points, drawing)]
+
+
+def threshold_curves(given: Sequence[Curve]) -> list[Chart]:
+    """Draw precision and recall of a rule against the values of each parameter, and which value is the present one."""
+    charts = []
+    names = ("precision", "recall of frauds")
+    for curve in given:
+        rows = [
+            {"at": point.value, "figure": name, "value": share.value}
+            for point in curve.points
+            for name, share in zip(names, (point.precision, point.fraud_recall), strict=True)
+            if share.value is not None
+        ]
+        named = _ends_and_present(curve)
+        text = f"Precision and recall of {curve.rule} by {curve.param}, which is {curve.present:.12g}. " + "; ".join(
+            f"{point.value:.12g}: {_share(point.precision)} and {_share(point.fraud_recall)}" for point in named
+        ) + "."  # fmt: skip
+        lines = {
+            "mark": {"type": "line", "point": True},
+            "encoding": {
+                "x": axis(
+                    "at",
+                    f"{curve.param} (logarithmic)",
+                    scale={"type": "log", "nice": False},
+                    axis={"labelOverlap": True},
+                ),
+                "y": axis("value", "share", scale={"domain": [0, 1]}),
+                "color": colors("figure", names),
+            },
+        }
+        now = {
+            "mark": {"type": "rule", "strokeDash": [4, 3]},
+            "encoding": {"x": {"datum": curve.present, "type": "quantitative"}},
+        }
+        if rows:
+            charts.append(Chart(f"{curve.rule} by {curve.param}", text, rows, {"layer": [lines, now]}))
+    return charts
+
+
+def _ends_and_present(curve: Curve) -> list[Point]:
+    last = len(curve.points) - 1
+    return [point for at, point in enumerate(curve.points) if at in (0, last) or point.value == curve.present]
 
 
 def overlap(figures: Backtest) -> list[Chart]:

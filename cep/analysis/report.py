@@ -3,6 +3,7 @@
     measured ─┬─ figures, overlap ────────┐
               ├─ budget.py: budget, weeks ├─▶ sections with tables and charts ─▶ page.py
               ├─ cases.py: the funnel     │
+    a rule ───┼─ curves.py: thresholds    │
               └─ timelines.py: examples ──┘
 
 Nothing in it says when it was made, or how long that took.
@@ -22,6 +23,7 @@ from cep.analysis import figure_charts as draw
 from cep.analysis.backtest import Figures
 from cep.analysis.budget import by_budget, by_week
 from cep.analysis.cases import Funnel, walk_frauds
+from cep.analysis.curves import Curve
 from cep.analysis.measure import Measured
 from cep.analysis.page import Cell, charts, details, escape, page, paragraph, table
 from cep.analysis.show import percent, time_text, with_interval
@@ -48,6 +50,7 @@ class Parts:
 
     measured: Measured
     against: Measured | None
+    curves: Sequence[Curve]
     budget: Sequence[Mapping[str, Any]]
     weeks: Sequence[Mapping[str, Any]]
     funnels: Sequence[Funnel]
@@ -57,14 +60,19 @@ class Parts:
 
 
 def report(
-    measured: Measured, pieces_of: Callable[[Schema], Pieces], against: Measured | None = None, review_cost: float = 0.0
-) -> Report:
-    """Make the report. `pieces_of` reads the events again. Raises: UsageError without the extra `charts`."""
+    measured: Measured, pieces_of: Callable[[Schema], Pieces], against: Measured | None = None,
+    review_cost: float = 0.0, curves: Sequence[Curve] = (),
+) -> Report:  # fmt: skip
+    """Make the report. `pieces_of` reads the events again; `curves` are of a rule that is to be set anew.
+
+    Raises: UsageError without the extra `charts`.
+    """
     judged, marks = measured.judged, measured.marks
     funnels, endings = walk_frauds(measured, pieces_of)
     parts = Parts(
         measured,
         against,
+        curves,
         by_budget(judged, marks, measured.figures.about["days"], review_cost),
         by_week(judged, marks, measured.history.events, measured.amount),
         funnels,
@@ -82,6 +90,7 @@ def _numbers(parts: Parts) -> bytes:
         "against": None if parts.against is None else parts.against.figures.to_json(),
         "budget": [{**row, "precision": asdict(row["precision"]), "fraud_recall": asdict(row["fraud_recall"])}
                    for row in parts.budget],
+        "thresholds": [asdict(curve) for curve in parts.curves],
         "weeks": parts.weeks,
         "funnel": [asdict(funnel) for funnel in parts.funnels],
     }  # fmt: skip
@@ -104,6 +113,9 @@ def _page(parts: Parts) -> str:
     ]
     if parts.against is not None:
         sections.insert(3, ("against", "Beside the other rules", _against(parts.measured, parts.against)))
+    if parts.curves:
+        at = next(number for number, section in enumerate(sections) if section[0] == "overlap")
+        sections.insert(at, ("thresholds", "Thresholds", _thresholds(parts.curves)))
     title = f"{len(figures.rules)} rules over {figures.about['events']:,} events"
     return page(title, sections)
 
@@ -198,6 +210,26 @@ def _budget(parts: Parts) -> str:
     cost = f"money less {parts.review_cost:,.2f} a review" if parts.review_cost else "money less reviews (at no cost)"
     heads = ("alerts a day, at most", "alerts", "precision", "recall of frauds", "money found", cost)
     return paragraph(text) + charts(draw.budget_curve(parts.budget)) + table(heads, rows)
+
+
+def _thresholds(curves: Sequence[Curve]) -> str:
+    text = (
+        "What a rule would have found with another value of one parameter, the others as they are. Each value was "
+        "replayed over the whole history. A dashed line is the present value."
+    )
+    heads = ("value", "alerts", "a day", "precision", "recall of frauds", "money found")
+    tables = []
+    for curve in curves:
+        rows = [
+            (f"{point.value:,.12g}" + (" (present)" if point.value == curve.present else ""), f"{point.alerts:,}",
+             f"{point.alerts_per_day:,.1f}", with_interval(point.precision), with_interval(point.fraud_recall),
+             f"{point.money_found:,.2f}")
+            for point in curve.points
+        ]  # fmt: skip
+        aside = ", ".join(f"{value:,.12g}" for value in curve.left_out)
+        note = paragraph(f"Values with which the rule cannot be in force: {aside}.", is_note=True) if aside else ""
+        tables.append(details(f"{curve.rule}: {curve.param}", note + table(heads, rows)))
+    return paragraph(text) + charts(draw.threshold_curves(curves)) + "".join(tables)
 
 
 def _overlap(parts: Parts) -> str:

@@ -50,3 +50,9 @@ def parts_of_time(events: Events, marks: Marks, gap_ms: int) -> tuple[Part, ...]
         Part(name, low, max(low, high), (marks.first_ms >= low) & (marks.first_ms < high))
         for name, (low, high) in zip(NAMES, spans, strict=True)
     )
+
+
+def whole_time(events: Events, marks: Marks) -> Part:
+    """Return all of the time as one part, with all frauds."""
+    first = int(events.time_ms.min(initial=marks.as_of_ms))
+    return Part("all", first, marks.as_of_ms + 1, np.ones(marks.frauds_count, np.bool_))

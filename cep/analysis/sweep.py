@@ -29,7 +29,7 @@ from cep.base.limits import TUNE_ALERTS_MAX, TUNE_RULES_AT_ONCE
 from cep.base.schema import Schema
 from cep.lists.store import ListStore
 from cep.model.rule import ControlRecord, ParamValue, UpsertRecord
-from cep.rulebook.deploy import deploy
+from cep.rulebook.deploy import Deployment, deploy
 from cep.sources.pieces import Pieces
 
 Setting = Mapping[str, ParamValue]
@@ -60,8 +60,8 @@ class Bench:
     cores: int
     console: Console
 
-    def judged(self, settings: Sequence[Setting]) -> tuple[History, Judged]:
-        """Replay the rule with each of these settings, all at once. The number of a setting is that of its rule."""
+    def deployment(self, settings: Sequence[Setting]) -> Deployment:
+        """Deploy the rule with each of these settings, side by side. The number of a setting is in its rule's id."""
         records = [
             self.record.model_copy(
                 update={"id": f"s{number:06}", "params": {**self.record.params, **setting}, "version": 1,
@@ -69,7 +69,11 @@ class Bench:
             )
             for number, setting in enumerate(settings)
         ]  # fmt: skip
-        deployment = deploy([*self.lists[0], *records], self.lists[1])
+        return deploy([*self.lists[0], *records], self.lists[1])
+
+    def judged(self, settings: Sequence[Setting]) -> tuple[History, Judged]:
+        """Replay the rule with each of these settings, all at once. The number of a setting is that of its rule."""
+        deployment = self.deployment(settings)
         if deployment.set_aside:
             aside = deployment.set_aside[0]
             raise UsageError(f"{self.record.id} with {dict(settings[int(aside.rule_id[1:])])}: {aside.reason}")
@@ -77,11 +81,11 @@ class Bench:
         return history, judge(history, self.marks)
 
 
-def replayed_scores(bench: Bench, settings: Sequence[Setting]) -> tuple[Scores, ...]:
+def replayed_scores(bench: Bench, settings: Sequence[Setting], at_once: int = TUNE_RULES_AT_ONCE) -> tuple[Scores, ...]:
     """Return the scores of each part, of settings that are replayed one beside the other."""
     blocks = []
-    for at in range(0, len(settings), TUNE_RULES_AT_ONCE):
-        some = settings[at : at + TUNE_RULES_AT_ONCE]
+    for at in range(0, len(settings), at_once):
+        some = settings[at : at + at_once]
         _, judged = bench.judged(some)
         blocks.append([_counted(judged, bench.marks, part, len(some)) for part in bench.parts])
     return tuple(_joined([block[at] for block in blocks]) for at in range(len(bench.parts)))

@@ -173,7 +173,8 @@ TUNE_RULES_AT_ONCE = 64
 # Alerts of the loosest setting of a tuned rule: settings are replayed fewer at once, so that no more alerts than these
 # are in memory. More than that nobody would call a rule.
 TUNE_ALERTS_MAX = 1_000_000
-# Settings that `cep tune` compares by replaying each, where they do not follow from a replay for each value.
+# Settings that `cep tune` compares by replaying each, where they do not follow from a replay for each value, and values
+# that `cep report --thresholds` draws.
 TUNE_REPLAYED_MAX = 256
 # Settings that `cep tune` compares at all: some arrays of this length for each part of the time.
 TUNE_SETTINGS_MAX = 1_000_000

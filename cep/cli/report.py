@@ -10,12 +10,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cep.analysis.measure import measure_files
+from cep.analysis.axes import numeric_axes
+from cep.analysis.curves import Curve, curves
+from cep.analysis.measure import Terms, measure_files
 from cep.analysis.report import Report, report
+from cep.analysis.split import whole_time
 from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
 from cep.cli.given_events import given_events
 from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_bytes
+from cep.cli.one_rule import OneRule, one_rule
 from cep.runners.output import check_writable
 from cep.sources.pieces import read_pieces
 
@@ -29,6 +33,7 @@ Charts need the extra `charts`: pip install 'cep[charts]'.
 examples:
   cep report --rules rules --events history.parquet --labels is_fraud --out report.html
   cep report --rules rules --against before/rules --events history/ --labels chargebacks.csv --out report.html
+  cep report --rules rules --thresholds card_testing --events history/ --labels is_fraud --out report.html
 """
 
 
@@ -39,6 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_label_arguments(parser)
     parser.add_argument(
         "--review-cost", type=float, default=0.0, metavar="MONEY", help="what it costs to look at an alert (default 0)"
+    )
+    parser.add_argument(
+        "--thresholds",
+        metavar="RULE",
+        help="draw what this rule would have found with other values of each numeric parameter, from a quarter of what "
+        "it is to four times that: some dozens of replays",
     )
     parser.add_argument(
         "--out",
@@ -59,6 +70,7 @@ def run(options: argparse.Namespace) -> int:
     terms = terms_of(options)
     folders = [options.rules] if options.against is None else [options.rules, options.against]
     deployments = [deployed_folder(folder, errors) for folder in folders]
+    drawn = None if options.thresholds is None else one_rule(options.rules, options.thresholds)
     records = [given_events(options, each.schema) for each in deployments]
     measured = [
         measure_files(each, given, options.labels, terms, errors)
@@ -69,11 +81,21 @@ def run(options: argparse.Namespace) -> int:
         lambda schema: read_pieces(records[0].paths, schema, records[0].mapping),
         measured[1] if len(measured) > 1 else None,
         options.review_cost,
+        () if drawn is None else _curves(drawn, options, terms, errors),
     )
     console = Console(highlight=False, soft_wrap=True)
     for path in write_report(made, options.out):
         console.print(f"wrote {path}", markup=False)
     return 0
+
+
+def _curves(rule: OneRule, options: argparse.Namespace, terms: Terms, errors: Console) -> tuple[Curve, ...]:
+    """Replay the values of a rule's parameters, each over the whole history."""
+    given = given_events(options, rule.deployment.schema)
+    measured = rule.measure(given, options.labels, terms, errors)
+    whole = whole_time(measured.history.events, measured.marks)
+    bench = rule.bench(given, measured, [whole], terms, errors)
+    return curves(bench, numeric_axes(rule.pattern, rule.record.params), measured.figures.about["days"])
 
 
 def write_report(made: Report, path: Path) -> tuple[Path, Path]:

@@ -9,7 +9,6 @@ import argparse
 import difflib
 import re
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 import orjson
@@ -17,24 +16,16 @@ from rich.console import Console
 from rich.table import Table
 
 from cep.analysis.axes import axes_of
-from cep.analysis.labels import read_labels
-from cep.analysis.measure import measure
 from cep.analysis.split import parts_of_time
-from cep.analysis.sweep import Bench
 from cep.analysis.tune import Aim, Row, Tuned, tune
 from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
 from cep.cli.given_events import given_events
 from cep.cli.labelled import add_label_arguments, terms_of, write_bytes, write_json
+from cep.cli.one_rule import one_rule
 from cep.lang.ir import PatternIR
-from cep.lang.load import load_text
 from cep.lang.show import show_duration
-from cep.lists.store import ListStore
-from cep.model.rule import ListRecord, UpsertRecord
 from cep.model.setting_types import duration_ms
-from cep.rulebook.deploy import Deployment, deploy
-from cep.rulebook.files import read_lists, read_rules
-from cep.sources.pieces import read_pieces
 
 HELP = """\
 Find the parameters of a rule that meet an aim best on labelled events. The first three fifths of the time choose, the
@@ -93,66 +84,18 @@ def run(options: argparse.Namespace) -> int:
     use_secrets_file(options.secrets)
     aim, terms, tries = _aim(options), terms_of(options), _tries(options.tries)
     errors = Console(stderr=True, highlight=False)
-    record, lists = _rule(options.rules, options.rule)
-    deployment = deploy([*lists[0], record], lists[1])
-    pattern, bound = _patterns(record, deployment)
-    record = record.model_copy(update={"params": {**_defaults(pattern), **record.params}})
-    axes = axes_of(pattern, record.params, tries)
-    gap_ms = _gap_ms(options.gap, bound)
-    given = given_events(options, deployment.schema)
-    pieces_of = partial(read_pieces, given.paths, mapping=given.mapping)
-    labels = read_labels(options.labels, given, deployment.schema)
-    measured = measure(deployment, pieces_of, labels, terms, errors)
+    rule = one_rule(options.rules, options.rule)
+    axes = axes_of(rule.pattern, rule.record.params, tries)
+    gap_ms = _gap_ms(options.gap, rule.bound)
+    given = given_events(options, rule.deployment.schema)
+    measured = rule.measure(given, options.labels, terms, errors)
     parts = parts_of_time(measured.history.events, measured.marks, gap_ms)
-    bench = Bench(record, lists, pieces_of, measured.marks, parts, terms.cores, errors)
-    tuned = tune(bench, pattern, bound, axes, aim)
+    tuned = tune(rule.bench(given, measured, parts, terms, errors), rule.pattern, rule.bound, axes, aim)
     console = Console(highlight=False, soft_wrap=True)
     _print(tuned, gap_ms, console)
     if options.json is not None:
         write_json(asdict(tuned), options.json)
     return _propose(options, tuned, console)
-
-
-def _rule(folder: Path, rule_id: str) -> tuple[UpsertRecord, tuple[list[ListRecord], ListStore]]:
-    if not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder of rules")
-    records, problems = read_rules(folder)
-    store = ListStore()
-    given, _ = read_lists(folder, store)
-    record = next((each for each in records if each.id == rule_id), None)
-    if record is None:
-        reasons = [problem for problem in problems if rule_id in problem]
-        raise UsageError(reasons[0] if reasons else f"{folder} has no rule {rule_id}")
-    return record, (given, store)
-
-
-def _patterns(record: UpsertRecord, deployment: Deployment) -> tuple[PatternIR, PatternIR]:
-    """Return the pattern with open parameters, and with those of the rule. Raises: UsageError."""
-    if deployment.set_aside:
-        raise UsageError(f"{record.id} cannot be in force: {deployment.set_aside[0].reason}")
-    pattern = load_text(record.source, record.id).patterns[record.pattern]
-    schema = deployment.schema
-    derived = [e.name for e in schema.event_types if e.derived and e.name in pattern.event_types]
-    if derived or pattern.produces is not None:
-        raise UsageError(f"{record.id} is part of a chain of patterns ({', '.join(derived) or pattern.produces}); tune "
-                         "rules that read events of a source and give alerts")  # fmt: skip
-    (rule,) = deployment.rulebook.deployed()
-    return pattern, rule.pattern
-
-
-def _defaults(pattern: PatternIR) -> dict[str, object]:
-    """Return the defaults of the pattern's parameters, as a rule file writes them."""
-    values: dict[str, object] = {}
-    for param in pattern.params:
-        if param.default is None:
-            continue
-        if param.type.kind.value == "decimal":
-            values[param.name] = param.default / 10**param.type.scale
-        elif param.type.kind.value == "duration":
-            values[param.name] = show_duration(int(param.default))
-        else:
-            values[param.name] = param.default
-    return values
 
 
 def _aim(options: argparse.Namespace) -> Aim:

@@ -28,6 +28,28 @@ def test_a_page_and_its_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "<h2>4. Beside the other rules</h2>" in out.read_text()
 
 
+def test_thresholds_of_a_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The point of the present value has the figures of the rule, although the report has other rules, too."""
+    folder = write_folder(tmp_path, "large", "small_large")
+    out = tmp_path / "report.html"
+    assert report(folder, out, "--thresholds", "large") == 0
+    numbers = orjson.loads(out.with_suffix(".json").read_bytes())
+    (curve,) = numbers["thresholds"]
+    assert (curve["rule"], curve["param"], curve["present"], curve["left_out"]) == ("large", "large", 450.0, [])
+    assert [point["value"] for point in (curve["points"][0], curve["points"][-1])] == [112.5, 1800.0]
+    of_rule = next(each for each in numbers["rules"] if each["rule"] == "large")
+    now = next(point for point in curve["points"] if point["value"] == 450.0)
+    assert now.pop("value") == 450.0
+    assert now.pop("money_found") == pytest.approx(of_rule["money_found"])
+    assert now == {name: of_rule[name] for name in now}
+    shown = out.read_text()
+    assert "<h2>5. Thresholds</h2>" in shown
+    assert "450 (present)" in shown
+    capsys.readouterr()
+    assert report(folder, out, "--thresholds", "nobody") == 2
+    assert "has no rule nobody" in capsys.readouterr().err
+
+
 def test_what_is_refused_before_the_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
