@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 
 from cep.base.collection import paused
@@ -26,6 +27,7 @@ from cep.lang.parse.file import parse
 from cep.lang.passes import check_files
 from cep.lang.syntax import Declaration, FileSyntax, ImportSyntax, PatternTestSyntax
 
+_IMPORTS_KEPT = 16  # files of a folder share a few; one of 100 kB is some MB as syntax
 TEXT = "<text>"  # the name of a text that is no file
 
 # From the importing file's name and the path it wrote to the imported file's name and text, or a reason why not.
@@ -201,6 +203,14 @@ def file_name(path: Path) -> str:
     return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(absolute)
 
 
+@lru_cache(_IMPORTS_KEPT)
+def _sound(text: str, name: str) -> FileSyntax | None:
+    """Parse a file that many may import. Return None if there is something to report."""
+    collector = Collector()
+    file = parse(text, name, collector)
+    return None if collector.diagnostics else file
+
+
 def _no_imports(_importing: str, _written: str) -> tuple[str, str] | str:
     return "a text that is not a file cannot import"
 
@@ -225,7 +235,8 @@ class _Loader:
         """Parse a file and what it imports, unless it was read before."""
         if name in self.sources or not self.takes(name, text, imported):
             return
-        file = parse(text, name, self.collector)
+        file = None if imported is None else _sound(text, name)
+        file = file or parse(text, name, self.collector)
         self.open.append((name, imported))
         self.imports[name] = []
         self.tests[name] = [d for d in file.declarations if isinstance(d, PatternTestSyntax)]

@@ -265,15 +265,16 @@ class VectorCode(Lowering):
 
     def emit(self, op: int, a: int = 0, b: int = 0, c: int = 0) -> int:
         key = (op, a, b, c)
-        if key not in self._known:
-            self._known[key] = len(self._instructions)
-            self._instructions.append((op, len(self._instructions), a, b, c))
-        return self._known[key]
+        number = self._known.setdefault(key, len(self._instructions))
+        if number == len(self._instructions):
+            self._instructions.append((op, number, a, b, c))
+        return number
 
     def lower(self, expr: Expr) -> int:
-        if expr not in self._of_expr:
-            self._of_expr[expr] = self._lower_node(expr)
-        return self._of_expr[expr]
+        register = self._of_expr.get(expr)  # a look-up hashes the whole expression
+        if register is None:
+            register = self._of_expr[expr] = self._lower_node(expr)
+        return register
 
     def predicate(self, conjuncts: list[Expr], event_type_code: int | None) -> None:
         """Add the predicate "is of this event type, and all conjuncts are true" to the results."""
@@ -438,14 +439,17 @@ class ScalarCode(Lowering):
         return target
 
     def lower(self, expr: Expr) -> int:
-        if expr not in self._at.registers_of:
+        registers = self._at.registers_of
+        register = registers.get(expr)  # a look-up hashes the whole expression
+        if register is None:
             if isinstance(expr, VarField):
-                self._at.registers_of[expr] = self._var_field(expr)
+                register = self._var_field(expr)
             elif isinstance(expr, Aggregate):
-                self._at.registers_of[expr] = self._aggregate(expr)
+                register = self._aggregate(expr)
             else:
-                self._at.registers_of[expr] = self._lower_node(expr)
-        return self._at.registers_of[expr]
+                register = self._lower_node(expr)
+            registers[expr] = register
+        return register
 
     def _run_register(self, kind: str, variable: str, argument: Expr | None = None) -> int:
         assert self._register is not None, "compile sets it"

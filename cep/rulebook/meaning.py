@@ -16,13 +16,13 @@ from functools import lru_cache
 from itertools import pairwise
 from operator import attrgetter
 
-from cep.lang.diagnostics import Collector
-from cep.lang.parse.lexer import Token, TokenKind, lex
+from cep.lang.parse.lexer import TokenKind, Word, lex_words
 from cep.model.rule import ParamValue, UpsertRecord
 
 _NAMED = ("event", "list", "define", "pattern")
 _STARTS = (*_NAMED, "test", "import")
 _OPENING, _CLOSING = "([{", ")]}"
+_VALUED = (TokenKind.INT, TokenKind.DURATION, TokenKind.STRING)
 _DECIDING = ("pattern", "status", "severity", "priority", "score", "message")
 _OPTIONAL = ("exclusive", "suppress")  # left out when unset, so that a hash outlives what cep learns to do
 _TEXTS_KEPT = 4_096
@@ -72,51 +72,49 @@ def _declared(source: str) -> tuple[dict[str, _Declaration], dict[str, _Declarat
     """Return the patterns of a text and all else that has a name; of two with one name the last."""
     patterns: dict[str, _Declaration] = {}
     others: dict[str, _Declaration] = {}
-    for number, (kind, name, tokens) in enumerate(_declarations(source)):
-        names = tuple(token.text for token in tokens if token.kind is TokenKind.NAME)
-        spelled = tuple(_spelled(token) for token in tokens)
+    for number, (kind, name, words) in enumerate(_declarations(source)):
+        names = tuple(text for kind_of, text, _ in words if kind_of is TokenKind.NAME)
+        spelled = tuple(_spelled(word) for word in words)
         (patterns if kind == "pattern" else others)[name] = _Declaration(number, spelled, names)
     return patterns, others
 
 
-def _declarations(source: str) -> Iterator[tuple[str, str, list[Token]]]:
+def _declarations(source: str) -> Iterator[tuple[str, str, list[Word]]]:
     """Yield (kind, name, tokens) of each declaration that has a name, in the order of the text."""
-    tokens = lex(source, "", Collector()).tokens
+    words = lex_words(source)
     depth, starts = 0, []
-    for number, token in enumerate(tokens):
-        if token.kind is TokenKind.SYMBOL:
-            depth += (token.text in _OPENING) - (token.text in _CLOSING)
-        follows = tokens[number + 1].kind if number + 1 < len(tokens) else TokenKind.END
-        if depth == 0 and token.text in _STARTS and follows in (TokenKind.NAME, TokenKind.STRING):
+    for number, (kind, text, _) in enumerate(words):
+        if kind is TokenKind.SYMBOL:
+            depth += (text in _OPENING) - (text in _CLOSING)
+        elif depth == 0 and text in _STARTS and words[number + 1][0] in (TokenKind.NAME, TokenKind.STRING):
             starts.append(number)
-    for start, end in pairwise([*starts, len(tokens)]):
-        if tokens[start].text in _NAMED:
-            yield tokens[start].text, tokens[start + 1].text, _without_last_commas(_meant(tokens[start:end]))
+    for start, end in pairwise([*starts, len(words)]):
+        if words[start][1] in _NAMED:
+            yield words[start][1], words[start + 1][1], _without_last_commas(_meant(words[start:end]))
 
 
-def _meant(tokens: tuple[Token, ...]) -> tuple[Token, ...]:
+def _meant(words: list[Word]) -> list[Word]:
     """Leave out the entries of a list that may change: they have versions of their own."""
-    if tokens[0].text != "list" or tokens[2].text != ":":
-        return tokens
-    ends = (number for number, token in enumerate(tokens) if token.text in ("=", "from") and number > 3)
-    return tokens[: next(ends, len(tokens))]
+    if words[0][1] != "list" or words[2][1] != ":":
+        return words
+    ends = (number for number, (_, text, _) in enumerate(words) if text in ("=", "from") and number > 3)
+    return words[: next(ends, len(words))]
 
 
-def _without_last_commas(tokens: tuple[Token, ...]) -> list[Token]:
+def _without_last_commas(words: list[Word]) -> list[Word]:
     """Leave out the commas that a list over several lines may end with."""
-    following = [*(token.text for token in tokens[1:]), ""]
+    following = [*(text for _, text, _ in words[1:]), ""]
     return [
-        token
-        for token, after in zip(tokens, following, strict=True)
-        if token.kind is not TokenKind.END and not (token.text == "," and after and after in _CLOSING)
+        word
+        for word, after in zip(words, following, strict=True)
+        if word[0] is not TokenKind.END and not (word[1] == "," and after and after in _CLOSING)
     ]
 
 
-def _spelled(token: Token) -> str:
+def _spelled(word: Word) -> str:
     """Spell a number or a duration in one way, however it is written. A text differs from a name."""
-    if token.kind in (TokenKind.INT, TokenKind.DURATION, TokenKind.STRING):
-        return f"{token.kind} {token.value}"
-    return token.text
+    kind, text, value = word
+    return f"{kind} {value}" if kind in _VALUED else text
 
 
 def _one_number(value: ParamValue) -> ParamValue:

@@ -34,8 +34,9 @@ def check_untils(draft: Draft) -> None:
     """Check each `until`. It looks at every event of the stream, so it sees the fields of all its event types."""
     structure = draft.pattern.structure
     assert structure is not None, "the runner of the passes looks first"
-    fields = Schema(tuple(draft.stream)).columns()
-    for span, node in _untils(structure):
+    untils = list(_untils(structure))
+    fields = Schema(tuple(draft.stream)).columns() if untils else {}
+    for span, node in untils:
         variables = draft.variables_in_scope(draft.order.at_until[span])
         scope = draft.scope(fields, "the events of the pattern", variables)
         draft.untils[span] = draft.expressions.check_condition(node, scope, "the condition of `until`")

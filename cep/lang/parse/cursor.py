@@ -7,8 +7,6 @@ Tested by: tests/lang/test_parser.py
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NoReturn
 
 from cep.base.limits import NESTING_MAX
@@ -30,6 +28,10 @@ DECLARATIONS = {
     "pattern": ("(", "by", "{"),
     "test": (),
 }
+
+
+# A look-up in an enum costs as much as the rest of a question to the cursor.
+_END, _WORDS = TokenKind.END, (TokenKind.SYMBOL, TokenKind.NAME)
 
 
 class Panic(Exception):  # noqa: N818 - control flow inside the parser, not an error that anyone sees
@@ -60,14 +62,15 @@ class Cursor:
 
     def take(self) -> Token:
         """Return the current token and move on."""
-        token = self.token
-        if token.kind is not TokenKind.END:
+        token = self.tokens[self.index]
+        if token.kind is not _END:
             self.index += 1
         return token
 
     def at(self, *texts: str) -> bool:
         """Return True if the current token is one of these symbols or words."""
-        return self.token.text in texts and self.token.kind in (TokenKind.SYMBOL, TokenKind.NAME)
+        token = self.tokens[self.index]
+        return token.text in texts and token.kind in _WORDS
 
     def at_words(self, first: str, second: str) -> bool:
         """Return True if the next two tokens are these words."""
@@ -151,13 +154,16 @@ class Cursor:
         self.collector.add(code, message, self.token.span, help_line)
         raise Panic
 
-    @contextmanager
-    def nested(self) -> Iterator[None]:
-        """Go one level deeper. Give up past the limit, because the parser recurses."""
+    def nested(self) -> Cursor:
+        """Go one level deeper, until the `with` ends. Give up past the limit, because the parser recurses."""
         if self.depth >= NESTING_MAX:
             self.fail(f"nested more than {NESTING_MAX} levels deep", "split it with `define`", code="CEP108")
         self.depth += 1
-        try:
-            yield
-        finally:
-            self.depth -= 1
+        return self
+
+    def __enter__(self) -> None:
+        """Begin the `with` of `nested`."""
+
+    def __exit__(self, *_: object) -> None:
+        """Come back from one level."""
+        self.depth -= 1

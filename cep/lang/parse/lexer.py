@@ -42,6 +42,10 @@ class Token:
     doc: str = ""
 
 
+# The kind and the text of a token, and the value of a number or a text.
+Word = tuple[TokenKind, str, int | float | str | Decimal]
+
+
 @dataclass(frozen=True, slots=True)
 class Comment:
     """A comment, kept so that a formatter can put it back."""
@@ -107,14 +111,14 @@ class _Lexer:
             position = match.end()
             # Most of a file by far is spaces.
             if match.lastgroup != "space":
-                self._take(match)
+                self.take(match)
         end = len(self.text)
         if end > position:
             self._unknown(position, end)
         self._push(TokenKind.END, "", Span(self.file, end, end), "")
         return Lexed(tuple(self.tokens), tuple(self.comments))
 
-    def _take(self, match: re.Match[str]) -> None:
+    def take(self, match: re.Match[str]) -> None:
         kind, text = match.lastgroup, match.group()
         if kind == "newline":
             self.line += 1
@@ -201,6 +205,23 @@ class _Lexer:
     def _unknown(self, start: int, end: int) -> None:
         shown = self.text[start:end][:20]
         self.collector.add("CEP101", f"`{shown}` is not a character of the language", Span(self.file, start, end))
+
+
+def lex_words(text: str) -> list[Word]:
+    """Split a text into the same tokens as `lex`, without their places: half the time. Reports nothing."""
+    lexer = _Lexer(text, "", Collector())
+    words: list[Word] = []
+    for match in _SCANNER.finditer(text):
+        kind = match.lastgroup
+        if kind == "name":
+            words.append((_NAME, match.group(), ""))
+        elif kind == "symbol":
+            words.append((_SYMBOL, match.group(), ""))
+        elif kind not in ("space", "newline", "comment"):
+            lexer.take(match)
+            words += [(token.kind, token.text, token.value) for token in lexer.tokens]
+            lexer.tokens.clear()
+    return [*words, (TokenKind.END, "", "")]
 
 
 def duration_ms(number: Decimal, unit: str, span: Span, collector: Collector) -> int:
