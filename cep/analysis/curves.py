@@ -1,4 +1,5 @@
-"""A rule and values of its numeric parameters → what it would have found at each, the others as they are.
+"""A rule and values of its numeric parameters → what it would have found at each, and at pairs of two, the others as
+they are.
 
 Each value is replayed over the whole history, many side by side. So it is exact for every pattern, and the point of the
 present value has the figures that the report has of the rule.
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations, product
 
 import numpy as np
 
@@ -17,6 +19,11 @@ from cep.analysis.backtest import Ratio, ratio
 from cep.analysis.sweep import Bench, Scores, Setting, replayed_scores
 from cep.base.errors import UsageError
 from cep.base.limits import TUNE_ALERTS_MAX, TUNE_REPLAYED_MAX, TUNE_RULES_AT_ONCE
+from cep.model.rule import ParamValue
+
+_PAIRED_MAX = 3  # parameters that are paired with each other
+PAIRED_ALERTS_TIMES = 100  # the present alerts: a value with more of them alone is not paired, its replays cost most
+_EVERY = 3  # of 21 values of a parameter 7 are paired, or 8 with the present one
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,81 @@ class Curve:
     left_out: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The figures of a rule with two values. On the front no other cell of the pair is better in one of precision and
+    recall, and as good in the other."""
+
+    values: tuple[float, float]
+    alerts: int
+    precision: Ratio
+    fraud_recall: Ratio
+    money_found: float
+    is_on_front: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The cells of two parameters. The present values are among them."""
+
+    rule: str
+    params: tuple[str, str]
+    present: tuple[float, float]
+    cells: tuple[Cell, ...]
+
+
+def pairs(bench: Bench, given: Sequence[Curve]) -> tuple[Pair, ...]:
+    """Replay some values of each two parameters together: of those that change the alerts most.
+
+    Raises: UsageError if there are too many alerts with two of the values.
+    """
+    spread = {curve.param: -int(np.ptp([point.alerts for point in curve.points])) for curve in given if curve.points}
+    chosen = sorted((curve for curve in given if spread.get(curve.param)), key=lambda curve: spread[curve.param])
+    return tuple(_pair(bench, one, other) for one, other in combinations(chosen[:_PAIRED_MAX], 2))
+
+
+def _pair(bench: Bench, one: Curve, other: Curve) -> Pair:
+    names = (one.param, other.param)
+    both = list(product(_some_values(one), _some_values(other)))
+    settings: list[Setting] = [{name: _as_given(bench, name, value) for name, value in zip(names, values, strict=True)}
+                               for values in both]  # fmt: skip
+    side = len(_some_values(other))
+    corners = [settings[at] for at in (0, side - 1, -side, -1)]
+    (scores,) = replayed_scores(bench, settings, _at_once(bench, corners))
+    points = [_point(0.0, scores, at, bench, 1) for at in range(len(both))]
+    front = _front([(point.precision.value, point.fraud_recall.value) for point in points])
+    return Pair(
+        bench.record.id,
+        names,
+        (one.present, other.present),
+        tuple(
+            Cell(values, point.alerts, point.precision, point.fraud_recall, point.money_found, is_on_front)
+            for values, point, is_on_front in zip(both, points, front, strict=True)
+        ),
+    )
+
+
+def _some_values(curve: Curve) -> list[float]:
+    """Return every third value, and the present one; none with far more alerts than that has."""
+    present = max((point.alerts for point in curve.points if point.value == curve.present), default=0)
+    values = [point.value for point in curve.points if point.alerts <= PAIRED_ALERTS_TIMES * max(1, present)]
+    return sorted({*values[::_EVERY], *(value for value in values if value == curve.present)})
+
+
+def _as_given(bench: Bench, name: str, value: float) -> ParamValue:
+    return int(value) if isinstance(bench.record.params[name], int) and value.is_integer() else value
+
+
+def _front(shares: Sequence[tuple[float | None, float | None]]) -> list[bool]:
+    """Say of each (precision, recall) whether none is better in one, and as good in the other."""
+    pairs_ = [(precision, recall) for precision, recall in shares if precision is not None and recall is not None]
+    return [
+        (mine[0] is not None and mine[1] is not None)
+        and not any(p >= mine[0] and r >= mine[1] and (p, r) != mine for p, r in pairs_)
+        for mine in shares
+    ]
+
+
 def curves(bench: Bench, axes: Sequence[Axis], days: int) -> tuple[Curve, ...]:
     """Replay every value of every parameter. `bench` has the whole time as its only part.
 
@@ -57,24 +139,21 @@ def curves(bench: Bench, axes: Sequence[Axis], days: int) -> tuple[Curve, ...]:
             f"{TUNE_REPLAYED_MAX}; compare some of them with: cep tune {rule} --try PARAM=VALUES"
         )
     aside = {int(each.rule_id[1:]) for each in bench.deployment(settings).set_aside}
-    replayed = [setting for number, setting in enumerate(settings) if number not in aside]
-    (scores,) = replayed_scores(bench, replayed, _at_once(bench, axes, replayed))
     made = []
     for axis in axes:
-        chosen = [(number_of(setting[axis.name]), at) for at, setting in enumerate(replayed) if axis.name in setting]
-        left_out = [number_of(settings[at][axis.name]) for at in sorted(aside) if axis.name in settings[at]]
-        points = tuple(_point(value, scores, at, bench, days) for value, at in sorted(chosen))
+        of_axis = [number for number, setting in enumerate(settings) if axis.name in setting]
+        replayed = [settings[number] for number in of_axis if number not in aside]
+        (scores,) = replayed_scores(bench, replayed, _at_once(bench, [*replayed[:1], *replayed[-1:]]))
+        points = [_point(number_of(setting[axis.name]), scores, at, bench, days) for at, setting in enumerate(replayed)]
+        points.sort(key=lambda point: point.value)
+        left_out = sorted(number_of(settings[number][axis.name]) for number in of_axis if number in aside)
         present = number_of(bench.record.params[axis.name])
-        made.append(Curve(rule, axis.name, present, points, tuple(sorted(left_out))))
+        made.append(Curve(rule, axis.name, present, tuple(points), tuple(left_out)))
     return tuple(made)
 
 
-def _at_once(bench: Bench, axes: Sequence[Axis], settings: Sequence[Setting]) -> int:
-    """Return how many settings may be replayed at once, by the alerts at both ends of each parameter."""
-    ends = []
-    for axis in axes:
-        of_axis = [setting for setting in settings if axis.name in setting]
-        ends += [of_axis[0], of_axis[-1]] if of_axis else []
+def _at_once(bench: Bench, ends: Sequence[Setting]) -> int:
+    """Return how many settings may be replayed at once, by the alerts of those at the ends."""
     most = int(np.max(replayed_scores(bench, ends)[0].alerts, initial=1))
     if most > TUNE_ALERTS_MAX:
         raise UsageError(

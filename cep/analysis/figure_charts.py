@@ -12,7 +12,7 @@ from typing import Any
 from cep.analysis.backtest import Backtest, Figures, Ratio
 from cep.analysis.cases import Funnel
 from cep.analysis.charts import Chart, Rows, axis, colors, day_axis
-from cep.analysis.curves import Curve, Point
+from cep.analysis.curves import Cell, Curve, Pair, Point
 
 _VERDICTS = ("right", "wrong", "immature")
 _DAYS_MAX = 120  # bars that a chart has room for; of a longer history each is a week
@@ -156,6 +156,40 @@ def threshold_curves(given: Sequence[Curve]) -> list[Chart]:
         if rows:
             charts.append(Chart(f"{curve.rule} by {curve.param}", text, rows, {"layer": [lines, now]}))
     return charts
+
+
+def threshold_pairs(given: Sequence[Pair]) -> list[Chart]:
+    """Draw for two parameters the F1 of each setting, which settings are on the front, and the present one."""
+    charts = []
+    for pair in given:
+        rows = [
+            {"x": cell.values[0], "y": cell.values[1], "f1": _f1(cell), "front": cell.is_on_front,
+             "present": cell.values == pair.present}
+            for cell in pair.cells
+        ]  # fmt: skip
+        front = sum(cell.is_on_front for cell in pair.cells)
+        best = max(pair.cells, key=_f1)
+        text = (
+            f"F1 of {pair.rule} by {pair.params[0]} and {pair.params[1]}: {len(rows)} settings, {front} on the front. "
+            f"The best is {_f1(best):.2f} at {best.values[0]:.12g} and {best.values[1]:.12g}."
+        )
+        y = axis("y", pair.params[1], "ordinal", sort="descending")
+        color = {"field": "f1", "type": "quantitative", "scale": {"scheme": "blues", "domain": [0, 1]}, "legend": None}
+        marks = [
+            {"mark": "rect", "encoding": {"color": color}},
+            {"transform": [{"filter": "datum.front"}],
+             "mark": {"type": "point", "color": "#D55E00", "size": 70, "strokeWidth": 2}},
+            {"transform": [{"filter": "datum.present"}],
+             "mark": {"type": "point", "shape": "cross", "color": "#000000", "filled": True, "size": 40}},
+        ]  # fmt: skip
+        drawing = {"encoding": {"x": axis("x", pair.params[0], "ordinal"), "y": y}, "layer": marks}
+        charts.append(Chart(f"{pair.rule}: {pair.params[0]} and {pair.params[1]}", text, rows, drawing))
+    return charts
+
+
+def _f1(cell: Cell) -> float:
+    precision, recall = cell.precision.value or 0.0, cell.fraud_recall.value or 0.0
+    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
 def _ends_and_present(curve: Curve) -> list[Point]:

@@ -23,7 +23,7 @@ from cep.analysis import figure_charts as draw
 from cep.analysis.backtest import Figures
 from cep.analysis.budget import by_budget, by_week
 from cep.analysis.cases import Funnel, walk_frauds
-from cep.analysis.curves import Curve
+from cep.analysis.curves import PAIRED_ALERTS_TIMES, Curve, Pair
 from cep.analysis.measure import Measured
 from cep.analysis.page import Cell, charts, details, escape, page, paragraph, table
 from cep.analysis.show import percent, time_text, with_interval
@@ -51,6 +51,7 @@ class Parts:
     measured: Measured
     against: Measured | None
     curves: Sequence[Curve]
+    pairs: Sequence[Pair]
     budget: Sequence[Mapping[str, Any]]
     weeks: Sequence[Mapping[str, Any]]
     funnels: Sequence[Funnel]
@@ -62,8 +63,9 @@ class Parts:
 def report(
     measured: Measured, pieces_of: Callable[[Schema], Pieces], against: Measured | None = None,
     review_cost: float = 0.0, curves: Sequence[Curve] = (),
+    pairs: Sequence[Pair] = (),
 ) -> Report:  # fmt: skip
-    """Make the report. `pieces_of` reads the events again; `curves` are of a rule that is to be set anew.
+    """Make the report. `pieces_of` reads the events again; `curves` and `pairs` are of a rule that is to be set anew.
 
     Raises: UsageError without the extra `charts`.
     """
@@ -73,6 +75,7 @@ def report(
         measured,
         against,
         curves,
+        pairs,
         by_budget(judged, marks, measured.figures.about["days"], review_cost),
         by_week(judged, marks, measured.history.events, measured.amount),
         funnels,
@@ -91,6 +94,7 @@ def _numbers(parts: Parts) -> bytes:
         "budget": [{**row, "precision": asdict(row["precision"]), "fraud_recall": asdict(row["fraud_recall"])}
                    for row in parts.budget],
         "thresholds": [asdict(curve) for curve in parts.curves],
+        "threshold_pairs": [asdict(pair) for pair in parts.pairs],
         "weeks": parts.weeks,
         "funnel": [asdict(funnel) for funnel in parts.funnels],
     }  # fmt: skip
@@ -115,7 +119,7 @@ def _page(parts: Parts) -> str:
         sections.insert(3, ("against", "Beside the other rules", _against(parts.measured, parts.against)))
     if parts.curves:
         at = next(number for number, section in enumerate(sections) if section[0] == "overlap")
-        sections.insert(at, ("thresholds", "Thresholds", _thresholds(parts.curves)))
+        sections.insert(at, ("thresholds", "Thresholds", _thresholds(parts.curves, parts.pairs)))
     title = f"{len(figures.rules)} rules over {figures.about['events']:,} events"
     return page(title, sections)
 
@@ -212,7 +216,7 @@ def _budget(parts: Parts) -> str:
     return paragraph(text) + charts(draw.budget_curve(parts.budget)) + table(heads, rows)
 
 
-def _thresholds(curves: Sequence[Curve]) -> str:
+def _thresholds(curves: Sequence[Curve], pairs: Sequence[Pair]) -> str:
     text = (
         "What a rule would have found with another value of one parameter, the others as they are. Each value was "
         "replayed over the whole history. A dashed line is the present value."
@@ -229,7 +233,29 @@ def _thresholds(curves: Sequence[Curve]) -> str:
         aside = ", ".join(f"{value:,.12g}" for value in curve.left_out)
         note = paragraph(f"Values with which the rule cannot be in force: {aside}.", is_note=True) if aside else ""
         tables.append(details(f"{curve.rule}: {curve.param}", note + table(heads, rows)))
-    return paragraph(text) + charts(draw.threshold_curves(curves)) + "".join(tables)
+    return (
+        paragraph(text) + charts(draw.threshold_curves(curves)) + "".join(tables)
+        + ("<h3>Two parameters together</h3>" + _pairs(pairs) if pairs else "")
+    )  # fmt: skip
+
+
+def _pairs(pairs: Sequence[Pair]) -> str:
+    text = (
+        "The darker, the better precision and recall together (F1). A ring is on the front: no other setting is better "
+        "in precision or recall and as good in the other. The cross is the present setting. Values with more than "
+        f"{PAIRED_ALERTS_TIMES} times the present alerts are left out."
+    )
+    tables = []
+    for pair in pairs:
+        front = [cell for cell in pair.cells if cell.is_on_front]
+        rows = [
+            (*(f"{value:,.12g}" for value in cell.values), f"{cell.alerts:,}", with_interval(cell.precision),
+             with_interval(cell.fraud_recall), f"{cell.money_found:,.2f}")
+            for cell in front
+        ]  # fmt: skip
+        heads = (*pair.params, "alerts", "precision", "recall of frauds", "money found")
+        tables.append(details(f"{pair.rule}: the front of {' and '.join(pair.params)}", table(heads, rows)))
+    return paragraph(text) + charts(draw.threshold_pairs(pairs)) + "".join(tables)
 
 
 def _overlap(parts: Parts) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cep.analysis.axes import numeric_axes
-from cep.analysis.curves import Curve, curves
+from cep.analysis.curves import Curve, Pair, curves, pairs
 from cep.analysis.measure import Terms, measure_files
 from cep.analysis.report import Report, report
 from cep.analysis.split import whole_time
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
         lambda schema: read_pieces(records[0].paths, schema, records[0].mapping),
         measured[1] if len(measured) > 1 else None,
         options.review_cost,
-        () if drawn is None else _curves(drawn, options, terms, errors),
+        *(((), ()) if drawn is None else _curves(drawn, options, terms, errors)),
     )
     console = Console(highlight=False, soft_wrap=True)
     for path in write_report(made, options.out):
@@ -89,13 +89,16 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _curves(rule: OneRule, options: argparse.Namespace, terms: Terms, errors: Console) -> tuple[Curve, ...]:
-    """Replay the values of a rule's parameters, each over the whole history."""
+def _curves(
+    rule: OneRule, options: argparse.Namespace, terms: Terms, errors: Console
+) -> tuple[tuple[Curve, ...], tuple[Pair, ...]]:
+    """Replay the values of a rule's parameters, and of some two together, each over the whole history."""
     given = given_events(options, rule.deployment.schema)
     measured = rule.measure(given, options.labels, terms, errors)
     whole = whole_time(measured.history.events, measured.marks)
     bench = rule.bench(given, measured, [whole], terms, errors)
-    return curves(bench, numeric_axes(rule.pattern, rule.record.params), measured.figures.about["days"])
+    single = curves(bench, numeric_axes(rule.pattern, rule.record.params), measured.figures.about["days"])
+    return single, pairs(bench, single)
 
 
 def write_report(made: Report, path: Path) -> tuple[Path, Path]:

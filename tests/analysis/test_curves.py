@@ -13,8 +13,8 @@ from rich.console import Console
 
 from cep.analysis.axes import number_of, numeric_axes
 from cep.analysis.backtest import Figures
-from cep.analysis.curves import Curve, Point, curves
-from cep.analysis.figure_charts import threshold_curves
+from cep.analysis.curves import Curve, Point, curves, pairs
+from cep.analysis.figure_charts import threshold_curves, threshold_pairs
 from cep.analysis.labels import labels_of_column
 from cep.analysis.measure import Terms, measure
 from cep.analysis.split import whole_time
@@ -136,3 +136,38 @@ def test_values_with_which_a_rule_cannot_be_in_force(history: History) -> None:
     (curve,) = curves(bench, axes, days)
     assert curve.left_out
     assert {point.value for point in curve.points} | {*curve.left_out} == {number_of(value) for value in axes[0].values}
+
+
+def test_pairs_are_replays_and_their_front_is_that_of_all_cells(history: History, drawn: tuple[Curve, ...]) -> None:
+    bench, _, _ = history.bench(PRESENT)
+    made = pairs(bench, drawn)
+    assert len(made) == 3
+    for pair in made:
+        assert pair.present in {cell.values for cell in pair.cells}
+        for cell in pair.cells[:: len(pair.cells) - 1]:
+            values = [int(v) if name == "tries" else v for name, v in zip(pair.params, cell.values, strict=True)]
+            _, figures, _ = history.bench({**PRESENT, **dict(zip(pair.params, values, strict=True))})
+            assert (cell.alerts, cell.precision, cell.fraud_recall) == (
+                figures.alerts,
+                figures.precision,
+                figures.fraud_recall,
+            )
+        shares = [(cell.precision.value, cell.fraud_recall.value) for cell in pair.cells]
+        for cell, (precision, recall) in zip(pair.cells, shares, strict=True):
+            if precision is None or recall is None:
+                assert not cell.is_on_front
+                continue
+            better = [
+                (p, r)
+                for p, r in shares
+                if p is not None
+                and r is not None
+                and ((p > precision and r >= recall) or (p >= precision and r > recall))
+            ]
+            assert cell.is_on_front == (not better)
+        assert any(cell.is_on_front for cell in pair.cells)
+    present = next(point for point in drawn[0].points if point.value == drawn[0].present)
+    flood = replace(drawn[0].points[0], alerts=101 * present.alerts)
+    few = pairs(bench, [replace(drawn[0], points=(flood, *drawn[0].points[1:])), drawn[1]])
+    assert flood.value not in {cell.values[0] for cell in few[0].cells}, "its replays cost most, and nobody wants it"
+    assert [chart.title for chart in threshold_pairs(made[:1])] == [f"probes: {' and '.join(made[0].params)}"]
