@@ -54,8 +54,10 @@ def test_state_of_an_older_build_is_refused_by_name(tmp_path: Path) -> None:
         refuse_other_variables(tmp_path / "query")
     refuse_other_variables(tmp_path / "none")
     values = json.loads(GroupProgress().to_bytes())
+    without_heartbeat = GroupProgress.from_bytes(json.dumps(values[:-1]).encode())
+    assert without_heartbeat == GroupProgress(), "a build before had no heartbeat that waits"
     with pytest.raises(StateFormatError, match="of a build that kept other things of a key group"):
-        GroupProgress.from_bytes(json.dumps(values[:-1]).encode())
+        GroupProgress.from_bytes(json.dumps(values[:-2]).encode())
 
 
 def test_runs_of_a_job(
