@@ -57,8 +57,8 @@ install() {
 }
 
 bootstrap() {
-  local extra="$1" lock="locks/demo.txt" wanted stamp # dev has all of it too
-  [ -n "$extra" ] && lock="locks/$extra.txt"
+  local extra="$1" lock="demo/locks/demo.txt" wanted stamp # dev has all of it too
+  [ -n "$extra" ] && lock="demo/locks/$extra.txt"
   need_java "$extra"
   if [ ! -x .venv/bin/python ]; then
     local python
@@ -68,11 +68,11 @@ bootstrap() {
   fi
   # One stamp for each extra, so that the demo does not install the test tools.
   stamp=".venv/installed${extra:+-$extra}"
-  wanted=$(cat pyproject.toml locks/build.txt "$lock" | cksum)
+  wanted=$(cat pyproject.toml demo/locks/build.txt "$lock" | cksum)
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     echo "installing what $lock has into .venv (a few minutes the first time)" >&2
     # Files with the hashes of the lock and no others. What comes as source is built with what build.txt has.
-    install --require-hashes -r locks/build.txt
+    install --require-hashes -r demo/locks/build.txt
     install --require-hashes --no-build-isolation -r "$lock"
     install --no-deps --no-build-isolation -e .
     printf '%s\n' "$wanted" >"$stamp"

@@ -22,7 +22,7 @@ def _pins(text: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("lock", ["build", "demo", "dev"])
 def test_each_version_is_the_pinned_one_and_has_hashes(lock: str) -> None:
-    text = (ROOT / "locks" / f"{lock}.txt").read_text()
+    text = (ROOT / "demo" / "locks" / f"{lock}.txt").read_text()
     pinned = _pins((ROOT / "constraints.txt").read_text())
     locked = _pins(text)
     assert {name: version for name, version in locked.items() if pinned.get(name) != version} == {}
@@ -32,8 +32,8 @@ def test_each_version_is_the_pinned_one_and_has_hashes(lock: str) -> None:
 
 
 def test_nothing_that_is_pinned_is_missing() -> None:
-    pinned, locked = (_pins((ROOT / name).read_text()) for name in ("constraints.txt", "locks/dev.txt"))
+    pinned, locked = (_pins((ROOT / name).read_text()) for name in ("constraints.txt", "demo/locks/dev.txt"))
     assert pinned.keys() == locked.keys()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = {_name(re.split(r"[\[=<>~]", one)[0]) for one in project["dependencies"]}
-    assert asked <= _pins((ROOT / "locks" / "demo.txt").read_text()).keys()
+    assert asked <= _pins((ROOT / "demo" / "locks" / "demo.txt").read_text()).keys()
