@@ -10,6 +10,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cep.base.limits import RUNS_PER_KEY_MAX
 from cep.model.rule import ControlRecord, UpsertRecord, utc_text
 from cep.rulebook.deploy import deploy
 from tests.runners.spark import transactions
@@ -17,6 +18,7 @@ from tests.runners.spark.live_cases import payments, rules
 
 _EVENTS = transactions.SOURCE[: transactions.SOURCE.index("pattern")]
 _RULES_COUNT = 6
+_BEGIN_MS = 1_772_323_200_000
 _LINKS = ("->", "->", "->>", ",")
 _QUANTIFIERS = ("", "", "", "+", "+ greedy", "{2}", "{1,3}", "{2,} greedy", "?")
 _SKIPS = ("none", "past last", "to next", "to last a")
@@ -118,3 +120,21 @@ def _condition(random: Random, variable: str, place: int, *, repeats: bool) -> s
     if what < 0.6 and repeats:
         return f"{variable}.amount is null or amount > 1.1 * {variable}.amount"
     return amount
+
+
+def hot() -> Stream:
+    """A customer with more open runs than a rule may have, which one payment completes: more than it may give."""
+    source = (
+        f"{_EVENTS}pattern hot by customer_id {{\n  seq    a -> b  within 9 h\n"
+        "  where  a: payment  amount < 5.00\n         b: payment  amount > 500.00\n"
+        "  skip   none\n  emit   small = a.amount, large = b.amount\n}\n"
+    )
+    given = UpsertRecord(
+        id="hot", version=1, pattern="hot", status="live", severity="low", owner="o", message="{key}", source=source
+    )
+    lines = []
+    for number in range(RUNS_PER_KEY_MAX + 300):
+        fields = {"tx_id": f"t{number}", "terminal_id": "1", "customer_id": "2" if number % 50 == 7 else "1"}
+        amount = 900.0 if number % 1_150 == 1_149 else 1.0 + number % 3
+        lines.append(orjson.dumps({"event_time": utc_text(_BEGIN_MS + 10_000 * number), **fields, "amount": amount}))
+    return Stream(lines, [given])

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from cep.base.limits import MATCHES_PER_EVENT_MAX
 from cep.rulebook.deploy import deploy
 from cep.rulebook.levels import by_level
 from cep.rulebook.suppression import Policies, suppress_alerts
@@ -31,7 +32,7 @@ from cep.sinks.json_form import json_lines
 from cep.sources.live.files import FilesSource
 from cep.sources.pieces import read_pieces
 from cep.step.job import Job
-from tests.runners.parity_cases import Stream, drawn, public, simulated_day
+from tests.runners.parity_cases import Stream, drawn, hot, public, simulated_day
 from tests.runners.spark.live_cases import END, LiveRun, disordered, write_file
 
 pytestmark = pytest.mark.spark
@@ -127,3 +128,10 @@ def test_public_transactions(customers: int | None, spark: SparkSession, tmp_pat
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=SLOW) for seed in range(2, 8))])
 def test_rules_drawn_by_a_seed(seed: int, spark: SparkSession, tmp_path: Path) -> None:
     check(ways(spark, tmp_path, drawn(seed), seed))
+
+
+def test_what_is_bounded_is_bounded_alike(spark: SparkSession, tmp_path: Path) -> None:
+    """The oldest runs of a busy key have been evicted, and one payment completes more of them than it may."""
+    found = ways(spark, tmp_path, hot(), 5)
+    assert len(found["replay"]) == MATCHES_PER_EVENT_MAX
+    check(found)
