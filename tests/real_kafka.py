@@ -25,7 +25,7 @@ from typing import Protocol
 
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from cep.base.closing import Closing
 from cep.base.kafka import WRITER_FIXED
@@ -257,6 +257,16 @@ class MockCluster(MockKafka):
     def create(self, topic: str, partitions: int = 4, **settings: str) -> None:
         """Bring a topic into being with four partitions, empty."""
         super().create(topic)
+
+
+def add_partitions(kafka: KafkaCluster, topic: str, partitions: int) -> None:
+    """Give a topic more partitions, and wait until the broker shows them: a producer drops records for others."""
+    admin = AdminClient({"bootstrap.servers": kafka.address, "log_level": 2})
+    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(TIMEOUT_S)
+    end_s = time.monotonic() + TIMEOUT_S
+    while len(admin.list_topics(topic, TIMEOUT_S).topics[topic].partitions) < partitions:
+        assert time.monotonic() < end_s, f"the broker shows fewer than {partitions} partitions of {topic}"
+        time.sleep(0.02)
 
 
 def open_kafka() -> RealKafka | MockCluster:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
@@ -19,7 +18,7 @@ from cep.base.errors import SourceError, UsageError
 from cep.base.kafka import WRITER_FIXED
 from cep.runners.spark.kafka import KafkaDataSource, KafkaEventsSource, KafkaStreamReader, TaskRanges
 from cep.sources.kafka import topic_ids
-from tests.real_kafka import TIMEOUT_S, KafkaCluster
+from tests.real_kafka import TIMEOUT_S, KafkaCluster, add_partitions
 
 
 def reader(kafka: KafkaCluster, topic: str, **options: str) -> KafkaStreamReader:
@@ -51,9 +50,17 @@ def plan_until_refused(stream: KafkaStreamReader, start: dict[str, Any]) -> None
 def send(kafka: KafkaCluster, topic: str, numbers: range, partitions: int = 2, width: int = 1) -> None:
     # One that has not seen the topic before, with the options that keep all records and their order.
     producer = Producer({**WRITER_FIXED, "bootstrap.servers": kafka.address, "log_level": 2})
+    refused: list[object] = []
     for n in numbers:
-        producer.produce(topic, b"%0*d" % (width, n), partition=n % partitions, timestamp=1_000 * (n + 1))
+        producer.produce(
+            topic,
+            b"%0*d" % (width, n),
+            partition=n % partitions,
+            timestamp=1_000 * (n + 1),
+            on_delivery=lambda error, _: refused.append(error) if error is not None else None,
+        )
     assert producer.flush(TIMEOUT_S) == 0
+    assert not refused
 
 
 def test_added_partitions_are_read_from_their_beginning(kafka_broker: KafkaCluster) -> None:
@@ -64,8 +71,7 @@ def test_added_partitions_are_read_from_their_beginning(kafka_broker: KafkaClust
     send(kafka_broker, topic, range(5), 1)
     first, numbers = planned(stream, stream.initialOffset())
     assert numbers == list(range(5))
-    admin = AdminClient({"bootstrap.servers": kafka_broker.address})
-    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(TIMEOUT_S)
+    add_partitions(kafka_broker, topic, 3)
     send(kafka_broker, topic, range(5, 30), 3)
     assert planned(stream, first)[1] == list(range(5, 30))
 

@@ -19,7 +19,6 @@ import orjson
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
@@ -27,7 +26,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from cep.sinks.files import read_alerts
-from tests.real_kafka import TIMEOUT_S, KafkaCluster
+from tests.real_kafka import TIMEOUT_S, KafkaCluster, add_partitions
 from tests.runners.spark.live_cases import ROOT
 from tests.runners.spark.live_kafka import send
 from tests.sources.registry.registry_server import serve_registry
@@ -86,7 +85,7 @@ def test_the_life_of_a_topic(kafka_broker: KafkaCluster, tmp_path: Path) -> None
     process = start(tmp_path, kafka_broker, topic)
     try:
         wait_until(lambda: alerted() == {"c1"}, process, log)
-        admin.create_partitions([NewPartitions(topic, 3)])[topic].result(TIMEOUT_S)
+        add_partitions(kafka_broker, topic, 3)
         send(kafka_broker, topic, [(2, line) for line in pair("c2", "10:05")])
         wait_until(lambda: alerted() == {"c1", "c2"}, process, log)
         admin.delete_topics([topic])[topic].result(TIMEOUT_S)
