@@ -130,6 +130,7 @@ def test_rules_drawn_by_a_seed(seed: int, spark: SparkSession, tmp_path: Path) -
     check(ways(spark, tmp_path, drawn(seed), seed))
 
 
+@SLOW
 def test_what_is_bounded_is_bounded_alike(spark: SparkSession, tmp_path: Path) -> None:
     """The oldest runs of a busy key have been evicted, and one payment completes more of them than it may."""
     found = ways(spark, tmp_path, hot(), 5)
