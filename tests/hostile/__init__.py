@@ -1,1 +1,1 @@
-"""Differential fuzzing against the real Flink CEP: python -m tests.fuzz."""
+"""Hostile inputs by seeds, for every door of the project: python -m tests.hostile."""

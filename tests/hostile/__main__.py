@@ -2,6 +2,10 @@
 
 Prints what went wrong and the counts by kind; the last line has all of them. Exit code 1 if there was a traceback, a
 hang, an input that took the memory, a process that died, or an accepted input that does not behave as its twin.
+
+With `--record FILE` each part that is done becomes a line of the file, and the last line counts all of them, those of
+other seeds and earlier runs too. A campaign that was cut goes on where it was: run the same command again. Several
+machines may each do some numbers (`--first`), with a record each; `--sum` adds records up.
 """
 
 from __future__ import annotations
@@ -10,11 +14,14 @@ import argparse
 import os
 import sys
 import time
+from contextlib import ExitStack
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-from tests.hostile.campaign import BAD, Tally, run
+from tests.hostile.campaign import run
+from tests.hostile.record import Part, Tally, left_to_do, read_record
 
 _SHOWN = 40  # of what goes wrong
 _EACH_S = 60  # between two lines where there is no bar
@@ -24,41 +31,58 @@ def main() -> int:
     """Run the campaign."""
     parser = argparse.ArgumentParser(prog="python -m tests.hostile", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--inputs", type=int, default=100_000, help="how many inputs")
+    parser.add_argument("--first", type=int, default=0, metavar="NUMBER", help="the number of the first input (0)")
     parser.add_argument("--seed", type=int, default=1, help="which inputs")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--kind", action="append", default=[], help="only this kind; repeat for more")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write down what is done, and go on from there")
+    parser.add_argument("--sum", type=Path, nargs="+", metavar="FILE", help="only add records up")
     parser.add_argument(
         "--only", type=int, metavar="NUMBER", help="feed one input of the seed again, with the same kinds"
     )
     options = parser.parse_args()
-    numbers = range(options.inputs) if options.only is None else range(options.only, options.only + 1)
-    columns = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
+    if options.sum:
+        return _print(_tally([part for path in options.sum for part in read_record(path)]))
+    numbers = range(options.first, options.first + options.inputs)
+    if options.only is not None:
+        numbers = range(options.only, options.only + 1)
+    done = read_record(options.record) if options.record is not None else []
+    own = (options.seed, tuple(options.kind))
+    left = left_to_do(numbers, [part for part in done if (part.seed, part.kinds) == own])
     console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("inputs", total=len(numbers))
-
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with ExitStack() as opened:
+        progress = opened.enter_context(Progress(*columns, console=console, disable=not console.is_terminal))
+        record = opened.enter_context(options.record.open("a")) if options.record is not None else None
+        bar = progress.add_task("inputs", total=sum(map(len, left)))
         shown, next_s = 0, time.monotonic() + _EACH_S
 
-        def show(tally: Tally) -> None:
+        def show(tally: Tally, part: Part) -> None:
             nonlocal shown, next_s
-            progress.update(bar, completed=tally.done)
-            for wrong in tally.wrong[shown:_SHOWN]:
+            progress.advance(bar, part.counts.total())
+            if record is not None:
+                print(part.to_json(), file=record, flush=True)
+            for wrong in part.wrong[: _SHOWN - shown]:
                 print(wrong, flush=True)
-            shown = len(tally.wrong)
+            shown += len(part.wrong)
             if not console.is_terminal and time.monotonic() > next_s:
-                next_s += _EACH_S
+                next_s = time.monotonic() + _EACH_S
                 print(tally.line(), flush=True)
 
-        tally = run(options.seed, numbers, options.workers, tuple(options.kind), show)
-    for kind in sorted({kind for kind, _ in tally.by_kind}):
-        counts = {outcome: count for (of, outcome), count in tally.by_kind.items() if of == kind}
-        print(f"{kind:<20} " + ", ".join(f"{counts.get(name, 0)} {name}" for name in ("accepted", "refused", *BAD)))
-    print(tally.line())
+        tally = run(*own[:1], left, options.workers, own[1], show, tally=_tally(done))
+    return _print(tally)
+
+
+def _tally(parts: list[Part]) -> Tally:
+    tally = Tally()
+    for part in parts:
+        tally.take(part)
+    return tally
+
+
+def _print(tally: Tally) -> int:
+    for line in (*tally.table(), tally.line()):
+        print(line)
     return 0 if tally.is_clean else 1
 
 

@@ -248,7 +248,7 @@ def _kind(name: str, weight: int, feed: Callable[[Path], Feed]) -> Kind:
 
 
 KINDS = (
-    _kind("JSON events", 30, json_events), _kind("Avro events", 4, avro_events),
-    _kind("framed Avro events", 3, framed_avro_events), _kind("Protobuf events", 3, protobuf_events),
-    _kind("CSV events", 5, csv_events), _kind("Parquet events", 3, parquet_events), _kind("replays", 1, replays),
+    _kind("JSON events", 160, json_events), _kind("Avro events", 30, avro_events),
+    _kind("framed Avro events", 25, framed_avro_events), _kind("Protobuf events", 25, protobuf_events),
+    _kind("CSV events", 30, csv_events), _kind("Parquet events", 25, parquet_events), _kind("replays", 12, replays),
 )  # fmt: skip

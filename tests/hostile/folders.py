@@ -135,4 +135,4 @@ def _kind(name: str, weight: int, feed: Callable[[Path], Feed]) -> Kind:
     return Kind(name, weight, feed)
 
 
-KINDS = (_kind("rocksdb folders", 1, rocks), _kind("spark folders", 1, spark_folders))
+KINDS = (_kind("rocksdb folders", 12, rocks), _kind("spark folders", 12, spark_folders))

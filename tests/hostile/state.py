@@ -208,6 +208,6 @@ def _kind(name: str, weight: int, feed: Callable[[Path], Feed]) -> Kind:
 
 
 KINDS = (
-    _kind("manifests", 14, manifests), _kind("entries", 8, entries), _kind("checkpoints", 2, checkpoints),
-    _kind("savepoints", 2, savepoints), _kind("payloads", 5, payloads),
+    _kind("manifests", 80, manifests), _kind("entries", 50, entries), _kind("checkpoints", 25, checkpoints),
+    _kind("savepoints", 25, savepoints), _kind("payloads", 40, payloads),
 )  # fmt: skip

@@ -1,14 +1,16 @@
-"""A small campaign is clean, and one whose inputs go wrong says so."""
+"""A small campaign is clean, one whose inputs go wrong says so, and one that was cut goes on."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from random import Random
 
 import pytest
 
-from tests.hostile.campaign import Tally, run
+from tests.hostile.campaign import run
 from tests.hostile.mutate import broken_bytes, broken_value
+from tests.hostile.record import Part, Tally, divided, left_to_do, read_record
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -20,28 +22,53 @@ def test_the_same_seed_makes_the_same_input(seed: int) -> None:
     assert json.dumps(tree) == before
 
 
+def part(start: int, stop: int, outcome: str = "accepted", wrong: str = "") -> Part:
+    made = Part(1, (), start, stop)
+    for _ in range(start, stop):
+        made.add("x", outcome, 0.25, wrong)
+    return made
+
+
 def test_the_last_line_has_all_counts() -> None:
     tally = Tally()
-    tally.add("accepted", "x", 5)
+    tally.take(part(0, 5))
     assert tally.is_clean
-    tally.add("hangs", "x")
+    tally.take(part(5, 6, "hangs", "it stood still"))
     assert not tally.is_clean
     assert tally.line().startswith("6 inputs: 5 accepted, 0 refused, 0 tracebacks, 1 hangs, 0 memory")
+    (row,) = tally.table()
+    counted = "5 accepted, 0 refused, 0 tracebacks, 1 hangs, 0 memory, 0 differences, 0 deaths"
+    assert row.split() == ["x", "6", "250.00", "ms", *counted.split()]
+
+
+def test_a_record_that_was_cut_says_what_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "record"
+    parts = [part(0, 10), part(40, 41, "hangs", "it stood still"), part(30, 40)]
+    path.write_text("".join(f"{one.to_json()}\n" for one in parts) + part(41, 50).to_json()[:-9])
+    for _ in range(2):
+        assert read_record(path) == parts
+    left = left_to_do(range(100), parts)
+    assert left == [range(10, 30), range(41, 100)]
+    assert left_to_do(range(35, 45), parts) == [range(41, 45)]
+    for workers in (1, 2, 3, 100):
+        shares = divided(left, workers)
+        assert sorted(number for share in shares for of in share for number in of) == [*range(10, 30), *range(41, 100)]
+        assert max(sum(map(len, share)) for share in shares) - min(sum(map(len, share)) for share in shares) <= 1
 
 
 @pytest.mark.slow
 @pytest.mark.always
 def test_a_few_thousand_inputs() -> None:
-    tally = run(11, range(3_000), 2)
+    tally = run(11, [range(3_000)], 2)
     assert tally.is_clean, "\n".join(tally.wrong)
     assert tally.done == 3_000
-    assert tally.counts["accepted"] > 100
-    assert len({kind for kind, _ in tally.by_kind}) > 15
+    assert tally.of("accepted") > 100
+    assert len({kind for kind, _ in tally.counts}) > 15
 
 
 @pytest.mark.slow
 def test_many_inputs() -> None:
-    tally = run(12, range(100_000), 2)
+    tally = run(12, [range(100_000)], 2)
     assert tally.is_clean, "\n".join(tally.wrong)
 
 
@@ -58,7 +85,7 @@ def test_many_inputs() -> None:
     ],
 )  # fmt: skip
 def test_what_goes_wrong_is_counted_and_the_campaign_goes_on(kind: str, outcome: str) -> None:
-    tally = run(1, range(2), 1, (kind,), module="tests.hostile.bad_kinds")
-    assert tally.counts == {outcome: 2}
+    tally = run(1, [range(2)], 1, (kind,), module="tests.hostile.bad_kinds")
+    assert {name: tally.of(name) for _, name in tally.counts} == {outcome: 2}
     assert not tally.is_clean
     assert all(wrong.startswith(f"{outcome} 1/") for wrong in tally.wrong)

@@ -258,7 +258,7 @@ def _kind(name: str, weight: int, feed: Callable[[Path], Feed]) -> Kind:
 
 
 KINDS = (
-    _kind("patterns", 2, patterns), _kind("files", 2, files), _kind("rules", 8, rule_files),
-    _kind("settings", 4, settings), _kind("controls", 16, controls), _kind("lists", 8, lists),
-    _kind("declared lists", 2, declared),
+    _kind("patterns", 20, patterns), _kind("files", 15, files), _kind("rules", 70, rule_files),
+    _kind("settings", 40, settings), _kind("controls", 170, controls), _kind("lists", 60, lists),
+    _kind("declared lists", 20, declared),
 )  # fmt: skip

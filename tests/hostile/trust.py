@@ -122,6 +122,6 @@ def _kind(name: str, weight: int, feed: Callable[[Path], Feed]) -> Kind:
 
 
 KINDS = (
-    _kind("signers files", 4, signers), _kind("key files", 4, private_keys),
-    _kind("signed changes", 6, signed_changes),
+    _kind("signers files", 25, signers), _kind("key files", 20, private_keys),
+    _kind("signed changes", 35, signed_changes),
 )  # fmt: skip

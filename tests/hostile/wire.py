@@ -245,5 +245,5 @@ def _kind(name: str, weight: int, feed: Callable[[Path], Feed]) -> Kind:
 
 
 KINDS = (
-    _kind("HTTP requests", 4, requests), _kind("editor messages", 4, editors), _kind("registry answers", 1, answers),
+    _kind("HTTP requests", 35, requests), _kind("editor messages", 30, editors), _kind("registry answers", 12, answers),
 )  # fmt: skip
