@@ -1,10 +1,14 @@
 """Facts → a chain of lines, each with the hash of the one before; and a chain → the places where it was changed.
 
-    {"code":"audit","number":"000000000002","previous":HASH,"what":"change",…,"hash":HASH}
+    {"code":"audit","number":"000000000002","previous":HASH,"what":"change",…,"sealed":HASH,"hash":HASH,"texts":{…}}
 
 A line's hash is of all that stands before it, so it vouches for every earlier line. Whoever has the number and the hash
 of the last line, the head, can tell whether lines are missing at the end. The job keeps the head with its rules and
 says it in its status. A line has no clock: a job that is built anew from the same records writes the same chain.
+
+What people write, and keys that they name, may have to be erased one day. So these texts stand behind the hash, and
+`sealed` is the hash of them with a salt. A line that has lost its texts and the salt is whole, and nobody can find out
+by guessing what they were. A later line about the erasure must name it.
 Tested by: tests/base/test_audit.py
 """
 
@@ -21,6 +25,8 @@ _BEGINNING = hashlib.sha256(b"cep audit 1").hexdigest()
 _DIGITS = 12  # so that lines in the order of their bytes are in the order of their numbers
 _PREFIX = b'{"code":"audit",'
 _NAMES = ("code", "number", "previous", "hash")
+_SEALED, _TEXTS, _SALT = "sealed", "texts", "salt"
+ERASED_LINES = "lines"  # of a line about an erasure: the numbers of lines whose texts it took away
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +50,45 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The head that a chain ends with, and what is wrong with it; nothing if it is whole."""
+    """The head that a chain ends with, and what is wrong with it; nothing if it is whole.
+
+    `erased` are the numbers of lines without their texts.
+    """
 
     head: Head
     problems: tuple[str, ...]
+    erased: tuple[int, ...] = ()
 
 
-def extended(head: Head, facts: Mapping[str, Any]) -> tuple[Head, bytes]:
-    """Return the head after a line of these facts, and the line. Facts are JSON values without a clock."""
-    assert not facts.keys() & set(_NAMES), "those names are the chain's"
+def extended(
+    head: Head, facts: Mapping[str, Any], texts: Mapping[str, str | None] | None = None, salt: str = ""
+) -> tuple[Head, bytes]:
+    """Return the head after a line of these facts, and the line. Facts are JSON values without a clock.
+
+    `texts` may be erased later. `salt` is something that nobody knows who has the line without them.
+    """
+    assert not facts.keys() & {*_NAMES, _SEALED, _TEXTS}, "those names are the chain's"
     number = head.count + 1
     body = {"code": CODE, "number": f"{number:0{_DIGITS}}", "previous": head.hash, **facts}
-    digest = hashlib.sha256(_bytes(body)).hexdigest()
-    return Head(number, digest), _bytes({**body, "hash": digest})
+    behind = {}
+    if texts is not None:
+        behind[_TEXTS] = {_SALT: salt, **texts}
+        body[_SEALED] = _hash(behind[_TEXTS])
+    digest = _hash(body)
+    return Head(number, digest), _bytes({**body, "hash": digest, **behind})
+
+
+def texts_of(line: bytes) -> dict[str, Any]:
+    """Return the texts of a line, without the salt; nothing if they were erased or it is no line."""
+    values = _read(line)
+    texts = None if values is None else values.get(_TEXTS)
+    return {name: text for name, text in (texts or {}).items() if name != _SALT}
+
+
+def without_texts(line: bytes) -> tuple[int, bytes]:
+    """Return the number of a line that has texts, and the line without them."""
+    values = json.loads(line)
+    return int(values["number"]), _bytes({**values, _TEXTS: None})
 
 
 def is_audit(line: bytes) -> bool:
@@ -67,10 +99,11 @@ def is_audit(line: bytes) -> bool:
 def verify(lines: Iterable[Line], head: Head | None = None) -> Verdict:
     """Check a chain from its first line on, and against the head that the job says.
 
-    Finds every line that was changed, inserted, removed or moved. Without the head lines that are missing at the end
-    are not noticed, nor is a chain that was made up as a whole.
+    Finds every line that was changed, inserted, removed or moved, and texts that no erasure has taken away. Without the
+    head lines that are missing at the end are not noticed, nor is a chain that was made up as a whole.
     """
     last, problems, before = Head(), list[str](), b""
+    bare, named = dict[int, str](), set[int]()
     for line in lines:
         if line.data == before:
             continue  # delivered twice
@@ -80,36 +113,51 @@ def verify(lines: Iterable[Line], head: Head | None = None) -> Verdict:
             problems.append(f"{line.place}: is no line of an audit, or was changed")
             continue
         number = int(values["number"])
+        named.update(values.get(ERASED_LINES, ()))
+        if _SEALED in values and values[_TEXTS] is None:
+            bare[number] = line.place
         if number != last.count + 1:
             problems.append(f"{line.place}: line {number} follows line {last.count}: lines are missing or moved")
         elif values["previous"] != last.hash:
             problems.append(f"{line.place}: line {number} does not follow the line before: one of them was replaced")
         last = Head(number, values["hash"])
+    problems += [
+        f"{place}: line {number} has lost its texts, and no later line says that they were erased"
+        for number, place in bare.items()
+        if number not in named
+    ]
     if head is not None and head != last:
         problems.append(
             f"the last line is {last.count} with {last.hash[:12]}…, the job has got to {head.count} with "
             f"{head.hash[:12]}…: the end is missing, or is another one"
         )
-    return Verdict(last, tuple(problems))
+    return Verdict(last, tuple(problems), tuple(bare))
 
 
 def _read(data: bytes) -> dict[str, Any] | None:
     """Return the values of a line that has its own hash and is written as the job writes it; else None."""
     try:
         values = json.loads(data)
-        digest = values.pop("hash")
-        number = values["number"]
+        number, digest = values["number"], values["hash"]
+        body = {name: value for name, value in values.items() if name not in ("hash", _TEXTS)}
+        behind = {_TEXTS: values[_TEXTS]} if _SEALED in values else {}
         is_right = (
             isinstance(values["previous"], str)
             and isinstance(number, str)
             and number.isascii()
             and number.isdigit()
-            and digest == hashlib.sha256(_bytes(values)).hexdigest()
-            and data == _bytes({**values, "hash": digest})
+            and digest == _hash(body)
+            and data == _bytes({**body, "hash": digest, **behind})
+            and (behind.get(_TEXTS) is None or _hash(behind[_TEXTS]) == values[_SEALED])
+            and all(isinstance(line, int) for line in values.get(ERASED_LINES, ()))
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return {**values, "hash": digest} if is_right else None
+    return values if is_right else None
+
+
+def _hash(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_bytes(values)).hexdigest()
 
 
 def _bytes(values: Mapping[str, Any]) -> bytes:

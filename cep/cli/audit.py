@@ -14,7 +14,7 @@ from typing import BinaryIO
 from rich.console import Console
 from rich.table import Table
 
-from cep.base.audit import Head, Line, is_audit, verify
+from cep.base.audit import Head, Line, is_audit, texts_of, verify
 from cep.base.errors import UsageError
 from cep.base.limits import RECORD_BYTES_MAX
 from cep.cli.configured import add_setting_arguments, settings_of
@@ -60,6 +60,8 @@ def run(options: argparse.Namespace) -> int:
         console.print(problem, markup=False, style="red")
     if head is None:
         console.print("without --head or a status topic, lines missing at the end are not noticed", markup=False)
+    if verdict.erased:
+        console.print(f"{len(verdict.erased)} line(s) without texts, which an erasure has taken away", markup=False)
     outcome = "is not what the job wrote" if verdict.problems else "is whole"
     last = f"{verdict.head.count}:{verdict.head.hash}"
     console.print(f"the trail {outcome}: {verdict.head.count} line(s), head {last}", markup=False)
@@ -123,6 +125,7 @@ def _show(lines: Iterator[Line], console: Console) -> None:
     for line in lines:
         try:
             values = dict(json.loads(line.data))
+            values |= texts_of(line.data)
             cells = [str(values.get(name, "")) for name in ("number", "kind", "of", "version")]
             people = " and ".join(map(str, values.get("by", ())))
         except (ValueError, TypeError, RecursionError):

@@ -9,11 +9,10 @@ import argparse
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-import orjson
-
+from cep.base.audit import is_audit, texts_of, without_texts
 from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
 from cep.cli.configured import add_secrets_argument
@@ -22,7 +21,7 @@ from cep.columnar.route import KeyDomain
 from cep.columnar.tokens import tokens_of_key
 from cep.runners.embedded import savepoint as embedded
 from cep.runners.embedded.targets import is_embedded, own_target, target_of
-from cep.runners.handover.erase import Erased, erase_savepoint
+from cep.runners.handover.erase import Erased, erase_savepoint, has_any, ways_to_write
 from cep.runners.handover.payload import Payload
 from cep.runners.live_checkpoint import read_job
 from cep.sources.files import key_of
@@ -32,8 +31,8 @@ from cep.step.job import Job
 
 HELP = """\
 Remove keys from the state of a stopped job of `cep run`, or from a portable savepoint: runs, waiting events, histories,
-the memory of what was alerted, and dead letters. The folder then has one new checkpoint, and no older one. At the end
-every file and entry is searched for the keys. All other keys go on as before.
+the memory of what was alerted, snoozes, dead letters, and what the audit says of them. The folder then has one new
+checkpoint, and no older one. At the end every file and entry is searched for the keys. All other keys go on as before.
 
 examples:
   cep erase --key card_id=c17 --checkpoint /var/lib/cep/job
@@ -59,6 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="checkpoint folder of a stopped `cep run`")
     what.add_argument("--savepoint", type=Path, metavar="FOLDER", help="folder of a portable savepoint")
+    parser.add_argument(
+        "--audit",
+        type=Path,
+        metavar="FOLDER",
+        help="with --savepoint: a folder of the job's dead letters, whose audit loses what it says of the keys",
+    )
     add_secrets_argument(parser)
 
 
@@ -71,13 +76,19 @@ def run(options: argparse.Namespace) -> int:
     folder: Path = options.checkpoint or options.savepoint
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}")
+    if options.audit is not None and (options.checkpoint or not options.audit.is_dir()):
+        raise UsageError(f"--audit {options.audit} needs --savepoint, and a folder of dead letters")
     if options.checkpoint and not is_embedded(folder):
         raise UsageError(
             f"{folder} is no checkpoint folder of `cep run`. For a job on Spark make a portable savepoint, erase the "
             "key there, and restore it into a new folder: `cep erase --help` has the commands"
         )
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-erase-", dir=folder.resolve().parent) as scratch:
-        erased, searched = (_erase_job if options.checkpoint else _erase_saved)(folder, Path(scratch), given)
+        erased, searched = (
+            _erase_job(folder, Path(scratch), given)
+            if options.checkpoint
+            else _erase_saved(folder, Path(scratch), given, options.audit)
+        )
     left = _files_with(folder, searched)
     _print(folder, erased, left, is_job=options.checkpoint is not None)
     return 1 if erased.left or left else 0
@@ -112,10 +123,14 @@ def _erase_job(folder: Path, scratch: Path, given: Sequence[str]) -> tuple[Erase
         raise UsageError(f"{folder} has no job")
     keys = _keys(job, given)
     embedded.save([folder], Target(str(scratch / "before")))
-    erased = erase_savepoint(Target(str(scratch / "before")), Target(str(scratch / "after")), scratch / "work", keys)
+    texts = {text for of in keys.values() for text in of}
+    count, bare = _copy_letters(folder, scratch / "letters", texts)
+    source = Target(str(scratch / "before"))
+    erased = erase_savepoint(source, Target(str(scratch / "after")), scratch / "work", keys, bare)
     embedded.load(Target(str(scratch / "after")), scratch / "job")
-    searched = _searched(keys)
-    erased.removed["lines of dead letters"] += _copy_letters(folder, scratch / "job", searched)
+    shutil.copytree(scratch / "letters", scratch / "job", dirs_exist_ok=True)
+    erased.removed["lines of dead letters"] += count
+    erased.removed["texts of the audit"] += len(bare)
     _append_audit(scratch / "job" / "dead_letters", erased.audit)
     target = target_of(folder)
     if target.url != own_target(folder).url:  # its older checkpoints have the key, and a start would take the newest
@@ -124,36 +139,51 @@ def _erase_job(folder: Path, scratch: Path, given: Sequence[str]) -> tuple[Erase
                 target.remove(f"{part}/{name}" if part else name)
     folder.rename(scratch / "gone")
     (scratch / "job").rename(folder)
-    return erased, searched
+    return erased, ways_to_write(texts)
 
 
-def _erase_saved(folder: Path, scratch: Path, given: Sequence[str]) -> tuple[Erased, list[bytes]]:
+def _erase_saved(folder: Path, scratch: Path, given: Sequence[str], audit: Path | None) -> tuple[Erased, list[bytes]]:
     source = Target(str(folder.resolve()))
     payload = Payload.from_bytes(open_savepoint(source, scratch / "payload").payload, source.url)
     keys = _keys(Job.from_json(payload.job), given)
-    erased = erase_savepoint(source, Target(str(scratch / "after")), scratch / "work", keys)
+    texts = {text for of in keys.values() for text in of}
+    bare: set[int] = set()
+    if audit is not None:
+        _, bare = _copy_letters(audit, scratch / "letters", texts)
+    erased = erase_savepoint(source, Target(str(scratch / "after")), scratch / "work", keys, bare)
     folder.rename(scratch / "gone")
     (scratch / "after").rename(folder)
-    return erased, _searched(keys)
+    if audit is not None:
+        erased.removed["texts of the audit"] += len(bare)
+        for path in sorted(path for path in (scratch / "letters").rglob("*") if path.is_file()):
+            shutil.move(path, audit / path.relative_to(scratch / "letters"))
+    return erased, ways_to_write(texts)
 
 
-def _searched(keys: dict[KeyDomain, set[str]]) -> list[bytes]:
-    texts = {text for domain in keys.values() for text in domain}
-    return sorted({way for text in texts for way in (text.encode(), orjson.dumps(text)[1:-1])})
+def _copy_letters(folder: Path, into: Path, texts: Collection[str]) -> tuple[int, set[int]]:
+    """Copy what else a folder has, lines of JSON without those of the keys. Lines of the audit lose their texts only.
 
-
-def _copy_letters(folder: Path, into: Path, searched: Sequence[bytes]) -> int:
-    """Copy what else the folder has, lines of JSON without those of the keys; return how many were left out."""
-    count = 0
+    Returns: how many lines were left out, and the numbers of those of the audit.
+    """
+    searched, count, bare = ways_to_write(texts), 0, set[int]()
     for path in sorted(path for path in folder.rglob("*.jsonl") if path.is_file()):
-        lines = path.read_bytes().splitlines(keepends=True)
-        others = [line for line in lines if not any(text in line for text in searched)]
-        count += len(lines) - len(others)
         copy = into / path.relative_to(folder)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(b"".join(others))
+        with path.open("rb") as lines, copy.open("wb") as others:
+            for line in lines:
+                if is_audit(line):
+                    said = [text for text in texts_of(line.rstrip(b"\n")).values() if isinstance(text, str)]
+                    if any(text in one for text in texts for one in said):
+                        number, stays = without_texts(line)
+                        bare.add(number)
+                        others.write(stays + b"\n")
+                        continue
+                elif has_any(line, searched):
+                    count += 1
+                    continue
+                others.write(line)
         shutil.copymode(path, copy)
-    return count
+    return count, bare
 
 
 def _append_audit(folder: Path, lines: Sequence[bytes]) -> None:
@@ -167,7 +197,7 @@ def _append_audit(folder: Path, lines: Sequence[bytes]) -> None:
 
 def _files_with(folder: Path, searched: Sequence[bytes]) -> list[Path]:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return [path for path in files if any(text in path.read_bytes() for text in searched)]
+    return [path for path in files if has_any(path.read_bytes(), searched)]
 
 
 def _print(folder: Path, erased: Erased, left: Sequence[Path], *, is_job: bool) -> None:
@@ -187,4 +217,5 @@ def _print(folder: Path, erased: Erased, left: Sequence[Path], *, is_job: bool) 
         printed(line.decode())
     if is_job:
         printed("a job with --changelog: name a new topic at its next start, and delete the old one with its state")
-    printed("not reached: alerts and letters in topics and tables; savepoints elsewhere; backups; sources of events")
+    printed("not reached: alerts and letters in topics and tables; savepoints elsewhere; backups; sources of events;")
+    printed("records of the control topic that name a key, as those of snoozes do")

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +24,7 @@ from cep.base.limits import CHAIN_VERSIONS_KEPT, SNOOZES_MAX, VERSION_FREE_MAX
 from cep.model.rule import Changes, ListRecord, RetireRecord, RollbackRecord, SnoozeRecord, UpsertRecord
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import Outcome
-from cep.rulebook.statement import Signable, line_of
+from cep.rulebook.statement import Signable, erased_line, line_of, snoozed_key
 
 _SHORT = 12  # characters of a hash that a person reads
 
@@ -108,17 +108,17 @@ class Chains:
 
     def is_behind(self, record: Signable) -> bool:
         """Return True if a later version than the record's has been taken."""
-        last = self.last(chain_of(record))
+        last = self.last(self._name(record))
         return last is not None and last.version > record.version
 
     def head(self, record: Signable) -> Changes:
         """Return what a record changes that is written now."""
-        last = self.last(chain_of(record))
+        last = self.last(self._name(record))
         return Changes() if last is None else Changes(version=last.version, hash=last.hash)
 
     def outcome(self, record: Signable) -> Outcome | None:
         """Return the refusal of a record that does not follow what was taken; None for the others."""
-        chain = self._chains.get(chain_of(record))
+        chain = self._chains.get(self._name(record))
         last = Taken(0, "") if chain is None else chain.last
         named = record.changes
         before = max(last.version, 0 if named is None else named.version)
@@ -147,7 +147,7 @@ class Chains:
 
     def take(self, record: Signable) -> None:
         """Remember a record that the rulebook has applied, or that waits."""
-        name = chain_of(record)
+        name = self._name(record)
         chain = self._chains.get(name, Chain(()))
         is_forgotten = len(chain.taken) == CHAIN_VERSIONS_KEPT and record.version < chain.taken[0].version
         if is_forgotten or any(taken.version == record.version for taken in chain.taken):
@@ -162,11 +162,30 @@ class Chains:
         if name not in self._chains and version:
             self._chains[name] = Chain((Taken(version, digest),))
 
+    def _name(self, record: Signable) -> str:
+        """Return the name of a record's chain, which is another one after its key was erased."""
+        name = chain_of(record)
+        erased = erased_line(name) if name not in self._chains and snoozed_key(name) is not None else name
+        return erased if erased in self._chains else name
+
+    def without(self, keys: Collection[str]) -> Chains:
+        """Return the chains without these keys: neither in a name nor in what people wrote."""
+        gone = set(keys)
+        return Chains(
+            {
+                erased_line(name) if snoozed_key(name) in gone else name: Chain(
+                    tuple(_without_texts(taken, gone) for taken in chain.taken)
+                )
+                for name, chain in self._chains.items()
+            }
+        )
+
     def forget(self, snoozed: Iterable[str]) -> None:
         """Forget the snoozes that are not among these, where there are too many."""
         snoozes = [name for name in self._chains if "/snooze" in name]
         if len(snoozes) > SNOOZES_MAX:
-            for name in set(snoozes).difference(snoozed):
+            names = set(snoozed)
+            for name in set(snoozes) - names - set(map(erased_line, names)):
                 del self._chains[name]
 
     # ---------------------------------------------------------------------------------------------------- bytes
@@ -195,6 +214,15 @@ def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str,
         for taken in chain
         if taken not in before.get(name, ())
     ]
+
+
+def _without_texts(taken: Taken, keys: Iterable[str]) -> Taken:
+    said = [text for text in (taken.by, taken.reason) if text is not None and any(key in text for key in keys)]
+    return replace(
+        taken,
+        by=None if taken.by in said else taken.by,
+        reason=None if taken.reason in said else taken.reason,
+    )
 
 
 def described(version: int, digest: str, by: str | None, reason: str | None) -> str:

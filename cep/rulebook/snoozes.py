@@ -6,7 +6,7 @@ Tested by: tests/rulebook/test_snoozes.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +54,10 @@ class Snoozes:
                 self._snoozes[at] = _Snooze(snooze.version, spans)
         if len(self._snoozes) >= SNOOZES_MAX:
             self._snoozes = {at: snooze for at, snooze in self._snoozes.items() if snooze.spans}
+
+    def without(self, keys: Collection[str]) -> Snoozes:
+        """Return the snoozes without those of these keys."""
+        return Snoozes({at: snooze for at, snooze in self._snoozes.items() if at[1] not in keys})
 
     @property
     def forget_ms(self) -> int:

@@ -31,6 +31,7 @@ Signable = RuleChange | SnoozeRecord | ListRecord
 Role = Literal["author", "approver"]
 R = TypeVar("R", bound=Signable)
 _FORMAT, _HEARTBEAT_FORMAT = "cep change 1", "cep heartbeat 1"
+_OF_KEY = "/snooze/"
 # A signature is 128 characters; one of none stands where the author has not signed yet.
 _NONE = "0" * 128
 
@@ -54,7 +55,18 @@ def line_of(record: Signable) -> str:
 
 def snooze_line(rule_id: str, key: str | None) -> str:
     """Return the name of the line of the snoozes of a rule, or of one key of it."""
-    return f"{rule_id}/snooze" if key is None else f"{rule_id}/snooze/{key}"
+    return f"{rule_id}/snooze" if key is None else f"{rule_id}{_OF_KEY}{key}"
+
+
+def erased_line(line: str) -> str:
+    """Return what stands for the snoozes of an erased key: with the hash of it, so that an old record is refused."""
+    return f"{line.partition(_OF_KEY)[0]}{_OF_KEY}#{hashlib.sha256(line.encode()).hexdigest()}"
+
+
+def snoozed_key(line: str) -> str | None:
+    """Return the key in the name of a line of snoozes; None for another line."""
+    _, has_key, key = line.partition(_OF_KEY)
+    return key if has_key else None
 
 
 def digest_of(record: Signable) -> str:

@@ -15,22 +15,32 @@ Tested by: tests/rulebook/test_trust.py, tests/rulebook/test_trust_properties.py
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from cep.base.audit import Head, extended
+from cep.base.audit import ERASED_LINES, Head, extended
 from cep.base.limits import SIGNED_LINES_MAX, UNVERIFIED_MAX
 from cep.base.signing import is_signed
 from cep.model.rule import HeartbeatRecord, ListRecord
 from cep.model.signed import Signature, Signed
 from cep.rulebook.outcome import Outcome, Refusal
-from cep.rulebook.statement import Role, Signable, digest_of, heartbeat_statement, line_of, statement
+from cep.rulebook.statement import (
+    Role,
+    Signable,
+    digest_of,
+    erased_line,
+    heartbeat_statement,
+    line_of,
+    snoozed_key,
+    statement,
+)
 
 PEOPLE = ("upsert", "rollback", "retire", "pause", "resume", "snooze", "list")
 HEARTBEAT = "heartbeat"  # what the rules of a signer must cover for one
 UNREADABLE = "unreadable"  # of a record
+_SALT = b"cep audit salt "
 _REASON_MAX = 500  # characters of a reason in the audit; the dead letter has all
 
 
@@ -202,7 +212,7 @@ class Accepted:
         if self.trust is not None:
             self.signers_version = self.trust.version
             if record.signed is not None and not isinstance(record, ListRecord):
-                self._last[line_of(record)] = record.version, digest_of(record)
+                self._last[self._line(record)] = record.version, digest_of(record)
             name = _named(record)
             if name in self.unverified and self.unverified[name].version <= record.version:
                 del self.unverified[name]
@@ -211,32 +221,43 @@ class Accepted:
         """Return the line of the audit about a record; none without signers. `what` says what stands for no record."""
         if self.trust is None:
             return []
-        self.head, line = extended(self.head, self._facts(record, outcome, data, what))
+        facts, texts = self._facts(record, outcome, data, what)
+        # The signatures of the record are in it, so nobody can guess the salt.
+        salt = hashlib.sha256(_SALT + data).hexdigest()
+        self.head, line = extended(self.head, facts, texts, salt)
         return [line]
 
-    def note_erasure(self, keys: Mapping[str, int], removed: Mapping[str, int]) -> list[bytes]:
-        """Return the line of the audit about erased keys: counts by domain, and of what was removed."""
+    def note_erasure(self, keys: Mapping[str, int], removed: Mapping[str, int], lines: Sequence[int]) -> list[bytes]:
+        """Return the line of the audit about erased keys: counts by domain, and of what was removed.
+
+        `lines` are the lines of the audit that have lost their texts.
+        """
         if self.trust is None:
             return []
-        facts = {"what": "erasure", "outcome": "applied", "keys": dict(keys), "removed": dict(removed)}
+        facts: dict[str, Any] = {"what": "erasure", "outcome": "applied", "keys": dict(keys), "removed": dict(removed)}
+        facts[ERASED_LINES] = sorted(lines)
         self.head, line = extended(self.head, {**facts, "signers_version": self.trust.version})
         return [line]
 
-    def _facts(self, record: Signable | None, outcome: Outcome, data: bytes, what: str) -> dict[str, Any]:
+    def _facts(
+        self, record: Signable | None, outcome: Outcome, data: bytes, what: str
+    ) -> tuple[dict[str, Any], dict[str, str | None]]:
+        """Return what stays for good, and the texts that may name a key, which may have to be erased."""
         assert self.trust is not None, "asked before"
         facts: dict[str, Any] = {"what": "change" if record is not None else what}
+        texts: dict[str, str | None] = {}
         if record is not None:
             signed = record.signed
             keys = [s.key for s in (signed.author, signed.approver) if s is not None] if signed is not None else []
             people = [(key, self.trust.signer(key)) for key in keys]
             # Who is named has signed only if the record was not refused.
             names = [key if person is None else person.name for key, person in people]
-            facts |= {"kind": record.kind, "of": line_of(record), "version": record.version, "by": names}
+            facts |= {"kind": record.kind, "id": record.id, "version": record.version, "by": names}
             facts["changes"] = digest_of(record)
-            facts |= {"sent_by": record.by, "why": record.reason}
-        outcome_facts = {"outcome": outcome.kind, "cause": outcome.cause, "reason": outcome.full_reason[:_REASON_MAX]}
-        signers = {"signers_version": self.trust.version, "record": hashlib.sha256(data).hexdigest()}
-        return {**facts, **outcome_facts, **signers}
+            texts |= {"of": line_of(record), "sent_by": record.by, "why": record.reason}
+        facts |= {"outcome": outcome.kind, "cause": outcome.cause, "signers_version": self.trust.version}
+        facts["record"] = hashlib.sha256(data).hexdigest()
+        return facts, {**texts, "reason": outcome.full_reason[:_REASON_MAX]}
 
     def set_aside(self, record: Signable, reason: str) -> None:
         """Remember the last refusal of each rule and list, up to a limit."""
@@ -253,7 +274,7 @@ class Accepted:
             if record.version < list_version:
                 return _replayed(record.version, list_version)
             return None
-        line = line_of(record)
+        line = self._line(record)
         last, digest = self._last.get(line, (0, ""))
         if line not in self._last:
             if len(self._last) >= SIGNED_LINES_MAX:
@@ -272,6 +293,23 @@ class Accepted:
                 "superseded", f"it was signed as a change of {signed_for}, and version {last} holds; sign it again"
             )
         return None
+
+    def _line(self, record: Signable) -> str:
+        """Return the name of a record's line, which is another one after its key was erased."""
+        line = line_of(record)
+        erased = erased_line(line) if line not in self._last and snoozed_key(line) is not None else line
+        return erased if erased in self._last else line
+
+    def forget_keys(self, keys: Collection[str]) -> None:
+        """Let no name of a line have one of these keys, nor what is said of a refused record."""
+        self._last = {
+            erased_line(line) if snoozed_key(line) in keys else line: last for line, last in self._last.items()
+        }
+        self.unverified = {
+            name: refusal
+            for name, refusal in self.unverified.items()
+            if not any(key in refusal.reason or key in name for key in keys)
+        }
 
     # ---------------------------------------------------------------------------------------------------- bytes
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cep.base.audit import Head, Line, extended, is_audit, verify
+from cep.base.audit import ERASED_LINES, Head, Line, extended, is_audit, texts_of, verify, without_texts
 
 
 def chain_of(count: int) -> tuple[Head, list[bytes]]:
     head, lines = Head(), []
     for number in range(count):
-        head, line = extended(head, {"what": "change", "of": f"rule_{number}", "version": 1, "by": ["Ada", "Bjørn"]})
+        texts = {"of": f"rule_{number}/snooze/card-{number}", "why": "Ægir asked"}
+        facts = {"what": "change", "version": 1, "by": ["Ada", "Bjørn"]}
+        head, line = extended(head, facts, texts, f"salt {number}")
         lines.append(line)
     return head, lines
 
@@ -45,6 +47,26 @@ def test_each_kind_of_tampering_has_a_place() -> None:
     assert problems([*lines[:2], lines[2].replace(b"Ada", b"Eve"), *lines[3:]], head)[0].startswith("2:")
     _, made_up = extended(chain_of(2)[0], {"what": "another"})
     assert "was replaced" in problems([*lines[:2], made_up, *lines[3:]], head)[0]
+
+
+def test_texts_can_be_erased_and_nothing_else() -> None:
+    head, lines = chain_of(4)
+    assert texts_of(lines[2]) == {"of": "rule_2/snooze/card-2", "why": "Ægir asked"}
+    number, bare = without_texts(lines[2])
+    assert number == 3
+    assert b"card-2" not in bare
+    assert b"salt" not in bare
+    assert texts_of(bare) == {}
+    assert without_texts(bare) == (3, bare)
+    erased = [*lines[:2], bare, lines[3]]
+    assert "line 3 has lost its texts" in problems(erased)[0]
+    last, line = extended(head, {"what": "erasure", ERASED_LINES: [3]})
+    assert problems([*erased, line], last) == problems([*lines, line], last) == ()
+    assert verify([Line("", one) for one in (*erased, line)]).erased == (3,)
+    also = [*erased[:3], without_texts(lines[3])[1], line]
+    assert "line 4 has lost its texts" in problems(also, last)[0]
+    changed = [*lines[:2], lines[2].replace(b"card-2", b"card-3"), lines[3], line]
+    assert problems(changed, last)[0].startswith("2:")
 
 
 @settings(max_examples=200, deadline=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import orjson
@@ -10,11 +11,15 @@ import pytest
 
 from cep.base.secrets import secret_keys
 from cep.cli.main import FINDINGS, USAGE, main
+from cep.model.rule import PauseRecord, SnoozeRecord
 from cep.rulebook.changes import change_path, write_change
 from cep.rulebook.files import read_rules
+from cep.rulebook.statement import Signable
+from cep.runners.handover.erase import ways_to_write
+from cep.sources.files import key_of
 from tests.cli.test_card_data import RULE, START_MS, assert_absent, rules, stored
 from tests.columnar.protected import card_numbers
-from tests.rulebook.people import ROOT, upsert_by_two, write_signers
+from tests.rulebook.people import ROOT, by_two, upsert_by_two, write_signers
 
 __all__ = ["rules"]
 NUMBERS = card_numbers(21, 6)
@@ -126,25 +131,52 @@ def test_keys_of_several_fields_in_a_savepoint_of_a_signed_job(
     ]  # fmt: skip
     (tmp_path / "events" / "1.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     flags = ["--signers", str(signers), "--root-key", ROOT.public]
+    gone = [
+        key_of((secret_keys()[0].token("pan", number.encode()), shop))
+        for number, shop in zip(NUMBERS, shops, strict=False)
+    ]
+    snoozes = [
+        SnoozeRecord(id="pairs", version=1, until="2030-01-01T00:00:00Z", key=key, by="Ada", reason=f"{key} travels")
+        for key in gone
+    ]
+    ways = [way.decode() for way in ways_to_write(gone)]
+    changes: list[Signable] = [*snoozes, PauseRecord(id="pairs", version=1, by="Bob", reason="no key")]
+    (tmp_path / "control").mkdir()
+    (tmp_path / "control" / "1.jsonl").write_bytes(
+        b"".join(by_two(one).to_json() + b"\n" for one in changes) + snoozes[0].to_json() + b"\n"
+    )
     arguments = [
         "run", "--rules", str(rules), "--events", str(tmp_path / "events"), "--checkpoint", str(tmp_path / "job"),
-        "--lateness", "2 min", "--available-now", *flags,
+        "--lateness", "2 min", "--available-now", "--control", str(tmp_path / "control"), *flags,
     ]  # fmt: skip
     assert main(arguments) == 0
     assert main(["savepoint", "--checkpoint", str(tmp_path / "job"), "--to", str(tmp_path / "saved")]) == 0
+    shutil.copytree(tmp_path / "job" / "dead_letters", tmp_path / "trail")
+    before = b"".join(path.read_bytes() for path in (tmp_path / "trail").iterdir())
+    assert all(way in before for way in ways_to_write(gone) if way.isascii() and b"\\" in way)
     (tmp_path / "keys").write_text(f"card={NUMBERS[0]},shop=s1\n\n  shop=s2,card={NUMBERS[1]}  \n")
     assert main(["erase", "--key", f"card={NUMBERS[0]}", "--savepoint", str(tmp_path / "saved")]) == USAGE
     assert "write card=…,shop=…" in capsys.readouterr().err
     lines_of = {}
     for what in ("savepoint", "checkpoint"):
         folder = tmp_path / ("saved" if what == "savepoint" else "job")
-        assert main(["erase", "--keys-file", str(tmp_path / "keys"), f"--{what}", str(folder)]) == 0
+        also = ["--audit", str(tmp_path / "trail")] if what == "savepoint" else []
+        assert main(["erase", "--keys-file", str(tmp_path / "keys"), f"--{what}", str(folder), *also]) == 0
         said = capsys.readouterr().out
-        assert_absent(NUMBERS, iter([said.encode()]))
+        assert "removed: 2 snoozes" in said
+        assert "removed: 3 texts of the audit" in said, "the refused one too"
+        assert_absent([*NUMBERS, *ways], iter([said.encode()]))
+        assert_absent(ways, (path.read_bytes() for path in folder.rglob("*") if path.is_file()))
         lines_of[what] = said.splitlines()
     (entry,) = (orjson.loads(line) for line in lines_of["savepoint"] if line.startswith("{"))
     assert (entry["what"], entry["keys"]) == ("erasure", {"card,shop": 2})
     assert sum(entry["removed"].values()) >= 2
+    assert len(entry["lines"]) == 3
+    assert_absent(ways, (path.read_bytes() for path in (tmp_path / "trail").iterdir()))
+    assert main(["audit", "verify", str(tmp_path / "trail")]) == FINDINGS, "texts are gone before a line says so"
+    (tmp_path / "trail" / "batch-9.jsonl").write_bytes(orjson.dumps(entry) + b"\n")
+    assert main(["audit", "verify", str(tmp_path / "trail")]) == 0
+    assert_absent(ways, iter(stored_portably(tmp_path / "job", tmp_path / "proof")))
     trail = tmp_path / "job" / "dead_letters"
     head = f"{int(entry['number'])}:{entry['hash']}"
     assert main(["audit", "verify", str(trail), "--head", head]) == 0, "the same line in the folder"

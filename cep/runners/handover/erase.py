@@ -1,16 +1,18 @@
 """A portable savepoint → the same without some keys, and what still has their bytes.
 
-A key leaves the pages of runs, the events that wait, the histories, and the memory of what was alerted. Ids of events
-that were seen stay: they are hashes of ids, and not of keys. Everything else of all other keys stays as it is, so that
-a job that goes on gives them the same alerts. At the end every entry that was written is searched for the keys' bytes.
+A key leaves the pages of runs, the events that wait, the histories, the memory of what was alerted, and its snoozes.
+Ids of events that were seen stay: they are hashes of ids, and not of keys. Everything of all other keys stays as it is,
+so that a job that goes on gives them the same alerts. At the end every entry that was written is searched for the keys.
 Tested by: tests/cli/test_erase.py
 """
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,6 +33,7 @@ from cep.histories.rows import Block
 from cep.histories.store import StoredSegment
 from cep.kernels.layout import Int64
 from cep.nfa.program import Program
+from cep.rulebook.erasure import forget_keys
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.runners.handover.group_entries import PAGE_BITS, GroupState, entries_of, state_of
 from cep.runners.handover.payload import Payload
@@ -44,6 +47,7 @@ from cep.state.target import Target
 from cep.step.job import Job
 from cep.step.programs import Programs
 
+_HASH = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")  # SHA-256 as JSON has it
 KeysOf = Mapping[KeyDomain, Collection[str]]
 
 
@@ -56,10 +60,13 @@ class Erased:
     audit: list[bytes] = field(default_factory=list)
 
 
-def erase_savepoint(source: Target, target: Target, work: Path, keys: KeysOf) -> Erased:
+def erase_savepoint(
+    source: Target, target: Target, work: Path, keys: KeysOf, audit_lines: Collection[int] = ()
+) -> Erased:
     """Write a savepoint again without these keys. `keys` are those of each domain as `route` makes them.
 
-    `work` is a new local folder. Raises: StateError, StoreError.
+    `work` is a new local folder; `audit_lines` are the lines of the job's audit that lose their texts.
+    Raises: StateError, StoreError.
     """
     savepoint = open_savepoint(source, work / "payload")
     payload = Payload.from_bytes(savepoint.payload, source.url)
@@ -70,7 +77,7 @@ def erase_savepoint(source: Target, target: Target, work: Path, keys: KeysOf) ->
     programs = [compiled.of(rulebook, job.schema, level) for level in range(job.levels_count)]
     erasing = _Erasing(job, programs, {domain: pa.array(sorted(keys.get(domain, ())), TEXT) for domain in job.domains})
     payload = _without_memory(payload, keys, erasing.erased)
-    searched = [text.encode() for texts in keys.values() for text in texts]
+    searched = ways_to_write({text for texts in keys.values() for text in texts})
     with ExitStack() as opened:
         parts = []
         for group in savepoint.groups:
@@ -79,7 +86,7 @@ def erase_savepoint(source: Target, target: Target, work: Path, keys: KeysOf) ->
             store = opened.enter_context(MemoryStore())
             store.ingest(entries)
             parts.append(Part(f"group-{group}", store, group, group + 1))
-        payload = _with_audit(payload, job, keys, erasing.erased)
+        payload = _with_rules(payload, job, keys, erasing.erased, audit_lines)
         _search([(b"", payload.to_bytes())], searched, erasing.erased)
         beside = load_beside(savepoint, work / "beside")
         write_savepoint(target, work / "new", parts, payload.to_bytes(), int(time.time() * 1_000), beside)
@@ -94,27 +101,45 @@ def _without_memory(payload: Payload, keys: KeysOf, erased: Erased) -> Payload:
     return replace(payload, engine={**payload.engine, "held_memory": others})
 
 
-def _with_audit(payload: Payload, job: Job, keys: KeysOf, erased: Erased) -> Payload:
-    """Add the erasure to the audit of a job that takes signed changes; the line does not say which keys."""
-    if job.trust is None:
-        return payload
+def _with_rules(payload: Payload, job: Job, keys: KeysOf, erased: Erased, audit_lines: Collection[int]) -> Payload:
+    """Take the keys out of the rulebook, and add the erasure to the audit of a job that takes signed changes.
+
+    The line does not say which keys.
+    """
     rulebook = rulebook_from_bytes(payload.engine["rulebook"].encode(), job.schema, job.domains)
     rulebook.accepted.trust = job.trust
+    erased.removed["snoozes"] += forget_keys(rulebook, {text for texts in keys.values() for text in texts})
     counts = {",".join(domain): len(texts) for domain, texts in sorted(keys.items())}
-    erased.audit += rulebook.accepted.note_erasure(counts, +erased.removed)
+    erased.audit += rulebook.accepted.note_erasure(counts, +erased.removed, sorted(audit_lines))
     return replace(payload, engine={**payload.engine, "rulebook": rulebook_bytes(rulebook).decode()})
 
 
+def ways_to_write(texts: Iterable[str]) -> list[bytes]:
+    """Return the bytes that texts may have in files: plain, and as JSON with or without other characters than ASCII."""
+    return sorted({way for text in texts for way in (text.encode(), _quoted(text), json.dumps(text)[1:-1].encode())})
+
+
+def has_any(data: bytes, searched: Iterable[bytes]) -> bool:
+    """Return True if one of these is in the data. A hash that happens to have a short one in its digits does not count.
+
+    Texts of savepoints are not compressed.
+    """
+    if not any(text in data for text in searched):
+        return False
+    bare = _HASH.sub(b"", data)
+    return any(text in (data if _HASH.search(text) else bare) for text in searched)
+
+
 def _search(entries: Sequence[tuple[bytes, bytes]], searched: Sequence[bytes], erased: Erased) -> None:
-    """Count the entries that have a key's bytes. Texts of savepoints are not compressed."""
+    """Count the entries that have a key's bytes."""
     for raw, data in entries:
-        if any(text in data or _quoted(text) in data for text in searched):
+        if has_any(data, searched):
             at = split_key(raw) if raw else None
             erased.left["rulebook" if at is None else f"{at.namespace.decode()} by {at.name.decode()}"] += 1
 
 
-def _quoted(text: bytes) -> bytes:
-    return orjson.dumps(text.decode())[1:-1]
+def _quoted(text: str) -> bytes:
+    return orjson.dumps(text)[1:-1]
 
 
 @dataclass(slots=True)

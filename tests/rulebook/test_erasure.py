@@ -1,0 +1,56 @@
+"""A key that is erased is not named by the rulebook any more, and its old snooze does not count again."""
+
+from __future__ import annotations
+
+import pytest
+
+from cep.model.rule import PauseRecord, SnoozeRecord
+from cep.rulebook.erasure import forget_keys
+from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
+from tests.rulebook.people import TRUST, by_two
+from tests.rulebook.records import SCHEMA, new_book, upsert
+
+UNTIL, LATER = "2030-01-01T00:00:00Z", "2031-01-01T00:00:00Z"
+
+
+def snooze(version: int, key: str | None, until: str = UNTIL) -> SnoozeRecord:
+    return SnoozeRecord(id="r", version=version, until=until, key=key, by="Ada", reason=f"{key} is on a journey")
+
+
+@pytest.mark.parametrize("is_signed", [False, True])
+def test_a_rulebook_without_a_key(is_signed: bool) -> None:
+    book = new_book()
+    book.accepted.trust = TRUST if is_signed else None
+    first, gone, other, every = upsert(1), snooze(1, "card-7"), snooze(1, "card-8"), snooze(1, None)
+    pause = PauseRecord(id="r", version=1, by="Bob", reason="card-7 is his")
+    for record in (first, gone, other, every, pause):
+        assert book.apply(by_two(record) if is_signed else record, None).kind == "applied"
+    stays = book.snoozes.report()
+    assert forget_keys(book, {"card-7"}) == 1
+    data = rulebook_bytes(book)
+    assert b"card-7" not in data
+    assert b"card-8 is on a journey" in data
+    book = rulebook_from_bytes(data, SCHEMA, (("card_id",),))
+    book.accepted.trust = TRUST if is_signed else None
+    assert book.snoozes.report() == tuple(one for one in stays if one.key != "card-7")
+
+    before = book.snoozes.report()
+    again = book.apply(by_two(snooze(1, "card-7", LATER)) if is_signed else snooze(1, "card-7", LATER), None)
+    assert again.kind == "refused", "an old version of what was erased"
+    assert book.snoozes.report() == before
+    second = snooze(2, "card-7")
+    changes = book.chains.head(second)
+    assert changes.version == 1
+    renewed = second.model_copy(update={"changes": changes})
+    assert book.apply(by_two(renewed, gone) if is_signed else renewed, None).kind == "applied"
+    assert book.apply(by_two(snooze(2, "card-8"), other) if is_signed else snooze(2, "card-8"), None).kind == "applied"
+
+
+def test_what_names_no_key_stays() -> None:
+    book: Rulebook = new_book()
+    for record in (upsert(1), snooze(1, "card-8"), PauseRecord(id="r", version=1, by="Bob", reason="why")):
+        book.apply(record, None)
+    before = rulebook_bytes(book)
+    assert forget_keys(book, {"card-7"}) == 0
+    assert rulebook_bytes(book) == before
