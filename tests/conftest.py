@@ -51,9 +51,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.always)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where Spark's tests alone are asked for, import no file that cannot have one: most of a start is imports."""
+    asked: str = config.option.markexpr
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if asked.startswith("spark and") and is_test and "spark" not in collection_path.read_text() else None
+
+
 def pytest_collection_finish() -> None:
     """Modules and tests stay to the end, so no collection of garbage has to look at them again."""
     gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """What was set apart ends with the rest; DuckDB would name each object of its own that is left."""
+    gc.unfreeze()
 
 
 # No task of a test takes long; one that has stopped is not to hold up all others for minutes.

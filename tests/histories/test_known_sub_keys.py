@@ -8,7 +8,7 @@ next event. Of the same time the values with the greater numbers (sub_keys.py) a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -84,13 +84,12 @@ def counts(expr: History, event: Event) -> bool:
     return argument is None or evaluate(argument, event.fields, {}) is not None
 
 
-def known_at(expr: History, past: Sequence[Event]) -> tuple[int, int]:
-    """From which of the events on the value of the last one is known there, and up to what time earlier ones may be
-    forgotten."""
+def known_at(expr: History, past: Sequence[Event]) -> Iterator[tuple[int, int]]:
+    """Of each event: from which one on its value is known there, and up to what time earlier ones may be forgotten."""
     known: dict[int, OfValue] = {}
     for at, (event, number) in enumerate(zip(past, numbers_of(expr, past), strict=True)):
-        found = (0, _NEVER)
         if number is None:
+            yield 0, _NEVER
             continue
         latest = sorted((value.last for value in known.values()), reverse=True)
         own = known.get(number)
@@ -99,16 +98,19 @@ def known_at(expr: History, past: Sequence[Event]) -> tuple[int, int]:
         found = (own.since, own.lacks_ms) if own is not None and is_known else (at, lacks_ms)
         if counts(expr, event):
             known[number] = OfValue((event.time_ms, number), *found)
-    return found
+        yield found
 
 
-def expected(expr: History, past: Sequence[Event]) -> tuple[Value, bool, bool]:
-    """The value at the last of the events, whether older ones are folded, and whether some may be forgotten."""
-    if not defined(expr, past)[1]:
-        return defined(expr, past)[0], False, False
-    since, lacks_ms = known_at(expr, past)
-    may_lack = in_panes(expr.window, replace(past[-1], time_ms=lacks_ms), past[-1])
-    return defined(expr, past, since)[0], True, lacks_ms > _NEVER and may_lack
+def expected(expr: History, own: Sequence[Event]) -> Iterator[tuple[Value, bool, bool]]:
+    """The value at each event, whether older ones are folded, and whether some may be forgotten."""
+    for at, (since, lacks_ms) in enumerate(known_at(expr, own)):
+        past = own[: at + 1]
+        value, is_folded = defined(expr, past)
+        if is_folded:
+            may_lack = in_panes(expr.window, replace(past[-1], time_ms=lacks_ms), past[-1])
+            yield defined(expr, past, since)[0], True, lacks_ms > _NEVER and may_lack
+        else:
+            yield value, False, False
 
 
 def events_of(random: Random, count: int, shops: int = 30) -> dict[str, list[Event]]:
@@ -148,9 +150,9 @@ def test_values_are_those_of_the_definition_however_events_come(seed: int) -> No
     program = program_over(*WRITTEN)
     wanted, batch = asked_of(program, WRITTEN), batch_of(program.schema, events)
     defined_as = {
-        event_id(e.order): [expected(expr, own[: at + 1]) for expr in wanted]
+        event_id(e.order): list(of_event)
         for own in events.values()
-        for at, e in enumerate(own)
+        for e, *of_event in zip(own, *(expected(expr, own) for expr in wanted), strict=True)
     }
     assert sum(cut for own in defined_as.values() for _, _, cut in own) > 5 * len(WRITTEN)
     for deliveries in (whole(batch), one_by_one(batch), split_evenly(batch, random), split(batch, random)):
@@ -173,9 +175,9 @@ def test_what_may_be_forgotten_is_told_and_counted_and_the_panes_are_bounded() -
     program = program_over(*(f"{text} or size >= 0" for text in WRITTEN))
     of_rules = [(rule.deployed.rule_id, next(histories(rule.deployed.pattern))) for rule in program.rules]
     wanted = {
-        (rule, event_id(e.order)): expected(expr, own[: at + 1])[1:]
+        (rule, event_id(e.order)): of_event[1:]
         for rule, expr in of_rules
-        for at, e in enumerate(own)
+        for e, of_event in zip(own, expected(expr, own), strict=True)
     }
     batch = batch_of(program.schema, events)
     for deliveries in (whole(batch), split_evenly(batch, random)):

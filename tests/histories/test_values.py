@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ from cep.base.schema import Schema, Type
 from cep.columnar.batch import EventBatch
 from cep.engine.advance import advance
 from cep.engine.alerts import alert_table
-from cep.engine.keyed_state import KeyedState, empty_state
-from cep.engine.table import prepare
+from cep.engine.keyed_state import KeyedState
+from cep.engine.table import PreparedEvents, prepare
 from cep.histories.values import expires_ms
 from cep.lang.check.bind import bind
 from cep.lang.ir import History, PatternIR
@@ -141,20 +142,28 @@ def engine_values(
 ) -> dict[str, list[Value]]:
     """The value of each history at each event, by event id. Between two calls the keyed state is bytes."""
     found: dict[str, list[Value]] = {}
-    for batch, watermark_ms in deliveries:
-        found |= dict(_values(program, keyed_state, batch, watermark_ms, expr))
-        after = advance(program, keyed_state, batch, watermark_ms).keyed_state
-        keyed_state = through_bytes(program, after, watermark_ms)
+    tables: list[PreparedEvents] = []
+
+    def prepare_and_look(*args: Any, **kwargs: Any) -> PreparedEvents:
+        tables.append(prepare(*args, **kwargs))
+        return tables[-1]
+
+    with pytest.MonkeyPatch.context() as patched:  # the values that the matcher reads, not those of a second reckoning
+        patched.setattr("cep.engine.advance.prepare", prepare_and_look)
+        for batch, watermark_ms in deliveries:
+            after = advance(program, keyed_state, batch, watermark_ms).keyed_state
+            keyed_state = through_bytes(program, after, watermark_ms)
+            while tables:  # none where a batch is empty
+                found |= dict(_values(program, tables.pop(), batch, expr))
     return found
 
 
 def _values(
-    program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, wanted: Sequence[History]
+    program: Program, prepared: PreparedEvents, batch: EventBatch, wanted: Sequence[History]
 ) -> Iterator[tuple[str, list[Value]]]:
     plan = program.histories
     assert isinstance(plan, HistoryPlan)
     numbers = {column.expr: column.number for column in plan.histories}
-    prepared = prepare(program, empty_state(program) if keyed_state is None else keyed_state, batch, watermark_ms)
     for at, row in enumerate(prepared.batch_rows.tolist()):
         place = prepared.first_row + at
         values: list[Value] = []

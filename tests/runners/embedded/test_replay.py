@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numba
 import orjson
 import pyarrow as pa
 import pyarrow.csv as pc_csv
@@ -129,6 +130,8 @@ def test_replay_imports_neither_spark_nor_java(tmp_path: Path) -> None:
         f"'--out', {str(tmp_path / 'alerts.jsonl')!r}]))"
     )
     environment = {"PATH": "", "JAVA_HOME": str(tmp_path), "HOME": str(tmp_path), "PYTHONPATH": str(rules.parent)}
+    # Without it all kernels are compiled anew for the new home.
+    environment["CEP_KERNEL_CACHE"] = str(Path(numba.config.CACHE_DIR).parents[1])  # type: ignore[attr-defined]
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment, timeout=120
     )
