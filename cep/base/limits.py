@@ -143,6 +143,10 @@ WEBHOOK_WAIT_MS_MAX = 300_000
 # ones are divided: with its key it stays well below the limit.
 CHANGELOG_RECORD_BYTES_MAX = 16_777_216
 CHANGELOG_PART_BYTES = 8_388_608
+# Silence of a process after which a standby takes its place: the least that brokers allow by default
+# (`group.min.session.timeout.ms`). A standby that takes over too early costs a restart, and no alert.
+LEASE_MS = 6_000
+LEASE_CONFIRM_MS = 1_000  # between two signs that the lease is still here: one may be lost
 # Idle Kafka consumers kept by a process between micro-batches, one per use at a time; past this the oldest is closed.
 KAFKA_IDLE_CONSUMERS_MAX = 4
 

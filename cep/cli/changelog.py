@@ -48,7 +48,9 @@ def changelog_of(settings: Settings, sinks: Sequence[AlertSink], log: Log) -> Ch
     topic = embedded.changelog if embedded.groups is None else f"{embedded.changelog}-{embedded.groups}"
     client = tuple(settings.kafka.client_settings().items())
     Topic(servers, topic, client).create({"max.message.bytes": str(CHANGELOG_RECORD_BYTES_MAX)})
-    return Changelog(topic, KafkaSettings(servers, client), carrier, _Progress(topic, log))
+    return Changelog(
+        topic, KafkaSettings(servers, client), carrier, _Progress(topic, log), settings.job.checkpoint.resolve().name
+    )
 
 
 class _Progress:

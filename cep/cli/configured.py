@@ -36,6 +36,11 @@ def add_settings(group: argparse._ArgumentGroup, section: type[BaseModel], prefi
             continue
         default = info.get_default()
         is_list = default == ()
+        if default is False and not extra["metavar"]:
+            group.add_argument(
+                extra["flag"], dest=f"{prefix}{name}", action="store_const", const=True, help=info.description
+            )
+            continue
         text = f"{(info.description or '').rstrip('.')}{_shown(extra['example'], default)}"
         group.add_argument(
             extra["flag"],

@@ -9,7 +9,7 @@ import argparse
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,11 +32,14 @@ from cep.cli.job_flags import (
 )
 from cep.cli.job_lines import PATHS, tell_problems, tell_start, tell_totals
 from cep.cli.job_reports import JobReports, KeyAnswers
+from cep.cli.standby import turn_of
 from cep.cli.topics import made_topics
 from cep.columnar.decode import Decoded
 from cep.model.rule import utc_text
 from cep.model.settings import Settings
 from cep.rulebook.deploy import deploy
+from cep.rulebook.kafka import StatusTopic
+from cep.runners.embedded.changelog import Changelog
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
@@ -70,6 +73,7 @@ examples:
   cep run --rules rules --bootstrap-servers kafka:9092 --topic payments --alerts kafka:alerts --checkpoint /var/lib/cep
   cep run … --checkpoint /var/lib/cep --checkpoint-target s3://bucket/job     (pip install 'cep[s3]')
   cep run … --checkpoint /var/lib/cep --changelog payments-state              (state goes to a topic, too)
+  cep run … --checkpoint /var/lib/cep --changelog payments-state --standby    (started twice: one works, one waits)
 """
 _STDIN = Path("-")
 
@@ -139,14 +143,40 @@ def _match(given: _Given, begins_with: Beginning, seen: _Seen, stop: threading.E
     sources = _sources(settings, given.until_end)
     embedded = settings.embedded
     cache_bytes = (embedded.cache_mb << 20) // 2
-    at_once = checkpoint is None or embedded.delivery == "at-least-once"
+    at_once = _sends_at_once(settings)
     outlets = Outlets(
         _sinks(settings, at_once), _dead_letters(settings, at_once), _held(settings), seen.observed.sending
     )
+    store = StoreSettings(checkpoint, embedded.store, embedded.target, embedded.kept, cache_bytes, embedded.checkpoints)
+    try:
+        changelog = changelog_of(settings, outlets.sinks, log)
+        with turn_of(settings, store, changelog, seen.observed, log, stop) as may_send:
+            if not stop.is_set():
+                surroundings = _Around(sources, replace(outlets, may_send=may_send), store, changelog, status)
+                _work(given, begins_with, seen, surroundings, stop)
+    finally:
+        outlets.close()
+        sources.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """The surroundings of the engine, opened: where records come from and alerts go, and where state is kept."""
+
+    sources: Sources
+    outlets: Outlets
+    store: StoreSettings
+    changelog: Changelog | None
+    status: StatusTopic | None
+
+
+def _work(given: _Given, begins_with: Beginning, seen: _Seen, around: _Around, stop: threading.Event) -> None:
+    """Go on from the last commit until the end. Raises: as `_match`."""
+    settings, log, checkpoint = given.settings, seen.log, given.settings.job.checkpoint
     commits = Commits(
-        StoreSettings(checkpoint, embedded.store, embedded.target, embedded.kept, cache_bytes, embedded.checkpoints),
+        around.store,
         on_failed=lambda error: log.tell("checkpoint_failed", f"no checkpoint: {error}; the job goes on without"),
-        changelog=changelog_of(settings, outlets.sinks, log),
+        changelog=around.changelog,
     )
     for refused in commits.refused:
         log.tell("checkpoint_refused", f"passed over: {refused}")
@@ -154,9 +184,10 @@ def _match(given: _Given, begins_with: Beginning, seen: _Seen, stop: threading.E
     engine = Engine(given.job, given.initial, commits.store, given.workers, commits.lists)
     if commits.head is None:
         commits.totals["runs"] += _begin(engine, begins_with.warm)
-    reports = JobReports(seen.observed, log, engine, commits, sources, status, checkpoint)
+    reports = JobReports(seen.observed, log, engine, commits, around.sources, around.status, checkpoint)
+    at_once = _sends_at_once(settings)
     pace = Pace(_interval_ms(settings), at_once, settings.job.trigger, settings.events.max_records or RECORDS_MAX)
-    runner = Runner(engine, sources, outlets, commits, pace, reports.report, reports.idle)
+    runner = Runner(engine, around.sources, around.outlets, commits, pace, reports.report, reports.idle)
     seen.key_answers.runner = runner
     try:
         tell_start(log, checkpoint, seen.address, seen.paths, goes_on=commits.head is not None)
@@ -164,11 +195,14 @@ def _match(given: _Given, begins_with: Beginning, seen: _Seen, stop: threading.E
         runner.run(stop, until_end=given.until_end)
         reports.write_totals()
     finally:
-        outlets.close()
-        sources.close()
         engine.close()
         commits.close()
         tell_totals(commits.totals, "", log, Console(stderr=True, highlight=False))
+
+
+def _sends_at_once(settings: Settings) -> bool:
+    """Return True if alerts do not wait for commits."""
+    return settings.job.checkpoint is None or settings.embedded.delivery == "at-least-once"
 
 
 def _begin(engine: Engine, warm: WarmStart | None) -> int:

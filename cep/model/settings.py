@@ -38,6 +38,7 @@ from cep.base.limits import (
 )
 from cep.base.reading import read_file
 from cep.base.toml import parse_toml
+from cep.model.embedded_settings import EmbeddedSettings
 from cep.model.mapping_settings import MappingSettings
 from cep.model.problem import problems_of
 from cep.model.section import SecretsSettings
@@ -352,55 +353,6 @@ class SparkSettings(_Section):
         {},
         "Settings of Spark, which win over ours.",
         example='{ "spark.driver.memory" = "4g" }',
-    )
-
-
-class EmbeddedSettings(_Section):
-    """The settings that only the runner in one process reads."""
-
-    workers: Positive = _setting(2, "Threads that match, each for a share of the key groups.", "--workers", "N")
-    groups: str | None = _setting(
-        None,
-        "Key groups of this process, first-last; all of them if not given. Each process needs a checkpoint of its own.",
-        "--groups",
-        "RANGE",
-        '"0-15"',
-    )
-    store: Literal["rocksdb", "memory"] = _setting(
-        "rocksdb",
-        "Where keyed state is kept: rocksdb, safe with each commit, or memory, safe with each checkpoint.",
-        "--store",
-        "WHERE",
-    )
-    cache_mb: Positive = _setting(
-        256, "Memory for keyed state with rocksdb: half for pages in use, half for its blocks.", "--cache-mb", "N"
-    )
-    target: str | None = _setting(
-        None,
-        "Where checkpoints go: a folder, or what fsspec takes (s3://…); in the checkpoint folder if not given.",
-        "--checkpoint-target",
-        "URL",
-        '"s3://bucket/job"',
-    )
-    kept: Positive = _setting(3, "Checkpoints that are kept.")
-    changelog: str | None = _setting(
-        None,
-        "Compacted topic that gets what each commit changes, with its alerts; a job without its folder reads it.",
-        "--changelog",
-        "TOPIC",
-        '"payments-state"',
-    )
-    interval: DurationMs | None = _setting(
-        None, "Least time between two commits; 0 s, for folders and memory 1 s.", "--interval", "TIME", '"0 s"'
-    )
-    checkpoints: DurationMs = _setting(
-        10_000, "Time between two checkpoints: copies on another disk.", "--checkpoint-interval", "TIME", '"10 s"'
-    )
-    delivery: Literal["exactly-once", "at-least-once"] = _setting(
-        "exactly-once",
-        "exactly-once: alerts go out with the next commit; at-least-once: at once, and again after a crash.",
-        "--delivery",
-        "HOW",
     )
 
 

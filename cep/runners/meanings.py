@@ -78,6 +78,7 @@ GAUGES: Mapping[str, str] = {
     "watermark_delay_seconds": "How far the watermark is behind the clock, in seconds.",
     "micro_batch_id": "The latest micro-batch that is done.",
     "micro_batch_seconds": "How long the latest micro-batch took, by phase.",
+    "standby": "1 while a process of `cep run --standby` waits, 0 while it works.",
     "lag_records": "Records of a partition that wait to be read.",
     "part_up": "1 where this part of the job is well, 0 where it is not: brokers, events, sinks, checkpoints, disk.",
 }
@@ -97,6 +98,9 @@ LOG_LINES: Mapping[str, str] = {
     "rules": "The rules in force have changed, or these are those of the start.",
     "compiling": "Kernels are compiled, once after an installation.",
     "changelog": "State is read from the changelog topic: how far.",
+    "standby": "A process of `cep run --standby` waits: another one works.",
+    "standby_ready": "It has read the state of the job so far.",
+    "took_over": "It has the lease now, and for how long it waited.",
     "started": "The job has its state and its sources, and begins to read.",
     "progress": "A minute's work of `cep run`: events, alerts, what was set aside, lag and watermark.",
     "micro_batch": "A micro-batch of `cep live` in which something happened.",

@@ -12,16 +12,20 @@ local store too, and a process that was killed brings it after its next start:
     | FFFF | "" | "changelog" | "changed" | commit u64 | → store keys, each behind its length u32
     | FFFF | "" | "changelog" | "topic" |                → the topic that has all of the store
     | FFFF | "" | "changelog" | "parts" | store key |    → in how many parts the topic has it u32
+    | FFFF | "" | "changelog" | "job" |                  → the name that its transactions go by, also in the topic
 
-A job whose folder is lost makes its store by reading the topic to its end, as opening.py says. A job that has a store
-and no changelog yet brings all of it in one transaction. One job, or one process of a job, to a topic.
-Tested by: tests/runners/embedded/test_changelog.py, tests/runners/embedded/test_changelog_parts.py
+A job whose folder is lost makes its store by reading the topic to its end, as opening.py says. A standby reads it all
+the time, and to its end when it takes over (standby.py). A job that has a store and no changelog yet brings all of it
+in one transaction. One job, or one process of a job, to a topic.
+Tested by: tests/runners/embedded/test_changelog.py, tests/runners/embedded/test_changelog_parts.py,
+    tests/runners/embedded/test_standby.py
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Protocol
@@ -38,6 +42,7 @@ from cep.state.store import Change, DurableStore, WriteBatch
 Entry = tuple[bytes, bytes | None]
 _OWN, _LIST, _PART = b"changelog", b"list", b"part"
 _TOPIC = store_key(STORE_GROUP, b"", _OWN, b"topic")
+_JOB = store_key(STORE_GROUP, b"", _OWN, b"job")
 _CHANGED = prefix_range(STORE_GROUP, b"", _OWN, b"changed")
 _PARTS_COUNTS = prefix_range(STORE_GROUP, b"", _OWN, b"parts")
 _LISTS, _PARTS = prefix_range(STORE_GROUP, b"", _LIST), prefix_range(STORE_GROUP, b"", _PART)
@@ -63,16 +68,29 @@ class Carrier(Protocol):
         ...
 
 
+@dataclass
+class _Followed:
+    """The part of the topic that was read: up to which offset, its last commit, which entries are in parts."""
+
+    at: int | None = None
+    is_empty: bool = True
+    committed_ms: int | None = None
+    parts: dict[bytes, int] = field(default_factory=dict)
+
+
 class Changelog:
-    """The changelog of one process. `tell` is told how many of how many offsets have been read."""
+    """The changelog of one process of the job `job`. `tell` is told how many of how many offsets have been read."""
 
     def __init__(
-        self, topic: str, settings: KafkaSettings, carrier: Carrier, tell: Callable[[int, int], None] = lambda *_: None
-    ) -> None:
+        self, topic: str, settings: KafkaSettings, carrier: Carrier, tell: Callable[[int, int], None] = lambda *_: None,
+        job: str = "",
+    ) -> None:  # fmt: skip
         self.topic = topic
         self._settings = settings
         self._carrier = carrier
         self._tell = tell
+        self._job = job.encode()
+        self._followed = _Followed()
         self._pending: dict[bytes, bytes | None] = {}
         self.pending_bytes = 0  # of what no delivery has taken over
         self._commits: list[int] = []  # whose changes are pending
@@ -83,17 +101,35 @@ class Changelog:
 
     # ------------------------------------------------------------------------------------------------------- start
 
+    @property
+    def is_followed(self) -> bool:
+        """True if a store follows the topic: then it is newer than what the folder has."""
+        return self._followed.at is not None
+
     def replay(self, store: DurableStore, lists_folder: Path) -> int | None:
         """Fill the empty store, and the folder of lists; returns the time of the last commit, ms UTC, or None.
 
-        Raises: UsageError for a topic that is no changelog; SourceError, SinkError, StateError.
+        A store that has followed the topic is filled up. Raises: UsageError for a topic that is no changelog, or one
+        of another job; SourceError, SinkError, StateError.
         """
-        self._carrier.open()  # an open transaction would hide its end
-        wanted = self._range()
-        is_empty, committed_ms = True, None
-        counts: dict[bytes, int] = {}
+        self._carrier.open()  # an open transaction would hide its end; and from here on no other process can write
+        end = self.follow(store, lists_folder)
+        followed, self._followed = self._followed, _Followed()
+        if followed.committed_ms is None and not followed.is_empty:
+            raise self._foreign()
+        self._join(store, followed.parts)
+        store.sync()
+        if followed.committed_ms is not None:
+            self._tell(end, end)
+        return followed.committed_ms
+
+    def follow(self, store: DurableStore, lists_folder: Path) -> int:
+        """Read on to the end of what is committed; return that. Raises: as `replay`."""
+        followed, wanted = self._followed, self._range()
+        if followed.at is not None:
+            wanted = replace(wanted, start=min(followed.at, wanted.end))
         for records in read_range(self._settings, wanted):
-            is_empty, batch = False, WriteBatch()
+            followed.is_empty, batch = False, WriteBatch()
             columns = (records.column(name).to_pylist() for name in ("key", "value", "timestamp"))
             for key, value, time_ms in zip(*columns, strict=True):
                 if key is None:
@@ -105,20 +141,18 @@ class Changelog:
                 else:
                     batch.put(key, value)
                 if value is not None and value.startswith(_MARK):
-                    counts[key] = self._count_of(value)
+                    followed.parts[key] = self._count_of(value)
                 else:
-                    counts.pop(key, None)
+                    followed.parts.pop(key, None)
                 if key == HEAD:
-                    committed_ms = int(time_ms)
+                    followed.committed_ms = int(time_ms)
+                elif key == _JOB and value != self._job:
+                    raise self._of_another(value or b"")
             store.write(batch)
-            self._tell(records.column("offset")[-1].as_py() + 1 - wanted.start, wanted.end - wanted.start)
-        self._join(store, counts)
-        store.sync()
-        if committed_ms is None and not is_empty:
-            raise self._foreign()
-        if committed_ms is not None:
-            self._tell(wanted.end - wanted.start, wanted.end - wanted.start)
-        return committed_ms
+            followed.at = records.column("offset")[-1].as_py() + 1
+            self._tell(followed.at, wanted.end)
+        followed.at = wanted.end
+        return wanted.end
 
     def _count_of(self, marked: bytes) -> int:
         if len(marked) != _MARKED.size:
@@ -165,6 +199,8 @@ class Changelog:
             store.write(counts)
         elif store.get(_TOPIC) != self.topic.encode():
             raise self._foreign()
+        elif store.get(_JOB) not in (None, self._job):
+            raise self._of_another(store.get(_JOB) or b"")
         keys: dict[bytes, None] = {}
         for key, value in store.scan(_CHANGED):
             self._commits.append(_NUMBER.unpack(split_key(key).item)[0])
@@ -175,6 +211,13 @@ class Changelog:
 
     def _foreign(self) -> UsageError:
         return UsageError(f"topic {self.topic} has something in it and is no changelog of this job; give an empty one")
+
+    def _of_another(self, job: bytes) -> UsageError:
+        return UsageError(
+            f"topic {self.topic} is the changelog of a job whose folder is called `{job.decode()}`, and this "
+            f"one is called `{self._job.decode()}`: brokers tell the processes of one job by that name; give a folder "
+            "with the same name, or another topic"
+        )
 
     def _range(self) -> OffsetRange:
         first, last = (
@@ -192,8 +235,9 @@ class Changelog:
         changes = self._in_parts(_changes(batch, store), batch)
         if not self._is_whole:
             self._is_whole = True
-            changes[_TOPIC] = self.topic.encode()
-            batch.put(_TOPIC, self.topic.encode())
+            for key, value in ((_TOPIC, self.topic.encode()), (_JOB, self._job)):
+                changes[key] = value
+                batch.put(key, value)
         for settled in self._forgettable:
             batch.delete(_changed_key(settled))
         self._forgettable = []
@@ -269,7 +313,7 @@ def _changes(batch: WriteBatch, store: DurableStore) -> dict[bytes, bytes | None
 
 
 def _is_own(key: bytes) -> bool:
-    return key == _TOPIC or any(reserved.begin <= key < reserved.end for reserved in (_CHANGED, _PARTS_COUNTS))
+    return key in (_TOPIC, _JOB) or any(reserved.begin <= key < reserved.end for reserved in (_CHANGED, _PARTS_COUNTS))
 
 
 def _changed_key(commit: int) -> bytes:

@@ -5,10 +5,12 @@
     FOLDER/store/payload   only where a checkpoint was brought back: what that says beside its store
     FOLDER/store/damaged   only where the store gave bytes that cannot be right
 
-The local store if it is here, can be read, and nobody has gone on from a checkpoint of it; else that of the changelog
-(changelog.py), if there is one; else the newest whole checkpoint in its place. One that was brought back and has had no
-commit since is brought back again: it does not know what sinks were sent meanwhile. What cannot be judged (a full disk,
-a target out of reach, another format) stays as it is, and the job does not start: it may be the only store there is.
+The store that has followed the changelog, if this process stood by (standby.py): another one has worked meanwhile.
+Else the local store if it is here, can be read, and nobody has gone on from a checkpoint of it; else that of the
+changelog (changelog.py), if there is one; else the newest whole checkpoint in its place. One that was brought back and
+has had no commit since is brought back again: it does not know what sinks were sent meanwhile. What cannot be judged
+(a full disk, a target out of reach, another format) stays as it is, and the job does not start: it may be the only
+store there is.
 Tested by: tests/runners/embedded/test_commit.py, tests/runners/embedded/test_opening.py,
 tests/runners/embedded/test_damage.py
 """
@@ -77,6 +79,11 @@ def store_folder(folder: Path) -> Path:
     return folder / _STORE
 
 
+def followed_folder(folder: Path) -> Path:
+    """Return where a standby keeps what it has read of the changelog, until it takes over."""
+    return store_folder(folder).with_name(_STORE + PARTIAL)
+
+
 def mark_damaged(folder: Path) -> None:
     """Note that the next start takes the newest checkpoint in place of the store."""
     with suppress(OSError):
@@ -90,10 +97,13 @@ def open_store(settings: StoreSettings, folder: Path, changelog: Changelog | Non
     """
     target = remembered_target(folder, settings.target)
     working = folder / _STORE
-    opened, refused = _local(settings, target, working)
-    if opened is not None:
-        return Opened(target, *opened, None, refused)
-    replayed_ms = _replayed(settings, changelog, working)
+    refused: tuple[str, ...] = ()
+    followed_ms = _replayed(settings, changelog, working) if changelog is not None and changelog.is_followed else None
+    if followed_ms is None:
+        opened, refused = _local(settings, target, working)
+        if opened is not None:
+            return Opened(target, *opened, None, refused)
+    replayed_ms = _replayed(settings, changelog, working) if followed_ms is None else followed_ms
     if replayed_ms is not None:
         store = settings.open(working / PART)
         return Opened(target, store, read_head(store), None, refused, replayed_ms)
@@ -120,8 +130,9 @@ def _replayed(settings: StoreSettings, changelog: Changelog | None, working: Pat
     """Put the store of the changelog in the place of what is here, if the changelog has any; returns its time."""
     if changelog is None:
         return None
-    partial = working.with_name(working.name + PARTIAL)
-    shutil.rmtree(partial, ignore_errors=True)
+    partial = followed_folder(working.parent)
+    if not changelog.is_followed:
+        shutil.rmtree(partial, ignore_errors=True)
     with settings.open(partial / PART) as store:
         replayed_ms = changelog.replay(store, partial / BESIDE)
         head = read_head(store)

@@ -126,6 +126,10 @@ class Runner:
         self.start()
         is_end = False
         while not (stop.is_set() or is_end):
+            if not self._outlets.may_send():
+                self._idle()
+                stop.wait(_WAIT_S)
+                continue
             is_quiet = not self.cycle(_WAIT_S)
             is_read = until_end and is_quiet and not any(self._behind.values())
             is_end = is_read or self._sources.events.ended

@@ -1,0 +1,154 @@
+"""The lease of a job that has standbys: a consumer group on its changelog, which has one partition.
+
+    partition given to this process   ─▶ claim: the group's offset + 1 is the number of this owner
+    commits of that number            ─▶ each that is taken says that the lease is still here
+    a process that dies or is stopped ─▶ its session ends, and the partition goes to another one
+    an orderly end                    ─▶ the group is left, and another one has it at once
+
+The brokers give one partition to one member, and take a commit only from a member whose session goes on. So a process
+that was stopped for a while knows by its own clock that the lease may be gone, and by the number whether somebody else
+had it meanwhile. Who takes over also fences the transactions of the one before (sinks/transactions/kafka.py): the lease
+says who works, the fence makes sure of it. Nothing is read from the partition; its assignment stays where it is when
+another standby comes (`cooperative-sticky`).
+Tested by: tests/runners/embedded/test_lease.py, tests/cli/test_standby.py
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
+
+from cep.base.closing import Closing
+from cep.base.errors import SinkError
+from cep.base.kafka import reader_options, reason_of
+from cep.base.limits import LEASE_CONFIRM_MS, LEASE_MS
+from cep.sources.kafka import KafkaSettings
+
+_POLL_S = 0.1
+_ASK_S = 5.0
+_SURE_S = (LEASE_MS - 2 * LEASE_CONFIRM_MS) / 1_000  # the brokers' clock began when the commit arrived, ours before
+_REFUSALS = (
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.INCONSISTENT_GROUP_PROTOCOL,
+)
+
+
+class Lease(Closing):
+    """The right to work on a job, for one process of several. A thread of its own keeps it."""
+
+    def __init__(self, settings: KafkaSettings, topic: str, on_taken: Callable[[], None] = lambda: None) -> None:
+        """Ask for the lease. `on_taken` is called, from the lease's thread, once another process had it after this."""
+        self._topic = topic
+        self._on_taken = on_taken
+        self._place = TopicPartition(topic, 0)
+        self._is_assigned = False
+        self._number: int | None = None  # of this owner, once it has claimed
+        self._is_taken = False
+        self._refused: str | None = None
+        self._sent_s = self._sure_until_s = float("-inf")
+        self._ended = threading.Event()
+        fixed: dict[str, Any] = {
+            "group.id": f"cep-{topic}-lease",
+            "partition.assignment.strategy": "cooperative-sticky",
+            "session.timeout.ms": str(LEASE_MS),
+            "heartbeat.interval.ms": str(LEASE_CONFIRM_MS),
+            "socket.timeout.ms": str(LEASE_MS),
+        }
+        given = dict(settings.client_options)
+        self._consumer = Consumer(reader_options(settings.bootstrap_servers, given, fixed=fixed))
+        self._consumer.subscribe([topic], on_assign=self._given, on_revoke=self._gone, on_lost=self._gone)
+        self._thread = threading.Thread(target=self._work, name="cep-lease", daemon=True)
+        self._thread.start()
+
+    # -------------------------------------------------------------------------------------------------- for the job
+
+    def is_here(self) -> bool:
+        """Return True while no other process can have the lease; False while that is not sure.
+
+        Raises: SinkError once another process has had it after this one, or if the brokers refuse.
+        """
+        if self._is_taken:
+            raise SinkError(
+                f"another process has taken over this job (the lease on {self._topic}): this one was silent for more "
+                f"than {LEASE_MS / 1_000:.0f} s; nothing is lost; start it again, so that it stands by"
+            )
+        if self._refused is not None:
+            raise SinkError(f"the brokers refuse the lease on {self._topic}: {self._refused}; allow group {self.group}")
+        return time.monotonic() < self._sure_until_s
+
+    @property
+    def group(self) -> str:
+        """The name of the consumer group."""
+        return f"cep-{self._topic}-lease"
+
+    def close(self) -> None:
+        """Give the lease back, so that another process has it at once."""
+        self._ended.set()
+        self._thread.join()
+        self._sure_until_s = float("-inf")
+        with suppress(KafkaException, RuntimeError):
+            self._consumer.close()
+
+    # --------------------------------------------------------------------------------------------- the lease's thread
+
+    def _work(self) -> None:
+        while not self._ended.is_set():
+            try:
+                self._turn()
+            except KafkaException as error:  # brokers that are away come back; meanwhile the lease runs out
+                if error.args[0].code() in _REFUSALS:
+                    self._refused = reason_of(error)
+                self._ended.wait(_POLL_S)
+
+    def _turn(self) -> None:
+        message = self._consumer.poll(_POLL_S)  # serves what is below; there are no records, the partition is paused
+        error = None if message is None else message.error()
+        if error is not None and error.code() in _REFUSALS:
+            self._refused = error.str()
+        now_s = time.monotonic()
+        if now_s - self._sent_s < LEASE_CONFIRM_MS / 1_000:
+            return
+        if self._number is None and self._is_assigned:
+            self._sent_s = now_s
+            number = self._newest() + 1
+            if self._is_assigned:
+                self._consumer.commit(offsets=[self._numbered(number)], asynchronous=False)
+                self._number, self._sure_until_s = number, now_s + _SURE_S
+        elif self._number is not None and not self._is_taken:
+            self._sent_s = now_s
+            self._confirm(self._number, now_s)
+
+    def _confirm(self, number: int, now_s: float) -> None:
+        """Commit the number of this owner; see first who has it, if another one may."""
+        if now_s >= self._sure_until_s and self._newest() != number:
+            self._is_taken = True
+            self._on_taken()
+        elif self._is_assigned:  # and nobody was there meanwhile
+            self._consumer.commit(offsets=[self._numbered(number)], asynchronous=False)
+            self._sure_until_s = now_s + _SURE_S
+
+    def _newest(self) -> int:
+        (place,) = self._consumer.committed([self._place], timeout=_ASK_S)
+        if place.error is not None:
+            raise KafkaException(place.error)
+        return max(place.offset, 0)
+
+    def _numbered(self, number: int) -> TopicPartition:
+        return TopicPartition(self._topic, 0, number)
+
+    def _given(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        for place in places:
+            place.offset = OFFSET_END
+        consumer.incremental_assign(places)
+        consumer.pause(places)
+        self._is_assigned = self._is_assigned or bool(places)
+
+    def _gone(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        self._is_assigned, self._sure_until_s = False, float("-inf")
+        consumer.incremental_unassign(places)

@@ -1,0 +1,51 @@
+"""One process of several has the lease; another one has it when that one gives it back or falls silent."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+from cep.base.errors import SinkError
+from cep.runners.embedded.kafka import Lease
+from cep.sources.kafka import KafkaSettings
+from tests.real_kafka import KafkaCluster
+
+WAIT_S = 60
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def test_one_has_it_and_a_newcomer_does_not_take_it(kafka_broker: KafkaCluster) -> None:
+    if not kafka_broker.is_real:
+        return
+    topic, taken = f"lease-{uuid.uuid4().hex[:8]}", threading.Event()
+    kafka_broker.create(topic, 1, cleanup_policy="compact")
+    settings = KafkaSettings(kafka_broker.address)
+    first = Lease(settings, topic, taken.set)
+    wait_for(first.is_here)
+    with Lease(settings, topic) as second:
+        threads = [thread for thread in threading.enumerate() if thread.name == "cep-lease"]
+        assert len(threads) == 2
+        time.sleep(2)  # the group takes the newcomer in meanwhile
+        assert first.is_here()
+        assert not second.is_here()
+        first.close()
+        wait_for(second.is_here)
+        assert not first.is_here()
+        assert not taken.is_set()
+        # As after a silence: by its own clock it is not sure, and the number says that somebody else was there.
+        second._sure_until_s = 0.0
+        assert second._number is not None
+        second._number -= 1
+        wait_for(lambda: second._is_taken)
+        with pytest.raises(SinkError, match="another process has taken over this job"):
+            second.is_here()
