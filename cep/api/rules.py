@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from rich.console import Console
 
@@ -24,7 +24,7 @@ from cep.api.levels import Past
 from cep.api.picture import Picture
 from cep.api.quality import Difference, Quality
 from cep.api.replay import Terms, matches, replay
-from cep.api.spark import aside_spark, is_spark, match_spark
+from cep.api.spark import StreamTerms, aside_spark, is_spark, match_spark, match_stream_spark
 from cep.api.why import Why, explain_not
 from cep.base.errors import UsageError
 from cep.base.limits import PLAN_EVENTS_PER_KEY
@@ -111,10 +111,31 @@ class Rules:
         source = open_source(events, Naming(columns, tz))
         return Alerts(self._given, replay(self._given, source.pieces, terms), source)
 
+    def match_stream(
+        self, events: Any, *, control: Any = None, folder: str | Path | None = None,
+        columns: Mapping[str, str] | None = None, tz: str | None = None, metrics: str = "cep",
+        **terms: Unpack[StreamTerms],
+    ) -> Any:  # fmt: skip
+        """Match a streaming Spark DataFrame: return the one of its alerts, to be written as any other.
+
+        It is `cep live` as a part of your query, with your session, sources, sinks and checkpoint. `terms` are its
+        settings: `lateness`, `order`, `dedup`, `ahead_max`, `keys`, `key_groups`, `levels`, `pages`. `columns` and `tz`
+        are as in `match`. The counters of a micro-batch are in `query.lastProgress.observedMetrics[metrics]`.
+
+        With `control`, a stream of control records, rules change while the query runs. It then needs a `folder` that
+        all machines see. Without, the rules stay as they are, and a checkpoint goes on with the same ones alone.
+
+        Raises: UsageError for what cannot go, before anything runs.
+        """
+        if not is_spark(events):
+            raise UsageError("`match_stream` takes a streaming DataFrame of Spark; `match` takes any other frame")
+        return match_stream_spark(self._given, events, control, folder, Naming(columns, tz), terms, metrics)
+
     def set_aside(
         self, events: Any, *, columns: Mapping[str, str] | None = None, tz: str | None = None, ahead_max: str = "1 min"
     ) -> Any:
-        """Return the records of a Spark DataFrame that `match` sets aside, as a DataFrame of JSON texts.
+        """Return the records of a Spark DataFrame that `match` sets aside, as a DataFrame of JSON texts. Of a stream
+        it is a stream, for a query of its own.
 
         Of any other frame they are in the alerts. Raises: UsageError.
         """

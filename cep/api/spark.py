@@ -1,21 +1,29 @@
-"""A user's Spark DataFrame and rules → a DataFrame of alerts. Spark is loaded when a frame of its kind comes.
+"""A user's Spark DataFrame, finite or a stream, and rules → a DataFrame of alerts. Spark is loaded when one comes.
 
 What can be seen from the frame's types is refused at once, as of any frame; no row is looked at.
-Tested by: tests/runners/spark/test_match.py
+Tested by: tests/runners/spark/test_match.py, tests/runners/spark/test_match_stream.py
 """
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cep.api.frames import Naming, check_columns, no_zone, path_of, sources_of
 from cep.api.given import GivenRules
+from cep.api.live_job import live_job
 from cep.api.replay import Terms, job_of
 from cep.base.errors import UsageError
 from cep.base.schema import Schema
 from cep.base.secrets import secret_keys
 from cep.columnar.mapping import TYPE_FIELD
+from cep.lang.diagnostics import did_you_mean
+from cep.model.settings import read_settings
+from cep.rulebook.store import RulebookStore
+from cep.runners.live_checkpoint import RULEBOOKS_FOLDER, open_checkpoint
 from cep.step.job import Job
 
 _LOCAL = ("timestamp_ntz", "date")
@@ -32,8 +40,59 @@ def match_spark(given: GivenRules, events: Any, naming: Naming, terms: Terms, pa
     """Return the DataFrame of alerts. Nothing runs. Raises: UsageError."""
     from cep.runners.spark.match import match  # noqa: PLC0415 Spark takes a second to import
 
+    if events.isStreaming:
+        raise UsageError("the events are a stream; `match` takes a finite history, `match_stream` takes streams")
     job = _job(given, terms)
     return match(job, given.deployment.rulebook, _fields(events, job.schema, naming), partitions)
+
+
+class StreamTerms(TypedDict, total=False):
+    """Settings of a live job, by the names and with the values that `[job]` has in a settings file."""
+
+    lateness: str
+    order: str
+    dedup: str
+    ahead_max: str
+    keys: Sequence[str]
+    key_groups: int
+    levels: int
+    pages: int
+
+
+def match_stream_spark(
+    given: GivenRules, events: Any, control: Any, folder: str | Path | None, naming: Naming, terms: Mapping[str, Any],
+    metrics: str,
+) -> Any:  # fmt: skip
+    """Return the streaming DataFrame of alerts. Nothing runs. Raises: UsageError."""
+    from cep.runners.spark.match_stream import StreamRules, check_session, match_stream  # noqa: PLC0415 as above
+
+    if not events.isStreaming:
+        raise UsageError("the events are a finite history; `match_stream` takes streams, `match` takes this")
+    if control is not None and folder is None:
+        raise UsageError(
+            "with control= rules change while the query runs: give folder=, where the query keeps them, on a file "
+            "system that all machines see"
+        )
+    for name in terms:
+        if name not in StreamTerms.__annotations__:
+            near = did_you_mean(name, list(StreamTerms.__annotations__), "settings")
+            raise UsageError(f"match_stream has no setting {name}; {near}")
+    check_session(events.sparkSession)
+    deployment = given.deployment
+    job = live_job(read_settings(None, {"job": dict(terms)}).job, deployment)
+    initial = tuple(record.to_json() for record in given.records)
+    directory = None if folder is None else Path(folder)
+    if directory is not None:
+        first, _ = open_checkpoint(directory, job, initial)
+        if first != initial:
+            warnings.warn(
+                f"{directory} goes on with the rules it began with; send what has changed as control records",
+                UserWarning, stacklevel=4,
+            )  # fmt: skip
+        initial = first
+        deployment.rulebook.lists.store.copy_into(RulebookStore((directory / RULEBOOKS_FOLDER).resolve()).lists)
+    rules = StreamRules(job, deployment.rulebook, initial, directory)
+    return match_stream(rules, _fields(events, job.schema, naming), control, metrics)
 
 
 def aside_spark(given: GivenRules, events: Any, naming: Naming, terms: Terms) -> Any:
@@ -54,8 +113,6 @@ def _fields(events: Any, schema: Schema, naming: Naming) -> Any:
     """Select the columns that the rules read, under the names of their fields. Raises: UsageError."""
     from cep.runners.spark.match import fields_of  # noqa: PLC0415 Spark takes a second to import
 
-    if events.isStreaming:
-        raise UsageError("the events are a stream; `match` takes a finite history. `cep live` matches streams")
     names = tuple(events.columns)
     sources = sources_of(names, (TYPE_FIELD, *schema.columns()), naming.columns or {})
     from_source = [event_type for event_type in schema.event_types if not event_type.derived]

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cep.api.live_job import live_job
 from cep.base.errors import UsageError
-from cep.base.limits import TIME_MS_MIN, WATCH_MS
-from cep.base.secrets import secret_keys
+from cep.base.limits import WATCH_MS
 from cep.cli.given_events import mapping_of_settings
 from cep.cli.job_flags import KAFKA, URLS, kafka_topics
 from cep.cli.job_lines import tell_rules_differ
@@ -24,7 +24,6 @@ from cep.model.settings import ControlSettings, JobSettings, Settings
 from cep.rulebook.changes import with_signatures
 from cep.rulebook.deploy import Deployment
 from cep.rulebook.files import read_lists, read_rules
-from cep.rulebook.levels import levels_needed
 from cep.rulebook.signers import given_trust
 from cep.rulebook.trust import Trust
 from cep.runners.handover.warm_start import WarmStart, open_warm_start
@@ -126,37 +125,9 @@ def webhook_of(settings: Settings, url: str) -> WebhookSink:
 
 
 def job_of(given: Settings, deployment: Deployment, warm: WarmStart | None = None) -> Job:
-    """Describe the job of these rules, also routed by the keys that later rules may use.
-
-    Raises: UsageError, also if the mapping speaks of fields that the events do not have.
-    """
-    settings, columns = given.job, deployment.schema.columns()
+    """Describe the job of these rules. Raises: UsageError, also if the mapping speaks of fields that no event has."""
     check_fields(mapping_of_settings(given.events), deployment.schema)
-    if deployment.schema.protected:
-        secret_keys()  # without them no event could be decoded, so the job is not to start
-    extra = [tuple(field.strip() for field in text.split(",")) for text in settings.keys]
-    for domain in extra:
-        for field in domain:
-            if field not in columns:
-                raise UsageError(
-                    f"--key {','.join(domain)}: the events have no field `{field}`, only {', '.join(columns)}"
-                )
-    domains = tuple(sorted({*deployment.key_domains, *extra}))
-    begun = 1 if warm is None else warm.about.job.levels_count
-    return Job(
-        deployment.schema,
-        domains,
-        settings.key_groups,
-        settings.pages,
-        settings.lateness,
-        settings.order,
-        settings.idle,
-        settings.dedup,
-        levels_count=max(settings.levels, begun, levels_needed(deployment.rulebook.deployed())),
-        begins_ms=TIME_MS_MIN if warm is None else warm.about.until_ms,
-        ahead_ms=settings.ahead_max,
-        trust=deployment.rulebook.accepted.trust,
-    )
+    return live_job(given.job, deployment, warm)
 
 
 def watch_of(settings: Settings, observed: Observed) -> Watch:

@@ -2,17 +2,22 @@
 
 Every key group of Spark sees the same control records in the same micro-batch and has an equal rulebook. Its state has
 the digest of it, and the job's folder has the rulebook (rulebook/store.py). A worker serves many key groups, so it
-caches each rulebook, and each change of it, in memory.
+caches each rulebook, and each change of it, in memory. A job without a folder has the rules that it is given,
+always; its state says which ones these were.
 Tested by: tests/runners/spark/test_live_rules.py
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
+from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MIN
 from cep.columnar.decode import Poison
 from cep.lang.explain.render import to_json
@@ -116,6 +121,29 @@ def restore_rulebook(rules: JobRules, data: bytes) -> NamedRulebook:
     rulebook.keep_levels(rules.job.levels_count)
     rulebook.accepted.trust = rules.job.trust
     return _remember(rules, rulebook)
+
+
+@lru_cache(_CACHED_MAX)
+def given_digest(rules: JobRules) -> str:
+    """Name the rules of a job that never change, and its terms: what its keyed state depends on."""
+    rulebook = _initial(rules).rulebook
+    lists = [record.decode() for record in rules.initial if isinstance(parse_control(record)[0], ListRecord)]
+    meaning = [rules.job.to_json(), rulebook.fingerprint, rulebook.content_hash, lists]
+    return f"given {hashlib.sha256(json.dumps(meaning).encode()).hexdigest()}"
+
+
+def given_rulebook(rules: JobRules, digest: str) -> NamedRulebook:
+    """Return the rulebook of a job whose rules never change. `digest` is what its state names, or nothing.
+
+    Raises: UsageError if that was begun with others.
+    """
+    if digest not in ("", given_digest(rules)):
+        raise UsageError(
+            "the checkpoint of this query was begun with other rules, or on other terms: its keyed state would be "
+            "misread; give them as they were, or a new checkpoint. With control= and folder= rules change while a "
+            "query runs"
+        )
+    return _initial(rules)
 
 
 def save_rulebook(rules: JobRules, rulebook: NamedRulebook) -> None:

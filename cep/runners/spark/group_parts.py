@@ -7,6 +7,7 @@
     segments  domain << 16, page  number    past events of many keys.
     waiting   domain              0         events that are not due yet.
     ids       domain              bucket    secret and hashes of event ids.
+    fired     bucket              0         when rules that suppress last fired (suppress_stage.py).
 
 Spark makes a variable's encoders anew in every task, some four milliseconds of Java each; a variable for each part took
 a quarter of Java's processor time in a small micro-batch.
@@ -25,6 +26,7 @@ from cep.base.errors import StateCorruptError, UsageError
 
 VARIABLE = "parts"
 PROGRESS, PAGES, PAST, SEGMENTS, WAITING, SEEN = "progress", "pages", "past", "segments", "waiting", "ids"
+FIRED = "fired"
 # Types, not text: Spark's Python asks Java twice what a text means.
 _KEY = StructType(
     [StructField("part", StringType()), StructField("at", IntegerType()), StructField("number", LongType())]
@@ -64,6 +66,7 @@ class GroupParts:
         self.segments = Part(entries, SEGMENTS)
         self.waiting = Part(entries, WAITING)
         self.seen = Part(entries, SEEN)
+        self.fired = Part(entries, FIRED)
 
 
 def refuse_other_variables(query: Path) -> None:

@@ -260,24 +260,38 @@ def _unread(rows: DataFrame, source: FolderSource) -> DataFrame:
 def _control_stream(spark: SparkSession, source: Source, groups_count: int, store: RulebookStore) -> DataFrame:
     """Bring the control records of a micro-batch into the job's folder, and their place to every key group."""
     if isinstance(source, TopicSource):
-        place = F.shiftleft(F.col("partition").cast("bigint"), _OFFSET_BITS).bitwiseOR(F.col("offset"))
-        records = (
+        records = control_records(
             _topic_stream(spark, source, 1, FORMAT)
             # A heartbeat counts for what comes behind it: what stood before it must be in the same plan at the latest.
             .option("plansLate", "true")
             .load()
-            .where(F.col("value").isNotNull())  # a tombstone of a compacted topic
-            .select(place.alias("order"), F.lit("").alias("name"), F.col("value").alias("payload"))
         )
     else:
         files = spark.readStream.option("pathGlobFilter", _JSON_FILES)
         # As an argument: without it the reader takes back an option of that name, and lines come in no order.
         whole = files.text(str(_existing(source.directory)), wholetext=True)
-        records = _unread(whole, source).select(
-            F.unix_micros("_metadata.file_modification_time").alias("order"),
-            F.col("_metadata.file_name").alias("name"),
-            F.col("value").cast("binary").alias("payload"),
-        )
+        records = control_files(_unread(whole, source))
+    return control_rows(records, groups_count, store)
+
+
+def control_records(records: DataFrame) -> DataFrame:
+    """Select the control records of a topic, with their order."""
+    place = F.shiftleft(F.col("partition").cast("bigint"), _OFFSET_BITS).bitwiseOR(F.col("offset"))
+    present = records.where(F.col("value").isNotNull())  # a tombstone of a compacted topic
+    return present.select(place.alias("order"), F.lit("").alias("name"), F.col("value").alias("payload"))
+
+
+def control_files(whole: DataFrame) -> DataFrame:
+    """Select the control records of whole files, in the order of their times."""
+    return whole.select(
+        F.unix_micros("_metadata.file_modification_time").alias("order"),
+        F.col("_metadata.file_name").alias("name"),
+        F.col("value").cast("binary").alias("payload"),
+    )
+
+
+def control_rows(records: DataFrame, groups_count: int, store: RulebookStore) -> DataFrame:
+    """Save control records in the job's folder, and bring their place to every key group."""
     groups = F.explode(F.sequence(F.lit(0), F.lit(groups_count - 1))).alias("key_group")
     # In one task, whatever the files: two would have them in the order of their sizes.
     records = records.withColumn(CLOCK_COLUMN, batch_clock())

@@ -32,15 +32,16 @@ from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes
 from cep.rulebook.suppression import SHADOW, Policies, suppress_alerts
 from cep.runners.output import decode_alerts
-from cep.runners.spark.packed import ALERTS, DEAD, EVENTS, PACKED_SCHEMA, TIMES, packer
+from cep.runners.spark.packed import ALERTS, CLOCK_COLUMN, DEAD, EVENTS, PACKED_SCHEMA, TIMES, packer
 from cep.runners.spark.replay import Shipped, matcher, ship_lists
+from cep.runners.spark.sources import batch_clock
 from cep.step.dead_letters import under_rules
 from cep.step.event_time import TimesRead
 from cep.step.job import Job
 
 _MICROS = pa.timestamp("us", "UTC")  # the one unit that Spark takes
 _BOUND_EVENT = pa.struct([("variable", pa.string()), ("event_id", pa.string()), ("event_time", _MICROS)])
-_CONNECT = "pyspark.sql.connect"
+CONNECT = "pyspark.sql.connect"
 
 
 def _for_spark(type_: pa.DataType) -> pa.DataType:
@@ -65,7 +66,7 @@ def match(job: Job, rulebook: Rulebook, events: DataFrame, partitions: int | Non
     Raises: UsageError for lists where the session is one of Spark Connect.
     """
     matched = _matched(job, rulebook, events, partitions)
-    alerts = matched.filter(F.col("kind") == ALERTS).select("payload").mapInArrow(_decoded, alert_schema())
+    alerts = matched.filter(F.col("kind") == ALERTS).select("payload").mapInArrow(decoded, alert_schema())
     policies = Policies.of(rulebook)
     if policies.versions or policies.snoozes or any(rule.status == SHADOW for rule in rulebook.deployed()):
         alerts = alerts.repartition(1).mapInArrow(_suppressor(policies), alert_schema())
@@ -86,8 +87,10 @@ def fields_of(
 
 
 def set_aside(job: Job, rulebook: Rulebook, events: DataFrame) -> DataFrame:
-    """Return the records that cannot be read, each as the JSON text of a dead letter."""
-    packed = events.mapInArrow(packer(job, None, before=_times()), PACKED_SCHEMA)
+    """Return the records that cannot be read, each as the JSON text of a dead letter. Of a stream they are one too."""
+    before = TimesRead({}) if events.isStreaming else _times()
+    clocked = events.withColumn(CLOCK_COLUMN, batch_clock()) if events.isStreaming else events
+    packed = clocked.mapInArrow(packer(job, None, before=before), PACKED_SCHEMA)
     dead = packed.filter(F.col("kind") == DEAD).select("payload")
     epoch, content_hash = rulebook.epoch, rulebook.content_hash
 
@@ -107,11 +110,11 @@ def _matched(job: Job, rulebook: Rulebook, events: DataFrame, partitions: int | 
     """Return the packed rows that all levels give."""
     spark = events.sparkSession
     names = rulebook.lists.names()
-    if names and type(spark).__module__.startswith(_CONNECT):
+    if names and type(spark).__module__.startswith(CONNECT):
         raise UsageError("the rules ask lists, whose files Spark Connect cannot give to the machines; use a session")
     tasks = partitions or min(int(spark.conf.get("spark.sql.shuffle.partitions") or 1), job.groups_count)
     packed = events.mapInArrow(packer(job, None, before=_times()), PACKED_SCHEMA)
-    shipped = Shipped(rulebook_bytes(rulebook), ship_lists(spark, rulebook, _folder()) if names else ())
+    shipped = Shipped(rulebook_bytes(rulebook), ship_lists(spark, rulebook, lists_folder()) if names else ())
     levels: list[DataFrame] = []
     for level in range(len(by_level(rulebook.deployed(), job.schema, job.levels_count))):
         # With a number: Spark would join a shuffle of few fat rows into a single task.
@@ -122,14 +125,15 @@ def _matched(job: Job, rulebook: Rulebook, events: DataFrame, partitions: int | 
     return reduce(lambda one, other: one.unionByName(other), levels)
 
 
-def _folder() -> Path:
+def lists_folder() -> Path:
     """Make a folder for the files of lists, which live as long as this process: a query may run at any time."""
     folder = tempfile.mkdtemp(prefix="cep-lists-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 
 
-def _decoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def decoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Turn packed alerts into rows, for mapInArrow."""
     for batch in batches:
         for payload in batch.column("payload"):
             yield from decode_alerts(payload.as_buffer()).cast(_SCHEMA).to_batches()

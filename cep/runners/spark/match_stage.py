@@ -51,7 +51,15 @@ from cep.runners.spark.past_pages import PastPages
 from cep.runners.spark.place import Place
 from cep.step.event_time import TimesRead, times_json
 from cep.step.rule_status import rule_status
-from cep.step.rules import JobRules, clock_of, read_records, rulebook_of, save_rulebook
+from cep.step.rules import (
+    JobRules,
+    clock_of,
+    given_digest,
+    given_rulebook,
+    read_records,
+    rulebook_of,
+    save_rulebook,
+)
 from cep.step.step import MicroBatch, Outcome, Progress, step
 
 _TAKEN = (EVENTS, TIMES, CONTROL)  # the kinds of rows that a stage works on
@@ -92,23 +100,24 @@ class MatchStage:
                 controls.append(bytes(row.payload).decode())
         if events or controls or times.partitions:
             times = replace(times, now_ms=min(times.now_ms, clock_of(controls)))
-            micro_batch = MicroBatch(events, read_records(self._rules, tuple(sorted(controls))), times)
+            records = read_records(self._rules, tuple(sorted(controls))) if controls else ()
+            micro_batch = MicroBatch(events, records, times)
             for packed in self._step(group, micro_batch):
                 yield _row(packed)
 
     def _step(self, group: int, micro_batch: MicroBatch) -> Iterator[PackedRow]:
         stored = self._load_progress(group)
-        progress = Progress(
-            rulebook_of(self._rules, stored.rulebook), stored.watermark_ms, stored.times, stored.since_ms,
-            stored.heartbeat_ms,
-        )  # fmt: skip
+        has_folder = self._rules.store is not None
+        rulebook = (rulebook_of if has_folder else given_rulebook)(self._rules, stored.rulebook)
+        progress = Progress(rulebook, stored.watermark_ms, stored.times, stored.since_ms, stored.heartbeat_ms)
         ports = GroupPorts(self._rules, (self._level, group), stored, self._stored)
         outcome = step(progress, ports, micro_batch)
         after = outcome.progress
-        is_changed = after.rulebook.digest != stored.rulebook
-        if is_changed:
+        digest = after.rulebook.digest if has_folder else given_digest(self._rules)
+        is_changed = digest != stored.rulebook
+        if is_changed and has_folder:
             save_rulebook(self._rules, after.rulebook)
-            stored.rulebook = after.rulebook.digest
+        stored.rulebook = digest
         stored.watermark_ms, stored.times, stored.since_ms = after.watermark_ms, after.times, after.since_ms
         stored.heartbeat_ms = after.heartbeat_ms
         self._stored.progress.put(0, stored.to_bytes())

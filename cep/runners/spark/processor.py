@@ -1,4 +1,4 @@
-"""The second stage as a processor of Spark: it says what the stage keeps, and loads the stage with the first rows.
+"""A stage as a processor of Spark: it says what the stage keeps, and loads the stage with the first rows.
 
 Spark starts a Python process of its own whenever a query starts, for nothing but the question what a processor keeps.
 All that matches takes that process one and a half seconds to load, before the first micro-batch of a job; so it is
@@ -10,23 +10,26 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from cep.runners.spark.group_parts import GroupParts
 
-if TYPE_CHECKING:
-    from cep.runners.spark.match_stage import MatchStage
+
+class Stage(Protocol):
+    """The work on the rows of one key group: match_stage.py, suppress_stage.py."""
+
+    def rows(self, group: int, rows: Iterator[Row]) -> Iterator[Row]: ...
 
 
 class MatchProcessor(StatefulProcessor):
     """transformWithState's processor. `stage` makes a task's stage of what its key groups keep, and can be pickled."""
 
-    def __init__(self, stage: Callable[[GroupParts], MatchStage]) -> None:
+    def __init__(self, stage: Callable[[GroupParts], Stage]) -> None:
         self._pickled = pickle.dumps(stage)  # to read it is to load its modules
-        self._stage: MatchStage | None = None
+        self._stage: Stage | None = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._kept = GroupParts(handle)
