@@ -19,13 +19,16 @@ from decimal import Decimal
 from cep.base.errors import UsageError
 from cep.base.schema import Kind
 from cep.lang.ir import Binary, Cast, Expr, Link, Param, ParamDecl, PatternIR, SkipKind, Unary
+from cep.lang.show import show_duration
 from cep.lang.walk import nodes
 from cep.model.rule import ParamValue
+from cep.model.setting_types import duration_ms
 from cep.nfa.positions import build
 from cep.testing.conditions import parts_of
 
 _STEPS = 21  # values of a parameter for which none are given
 _SPAN = 4.0  # they go from a quarter of what it is to four times that
+_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1))
 _RANGE = re.compile(r"(-?\d+(?:\.\d+)?)\.\.(-?\d+(?:\.\d+)?)(?:/(\d{1,4}))?")
 
 
@@ -59,13 +62,17 @@ def axes_of(pattern: PatternIR, present: Mapping[str, ParamValue], tries: Mappin
 
 
 def numeric_axes(pattern: PatternIR, present: Mapping[str, ParamValue]) -> tuple[Axis, ...]:
-    """Return every parameter that is a number above 0, with its present value and values around it."""
+    """Return every parameter that is a number or a length of time above 0: its present value and values around it."""
     axes = []
     for param in pattern.params:
         value = present.get(param.name)
-        if param.type.is_number and isinstance(value, int | float) and value > 0:
-            values = {value, *(each for each in _around(param, value) if number_of(each) > 0)}
-            axes.append(_axis(param.name, sorted(values, key=number_of), _sense(pattern, param.name)))
+        is_time = param.type.kind is Kind.DURATION
+        if value is None or not (param.type.is_number or is_time) or number_of(value) <= 0:
+            continue
+        around = _times_around(param, number_of(value)) if is_time else _around(param, value)
+        values: dict[float, ParamValue] = {number_of(each): each for each in around if number_of(each) > 0}
+        values[number_of(value)] = value  # as the rule's file writes it
+        axes.append(_axis(param.name, [values[at] for at in sorted(values)], _sense(pattern, param.name)))
     return tuple(axes)
 
 
@@ -157,8 +164,33 @@ def _grows(expr: Expr, name: str) -> int:
 
 
 def number_of(value: ParamValue) -> float:
-    """Return a value to be compared by size; 0 if it is no number."""
+    """Return a value to be compared by size: of a length of time its milliseconds, 0 if it is no number."""
+    if isinstance(value, str):
+        try:
+            return float(duration_ms(value))
+        except ValueError:
+            return 0.0
     return float(value) if isinstance(value, int | float) else 0.0
+
+
+def unit_of(value: ParamValue) -> tuple[str, int]:
+    """Return the unit in which values of a parameter are drawn, with its size in ms; ("", 1) of a plain number."""
+    if not isinstance(value, str):
+        return "", 1
+    return next(((name, size) for name, size in _UNITS if number_of(value) >= size), _UNITS[-1])
+
+
+def _times_around(param: ParamDecl, present_ms: float) -> list[str]:
+    """Return lengths of time from a quarter of the present one to four times that, with two digits each."""
+    low, high = param.minimum, param.maximum
+    times = set()
+    for step in range(_STEPS):
+        value = present_ms * _SPAN ** (2 * step / (_STEPS - 1) - 1)
+        size = next((size for _, size in _UNITS if value >= size), 1)
+        ms = round(float(f"{value / size:.2g}") * size)
+        if ms > 0 and (low is None or ms >= low) and (high is None or ms <= high):
+            times.add(ms)
+    return [show_duration(ms) for ms in sorted(times)]
 
 
 def _around(param: ParamDecl, present: ParamValue) -> list[ParamValue]:

@@ -14,11 +14,12 @@ from itertools import combinations, product
 
 import numpy as np
 
-from cep.analysis.axes import Axis, number_of
+from cep.analysis.axes import Axis, number_of, unit_of
 from cep.analysis.backtest import Ratio, ratio
 from cep.analysis.sweep import Bench, Scores, Setting, replayed_scores
 from cep.base.errors import UsageError
 from cep.base.limits import TUNE_ALERTS_MAX, TUNE_REPLAYED_MAX, TUNE_RULES_AT_ONCE
+from cep.lang.show import show_duration
 from cep.model.rule import ParamValue
 
 _PAIRED_MAX = 3  # parameters that are paired with each other
@@ -38,12 +39,21 @@ class Point:
     money_found: float
 
 
+def in_unit(param: str, unit: str) -> str:
+    """Return the name of a parameter, with the unit of its values if it is a length of time."""
+    return f"{param} ({unit})" if unit else param
+
+
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The points of one parameter, the smallest value first. With values in `left_out` the rule cannot be in force."""
+    """The points of one parameter, the smallest value first. With values in `left_out` the rule cannot be in force.
+
+    `unit` is that of the values of a length of time, "" of any other parameter.
+    """
 
     rule: str
     param: str
+    unit: str
     present: float
     points: tuple[Point, ...]
     left_out: tuple[float, ...]
@@ -68,6 +78,7 @@ class Pair:
 
     rule: str
     params: tuple[str, str]
+    units: tuple[str, str]
     present: tuple[float, float]
     cells: tuple[Cell, ...]
 
@@ -89,12 +100,13 @@ def _pair(bench: Bench, one: Curve, other: Curve) -> Pair:
                                for values in both]  # fmt: skip
     side = len(_some_values(other))
     corners = [settings[at] for at in (0, side - 1, -side, -1)]
-    (scores,) = replayed_scores(bench, settings, _at_once(bench, corners))
+    (scores,) = replayed_scores(bench, settings, settings_at_once(bench, corners))
     points = [_point(0.0, scores, at, bench, 1) for at in range(len(both))]
     front = _front([(point.precision.value, point.fraud_recall.value) for point in points])
     return Pair(
         bench.record.id,
         names,
+        (one.unit, other.unit),
         (one.present, other.present),
         tuple(
             Cell(values, point.alerts, point.precision, point.fraud_recall, point.money_found, is_on_front)
@@ -111,7 +123,10 @@ def _some_values(curve: Curve) -> list[float]:
 
 
 def _as_given(bench: Bench, name: str, value: float) -> ParamValue:
-    return int(value) if isinstance(bench.record.params[name], int) and value.is_integer() else value
+    present = bench.record.params[name]
+    if isinstance(present, str):
+        return show_duration(round(value * unit_of(present)[1]))
+    return int(value) if isinstance(present, int) and value.is_integer() else value
 
 
 def _front(shares: Sequence[tuple[float | None, float | None]]) -> list[bool]:
@@ -125,7 +140,7 @@ def _front(shares: Sequence[tuple[float | None, float | None]]) -> list[bool]:
 
 
 def curves(bench: Bench, axes: Sequence[Axis], days: int) -> tuple[Curve, ...]:
-    """Replay every value of every parameter. `bench` has the whole time as its only part.
+    """Replay every value of every parameter. `bench` has the whole time as its only part, of so many `days`.
 
     Raises: UsageError if there are too many values, or too many alerts with one of them.
     """
@@ -143,16 +158,18 @@ def curves(bench: Bench, axes: Sequence[Axis], days: int) -> tuple[Curve, ...]:
     for axis in axes:
         of_axis = [number for number, setting in enumerate(settings) if axis.name in setting]
         replayed = [settings[number] for number in of_axis if number not in aside]
-        (scores,) = replayed_scores(bench, replayed, _at_once(bench, [*replayed[:1], *replayed[-1:]]))
-        points = [_point(number_of(setting[axis.name]), scores, at, bench, days) for at, setting in enumerate(replayed)]
+        unit, size = unit_of(bench.record.params[axis.name])
+        (scores,) = replayed_scores(bench, replayed, settings_at_once(bench, [*replayed[:1], *replayed[-1:]]))
+        points = [_point(number_of(setting[axis.name]) / size, scores, at, bench, days)
+                  for at, setting in enumerate(replayed)]  # fmt: skip
         points.sort(key=lambda point: point.value)
-        left_out = sorted(number_of(settings[number][axis.name]) for number in of_axis if number in aside)
-        present = number_of(bench.record.params[axis.name])
-        made.append(Curve(rule, axis.name, present, tuple(points), tuple(left_out)))
+        left_out = sorted(number_of(settings[number][axis.name]) / size for number in of_axis if number in aside)
+        present = number_of(bench.record.params[axis.name]) / size
+        made.append(Curve(rule, axis.name, unit, present, tuple(points), tuple(left_out)))
     return tuple(made)
 
 
-def _at_once(bench: Bench, ends: Sequence[Setting]) -> int:
+def settings_at_once(bench: Bench, ends: Sequence[Setting]) -> int:
     """Return how many settings may be replayed at once, by the alerts of those at the ends."""
     most = int(np.max(replayed_scores(bench, ends)[0].alerts, initial=1))
     if most > TUNE_ALERTS_MAX:

@@ -12,7 +12,8 @@ from typing import Any
 from cep.analysis.backtest import Backtest, Figures, Ratio
 from cep.analysis.cases import Funnel
 from cep.analysis.charts import Chart, Rows, axis, colors, day_axis
-from cep.analysis.curves import Cell, Curve, Pair, Point
+from cep.analysis.curves import Cell, Curve, Pair, Point, in_unit
+from cep.analysis.near import Line
 
 _VERDICTS = ("right", "wrong", "immature")
 _DAYS_MAX = 120  # bars that a chart has room for; of a longer history each is a week
@@ -133,7 +134,8 @@ def threshold_curves(given: Sequence[Curve]) -> list[Chart]:
             if share.value is not None
         ]
         named = _ends_and_present(curve)
-        text = f"Precision and recall of {curve.rule} by {curve.param}, which is {curve.present:.12g}. " + "; ".join(
+        name = in_unit(curve.param, curve.unit)
+        text = f"Precision and recall of {curve.rule} by {name}, which is {curve.present:.12g}. " + "; ".join(
             f"{point.value:.12g}: {_share(point.precision)} and {_share(point.fraud_recall)}" for point in named
         ) + "."  # fmt: skip
         lines = {
@@ -141,7 +143,7 @@ def threshold_curves(given: Sequence[Curve]) -> list[Chart]:
             "encoding": {
                 "x": axis(
                     "at",
-                    f"{curve.param} (logarithmic)",
+                    f"{curve.param} ({curve.unit + ', ' if curve.unit else ''}logarithmic)",
                     scale={"type": "log", "nice": False},
                     axis={"labelOverlap": True},
                 ),
@@ -173,7 +175,8 @@ def threshold_pairs(given: Sequence[Pair]) -> list[Chart]:
             f"F1 of {pair.rule} by {pair.params[0]} and {pair.params[1]}: {len(rows)} settings, {front} on the front. "
             f"The best is {_f1(best):.2f} at {best.values[0]:.12g} and {best.values[1]:.12g}."
         )
-        y = axis("y", pair.params[1], "ordinal", sort="descending")
+        first, second = map(in_unit, pair.params, pair.units)
+        y = axis("y", second, "ordinal", sort="descending")
         color = {"field": "f1", "type": "quantitative", "scale": {"scheme": "blues", "domain": [0, 1]}, "legend": None}
         marks = [
             {"mark": "rect", "encoding": {"color": color}},
@@ -182,8 +185,46 @@ def threshold_pairs(given: Sequence[Pair]) -> list[Chart]:
             {"transform": [{"filter": "datum.present"}],
              "mark": {"type": "point", "shape": "cross", "color": "#000000", "filled": True, "size": 40}},
         ]  # fmt: skip
-        drawing = {"encoding": {"x": axis("x", pair.params[0], "ordinal"), "y": y}, "layer": marks}
+        drawing = {"encoding": {"x": axis("x", first, "ordinal"), "y": y}, "layer": marks}
         charts.append(Chart(f"{pair.rule}: {pair.params[0]} and {pair.params[1]}", text, rows, drawing))
+    return charts
+
+
+def near_lines(given: Sequence[Line]) -> list[Chart]:
+    """Draw for each threshold how many alerts have a deciding value between two values, by verdict, and the line."""
+    charts = []
+    for line in given:
+        rows = []
+        for interval in line.intervals:
+            low, high = sorted((interval.looser, interval.tighter))
+            below = 0
+            for name in _VERDICTS:
+                count = getattr(interval, name)
+                rows.append({"from": low, "to": high, "verdict": name, "below": below, "above": below + count})
+                below += count
+        name = in_unit(line.param, line.unit)
+        inside = sum(each.alerts for each in line.intervals if each.is_inside)
+        outside = sum(each.alerts for each in line.intervals) - inside
+        text = (
+            f"Alerts of {line.rule} by the value that decides over {name}, which is {line.present:.12g}: {inside:,} "
+            f"are on this side of the line, {outside:,} beyond it, and {line.further:,} further inside."
+        )
+        bars = {
+            "mark": {"type": "bar", "stroke": "#ffffff", "strokeWidth": 1},
+            "encoding": {
+                "x": axis("from", f"{name} that would just let it through", scale={"zero": False, "nice": False}),
+                "x2": {"field": "to"},
+                "y": axis("below", "alerts", axis={"tickCount": 4}),
+                "y2": {"field": "above"},
+                "color": colors("verdict", _VERDICTS),
+            },
+        }
+        now = {
+            "mark": {"type": "rule", "strokeDash": [4, 3], "strokeWidth": 2},
+            "encoding": {"x": {"datum": line.present, "type": "quantitative"}},
+        }
+        if any(interval.alerts for interval in line.intervals):
+            charts.append(Chart(f"{line.rule}: near {line.param}", text, rows, {"layer": [bars, now]}))
     return charts
 
 

@@ -4,6 +4,11 @@ The fewest rules that cover a set are hard to find. Rules are taken greedily: th
 are still missing, of equal ones that with fewer wrong alerts. Then each that is no longer needed is left out again. So
 no rule of the result can be spared; at most a logarithm of the frauds times as many rules are taken as there must be
 (Chvátal 1979).
+
+With a budget only so many alerts may come. The rules that find the most within it are hard to find, too. They are taken
+by the frauds that they add for each alert, and beside them stands the single rule that finds the most: the better of
+the two finds at least 0.39 of what could be found (Khuller, Moss and Naor 1999). What these find is what must stay, and
+then fewer rules may do, as above, with no more alerts.
 Tested by: tests/analysis/test_prune.py
 """
 
@@ -47,15 +52,23 @@ class Pruned:
     wrong_after: int
 
 
-def prune(judged: Judged, marks: Marks, tolerance: float = 0.0) -> Pruned:
-    """Choose rules whose recall of frauds is at most `tolerance` below that of all. Cost: rules² × frauds."""
+def prune(judged: Judged, marks: Marks, tolerance: float = 0.0, alerts_max: float | None = None) -> Pruned:
+    """Choose rules whose recall of frauds is at most `tolerance` below that of all.
+
+    With `alerts_max` below that of what can be found with so many alerts in all. Cost: rules² × frauds.
+    """
     count = len(judged.names)
     finds = judged.has_found
     wrong = np.bincount(judged.rule[~judged.is_right & ~judged.is_immature], minlength=count)
     alerts = np.bincount(judged.rule, minlength=count)
     before = int(finds.any(axis=0).sum())
-    needed = max(0, ceil(before - tolerance * marks.frauds_count - 1e-9))
-    stay = _spared(finds, wrong, _greedy(finds, wrong, needed), needed)
+    within = list(range(count)) if alerts_max is None else _within(finds, alerts, alerts_max)
+    reachable = int(finds[within].any(axis=0).sum())
+    needed = max(0, ceil(reachable - tolerance * marks.frauds_count - 1e-9))
+    stay = [
+        within[at]
+        for at in _spared(finds[within], wrong[within], _greedy(finds[within], wrong[within], needed), needed)
+    ]
     covered = finds[stay].any(axis=0) if stay else np.zeros(marks.frauds_count, np.bool_)
     others = [at for at in range(count) if at not in stay]
     return Pruned(
@@ -70,6 +83,24 @@ def prune(judged: Judged, marks: Marks, tolerance: float = 0.0) -> Pruned:
         marks.frauds_count, before, int(covered.sum()),
         int(alerts.sum()), int(alerts[stay].sum()), int(wrong.sum()), int(wrong[stay].sum()),
     )  # fmt: skip
+
+
+def _within(finds: NDArray[np.bool_], alerts: NDArray[np.int64], alerts_max: float) -> list[int]:
+    """Return rules with at most so many alerts together that find many frauds."""
+    missing, left = np.ones(finds.shape[1], np.bool_), alerts_max
+    chosen: list[int] = []
+    while True:
+        gains = (finds & missing).sum(axis=1)
+        affordable = [at for at in range(len(finds)) if at not in chosen and gains[at] and alerts[at] <= left]
+        if not affordable:
+            break
+        best = min(affordable, key=lambda at: (-gains[at] / max(1, int(alerts[at])), int(alerts[at]), at))
+        chosen.append(best)
+        missing &= ~finds[best]
+        left -= float(alerts[best])
+    singles = [at for at in range(len(finds)) if alerts[at] <= alerts_max]
+    most = max(singles, key=lambda at: int(finds[at].sum()), default=None)
+    return [most] if most is not None and finds[most].sum() > (~missing).sum() else chosen
 
 
 def _greedy(finds: NDArray[np.bool_], wrong: NDArray[np.int64], needed: int) -> list[int]:

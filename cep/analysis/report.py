@@ -4,6 +4,7 @@
               ├─ budget.py: budget, weeks ├─▶ sections with tables and charts ─▶ page.py
               ├─ cases.py: the funnel     │
     a rule ───┼─ curves.py: thresholds    │
+              ├─ near.py: near the line   │
               └─ timelines.py: examples ──┘
 
 Nothing in it says when it was made, or how long that took.
@@ -23,8 +24,9 @@ from cep.analysis import figure_charts as draw
 from cep.analysis.backtest import Figures
 from cep.analysis.budget import by_budget, by_week
 from cep.analysis.cases import Funnel, walk_frauds
-from cep.analysis.curves import PAIRED_ALERTS_TIMES, Curve, Pair
+from cep.analysis.curves import PAIRED_ALERTS_TIMES, Curve, Pair, in_unit
 from cep.analysis.measure import Measured
+from cep.analysis.near import Line
 from cep.analysis.page import Cell, charts, details, escape, page, paragraph, table
 from cep.analysis.show import percent, time_text, with_interval
 from cep.analysis.timelines import Timeline, alert_timelines, missed_timelines
@@ -52,6 +54,7 @@ class Parts:
     against: Measured | None
     curves: Sequence[Curve]
     pairs: Sequence[Pair]
+    lines: Sequence[Line]
     budget: Sequence[Mapping[str, Any]]
     weeks: Sequence[Mapping[str, Any]]
     funnels: Sequence[Funnel]
@@ -63,9 +66,10 @@ class Parts:
 def report(
     measured: Measured, pieces_of: Callable[[Schema], Pieces], against: Measured | None = None,
     review_cost: float = 0.0, curves: Sequence[Curve] = (),
-    pairs: Sequence[Pair] = (),
+    pairs: Sequence[Pair] = (), lines: Sequence[Line] = (),
 ) -> Report:  # fmt: skip
-    """Make the report. `pieces_of` reads the events again; `curves` and `pairs` are of a rule that is to be set anew.
+    """Make the report. `pieces_of` reads the events again; `curves`, `pairs` and `lines` are of a rule that is to be
+    set anew.
 
     Raises: UsageError without the extra `charts`.
     """
@@ -76,6 +80,7 @@ def report(
         against,
         curves,
         pairs,
+        lines,
         by_budget(judged, marks, measured.figures.about["days"], review_cost),
         by_week(judged, marks, measured.history.events, measured.amount),
         funnels,
@@ -95,6 +100,11 @@ def _numbers(parts: Parts) -> bytes:
                    for row in parts.budget],
         "thresholds": [asdict(curve) for curve in parts.curves],
         "threshold_pairs": [asdict(pair) for pair in parts.pairs],
+        "near_thresholds": [
+            {"rule": line.rule, "param": line.param, "unit": line.unit, "present": line.present,
+             "further": line.further, "intervals": [asdict(interval) for interval in line.intervals]}
+            for line in parts.lines
+        ],
         "weeks": parts.weeks,
         "funnel": [asdict(funnel) for funnel in parts.funnels],
     }  # fmt: skip
@@ -120,6 +130,7 @@ def _page(parts: Parts) -> str:
     if parts.curves:
         at = next(number for number, section in enumerate(sections) if section[0] == "overlap")
         sections.insert(at, ("thresholds", "Thresholds", _thresholds(parts.curves, parts.pairs)))
+        sections.insert(at + 1, ("near", "Just above and just below the line", _near(parts.lines)))
     title = f"{len(figures.rules)} rules over {figures.about['events']:,} events"
     return page(title, sections)
 
@@ -232,7 +243,7 @@ def _thresholds(curves: Sequence[Curve], pairs: Sequence[Pair]) -> str:
         ]  # fmt: skip
         aside = ", ".join(f"{value:,.12g}" for value in curve.left_out)
         note = paragraph(f"Values with which the rule cannot be in force: {aside}.", is_note=True) if aside else ""
-        tables.append(details(f"{curve.rule}: {curve.param}", note + table(heads, rows)))
+        tables.append(details(f"{curve.rule}: {in_unit(curve.param, curve.unit)}", note + table(heads, rows)))
     return (
         paragraph(text) + charts(draw.threshold_curves(curves)) + "".join(tables)
         + ("<h3>Two parameters together</h3>" + _pairs(pairs) if pairs else "")
@@ -253,9 +264,36 @@ def _pairs(pairs: Sequence[Pair]) -> str:
              with_interval(cell.fraud_recall), f"{cell.money_found:,.2f}")
             for cell in front
         ]  # fmt: skip
-        heads = (*pair.params, "alerts", "precision", "recall of frauds", "money found")
+        heads = (*map(in_unit, pair.params, pair.units), "alerts", "precision", "recall of frauds", "money found")
         tables.append(details(f"{pair.rule}: the front of {' and '.join(pair.params)}", table(heads, rows)))
     return paragraph(text) + charts(draw.threshold_pairs(pairs)) + "".join(tables)
+
+
+def _near(lines: Sequence[Line]) -> str:
+    text = (
+        "Each bar has the alerts that a value would just let through, and the next tighter one not. Those on one side "
+        "of the dashed line are alerts of the rule; those on the other side a looser value would add. Two alerts are "
+        "the same if they bind the same events."
+    )
+    tables = []
+    for line in lines:
+        heads = ("from", "to", "the rule's", "alerts", "right", "wrong", "immature")
+        rows = [
+            (f"{each.looser:,.12g}", f"{each.tighter:,.12g}", "yes" if each.is_inside else "no", f"{each.alerts:,}",
+             f"{each.right:,}", f"{each.wrong:,}", f"{each.immature:,}")
+            for each in line.intervals
+        ]  # fmt: skip
+        further = paragraph(f"{line.further:,} alerts are further inside than all of these.", is_note=True)
+        shown = [
+            ("just inside" if each.is_inside else "just outside", each.verdict, each.key, each.time,
+             ", ".join(each.event_ids))
+            for each in line.samples
+        ]  # fmt: skip
+        samples = table(("side", "verdict", "key", "time (UTC)", "events, the last ones"), shown, (4,))
+        name = in_unit(line.param, line.unit)
+        tables.append(details(f"{line.rule}: {name}, with samples", table(heads, rows) + further + samples))
+    note = paragraph("The rule has no parameter that a comparison grows with.", is_note=True) if not lines else ""
+    return paragraph(text) + note + charts(draw.near_lines(lines)) + "".join(tables)
 
 
 def _overlap(parts: Parts) -> str:

@@ -69,7 +69,7 @@ def alert_timelines(measured: Measured, pieces_of: Callable[[Schema], Pieces]) -
         domain = domain_of[row["rule_id"]]
         bound = {event["event_id"]: event["variable"] for event in row["events"]}
         verdict = "right" if judged.is_right[alert] else "immature" if judged.is_immature[alert] else "wrong"
-        key = _shown_key(row["key"], domain, measured.history.events.schema)
+        key = shown_key(row["key"], domain, measured.history.events.schema)
         title = f"{verdict}: {row['rule_id']} for {key} at {str(row['detected_at'])[:19]}"
         batch = batches[domain, row["key"]]
         lines.append(
@@ -103,7 +103,7 @@ def missed_timelines(
     for fraud, at in zip(chosen, asked, strict=True):
         ending = furthest[fraud]
         kind = marks.kind[fraud]
-        shown = _shown_key(at[1], at[0], measured.history.events.schema)
+        shown = shown_key(at[1], at[0], measured.history.events.schema)
         money = f", {marks.amount[fraud]:,.2f}" if marks.amount[fraud] else ""
         title = f"missed: {shown} at {show_time(int(marks.first_ms[fraud]))}{money}{f', {kind}' if kind else ''}"
         head = f"{ending.rule} came furthest" if ending.depth else f"{ending.rule} began no run"
@@ -175,7 +175,8 @@ def _fields(schema: Schema, batch: EventBatch, row: int) -> str:
     return ", ".join(parts)
 
 
-def _shown_key(key: str, domain: KeyDomain, schema: Schema) -> str:
+def shown_key(key: str, domain: KeyDomain, schema: Schema) -> str:
+    """Return a key with the names of its fields, protected ones hidden."""
     protected = dict(schema.protected)
     parts = key.split(KEY_SEPARATOR)
     return ", ".join(

@@ -6,6 +6,7 @@ Tested by: tests/cli/test_backtest.py
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,6 +23,8 @@ from cep.model.rule import utc_ms
 from cep.model.setting_types import duration_ms
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.files import read_lists, read_rules
+
+_BUDGET = re.compile(r"(\d+(?:\.\d+)?)(?:/day)?")
 
 
 def add_label_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +62,14 @@ def terms_of(options: argparse.Namespace) -> Terms:
     except ValueError as error:
         raise UsageError(f"--as-of or --maturity: {error}") from error
     return Terms(options.amount, as_of_ms, maturity_ms, options.cores)
+
+
+def alerts_a_day(text: str) -> float:
+    """Read a budget like `50/day`. Raises: UsageError."""
+    written = _BUDGET.fullmatch(text.strip())
+    if written is None:
+        raise UsageError(f"--budget {text}: write the most alerts a day, like 50/day")
+    return float(written[1])
 
 
 def deployed_folder(folder: Path, errors: Console) -> Deployment:

@@ -17,16 +17,17 @@ from cep.analysis.prune import Pruned, prune
 from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
 from cep.cli.given_events import given_events
-from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_json
+from cep.cli.labelled import add_label_arguments, alerts_a_day, deployed_folder, terms_of, write_json
 from cep.runners.output import check_writable
 
 HELP = """\
 Say which rules could go without losing frauds: the rules that stay find as many, or nearly as many with --tolerance.
-Each of the others is listed with what it would have added. Nothing is changed.
+With --budget they have at most so many alerts a day, and find as many frauds as can be expected of these. Each of the
+others is listed with what it would have added. Nothing is changed.
 
 examples:
   cep prune --rules rules --events history.parquet --labels is_fraud
-  cep prune --rules rules --events history/ --labels chargebacks.csv --tolerance 0.01
+  cep prune --rules rules --events history/ --labels chargebacks.csv --tolerance 0.01 --budget 50/day
 """
 
 
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tolerance", type=float, default=0.0, metavar="SHARE", help="recall of frauds that may be lost (default 0)"
     )
+    parser.add_argument("--budget", metavar="N/day", help="the most alerts a day of the rules that stay, on average")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here, too")
 
 
@@ -45,6 +47,7 @@ def run(options: argparse.Namespace) -> int:
     use_secrets_file(options.secrets)
     if not 0 <= options.tolerance < 1:
         raise UsageError(f"--tolerance {options.tolerance}: a share of the frauds, like 0.01")
+    budget = None if options.budget is None else alerts_a_day(options.budget)
     if options.json is not None:
         check_writable(options.json)
     errors = Console(stderr=True, highlight=False)
@@ -52,7 +55,8 @@ def run(options: argparse.Namespace) -> int:
     measured = measure_files(
         deployment, given_events(options, deployment.schema), options.labels, terms_of(options), errors
     )
-    pruned = prune(measured.judged, measured.marks, options.tolerance)
+    alerts_max = None if budget is None else budget * measured.figures.about["days"]
+    pruned = prune(measured.judged, measured.marks, options.tolerance, alerts_max)
     _print(pruned, Console(highlight=False, soft_wrap=True))
     if options.json is not None:
         write_json(asdict(pruned), options.json)

@@ -13,6 +13,7 @@ from rich.console import Console
 from cep.analysis.axes import numeric_axes
 from cep.analysis.curves import Curve, Pair, curves, pairs
 from cep.analysis.measure import Terms, measure_files
+from cep.analysis.near import Line, lines
 from cep.analysis.report import Report, report
 from cep.analysis.split import whole_time
 from cep.base.errors import UsageError
@@ -48,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--thresholds",
         metavar="RULE",
-        help="draw what this rule would have found with other values of each numeric parameter, from a quarter of what "
-        "it is to four times that: some dozens of replays",
+        help="draw what this rule would have found with other values of each parameter that is a number or a length of "
+        "time, from a quarter of what it is to four times that, and which alerts are near the line: dozens of replays",
     )
     parser.add_argument(
         "--out",
@@ -81,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
         lambda schema: read_pieces(records[0].paths, schema, records[0].mapping),
         measured[1] if len(measured) > 1 else None,
         options.review_cost,
-        *(((), ()) if drawn is None else _curves(drawn, options, terms, errors)),
+        *(((), (), ()) if drawn is None else _curves(drawn, options, terms, errors)),
     )
     console = Console(highlight=False, soft_wrap=True)
     for path in write_report(made, options.out):
@@ -91,14 +92,15 @@ def run(options: argparse.Namespace) -> int:
 
 def _curves(
     rule: OneRule, options: argparse.Namespace, terms: Terms, errors: Console
-) -> tuple[tuple[Curve, ...], tuple[Pair, ...]]:
-    """Replay the values of a rule's parameters, and of some two together, each over the whole history."""
+) -> tuple[tuple[Curve, ...], tuple[Pair, ...], tuple[Line, ...]]:
+    """Replay the values of a rule's parameters, some two together, and those near its lines, over the whole history."""
     given = given_events(options, rule.deployment.schema)
     measured = rule.measure(given, options.labels, terms, errors)
     whole = whole_time(measured.history.events, measured.marks)
     bench = rule.bench(given, measured, [whole], terms, errors)
-    single = curves(bench, numeric_axes(rule.pattern, rule.record.params), measured.figures.about["days"])
-    return single, pairs(bench, single)
+    axes = numeric_axes(rule.pattern, rule.record.params)
+    single = curves(bench, axes, measured.figures.about["days"])
+    return single, pairs(bench, single), lines(bench, axes)
 
 
 def write_report(made: Report, path: Path) -> tuple[Path, Path]:

@@ -21,7 +21,7 @@ from cep.analysis.tune import Aim, Row, Tuned, tune
 from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
 from cep.cli.given_events import given_events
-from cep.cli.labelled import add_label_arguments, terms_of, write_bytes, write_json
+from cep.cli.labelled import add_label_arguments, alerts_a_day, terms_of, write_bytes, write_json
 from cep.cli.one_rule import one_rule
 from cep.lang.ir import PatternIR
 from cep.lang.show import show_duration
@@ -38,7 +38,6 @@ examples:
   cep tune large --rules rules --events history/ --labels fraud.csv --try large=100..900/17 --try back=7d,14d,30d
 """
 _DAY_MS = 86_400_000
-_BUDGET = re.compile(r"(\d+(?:\.\d+)?)(?:/day)?")
 _WAYS = {
     "combined": "all of them exactly: each value of a threshold was replayed, and what a setting finds follows",
     "replayed": "each of them by a replay",
@@ -99,12 +98,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _aim(options: argparse.Namespace) -> Aim:
-    budget = None
-    if options.budget is not None:
-        written = _BUDGET.fullmatch(options.budget.strip())
-        if written is None:
-            raise UsageError(f"--budget {options.budget}: write the most alerts a day, like 50/day")
-        budget = float(written[1])
+    budget = None if options.budget is None else alerts_a_day(options.budget)
     return Aim(options.objective, budget, options.review_cost)
 
 

@@ -40,6 +40,16 @@ pattern probes(tries: int = 2, small: decimal = 100.00, times: float = 1.2345) b
 }
 """
 )
+LASTS = (
+    SOURCE
+    + """
+pattern lasts(window: duration = 90 min in 30 min..4 h) by card_id {
+  seq    a -> b  within window
+  where  a: pay  amount > 100.00
+         b: pay  amount > 100.00
+}
+"""
+)
 PRESENT: dict[str, ParamValue] = {"tries": 2, "small": 100.0, "times": 1.2345}
 
 
@@ -52,9 +62,11 @@ class History:
         self.path = folder / "events.parquet"
         pq.write_table(self.events, self.path)
 
-    def bench(self, params: dict[str, ParamValue]) -> tuple[Bench, Figures, int]:
+    def bench(
+        self, params: dict[str, ParamValue], of: tuple[str, str] = (PATTERNS, "probes")
+    ) -> tuple[Bench, Figures, int]:
         """A bench over the whole time, the figures of the rule with these parameters, and the days."""
-        record = upsert(PATTERNS, "probes").model_copy(update={"params": params})
+        record = upsert(*of).model_copy(update={"params": params})
         deployment = deploy([record])
         assert deployment.set_aside == ()
         labels = labels_of_column([self.events], "is_fraud", deployment.schema)
@@ -128,6 +140,22 @@ def test_what_cannot_be_drawn(history: History, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("cep.analysis.curves.TUNE_ALERTS_MAX", 3)
     with pytest.raises(UsageError, match="alerts with one of the values"):
         curves(bench, axes, days)
+
+
+def test_lengths_of_time(history: History) -> None:
+    """Their values are numbers of one unit, within the bounds, and each is a replay."""
+    of, present = (LASTS, "lasts"), "90 min"
+    bench, _, days = history.bench({"window": present}, of)
+    (curve,) = curves(bench, numeric_axes(load_text(*of).patterns["lasts"], {"window": present}), days)
+    assert (curve.param, curve.unit, curve.present) == ("window", "h", 1.5)
+    values = [point.value for point in curve.points]
+    assert values[0] >= 0.5
+    assert values[-1] == 4.0
+    assert 1.5 in values
+    for at in (0, -1):
+        _, figures, _ = history.bench({"window": f"{round(values[at] * 60)} min"}, of)
+        assert in_cents(curve.points[at]) == point_of(figures, values[at])
+    assert [chart.title for chart in threshold_curves([curve])] == ["lasts by window"]
 
 
 def test_values_with_which_a_rule_cannot_be_in_force(history: History) -> None:

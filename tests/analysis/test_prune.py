@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
-from math import log
+from math import exp, log
 
 import numpy as np
 import pyarrow as pa
@@ -62,6 +62,25 @@ def test_beside_every_set_of_rules(case: tuple[np.ndarray, list[int]], tolerance
         mine = finds[int(each.rule[1:])]
         assert (each.frauds, each.adds) == (mine.sum(), (mine & ~covered).sum())
     assert pruned.alerts_before - pruned.alerts_after == sum(each.alerts for each in pruned.removed)
+
+
+@given(_cases(), st.integers(0, 20))
+def test_within_a_budget_beside_every_set_of_rules(case: tuple[np.ndarray, list[int]], budget: int) -> None:
+    """Khuller's bound, no alert over the budget, and no rule that can be spared."""
+    finds, wrong = case
+    judged, marks = judged_by(finds, wrong)
+    pruned = prune(judged, marks, 0.0, budget)
+    alerts = finds.sum(axis=1) + np.array(wrong)
+    rules = len(finds)
+    best = max(
+        finds[list(some)].any(axis=0).sum() for size in range(rules + 1) for some in combinations(range(rules), size)
+        if alerts[list(some)].sum() <= budget
+    )  # fmt: skip
+    stay = [int(name[1:]) for name in pruned.stay]
+    assert pruned.alerts_after == alerts[stay].sum() <= budget
+    assert (1 - exp(-0.5)) * best <= pruned.frauds_after == finds[stay].any(axis=0).sum() <= best
+    assert all(finds[[r for r in stay if r != at]].any(axis=0).sum() < pruned.frauds_after for at in stay)
+    assert {each.rule for each in pruned.removed} | {*pruned.stay} == {*judged.names}
 
 
 def test_a_hundred_redundant_rules_become_thirty() -> None:

@@ -29,3 +29,9 @@ def test_rules_that_could_go(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert prune(folder, "--tolerance", "0.05") == 1
     assert "they stay: large" in capsys.readouterr().out
     assert prune(folder, "--tolerance", "2") == 2
+    assert prune(folder, "--budget", "often") == 2
+    capsys.readouterr()
+    assert prune(folder, "--budget", "0.1/day", "--json", str(path)) == 1
+    few = orjson.loads(path.read_bytes())
+    assert few["alerts_after"] <= 2, "twenty days"
+    assert few["frauds_after"] < few["frauds_before"]

@@ -35,6 +35,12 @@ def test_thresholds_of_a_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert report(folder, out, "--thresholds", "large") == 0
     numbers = orjson.loads(out.with_suffix(".json").read_bytes())
     (curve,) = numbers["thresholds"]
+    (near,) = numbers["near_thresholds"]
+    inside = sum(
+        each[name] for each in near["intervals"] if each["is_inside"] for name in ("right", "wrong", "immature")
+    )
+    assert inside + near["further"] == next(each["alerts"] for each in numbers["rules"] if each["rule"] == "large")
+    assert "Just above and just below the line" in out.read_text()
     assert (curve["rule"], curve["param"], curve["present"], curve["left_out"]) == ("large", "large", 450.0, [])
     assert [point["value"] for point in (curve["points"][0], curve["points"][-1])] == [112.5, 1800.0]
     of_rule = next(each for each in numbers["rules"] if each["rule"] == "large")

@@ -1,0 +1,173 @@
+"""A rule and one of its thresholds → the alerts just inside of it and just outside, by the value that decided.
+
+    values, loosest first    v0      v1      v2 = present      v3      v4
+    alerts with v0, not v1   ├──────┤        │
+    alerts with v1, not v2           ├───────┤ just outside: a looser value would add them
+    alerts with v2, not v3                   ├────────────────┤ just inside: a tighter value would lose them
+
+Each value is replayed. An alert that v1 gives and v2 does not was decided by a value between the two; two alerts are
+the same if they bind the same events. So it is exact for every pattern, also where a threshold chooses what is bound.
+Tested by: tests/analysis/test_near.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cep.analysis.axes import Axis, number_of, unit_of
+from cep.analysis.backtest import Judged
+from cep.analysis.curves import settings_at_once
+from cep.analysis.history import History
+from cep.analysis.sweep import Bench, Setting
+from cep.analysis.timelines import shown_key
+from cep.lang.show import show_time
+
+_STEPS = 6  # values on each side of the present one
+_SAMPLES = 3  # right ones and as many others, on each side of the line
+_EVENTS_SHOWN = 5  # of a sample
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The alerts that the looser value gives and the tighter one does not. Inside are those that the rule gives."""
+
+    looser: float
+    tighter: float
+    is_inside: bool
+    right: int
+    wrong: int
+    immature: int
+
+    @property
+    def alerts(self) -> int:
+        return self.right + self.wrong + self.immature
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One alert beside the line, with some of its events, the last ones."""
+
+    is_inside: bool
+    verdict: str
+    looser: float
+    tighter: float
+    key: str
+    time: str
+    event_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A threshold with its intervals, loosest first; `further` alerts stand against the tightest value, too."""
+
+    rule: str
+    param: str
+    unit: str
+    present: float
+    intervals: tuple[Interval, ...]
+    further: int
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The alerts of one value: who they are, uint64[A], their verdicts, and their places among all judged ones."""
+
+    history: History
+    judged: Judged
+    place: NDArray[np.int64]
+    identity: NDArray[np.uint64]
+
+
+def lines(bench: Bench, axes: Sequence[Axis]) -> tuple[Line, ...]:
+    """Replay some values around the present one of each threshold. `bench` has the whole time as its only part.
+
+    Raises: UsageError if there are too many alerts with one of them.
+    """
+    return tuple(line for axis in axes if axis.is_threshold if (line := _line(bench, axis)) is not None)
+
+
+def _line(bench: Bench, axis: Axis) -> Line | None:
+    present = bench.record.params[axis.name]
+    at = next((at for at, value in enumerate(axis.values) if number_of(value) == number_of(present)), None)
+    if at is None:
+        return None
+    near = axis.values[max(0, at - _STEPS) : at + _STEPS + 1]
+    settings: list[Setting] = [{axis.name: value} for value in near]
+    aside = {int(each.rule_id[1:]) for each in bench.deployment(settings).set_aside}
+    settings = [setting for number, setting in enumerate(settings) if number not in aside]
+    unit, size = unit_of(present)
+    values = [number_of(setting[axis.name]) / size for setting in settings]
+    line = values.index(number_of(present) / size)
+    intervals, samples, before = [], list[Sample](), None
+    step = settings_at_once(bench, [settings[0], settings[-1]])
+    for number, seen in enumerate(_seen(bench, settings, step)):
+        if before is not None:
+            lost = np.flatnonzero(~np.isin(before.identity, seen.identity))
+            of = (values[number - 1], values[number], number > line)
+            intervals.append(Interval(*of, *_verdicts(before, lost)))
+            if number in (line, line + 1):
+                samples += _samples(before, lost, of)
+        before = seen
+    assert before is not None, "the present value is among them"
+    further = len(before.identity)
+    return Line(bench.record.id, axis.name, unit, values[line], tuple(intervals), further, tuple(samples))
+
+
+def _seen(bench: Bench, settings: Sequence[Setting], step: int) -> list[_Seen]:
+    """Replay the settings and return the alerts of each."""
+    all_seen = []
+    for at in range(0, len(settings), step):
+        history, judged = bench.judged(settings[at : at + step])
+        identity = _identities(judged)
+        for number in range(len(settings[at : at + step])):
+            place = np.flatnonzero(judged.rule == number)
+            all_seen.append(_Seen(history, judged, place, identity[place]))
+    return all_seen
+
+
+def _identities(judged: Judged) -> NDArray[np.uint64]:
+    """Return a number for the events that each alert binds, in 64 bits: the same for the same events."""
+    mixed = judged.bound_row.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # splitmix64 (Steele and others 2014)
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    mixed ^= mixed >> np.uint64(31)
+    identity = np.zeros(len(judged.rule), np.uint64)
+    np.add.at(identity, judged.bound_alert, mixed)
+    return identity
+
+
+def _verdicts(seen: _Seen, some: NDArray[np.int64]) -> tuple[int, int, int]:
+    right, immature = seen.judged.is_right[seen.place[some]], seen.judged.is_immature[seen.place[some]]
+    return int(right.sum()), int((~right & ~immature).sum()), int(immature.sum())
+
+
+def _samples(seen: _Seen, some: NDArray[np.int64], of: tuple[float, float, bool]) -> list[Sample]:
+    """Take some right ones and some others, the first in the order of time."""
+    judged, history = seen.judged, seen.history
+    (rule,) = {rule.pattern.key for rule in history.deployment.rulebook.deployed()}
+    places = seen.place[some]
+    is_right = judged.is_right[places]
+    chosen = [*places[is_right][:_SAMPLES], *places[~is_right][:_SAMPLES]]
+    samples = []
+    for place in chosen:
+        rows = judged.bound_row[judged.bound_alert == place]
+        ids = history.events.event_id.take(rows[np.argsort(history.events.time_ms[rows], kind="stable")]).to_pylist()
+        verdict = "right" if judged.is_right[place] else "immature" if judged.is_immature[place] else "wrong"
+        key = shown_key(judged.key[int(place)].as_py(), rule, history.events.schema)
+        samples.append(
+            Sample(
+                of[2],
+                verdict,
+                of[0],
+                of[1],
+                key,
+                show_time(int(judged.detected_ms[place])),
+                tuple(ids[-_EVENTS_SHOWN:]),
+            )
+        )
+    return samples
