@@ -16,7 +16,7 @@ import numpy as np
 from cep.kernels import layout as y
 from cep.kernels.layout import Int64
 from cep.lang.walk import histories
-from cep.nfa.histories import identity_of
+from cep.nfa.columns import identity_of
 from cep.nfa.program import Program
 
 _ALL, _BY_RULE = "arithmetic_overflows", "rule_overflows"

@@ -100,6 +100,11 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
             past_texts[program.column(TOLD)] = past.incomplete
     for number, (values, flags) in past.slots.items():
         columns[number, first_row:], nulls[number, first_row:] = values, flags
+    for number, column in program.emitted:
+        if column.type.is_text:
+            past_texts.setdefault(number, NO_TEXTS)  # without new events there are none
+        else:
+            columns[number, :first_row], nulls[number, :first_row] = slots(retained.columns[column.name])
     texts, written = _fill_texts(program, keyed_state, batch, batch_rows, past_texts, columns, nulls)
     _fill_fields(program, keyed_state, batch, batch_rows, columns, nulls)
     texts = fill_computed(program.columns, program.lists, texts, first_row, columns, nulls)

@@ -5,6 +5,7 @@ Tested by: tests/nfa/test_compile.py, tests/histories/test_values.py
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,6 +41,11 @@ class Column:
     def is_read(self) -> bool:
         """True if the column is a field of the events, unchanged."""
         return not (self.derived or self.computed or self.history)
+
+    @property
+    def is_emitted(self) -> bool:
+        """True if it is a history that is kept with bound events, as a match may come after its last event."""
+        return self.history and self.retained and self.name != TOLD
 
     @property
     def is_listed(self) -> bool:
@@ -114,7 +120,9 @@ def event_columns(
     for name, source, function, is_retained in described:
         if isinstance(function, History):
             type_ = function.type.as_nullable()
-            read.append(Column(f"{HISTORY} {histories_count}", type_, retained=False, history=True))
+            # What is kept of bound events has the same name in every program.
+            number = identity_of(function) if is_retained else histories_count
+            read.append(Column(f"{HISTORY} {number}", type_, is_retained, history=True))
             histories_count += 1
         elif function is not None:
             type_ = function.type.as_nullable()
@@ -125,6 +133,11 @@ def event_columns(
             read.append(Column(name, types[name], is_retained))
     made = [Column(f"derived {i}", t, False, derived=True) for i, t in enumerate(derived)]
     return (*fixed, *read, *made)
+
+
+def identity_of(expr: History) -> str:
+    """Return a text that is the same for equal histories, whatever the program."""
+    return hashlib.blake2b(repr(expr).encode(), digest_size=12).hexdigest()
 
 
 def _subject(call: Call) -> str:

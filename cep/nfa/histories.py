@@ -9,7 +9,6 @@ Tested by: tests/histories/test_values.py
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -22,7 +21,7 @@ from cep.kernels import layout as y
 from cep.kernels.layout import Int64
 from cep.lang.ir import CALENDAR_MS_MAX, CurrentField, History, HistoryFn, HistoryWindow
 from cep.nfa.code import Constants, VectorCode, VectorProgram
-from cep.nfa.columns import Column, ColumnMap
+from cep.nfa.columns import Column, ColumnMap, identity_of
 from cep.nfa.simplify import Facts, conjuncts
 
 SQUARES, FLOATS, FLOAT_SQUARES = "+squares", "+floats", "+squares of floats"
@@ -399,8 +398,3 @@ def _known(expr: History) -> int:
     argument, window = None if expr.fn == "first" else expr.argument, replace(expr.window, previous=False)
     identical = replace(expr, fn="exists", argument=argument, percent=None, window=window, type=Type(Kind.INT))
     return int(identity_of(identical)[:15], 16) + 1
-
-
-def identity_of(expr: History) -> str:
-    """Return a text that is the same for equal histories, whatever the program."""
-    return hashlib.blake2b(repr(expr).encode(), digest_size=12).hexdigest()

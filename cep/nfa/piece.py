@@ -29,8 +29,8 @@ from cep.nfa.code import (
     Instruction,
     register_positions,
 )
-from cep.nfa.columns import ColumnMap
-from cep.nfa.histories import CUT, identity_of, is_foldable
+from cep.nfa.columns import ColumnMap, identity_of
+from cep.nfa.histories import CUT, is_foldable
 from cep.nfa.predicates import Atom, WrittenPredicate
 from cep.nfa.prefixes import Prefix
 from cep.nfa.rule_tables import RuleTables

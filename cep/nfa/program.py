@@ -159,6 +159,11 @@ class Program:
         """The columns that are kept of bound events, with their numbers."""
         return tuple((number, column) for number, column in enumerate(self.columns) if column.retained)
 
+    @cached_property
+    def emitted(self) -> tuple[tuple[int, Column], ...]:
+        """The histories that are kept of bound events, with their numbers."""
+        return tuple((number, column) for number, column in self.retained if column.is_emitted)
+
     def prefix_of(self, rule: int) -> Int32:
         """Return the predicates of a rule's longest prefix (prefixes.py), in order."""
         return self.prefixes[self.prefix_first[rule] : self.prefix_first[rule + 1]]

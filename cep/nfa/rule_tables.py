@@ -18,6 +18,7 @@ from cep.base.limits import (
 from cep.base.schema import MADE_FROM, MADE_TOLD, Schema, Type
 from cep.kernels import layout as y
 from cep.lang.ir import Aggregate, Binary, CurrentField, Expr, If, Link, PatternIR, SkipKind, VarField
+from cep.lang.walk import histories
 from cep.nfa.code import Constants, ScalarCode, VectorCode
 from cep.nfa.columns import ColumnMap
 from cep.nfa.positions import Automaton, Bound, Guard, Position, Wait, guards_of
@@ -85,6 +86,11 @@ class RuleTables:
         self._never_null = frozenset(f.name for f in fields) - {f.name for f in fields if f.type.nullable}
 
     @property
+    def _fires(self) -> bool:
+        """True if a match or a time-out may come when no event is taken. Known once the positions are written."""
+        return self._has_absence or self._in_order or self.pattern.timeout_measures is not None
+
+    @property
     def registers_count(self) -> int:
         return len(self._registers)
 
@@ -105,6 +111,9 @@ class RuleTables:
         for measure in self.measures:
             code = self._scalar_code(measure.value)
             self.tables.measures.append(code)
+        if self._fires:  # a match may come after its last event, of which it emits histories
+            emitted = histories(self.measures)
+            self.columns.retained.update(self.columns.history(past) for past in emitted)
         for number, position in enumerate(automaton.positions):
             self._write_actions(number, position)
         assert len(self.measures) <= MEASURES_MAX, "the check refuses more"
@@ -388,8 +397,7 @@ class RuleTables:
 
     def _is_plain(self) -> bool:
         """Return True if match/plain.py can match the rule: relaxed waits, nothing else closes them, nothing fires."""
-        fires = self._has_absence or self._in_order or self.pattern.timeout_measures is not None
-        if fires or self._merges or self.stream or self.pattern.within_events is not None:
+        if self._fires or self._merges or self.stream or self.pattern.within_events is not None:
             return False
         waits = [w for s in self.tables.states for w in s.waits]
         return all(
@@ -417,7 +425,7 @@ class RuleTables:
             y.R_SKIP: _SKIP[pattern.skip.kind],
             y.R_SKIP_VARIABLE: self._variables.get(pattern.skip.variable or "", -1),
             y.R_TIMEOUTS: int(pattern.timeout_measures is not None),
-            y.R_FIRES: int(pattern.timeout_measures is not None or self._has_absence or self._in_order),
+            y.R_FIRES: int(self._fires),
             y.R_MEASURES_END: len(self.measures),
             y.R_RUNS_MAX: RUNS_PER_KEY_MAX,
             y.R_NODES_MAX: NODES_PER_KEY_MAX,

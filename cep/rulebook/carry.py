@@ -15,6 +15,7 @@ from cep.base.schema import Schema, Type
 from cep.lang.ir import Const, PatternIR, Quantifier
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
+from cep.nfa.program import Program
 
 
 def same_automaton(before: PatternIR, after: PatternIR, schema: Schema) -> bool:
@@ -27,7 +28,13 @@ def same_automaton(before: PatternIR, after: PatternIR, schema: Schema) -> bool:
         and one.rules[0].states_count == other.rules[0].states_count
         and one.row_registers.tolist() == other.row_registers.tolist()
         and one.rules[0].measures == other.rules[0].measures
+        and _emitted(one) == _emitted(other)
     )
+
+
+def _emitted(program: Program) -> list[str]:
+    """Return the histories that are kept with bound events: a run has them from when an event came, or never."""
+    return [column.name for _, column in program.emitted]
 
 
 def _shape(value: object) -> object:

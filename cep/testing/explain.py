@@ -240,9 +240,9 @@ class Explainer:
 
     def measures(self, run: Run, *, is_timeout: bool = False) -> list[tuple[str, str]]:
         """Return the values that a match, or the time-out, of this run emits."""
-        bound = self._conditions.bound(run)
+        last, bound = self.trace.events[run.row].fields, self._conditions.bound(run)
         measures = (self.trace.pattern.timeout_measures or ()) if is_timeout else self.trace.pattern.measures
-        return [(m.name, show_value(value_of(m.value, {}, bound), m.value.type)) for m in measures]
+        return [(m.name, show_value(value_of(m.value, last, bound), m.value.type)) for m in measures]
 
 
 def _progress(run: Run) -> tuple[bool, int, int, bool, int]:

@@ -122,10 +122,13 @@ def engine_answers(
     Between two calls the keyed state is written to bytes and read back.
     """
     found: dict[bool, list[Found]] = {False: [], True: []}
+    compacted_ms = -END_MS
     for number, (batch, watermark_ms) in enumerate(deliveries):
         program = programs if isinstance(programs, Program) else programs[number]
         advanced = advance(program, keyed_state, batch, watermark_ms)
-        keyed_state = through_bytes(program, advanced.keyed_state, watermark_ms)
+        # As in a runner (cep/step/pages.py): the past of a page that no event reaches is left as it is.
+        compacted_ms = watermark_ms if len(batch) else compacted_ms
+        keyed_state = through_bytes(program, advanced.keyed_state, compacted_ms)
         for timed_out, one in _found(program, advanced.matches):
             found[timed_out].append(one)
     for answers in found.values():

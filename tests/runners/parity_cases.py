@@ -95,13 +95,14 @@ def drawn_rule(random: Random, name: str) -> UpsertRecord:
         parts.append(f"{link}{'!' if forbidden else ''}{variable}{quantifier}")
         condition = _condition(random, variable, place, repeats=quantifier not in ("", "?"))
         where.append(f"{variable}: payment  {condition}")
-    timeout = "\n  on timeout emit  n = count(a)" if random.random() < 0.3 else ""
+    past = "spent = sum(payment.amount over 3 d), before = last(payment).amount"
+    timeout = f"\n  on timeout emit  n = count(a), {past}" if random.random() < 0.3 else ""
     source = (
         f"{_EVENTS}pattern {name} by {random.choice(('customer_id', 'terminal_id', '(customer_id, terminal_id)'))} {{\n"
         f"  seq    {''.join(parts)}  within {random.choice((6, 30, 90))} h\n"
         f"  where  {chr(10).join(where)}\n"
         f"  skip   {random.choice(_SKIPS)}\n"
-        f"  emit   n = count(a), total = sum(a.amount){timeout}\n}}\n"
+        f"  emit   n = count(a), total = sum(a.amount), {past}{timeout}\n}}\n"
     )
     suppress = "1 d" if random.random() < 0.3 else None
     return UpsertRecord(

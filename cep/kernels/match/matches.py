@@ -19,7 +19,7 @@ from cep.kernels.siphash import begin, finish, take_word
 def emit(rule: Rule, events: Events, row: int, work: Work, run: int, at: int, kind: int, detected: int) -> None:
     """Write match number `at`: what the run has become, as KIND_* `kind`, at the time `detected` (ms, UTC).
 
-    Measures speak of bound events only, so `row` may be any row of the key.
+    `row` is that of the last bound event, at which measures look back.
     """
     matches = work.matches
     matches[at, y.MATCH_RULE] = rule.words[y.R_NUMBER]

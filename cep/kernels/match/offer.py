@@ -77,7 +77,8 @@ def _match_absence(rule: Rule, events: Events, row: int, i: int, work: Work, cou
         runs = hold_back(work.runs, i, runs)
         work.runs[runs - 1, y.RUN_ORDINAL] = events.columns[y.COLUMN_ORDINAL, row]
     else:
-        emit(rule, events, row, work, i, matches, y.KIND_MATCH, events.columns[y.COLUMN_TIME, row])
+        last = work.nodes[work.runs[i, y.RUN_NODE], y.NODE_ROW]
+        emit(rule, events, last, work, i, matches, y.KIND_MATCH, events.columns[y.COLUMN_TIME, row])
         matches += 1
     return Counts(runs, counts.nodes, matches, y.FULL_NOT)
 

@@ -5,12 +5,13 @@ Tested by: tests/lang/test_check.py, tests/lang/golden/diagnostics/
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from cep.base.limits import MEASURES_MAX
-from cep.base.schema import Schema
+from cep.base.schema import EventType, Schema, Type
 from cep.lang.check.draft import Draft
-from cep.lang.check.order import Before
+from cep.lang.check.order import Before, Names, may_be_last
 from cep.lang.check.resolve import duplicate
 from cep.lang.diagnostics import Span
 from cep.lang.ir import Measure, Skip
@@ -60,18 +61,24 @@ def check_timeout(draft: Draft) -> None:
     if not draft.has_window and pattern.timeout_span is not None:
         message, help_line = "no time can run out: there is no window", "add `within 10 min` to `seq`"
         draft.collector.add("CEP419", message, pattern.timeout_span, help_line)
-    draft.timeout_measures = _measures(draft, pattern.timeout_measures, Before(draft.order.end.may))
+    every = frozenset(variable.name for variable in draft.variables) - draft.order.negated
+    draft.timeout_measures = _measures(draft, pattern.timeout_measures, Before(draft.order.end.may), every)
 
 
 def check_measures(draft: Draft) -> None:
     """Check the values of `emit`."""
-    draft.measures = _measures(draft, draft.pattern.measures, draft.order.end)
+    structure = draft.pattern.structure
+    assert structure is not None, "the runner of the passes looks first"
+    draft.measures = _measures(draft, draft.pattern.measures, draft.order.end, may_be_last(structure))
 
 
-def _measures(draft: Draft, written: tuple[MeasureSyntax, ...], before: Before) -> tuple[Measure, ...]:
+def _measures(draft: Draft, written: tuple[MeasureSyntax, ...], before: Before, may_end: Names) -> tuple[Measure, ...]:
+    """Check values. The last event of the match is one of the variables `may_end`."""
     measures: list[Measure] = []
     spans: dict[str, Span] = {}
     scope = draft.scope(None, "", draft.variables_in_scope(before))
+    last = [draft.event_types[name] for name in may_end if name in draft.event_types]
+    scope = replace(scope, last=_common_fields(last))
     for measure in written:
         if measure.name in spans:
             duplicate("value", measure.name, measure.span, spans[measure.name], draft.collector)
@@ -84,6 +91,12 @@ def _measures(draft: Draft, written: tuple[MeasureSyntax, ...], before: Before) 
         message = f"this pattern emits {len(every)} values, more than {MEASURES_MAX}"
         draft.collector.add("CEP423", message, every[MEASURES_MAX].span, "emit what the alert's reader needs")
     return tuple(measures)
+
+
+def _common_fields(event_types: Sequence[EventType]) -> dict[str, Type]:
+    """Return the fields that all of these event types have."""
+    columns = Schema(tuple(event_types)).columns()
+    return {name: type_ for name, type_ in columns.items() if all(e.field(name) is not None for e in event_types)}
 
 
 def check_skip(draft: Draft) -> None:

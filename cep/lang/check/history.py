@@ -48,7 +48,12 @@ def is_event_type(node: object, scope: Scope) -> bool:
 
 
 def history(checker: Checker, node: HistorySyntax, scope: Scope, field: Member | None = None) -> Expr | None:
-    """Check a history. Return None after a report. `field` is that of `last(…).field` or `first(…).field`."""
+    """Check a history. Return None after a report. `field` is that of `last(…).field` or `first(…).field`.
+
+    In `emit` it looks back at the last event of the match.
+    """
+    if scope.fields is None and scope.last is not None:
+        scope = replace(scope, fields=scope.last, fields_of="the last event of a match")
     if not _stands_well(checker, node, scope):
         return None
     fn = FUNCTIONS.get(node.name)

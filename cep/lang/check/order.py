@@ -125,3 +125,20 @@ def body_can_be_empty(body: SequenceSyntax | ChoiceSyntax) -> bool:
     if isinstance(body, SequenceSyntax):
         return all(step.negated or can_be_empty(step.element) for step in body.steps)
     return (any if body.op == "|" else all)(can_be_empty(item) for item in body.items)
+
+
+def may_be_last(body: SequenceSyntax | ChoiceSyntax) -> Names:
+    """Return the variables of which an event may be the last one that a match binds."""
+    if not isinstance(body, SequenceSyntax):
+        return frozenset(name for item in body.items for name in _last_of(item))
+    last: Names = frozenset()
+    for step in reversed(body.steps):
+        if not step.negated:
+            last |= _last_of(step.element)
+            if not can_be_empty(step.element):
+                break
+    return last
+
+
+def _last_of(element: ElementSyntax) -> Names:
+    return frozenset((element.name,)) if isinstance(element, VariableSyntax) else may_be_last(element.body)

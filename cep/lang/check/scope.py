@@ -54,7 +54,8 @@ class Definitions:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The names in sight. `fields` None: there is no event under test (`emit`).
+    """The names in sight. `fields` None: there is no event under test (`emit`). `last` has then the fields of the last
+    event of a match, at which a history looks back.
 
     Inside a definition `arguments` holds its parameters, each with the scope of the place that wrote it, and the
     parameters and variables of the pattern are out of sight: a definition means the same wherever it is used.
@@ -72,6 +73,7 @@ class Scope:
     key: tuple[str, ...] = ()
     untyped: frozenset[str] = frozenset()  # variables of the pattern whose event type is wrong or missing: said already
     past: bool = False  # inside a history: the fields are those of past events
+    last: Mapping[str, Type] | None = None
 
     def inside(self, define: DefineSyntax, arguments: tuple[ExprSyntax, ...], used: Span) -> Scope:
         """Return the scope of a definition's body, used here with these arguments."""

@@ -213,8 +213,8 @@ CATALOGUE: dict[str, Entry] = {
     "CEP317": Entry(
         "function of past events misused",
         "`count(transaction over 1 h where status == declined)` looks back from the event under test, at events with "
-        "the same key. It stands in a condition: not in `emit`, and not inside another aggregate. It names an event "
-        "type, or a field of one.",
+        "the same key. In `emit` it looks back from the last event of the match. It does not stand inside another "
+        "aggregate. It names an event type, or a field of one.",
     ),
     "CEP318": Entry(
         "how far back is not said",
