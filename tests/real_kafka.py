@@ -195,15 +195,20 @@ class RealKafka(Closing):
         """Choose ports and make the broker's folder."""
         port, controller_port = _free_ports()
         self.address = f"127.0.0.1:{port}"
-        logs = self._directory / "logs"
-        text = _PROPERTIES.format(port=port, controller_port=controller_port, directory=logs)
-        self._properties_path.write_text(text, encoding="utf-8")
+        self._properties_path.write_text(self._properties(port, controller_port), encoding="utf-8")
         command = self._command(
-            "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(self._properties_path)
-        )
+            "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(self._properties_path),
+            *self._format_words(),
+        )  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_START_S)
         if done.returncode != 0:
             raise NoBrokerError(f"the broker's folder cannot be made: {(done.stderr or done.stdout)[-500:]}")
+
+    def _properties(self, port: int, controller_port: int) -> str:
+        return _PROPERTIES.format(port=port, controller_port=controller_port, directory=self._directory / "logs")
+
+    def _format_words(self) -> list[str]:
+        return []
 
     def _command(self, main_class: str, *arguments: str) -> list[str]:
         java = shutil.which("java")

@@ -1,20 +1,26 @@
 """A job's Kafka settings → the options of librdkafka's clients: the one place for our defaults.
 
     options = defaults of the kind of client  <  what the job's settings say  <  what a client must have
+    check_access: a wrong password or certificate → an error that says so, before anything waits for brokers
 
 Sources, sinks and the control topic each add what is theirs alone. Here too is what all of them do with a client: put a
 record into a full queue, and say why a call failed.
-Tested by: tests/base/test_kafka.py, tests/sources/test_kafka.py, tests/sinks/test_kafka.py,
-    tests/rulebook/test_kafka.py
+Tested by: tests/base/test_kafka.py, tests/cli/test_secure_kafka.py, tests/sources/test_kafka.py,
+    tests/sinks/test_kafka.py, tests/rulebook/test_kafka.py
 """
 
 from __future__ import annotations
 
+import socket
+import ssl
 from collections.abc import Mapping
 from time import monotonic
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from cep.base.errors import UsageError
 
 _QUIET = {"log_level": "2"}  # broker errors reach the caller in our exceptions
 READER_DEFAULTS = {
@@ -45,6 +51,9 @@ GONE_CODES = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # 
 DAMAGED_CODES = (KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION)  # noqa: SLF001
 END_CODE = KafkaError._PARTITION_EOF  # noqa: SLF001
 _FULL_QUEUE_WAIT_S = 0.1
+_ACCESS_CODES = (KafkaError._SSL, KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)  # noqa: SLF001
+_TLS, _TLS_ALERT = "SSL routines", "alert"  # how OpenSSL begins, and what the other side sent
+_ACCESS_S, _ACCESS_POLL_S = 5.0, 0.25
 
 
 def reader_options(
@@ -71,6 +80,59 @@ def _options(
     servers: str, defaults: Mapping[str, str], given: Mapping[str, str], fixed: Mapping[str, str]
 ) -> dict[str, Any]:
     return {**defaults, **given, **fixed, "bootstrap.servers": servers}
+
+
+def check_access(servers: str, given: Mapping[str, str], wait_s: float = _ACCESS_S) -> None:
+    """Ask the brokers once, where access is protected, so that a refusal is seen at the start and has its reason.
+
+    Brokers that give no answer are left to who needs them. Raises: UsageError, without any secret.
+    """
+    if given.get("security.protocol", "plaintext").lower() == "plaintext":
+        return
+    refusals: list[str] = []
+
+    def hear(error: KafkaError) -> None:
+        if error.code() in _ACCESS_CODES or _TLS in error.str():
+            refusals.append(error.str())
+
+    try:
+        client = AdminClient({**admin_options(servers, given), "error_cb": hear})
+    except KafkaException as error:
+        raise UsageError(
+            f"the Kafka client does not accept its settings: {reason_of(error)}; mend [kafka.client]"
+        ) from error
+    deadline_s = monotonic() + wait_s
+    while not refusals and monotonic() < deadline_s:
+        try:
+            client.list_topics(timeout=_ACCESS_POLL_S)
+        except KafkaException:
+            client.poll(0.0)
+        else:
+            return
+    if refusals:
+        heard = refusals[-1]
+        if _TLS in heard and _TLS_ALERT in heard:
+            heard = f"the broker takes no client without a certificate that it trusts ({heard})"
+        reason = _certificate_trouble(servers, given) or heard
+        raise UsageError(
+            f"Kafka at {servers} and this job do not come to terms: {reason}; see [kafka.client] of its settings, and "
+            "`cep docs guides/secure`"
+        )
+
+
+def _certificate_trouble(servers: str, given: Mapping[str, str]) -> str | None:
+    """Return what is wrong with the certificate of the first broker; librdkafka says only that something is."""
+    host, _, port = servers.split(",", maxsplit=1)[0].strip().rpartition(":")
+    try:
+        context = ssl.create_default_context(cafile=given.get("ssl.ca.location"))
+        with socket.create_connection((host, int(port)), _ACCESS_POLL_S * 4) as plain:
+            context.wrap_socket(plain, server_hostname=host).close()
+    except ssl.SSLCertVerificationError as error:
+        trusted = given.get("ssl.ca.location", "this machine's authorities")
+        return f"the broker's certificate does not count: {error.verify_message} (trusted: {trusted})"
+    except (OSError, ValueError):  # one that is gone by now
+        return None
+    return None
 
 
 def produce(

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from cep.base.errors import SourceError, UsageError
+from cep.base.kafka import check_access
 from cep.cli.configured import add_setting_arguments, settings_of
 from cep.model.rule import ControlRecord, HeartbeatRecord, topic_key, utc_ms, utc_text
 from cep.model.settings import Settings
@@ -75,6 +76,7 @@ def made_topics(settings: Settings) -> StatusTopic | None:
         if status is not None:
             raise UsageError("--status-topic needs --bootstrap-servers HOST:PORT")
         return None
+    check_access(servers, settings.kafka.client_settings())
     client = tuple(settings.kafka.client_settings().items())
     if control is not None:
         Topic(servers, control, client).create()
@@ -93,6 +95,7 @@ def topics_of(options: argparse.Namespace) -> Topics:
     )  # fmt: skip
     if servers is None or control is None:
         raise UsageError("name --bootstrap-servers and --control-topic, or the same in a settings file (--conf)")
+    check_access(servers, settings.kafka.client_settings())
     client = tuple(settings.kafka.client_settings().items())
     return Topics(Topic(servers, control, client), None if status is None else Topic(servers, status, client), settings)
 

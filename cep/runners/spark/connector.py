@@ -43,6 +43,8 @@ _KNOWN = (
     "sasl.username",
     "sasl.password",
     "ssl.ca.location",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
     "client.id",
 )
 
@@ -102,6 +104,9 @@ def java_settings(client: Mapping[str, str]) -> dict[str, str]:
     settings = {name: client[name] for name in ("security.protocol", "client.id") if name in client}
     if "ssl.ca.location" in client:
         settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": client["ssl.ca.location"]}
+    if "ssl.keystore.location" in client:
+        settings |= {"ssl.keystore.type": "PKCS12", "ssl.keystore.location": client["ssl.keystore.location"]}
+        settings["ssl.keystore.password"] = client.get("ssl.keystore.password", "")
     if "sasl.username" in client:
         mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", ""))
         if mechanism not in _LOGINS:

@@ -97,11 +97,15 @@ def run(words: list[str], connector: str) -> None:
 
 def test_settings_of_librdkafka_in_the_words_of_java() -> None:
     given = {"security.protocol": "SASL_SSL", "sasl.mechanisms": "SCRAM-SHA-512", "sasl.username": 'a"b',
-             "sasl.password": "c\\d", "ssl.ca.location": "/ca.pem"}  # fmt: skip
+             "sasl.password": "c\\d", "ssl.ca.location": "/ca.pem", "ssl.keystore.location": "/c.p12",
+             "ssl.keystore.password": "p"}  # fmt: skip
     assert java_settings(given) == {
         "security.protocol": "SASL_SSL",
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": "/ca.pem",
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.location": "/c.p12",
+        "ssl.keystore.password": "p",
         "sasl.mechanism": "SCRAM-SHA-512",
         "sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
         'username="a\\"b" password="c\\\\d";',
