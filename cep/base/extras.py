@@ -21,6 +21,7 @@ EXTRAS = {
     "s3fs": "s3",
     **dict.fromkeys(("pygls", "lsprotocol"), "editor"),
     "vl_convert": "charts",
+    "opentelemetry": "otel",
 }
 
 

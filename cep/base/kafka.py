@@ -95,8 +95,9 @@ def check_access(servers: str, given: Mapping[str, str], wait_s: float = _ACCESS
         if error.code() in _ACCESS_CODES or _TLS in error.str():
             refusals.append(error.str())
 
+    options: dict[str, Any] = {**admin_options(servers, given), "error_cb": hear}
     try:
-        client = AdminClient({**admin_options(servers, given), "error_cb": hear})
+        client = AdminClient(options)
     except KafkaException as error:
         raise UsageError(
             f"the Kafka client does not accept its settings: {reason_of(error)}; mend [kafka.client]"

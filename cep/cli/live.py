@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ from cep.runners.live_checkpoint import (
     read_job,
 )
 from cep.runners.observe import Log, Observed
+from cep.runners.traces import traces_of
 from cep.runners.warm import Warming
 from cep.sinks.base import AlertSink, DeadLetterSink
 from cep.sinks.dead_letters import DeadLetterFiles
@@ -89,7 +90,9 @@ def run(options: argparse.Namespace) -> int:
         lock_checkpoint(checkpoint),
         served(settings.observe.listen, observed, token=settings.observe.bearer_token()) as address,
         watch_of(settings, observed),
+        ExitStack() as stack,
     ):
+        traces = traces_of(log, stack, is_asked=settings.observe.traces)
         if begins_with.warm is not None and read_job(checkpoint) is None:
             begin_warm(begins_with.warm, job, deployment.rulebook, checkpoint)
         job, initial, goes_on = opened(settings.job, checkpoint, job, begins_with, log)
@@ -102,6 +105,8 @@ def run(options: argparse.Namespace) -> int:
             tell_changes(last.setdefault("taken", _taken(output)), _taken(output), log)
             last["taken"] = _taken(output)
             observed.finished(batch.batch_id, batch.totals, batch.watermark_ms, batch.phases_ms)
+            if traces is not None:
+                traces.micro_batch(batch.batch_id, batch.phases_ms, batch.counters)
             _tell_batch(batch, log)
 
         job_name = job_id(checkpoint)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,11 +45,12 @@ from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.outlets import Outlets
-from cep.runners.embedded.run import RECORDS_MAX, Pace, Runner, shorten_pauses
+from cep.runners.embedded.run import RECORDS_MAX, BatchReport, Pace, Runner, shorten_pauses
 from cep.runners.handover.warm_start import WarmStart
 from cep.runners.http import served
 from cep.runners.observe import Log, Observed
 from cep.runners.rule_output import HELD_FOLDER
+from cep.runners.traces import Traces, traces_of
 from cep.sinks.base import AlertSink, DeadLetterSink
 from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.kafka import KafkaDeadLetters, KafkaDeadLettersAtOnce, KafkaSink, KafkaTransactionSink
@@ -103,11 +105,16 @@ def run(options: argparse.Namespace) -> int:
     observed, key_answers, observe = Observed(settings.observe.stalled, log), KeyAnswers(), settings.observe
     stop = stop_on_signals()
     answers = {"/key": key_answers.answer} if observe.answer_keys else {}
-    with served(observe.listen, observed, answers, observe.bearer_token()) as address, watch_of(settings, observed):
+    with (
+        served(observe.listen, observed, answers, observe.bearer_token()) as address,
+        watch_of(settings, observed),
+        ExitStack() as stack,
+    ):
         paths = PATHS + (", /key?key=…" if answers else "")
         given = _Given(settings, job, initial, workers, options.available_now)
         try:
-            _match(given, begins_with, _Seen(observed, log, key_answers, address, paths), stop)
+            traces = traces_of(log, stack, is_asked=observe.traces)
+            _match(given, begins_with, _Seen(observed, log, key_answers, address, paths, traces), stop)
         except CepError as error:
             observed.failure = type(error).__name__
             raise
@@ -134,6 +141,7 @@ class _Seen:
     key_answers: KeyAnswers
     address: tuple[str, int] | None
     paths: str
+    traces: Traces | None
 
 
 def _match(given: _Given, begins_with: Beginning, seen: _Seen, stop: threading.Event) -> None:
@@ -144,9 +152,8 @@ def _match(given: _Given, begins_with: Beginning, seen: _Seen, stop: threading.E
     embedded = settings.embedded
     cache_bytes = (embedded.cache_mb << 20) // 2
     at_once = _sends_at_once(settings)
-    outlets = Outlets(
-        _sinks(settings, at_once), _dead_letters(settings, at_once), _held(settings), seen.observed.sending
-    )
+    sending = seen.observed.sending if seen.traces is None else seen.traces.around(seen.observed.sending)
+    outlets = Outlets(_sinks(settings, at_once), _dead_letters(settings, at_once), _held(settings), sending)
     store = StoreSettings(checkpoint, embedded.store, embedded.target, embedded.kept, cache_bytes, embedded.checkpoints)
     try:
         changelog = changelog_of(settings, outlets.sinks, log)
@@ -175,6 +182,7 @@ def _work(given: _Given, begins_with: Beginning, seen: _Seen, around: _Around, s
     settings, log, checkpoint = given.settings, seen.log, given.settings.job.checkpoint
     commits = Commits(
         around.store,
+        on_step=(lambda _: None) if seen.traces is None else seen.traces.commit_step,
         on_failed=lambda error: log.tell("checkpoint_failed", f"no checkpoint: {error}; the job goes on without"),
         changelog=around.changelog,
     )
@@ -187,7 +195,7 @@ def _work(given: _Given, begins_with: Beginning, seen: _Seen, around: _Around, s
     reports = JobReports(seen.observed, log, engine, commits, around.sources, around.status, checkpoint)
     at_once = _sends_at_once(settings)
     pace = Pace(_interval_ms(settings), at_once, settings.job.trigger, settings.events.max_records or RECORDS_MAX)
-    runner = Runner(engine, around.sources, around.outlets, commits, pace, reports.report, reports.idle)
+    runner = Runner(engine, around.sources, around.outlets, commits, pace, _report(reports, seen.traces), reports.idle)
     seen.key_answers.runner = runner
     try:
         tell_start(log, checkpoint, seen.address, seen.paths, goes_on=commits.head is not None)
@@ -198,6 +206,19 @@ def _work(given: _Given, begins_with: Beginning, seen: _Seen, around: _Around, s
         engine.close()
         commits.close()
         tell_totals(commits.totals, "", log, Console(stderr=True, highlight=False))
+
+
+def _report(reports: JobReports, traces: Traces | None) -> Callable[[BatchReport], None]:
+    """Return what takes the reports of micro-batches: with a span for each, if traces are asked for."""
+    if traces is None:
+        return reports.report
+
+    def report(batch: BatchReport) -> None:
+        timed = {phase: batch.phases_ms[phase] for phase in ("decoding", "matching")}
+        traces.micro_batch(batch.batch_id, timed, batch.counters)
+        reports.report(batch)
+
+    return report
 
 
 def _sends_at_once(settings: Settings) -> bool:

@@ -322,6 +322,12 @@ class ObserveSettings(_Section):
     log: Literal["text", "json"] = _setting(
         "text", "Form of the log on standard error: text or json, one object a line.", "--log", "FORM"
     )
+    traces: bool = _setting(
+        False,
+        "An OpenTelemetry span for each micro-batch, sent as the variables OTEL_… of the environment say; needs the "
+        "extra `otel`.",
+        "--traces",
+    )
     stalled: DurationMs = _setting(
         300_000,
         "Time without a finished micro-batch after which /live and /health say no, while there is work.",

@@ -109,6 +109,7 @@ LOG_LINES: Mapping[str, str] = {
     "checkpoint_failed": "A checkpoint was not brought to its target; the job goes on without.",
     "checkpoint_refused": "A store or checkpoint was passed over at the start, and why.",
     "letters": "The folder of what was set aside.",
+    "traces": "The library that sends traces has something to say, such as that no collector answers.",
     "ended": "The totals at the end.",
 }
 
