@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -290,8 +290,11 @@ def jars() -> Path:
     return fetched(f"kafka-{VERSION}", _POM)
 
 
-def fetched(name: str, pom: str) -> Path:
-    """The folder `name` in the user's cache with what a project depends on, by Maven. Raises: NoBrokerError."""
+def fetched(name: str, pom: str, goal: Sequence[str] = ("dependency:copy-dependencies",)) -> Path:
+    """The folder `name` in the user's cache with what a project depends on, by Maven. Raises: NoBrokerError.
+
+    `goal`: another one that fills a folder, with its settings.
+    """
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = base / "cep" / name
     if folder.is_dir():
@@ -302,7 +305,7 @@ def fetched(name: str, pom: str) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as work:
         (Path(work) / "pom.xml").write_text(pom, encoding="utf-8")
-        command = [maven, "-B", "-q", "dependency:copy-dependencies", "-DoutputDirectory=jars"]
+        command = [maven, "-B", "-q", *goal, "-DoutputDirectory=jars"]
         try:
             done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False, timeout=_FETCH_S)
         except subprocess.TimeoutExpired as error:

@@ -71,6 +71,8 @@ def test_the_image_has_what_it_copies_and_what_a_job_asks_for() -> None:
     lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
     copied = [words[1:-1] for words in lines if words[0] == "COPY" and not words[1].startswith("--from")]
     assert [name for names in copied for name in names if not (ROOT / name).exists()] == []
+    sent = (ROOT / "demo" / "Dockerfile.dockerignore").read_text().splitlines()
+    assert {line[1:] for line in sent if line.startswith("!")} == {name for names in copied for name in names}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (extras,) = re.findall(r"^ARG EXTRAS=(\S+)", text, re.MULTILINE)
     assert {"kafka", "s3"} <= set(extras.split(",")) <= project["optional-dependencies"].keys()

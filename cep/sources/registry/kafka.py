@@ -1,6 +1,6 @@
 """Values of Kafka records in Avro or Protobuf → Decoded, with the client's own deserializers.
 
-    json       objects as text; no schema is needed
+    json       objects as text; no schema is needed. With a registry a schema's id may be in front, which is passed over
     avro       with a registry: the writer's schema by the id in front of each record; with a file alone: bare records
     protobuf   with a registry: an id and the place of the message in front of each record; the message's class comes
                from a file of descriptors (`protoc --include_imports --descriptor_set_out=FILE`)
@@ -24,7 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 import fastavro
 import httpx2
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.json_format import MessageToDict
@@ -76,7 +78,7 @@ def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> 
     that cannot be read.
     """
     if form.name == "json":
-        return decode_json(schema, values, form.mapping)
+        return decode_json(schema, _without_frames(values) if form.registry else values, form.mapping)
     texts = values.to_pylist()
     unknown = _unknown_ids(form, texts) if form.registry else {}
     read = _reader(form)
@@ -97,6 +99,27 @@ def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> 
     parts = _columns(schema, form.mapping, rows, decoded)
     merged = concat_decoded(schema, parts)
     return Decoded(merged.event_id, merged.event_type, merged.time_ms, merged.columns, (*merged.poison, *poison))
+
+
+def _without_frames(values: pa.Array) -> pa.Array:
+    """Return JSON without the schema's id in front of it; no JSON begins with a zero."""
+    data = values.cast(pa.large_binary())
+    is_long = pc.greater_equal(pc.binary_length(data), _FRAME_BYTES)
+    is_framed = pc.fill_null(pc.and_(is_long, pc.starts_with(data, pattern=b"\0")), fill_value=False)
+    framed = data.filter(is_framed)
+    if not len(framed):
+        return values
+    # By hand: Arrow's binary_slice fails where a value ends at the place.
+    _, places, content = framed.buffers()
+    offsets = np.frombuffer(places, np.int64)[framed.offset : framed.offset + len(framed) + 1]
+    stays = np.ones(content.size, bool)
+    stays[offsets[:-1, None] + np.arange(_FRAME_BYTES)] = False
+    rest = np.frombuffer(content, np.uint8)[offsets[0] : offsets[-1]][stays[offsets[0] : offsets[-1]]]
+    shorter = offsets - offsets[0] - _FRAME_BYTES * np.arange(len(offsets))
+    cut = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(framed), [None, pa.py_buffer(shorter), pa.py_buffer(rest)]
+    )
+    return pc.replace_with_mask(data, is_framed, cut)
 
 
 def _columns(

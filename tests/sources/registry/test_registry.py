@@ -18,6 +18,8 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cep.base.errors import SourceError, UsageError
 from cep.columnar.decode import Decoded
@@ -146,24 +148,45 @@ def descriptors() -> bytes:
     return bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
 
 
-def test_protobuf_with_a_registry(registry: tuple[_Server, tuple[tuple[str, str], ...]], tmp_path: Path) -> None:
-    _, settings = registry
-    path = tmp_path / "payment.desc"
+def protobuf(client: SchemaRegistryClient, path: Path) -> tuple[list[bytes], list[dict[str, Any]]]:
+    """Values of a writer whose descriptors are at the path, and the events in them: Protobuf has no null."""
     path.write_bytes(descriptors())
-    form = RecordFormat("protobuf", settings, str(path), "shop.Payment")
     message_class = _message_class(str(path), "shop.Payment")
-    serializer = ProtobufSerializer(message_class, client_of(settings), {"use.deprecated.format": False})
+    serializer = ProtobufSerializer(message_class, client, {"use.deprecated.format": False})
     events = [{**e, "lat": e["lat"] or 0.0, "retries": e["retries"] or 0, "online": bool(e["online"])} for e in EVENTS]
     values = []
     for e in events:
         times = {"event_time": round(e["event_time"].timestamp() * 1_000), "amount": float(e["amount"])}
         number = {"status": int(e["status"] == "declined")}
-        values.append(serializer(message_class(**{**e, **times, **number}), CONTEXT))
-    found = read(form, values)
+        values.append(serializer(message_class(**{**e, **times, **number}), CONTEXT) or b"")
+    return values, events
+
+
+def test_protobuf_with_a_registry(registry: tuple[_Server, tuple[tuple[str, str], ...]], tmp_path: Path) -> None:
+    _, settings = registry
+    path = tmp_path / "payment.desc"
+    values, events = protobuf(client_of(settings), path)
+    found = read(RecordFormat("protobuf", settings, str(path), "shop.Payment"), values)
     assert found.poison == ()
     assert is_equal(found, in_json(events))
     with pytest.raises(UsageError, match=r"has no message shop\.Refund"):
         read(RecordFormat("protobuf", settings, str(path), "shop.Refund"), values)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 2**32 - 1)), max_size=30))
+def test_json_behind_the_id_of_a_schema(frames: list[tuple[bool, int]]) -> None:
+    """Records with the frame of a registry and without, beside null, an empty one and a frame alone."""
+    events = EVENTS[: len(frames)]
+    texts = [{**e, "event_time": e["event_time"].isoformat(), "amount": float(e["amount"])} for e in events]
+    lines = [json.dumps(text).encode() for text in texts]
+    framed = [
+        b"\x00" + number.to_bytes(4, "big") + line if is_framed else line
+        for (is_framed, number), line in zip(frames, lines, strict=True)
+    ]
+    form = RecordFormat("json", (("url", "http://127.0.0.1:1"),))
+    found = read(form, [*framed, None, b"", b"\x00\x00\x00\x00\x01"])
+    assert is_equal(found, in_json(events))
+    assert len(found.poison) == 3
 
 
 def test_what_cannot_be_read_is_set_aside(registry: tuple[_Server, tuple[tuple[str, str], ...]]) -> None:
