@@ -118,14 +118,7 @@ def run(options: argparse.Namespace) -> int:
             query = start_live(spark, live, output)
             last.setdefault("taken", _taken(output))
             observed.begin()
-            tell_start(
-                log,
-                checkpoint,
-                address,
-                PATHS,
-                goes_on=goes_on,
-                checkpoint=str(checkpoint),
-            )
+            tell_start(log, checkpoint, address, PATHS, goes_on=goes_on, checkpoint=str(checkpoint))
             serve(query, output, stop, observed)
             if output.refused_batch_id is not None:
                 forget_planned(live.checkpoint, output.refused_batch_id)

@@ -53,7 +53,7 @@ def open_traces(log: Log) -> Traces:
 
 
 class _ToLog(logging.Handler):
-    """What the library has to say, such as that no collector answers, as lines of the job's log."""
+    """A way of the library's warnings, such as that no collector answers, into the job's log."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)
@@ -79,7 +79,7 @@ class Traces(Closing):
         self._writing_ns: int | None = None
 
     def micro_batch(self, batch_id: int, phases_ms: Mapping[str, float], counters: Mapping[str, int]) -> None:
-        """Make the spans of a micro-batch that has just been done, whose phases came one behind the other."""
+        """Make the spans of a micro-batch that is just over; its phases came one behind the other."""
         ended_ns = time.time_ns()
         began_ns = ended_ns - sum(int(ms * _NS_PER_MS) for ms in phases_ms.values())
         alerts = sum(count for name, count in counters.items() if name.startswith("alerts["))

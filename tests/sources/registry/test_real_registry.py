@@ -58,7 +58,8 @@ def values_of(form: str, url: str, topic: str, lines: list[bytes]) -> list[bytes
     """The events as a producer writes them that registers its schema."""
     client, events = SchemaRegistryClient({"url": url}), [orjson.loads(line) for line in lines]
     if form == "json":
-        number = client.register_schema(f"{topic}-value", Schema('{"type": "object"}', "JSON"))
+        text = '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}'
+        number = client.register_schema(f"{topic}-value", Schema(text, "JSON"))
         return [b"\x00" + number.to_bytes(4, "big") + line for line in lines]
     fields: dict[str, Any] = {name: value for event in events for name, value in event.items() if value is not None}
     shown = [{"name": n, "type": ["null", KINDS[type(v)]], "default": None} for n, v in fields.items()]
