@@ -64,7 +64,11 @@ class Alerts:
 
     @cached_property
     def members(self) -> Any:
-        """Every event that an alert binds: its alert, its place, the variable that it stands for, its id and time."""
+        """Every event that an alert binds: its alert, its place, the variable that it stands for, its id and time.
+
+        Behind an event that patterns have produced come the events of the source that it was made of, with the
+        variables of all matches between: `hop.deposit` has level 2. What the alert itself binds has level 1.
+        """
         return self._source.like(members_of(self.table))
 
     @cached_property
@@ -157,16 +161,28 @@ class Alerts:
 
 
 def members_of(alerts: pa.Table) -> pa.Table:
-    """Return one row for each event that an alert binds, in the order of alerts and events."""
-    events = alerts["events"].combine_chunks()
-    events = pa.concat_arrays(events.chunks) if isinstance(events, pa.ChunkedArray) else events
-    bound, parents = events.flatten(), pc.list_parent_indices(events)
-    counts = np.asarray(pc.list_value_length(events).fill_null(0))
-    firsts = np.repeat(np.cumsum(counts) - counts, counts)
-    columns = {name: alerts[name].take(parents) for name in ("alert_id", "rule_id", "version", "key")}
-    columns["place"] = pa.array(np.arange(len(firsts)) - firsts, pa.int32())
-    columns |= {name: bound.field(name) for name in ("variable", "event_id", "event_time")}
-    return pa.table(columns)
+    """Return one row for each event that an alert binds, and behind a produced one those that it was made of."""
+    bound, of_alert = _flat(alerts["events"])
+    counts = np.bincount(of_alert, minlength=len(alerts))
+    place = np.arange(len(of_alert)) - np.repeat(np.cumsum(counts) - counts, counts)
+    origins, of_alert_too = _flat(alerts["origins"])
+    whose = np.concatenate([of_alert, of_alert_too])
+    place = np.concatenate([place, np.asarray(origins.field("place"))]).astype(np.int32)
+    level = np.concatenate([np.ones(len(of_alert), np.int32), np.asarray(origins.field("level"))])
+    order = pa.array(np.lexsort((level > 1, place, whose)))  # stable: origins stay in their order
+    at = pa.array(whose).take(order)
+    columns = {name: alerts[name].take(at) for name in ("alert_id", "rule_id", "version", "key")}
+    columns["place"] = pa.array(place).take(order)
+    for name in ("variable", "event_id", "event_time"):
+        columns[name] = pa.concat_arrays([bound.field(name), origins.field(name)]).take(order)
+    return pa.table(columns | {"level": pa.array(level).take(order)})
+
+
+def _flat(lists: pa.ChunkedArray) -> tuple[pa.StructArray, np.ndarray]:
+    """Return the items of all lists, and of which each is."""
+    whole = lists.combine_chunks()
+    whole = pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
+    return whole.flatten(), np.asarray(pc.list_parent_indices(whole))
 
 
 def measures_of(given: GivenRules, alerts: pa.Table, rule_id: str) -> pa.Table:

@@ -200,6 +200,10 @@ CHECKPOINTS_KEPT_DEFAULT = 3  # the newest, and two to fall back to when a file 
 # Checkpoints that are being copied at one time; a further one is not begun, so that a slow target cannot pile up links.
 CHECKPOINTS_PENDING_MAX = 2
 
+# Events of the source that an alert lists, or a derived event hands on, behind the events that patterns have produced.
+# Those text columns lie in state as long as a run does; past the first ones `origins_dropped` counts what is left out.
+ORIGINS_MAX = 500
+
 # A long window is kept by stretches of time, panes, of which it reaches into one more than this. Its far edge is
 # rounded outwards to a pane: by 1.6 % of the window at most.
 HISTORY_PANES = 64

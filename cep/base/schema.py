@@ -121,10 +121,15 @@ class EventType:
         return next((f for f in self.fields if f.name == name), None)
 
 
-# What a derived event says of the past that it was told from, as an alert does: columns that no pattern can name.
-MADE_FROM, MADE_TOLD = "history from", "history told"
+# What a derived event says of the past that it was told from, as an alert does, and the events of the source behind it
+# (engine/origins.py): columns that no pattern can name.
+MADE_FROM, MADE_TOLD, MADE_OF = "history from", "history told", "made of"
 TOLD_CUT, TOLD_FOLDED = 1, 2  # together in MADE_TOLD
-_OF_DERIVED = {MADE_FROM: Type(Kind.TIME, nullable=True), MADE_TOLD: Type(Kind.INT, nullable=True)}
+OF_DERIVED = {
+    MADE_FROM: Type(Kind.TIME, nullable=True),
+    MADE_TOLD: Type(Kind.INT, nullable=True),
+    MADE_OF: Type(Kind.STRING, nullable=True),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +173,13 @@ class Schema:
     def columns(self) -> dict[str, Type]:
         """Every field name of every event type with its type; nullable if it may be absent from an event.
 
-        Where patterns produce events, also what those say of the past that they were told from.
+        Where patterns produce events, also what those say of the past that they were told from, and of their origins.
         """
         return dict(self._columns)
 
     @cached_property
     def _columns(self) -> dict[str, Type]:
-        columns = dict(_OF_DERIVED) if any(e.derived for e in self.event_types) else {}
+        columns = dict(OF_DERIVED) if any(e.derived for e in self.event_types) else {}
         for event_type in self.event_types:
             for field in event_type.fields:
                 earlier = columns.get(field.name)

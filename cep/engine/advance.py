@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
-from cep.base.schema import MADE_FROM, MADE_TOLD, TOLD_CUT, TOLD_FOLDED
+from cep.base.schema import MADE_FROM, MADE_OF, MADE_TOLD, TOLD_CUT, TOLD_FOLDED
 from cep.columnar.batch import NO_TEXTS, EventBatch, from_slots, read_only
 from cep.columnar.table_key import table_key
 from cep.columnar.texts import taken
@@ -54,7 +54,8 @@ class Matches:
     int64[M + 1] into variable int32[B] (index in the rule's variables), event_id text[B] and event_time_ms int64[B], in
     binding order. history_flags int64[M] has TOLD_CUT where a history of the rule lacked older events at a bound event,
     and TOLD_FOLDED where it had them folded. A bound derived event hands on its own flags. made_ms int64[M] is the
-    latest `MADE_FROM` of the derived events, or TIME_MS_MIN.
+    latest `MADE_FROM` of the derived events, or TIME_MS_MIN. made_of text[B] is `MADE_OF` of the bound events, None in
+    a program that reads no derived ones.
     """
 
     rule: Int32
@@ -72,6 +73,7 @@ class Matches:
     texts: pa.Array
     history_flags: Int64
     made_ms: Int64
+    made_of: pa.Array | None = None
 
     def __len__(self) -> int:
         return len(self.rule)
@@ -218,6 +220,7 @@ def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepa
         prepared.texts,
         _history_flags(program, prepared, finished[:, y.MATCH_RULE], offsets, rows),
         _made_ms(program, prepared, offsets, rows),
+        _made_of(program, prepared, rows),
     )
 
 
@@ -251,6 +254,15 @@ def _made_ms(program: Program, prepared: PreparedEvents, offsets: Int64, rows: I
     times = np.where(prepared.nulls[column, rows] != 0, TIME_MS_MIN, prepared.columns[column, rows])
     latest_ms: Int64 = np.maximum.reduceat(times, offsets[:-1])
     return latest_ms
+
+
+def _made_of(program: Program, prepared: PreparedEvents, rows: Int64) -> pa.Array | None:
+    """Return what the bound events were made of, null where they were made of nothing."""
+    column = program.column(MADE_OF)
+    if column < 0:
+        return None
+    texts, nulls = prepared.columns[column, rows], prepared.nulls[column, rows]
+    return prepared.texts.take(pa.array(texts, mask=nulls != 0))
 
 
 def _may_repeat(program: Program, finished: Int64) -> bool:

@@ -13,6 +13,7 @@ import decimal
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,6 +30,7 @@ from cep.base.schema import TOLD_CUT, TOLD_FOLDED, Kind, Type
 from cep.columnar.batch import TEXT, from_slots, text_buffers
 from cep.columnar.texts import encoded
 from cep.engine.advance import Matches
+from cep.engine.origins import ORIGINS, origin_lists
 from cep.engine.reach import KeptWindow, gaps_known_ms, kept_known_ms, known_from
 from cep.kernels.layout import Int32, Int64, UInt8
 from cep.kernels.records import Texts
@@ -55,6 +57,7 @@ ALERT_SCHEMA = pa.schema(
         ("description", pa.string()),  # what the pattern says of itself: its `##` lines
         ("measures", pa.string()),
         ("events", pa.list_(_BOUND_EVENT)),
+        ("origins", ORIGINS),  # the events of the source behind those that patterns have produced; null without any
         # A condition asked for a sub-key of which events may be forgotten.
         ("history_cut", pa.bool_()),
         # A condition looked at a window whose older events are folded.
@@ -100,11 +103,14 @@ def alerting(program: Program, matches: Matches) -> list[Alerting]:
     return [part for part in parts if len(part.rows)]
 
 
-def alerts_of(parts: Sequence[Alerting], matches: Matches, since_ms: int) -> pa.Table:
-    """Return the alerts of all parts, as alert_table."""
+def alerts_of(
+    parts: Sequence[Alerting], matches: Matches, since_ms: int, counters: Counter[str] | None = None
+) -> pa.Table:
+    """Return the alerts of all parts, as alert_table. `counters` counts the origins that are left out."""
+    counters = Counter() if counters is None else counters
     if sum(len(part.rows) for part in parts) > _AT_ONCE:  # a column of texts holds two gigabytes
-        return sorted_together([_table([part], matches, since_ms) for part in parts])
-    return _table(parts, matches, since_ms)
+        return sorted_together([_table([part], matches, since_ms, counters) for part in parts])
+    return _table(parts, matches, since_ms, counters)
 
 
 def sort_alerts(table: pa.Table) -> pa.Table:
@@ -160,8 +166,8 @@ def _known_ms(part: Alerting, matches: Matches, times: tuple[Int64, Int64], sinc
 
 
 def rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64, since_ms: int) -> pa.Table:
-    """Return the alerts of these matches of one rule, in their order."""
-    return _table([Alerting(rule, rows)] if len(rows) else [], matches, since_ms, is_sorted=False)
+    """Return the alerts of these matches of one rule, in their order, without origins."""
+    return _table([Alerting(rule, rows)] if len(rows) else [], matches, since_ms, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +210,11 @@ class _Common:
         chosen = self.columns if is_each else self.columns.take(pa.array(part_of))
         return dict(zip(self.columns.schema.names, chosen.columns, strict=True))
 
+    def names(self, part_of: Int64, matches: Matches, offsets: Int32, events: Int64) -> pa.Array:
+        """Return the variables of bound events, of alerts of these parts, with the offsets of bound_rows."""
+        first = np.repeat(self.first_variable[part_of], np.diff(offsets))
+        return _chosen(self.variables, matches.variable[events] + first)
+
 
 @lru_cache(maxsize=_RULES_KEPT)
 def _common(parts: Sequence[tuple[RuleProgram, str]]) -> _Common:
@@ -225,8 +236,11 @@ def _common(parts: Sequence[tuple[RuleProgram, str]]) -> _Common:
     )
 
 
-def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, *, is_sorted: bool = True) -> pa.Table:
-    """Return the alerts of all parts, sorted, or one part after the other. What they have in common is done at once."""
+def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, counters: Counter[str] | None) -> pa.Table:
+    """Return the alerts of all parts, sorted; without counters one part after the other, and without origins.
+
+    What they have in common is done at once.
+    """
     if not parts:
         return NO_ALERTS
     common = _common(tuple([(part.rule, part.kind) for part in parts]))
@@ -245,7 +259,7 @@ def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, *, is_sor
         ]
     )
     digests = _digests(common.heads, part_of, matches, rows)
-    if is_sorted and len(rows) > 1:
+    if counters is not None and len(rows) > 1:
         order = _order(detected_ms, digests)
         rows, part_of, digests = rows[order], part_of[order], digests[order]
         first_ms, last_ms, detected_ms, known_ms = (at[order] for at in (first_ms, last_ms, detected_ms, known_ms))
@@ -258,6 +272,7 @@ def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, *, is_sor
         "message": messages,
         "measures": measures,
         "events": _bound_events(common, part_of, matches, rows),
+        "origins": _origins(common, part_of, matches, rows, counters),
         "history_cut": pa.array(flags & TOLD_CUT != 0),
         "history_folded": pa.array(flags & TOLD_FOLDED != 0),
         "history_from": _stamps(known_ms, known_ms > TIME_MS_MIN),
@@ -289,13 +304,24 @@ def _bound_events(common: _Common, part_of: Int64, matches: Matches, rows: Int64
     """Return the events that each match has bound, in binding order; part_of int64[M] says whose variables name
     them."""
     offsets, events = bound_rows(matches.offsets, rows)
-    variables = matches.variable[events] + np.repeat(common.first_variable[part_of], np.diff(offsets))
     columns = [
-        _chosen(common.variables, variables),
+        common.names(part_of, matches, offsets, events),
         _chosen(text_buffers(matches.event_id), events),
         _stamps(matches.event_time_ms[events]),
     ]
     return pa.ListArray.from_arrays(pa.array(offsets), pa.StructArray.from_arrays(columns, type=_BOUND_EVENT))
+
+
+def _origins(common: _Common, part_of: Int64, matches: Matches, rows: Int64, counters: Counter[str] | None) -> pa.Array:
+    """Return the events of the source behind the derived ones that each match has bound."""
+    if matches.made_of is None or counters is None:
+        return pa.nulls(len(rows), ORIGINS)
+    offsets, events = bound_rows(matches.offsets, rows)
+    names = common.names(part_of, matches, offsets, events)
+    origins, dropped = origin_lists(offsets, names, matches.made_of.take(pa.array(events)))
+    if dropped:
+        counters["origins_dropped"] += dropped
+    return origins
 
 
 def _chosen(texts: Texts, rows: Int64 | Int32) -> pa.Array:

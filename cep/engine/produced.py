@@ -1,7 +1,7 @@
 """Matches of patterns that `produce` → events, which are routed and matched as those of a source are.
 
     id = "<id of the source's event that completed it>~<id that the alert would have>"
-    time = when the match was detected, fields = its measures, and what its alert would say of the past
+    time = when the match was detected, fields = its measures, and what its alert would say of the past and of origins
 
 The same match gives the same event, whichever runner finds it and however often. Events of one time are matched in the
 order of their ids (shorter first): so what events of one time become, at any level, stands in their order behind them.
@@ -10,24 +10,32 @@ Tested by: tests/runners/test_produced.py
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.base.limits import TIME_MS_MIN
-from cep.base.schema import MADE_FROM, MADE_TOLD, TOLD_CUT, TOLD_FOLDED
+from cep.base.schema import MADE_FROM, MADE_OF, MADE_TOLD, TOLD_CUT, TOLD_FOLDED
 from cep.columnar.batch import TEXT, arrow_type, data_columns
 from cep.columnar.decode import Decoded, concat_decoded
 from cep.engine.advance import Matches
 from cep.engine.alerts import ALERT_ID_CHARS, measure_values, of_rule, rule_alerts
+from cep.engine.origins import made_of
+from cep.kernels.text.alert_texts import bound_rows
 from cep.nfa.program import Program, RuleProgram
 
 
 def produced_events(
-    program: Program, matches: Matches, since_ms: int = TIME_MS_MIN, made: list[pa.Table] | None = None
-) -> Decoded | None:
+    program: Program, matches: Matches, counters: Counter[str], since_ms: int = TIME_MS_MIN,
+    made: list[pa.Table] | None = None,
+) -> Decoded | None:  # fmt: skip
     """Make events of the completed matches; None if no live rule among them produces anything. `since_ms` as for
     alerts. The alerts that they would be go into `made`, with the events that they have bound.
+
+    `counters` counts the origins that are left out.
 
     A shadow rule produces nothing: what it finds may not change what live rules find.
     """
@@ -39,7 +47,9 @@ def produced_events(
         rows = np.flatnonzero(of_rule(matches, number))
         if len(rows):
             alerts = rule_alerts(rule, matches, rows, since_ms)
-            parts.append(_events(program, rule, alerts, matches, rows))
+            events = _events(program, rule, alerts, matches, rows)
+            origins = {MADE_OF: _made_of(rule, matches, rows, counters)}
+            parts.append(replace(events, columns={**events.columns, **origins}))
             if made is not None:
                 made.append(alerts)
     return concat_decoded(program.schema, parts) if parts else None
@@ -74,6 +84,18 @@ def _history_columns(alerts: pa.Table) -> dict[str, pa.Array]:
     )
     flags = np.asarray(cut) * TOLD_CUT + np.asarray(folded) * TOLD_FOLDED
     return {MADE_FROM: since, MADE_TOLD: pa.array(flags, mask=flags == 0)}
+
+
+def _made_of(rule: RuleProgram, matches: Matches, rows: np.ndarray, counters: Counter[str]) -> pa.Array:
+    """Return the events of the source behind these matches of a rule, as a text each."""
+    offsets, events = bound_rows(matches.offsets, rows)
+    at = pa.array(events)
+    names = pa.array(rule.variables, pa.string()).take(pa.array(matches.variable[events]))
+    inner = pa.nulls(len(at), TEXT) if matches.made_of is None else matches.made_of.take(at)
+    made, dropped = made_of(offsets, names, matches.event_id.take(at), matches.event_time_ms[events], inner)
+    if dropped:
+        counters["origins_dropped"] += dropped
+    return made
 
 
 def _sources(program: Program, rule: RuleProgram, matches: Matches, rows: np.ndarray) -> pa.Array:

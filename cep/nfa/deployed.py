@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
-from cep.base.schema import Schema
+from cep.base.schema import OF_DERIVED, Schema
 from cep.lang.ir import PatternIR
 
 RuleIdentity = tuple[str, int, str]
@@ -86,5 +86,7 @@ class DeployedRule:
 
 def fingerprint(rules: Iterable[DeployedRule], schema: Schema, shared: Iterable[RuleIdentity] = ()) -> str:
     """Equal for the same rules in the same order, with the same starts shared: what tells whose runs are stored."""
-    text = "\n".join([repr(schema), *(rule.mark for rule in rules), *map(repr, shared)])
+    # Where patterns produce events, what is kept of those belongs to the layout, and an earlier build had less.
+    derived = OF_DERIVED if any(event_type.derived for event_type in schema.event_types) else ()
+    text = "\n".join([repr(schema), *derived, *(rule.mark for rule in rules), *map(repr, shared)])
     return hashlib.sha256(text.encode()).hexdigest()[:32]

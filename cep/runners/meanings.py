@@ -52,6 +52,7 @@ COUNTERS: Mapping[str, str] = {
     "histories_cut": "Values of a sub-key that may lack forgotten events.",
     "history_values_dropped": "Values of a sub-key that are no longer remembered, at the limit.",
     "events_produced": "Events made by patterns that feed patterns.",
+    "origins_dropped": "Events of the source that alerts and produced events do not list, as there are too many.",
     "events_without_rule": "Events with a key that no rule in force reads.",
     "events_before_start": "Events from before the cut of a warm start, left to its replay.",
     "events_after_end": "Events behind the cut of a replay, left to the job.",

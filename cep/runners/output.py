@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from cep.base.durable import replace_file
 from cep.base.errors import SinkError, UsageError
 from cep.base.limits import TIME_MS_MAX
+from cep.engine.alerts import ALERT_SCHEMA
 from cep.sinks.json_form import json_lines
 from cep.state.manifest import StoredFile
 
@@ -117,6 +118,10 @@ def encode_alerts(alerts: pa.Table) -> bytes:
 
 
 def decode_alerts(payload: bytes) -> pa.Table:
-    """Read the alerts that `encode_alerts` wrote."""
+    """Read the alerts that `encode_alerts` wrote. Those of an earlier build lack a column, which is null then."""
     with pa.ipc.open_stream(payload) as reader:
-        return reader.read_all()
+        table = reader.read_all()
+    if table.schema.names == ALERT_SCHEMA.names:
+        return table
+    columns = [table[f.name] if f.name in table.schema.names else pa.nulls(len(table), f.type) for f in ALERT_SCHEMA]
+    return pa.Table.from_arrays(columns, schema=ALERT_SCHEMA)

@@ -4,9 +4,10 @@
      "events": [{"variable": "probe", "event_id": "…", "event_time": "2026-03-01T00:00:00.000Z"}, …], …}
 
 Names and their order are the table's. `history_cut` and `history_folded` are there only where they are true,
-`history_from` only where a window reaches back before it. Times are ISO 8601 in UTC with milliseconds. `measures`, JSON
-text in the table, becomes an object. Equal alerts have equal bytes. A kernel writes the lines (text/json_form.py), so
-an alert becomes a Python object only when its line is done.
+`history_from` only where a window reaches back before it, `origins` only behind events that patterns have produced.
+Times are ISO 8601 in UTC with milliseconds. `measures`, JSON text in the table, becomes an object. Equal alerts have
+equal bytes. A kernel writes the lines (text/json_form.py), so an alert becomes a Python object only when its line is
+done.
 Tested by: tests/sinks/test_json_form.py
 """
 
@@ -25,7 +26,7 @@ from cep.kernels.layout import Int64
 from cep.kernels.records import Texts
 from cep.kernels.text.json_form import NUMBER, QUOTED, RAW, TIME, TRUTH, write_lists, write_objects
 
-_OFTEN_NOTHING = ("history_cut", "history_folded", "history_from")
+_OFTEN_NOTHING = ("origins", "history_cut", "history_folded", "history_from")
 _ROWS = 1_000  # of lines that are put together at once
 _SHAPES_KEPT = 16
 _STAMP = pa.timestamp("ms", "UTC")
@@ -53,6 +54,8 @@ def _objects(fields: Sequence[pa.Field], columns: Sequence[pa.Array], count: int
     for at, (column, kind) in enumerate(zip(columns, kinds.tolist(), strict=True)):
         if column.null_count:
             valid[at] = column.is_valid()
+            if column.null_count == count:
+                continue
         if kind in (RAW, QUOTED):
             starts, content = _lists(column) if pa.types.is_list(column.type) else _texts(column)
             offsets[at] = starts + (size - starts[0])

@@ -78,9 +78,9 @@ def _hand_on(program: Program, matches: Matches, output: MatchOutput) -> None:
     """Add the alerts of matches, and the events that they become."""
     parts = alerting(program, matches)
     if parts:
-        output.alerts.append(alerts_of(parts, matches, output.since_ms))
+        output.alerts.append(alerts_of(parts, matches, output.since_ms, output.counters))
         output.counters.update(_counted(parts))
-    events = produced_events(program, matches, output.since_ms, output.made)
+    events = produced_events(program, matches, output.counters, output.since_ms, output.made)
     if events is not None:
         output.produced.append(events)
         output.counters["events_produced"] += len(events)

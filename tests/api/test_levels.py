@@ -14,6 +14,7 @@ from cep.api.levels import produce
 from cep.api.rules import Rules
 from cep.cli import main as cli
 from cep.columnar.route import KEY_SEPARATOR
+from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
 from tests.runners.laundering import NAMES, SOURCE, circles, transfers
 
@@ -56,11 +57,32 @@ def test_the_events_behind_an_alert_are_those_of_the_circle(place: Path, rules: 
         origin, target = alert["key"].split(KEY_SEPARATOR)
         origins = [o for e in alert["events"] for o in produced.origins(e["event_id"], (e["variable"],))]
         assert [(o.level, ".".join(o.variables)) for o in origins] == [(3, "h.c.t"), (3, "h.d.t"), (2, "b.t")]
+        listed = [
+            (o["level"], tuple(o["variable"].split(".")), o["event_id"], o["event_time"]) for o in alert["origins"]
+        ]
+        assert listed == [(o.level, o.variables, o.event_id, o.event_time) for o in origins], "as `cep why` finds them"
+        assert [o["place"] for o in alert["origins"]] == [0, 0, 1]
         first, second, third = (by_id[o.event_id] for o in origins)
         assert [o.event_time for o in origins] == [first["event_time"], second["event_time"], third["event_time"]]
         assert (first["payer"], second["payee"], third["payee"]) == (origin, target, origin)
         assert first["payee"] == second["payer"]
         assert third["payer"] == target
+
+
+def test_members_have_the_origins_behind_each_event(rules: Rules) -> None:
+    alerts = rules.match(transfers(1, 120))
+    expected = []
+    for alert in alerts.table.to_pylist():
+        for place, event in enumerate(alert["events"]):
+            expected.append((alert["alert_id"], place, 1, event["variable"], event["event_id"]))
+            expected += [
+                (alert["alert_id"], place, o["level"], o["variable"], o["event_id"])
+                for o in alert["origins"]
+                if o["place"] == place
+            ]
+    names = ["alert_id", "place", "level", "variable", "event_id"]
+    assert [tuple(row.values()) for row in alerts.members.select(names).to_pylist()] == expected
+    assert b'"origins":[{"place":0,"level":3,"variable":"h.c.t",' in next(json_lines(alerts.table))
 
 
 def test_why_and_why_not_of_a_chain(place: Path, rules: Rules, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,10 @@ ALERT_FIELDS = {
     "description": "the `##` lines of the pattern",
     "measures": "the values of `emit`, as a JSON object",
     "events": "the bound events in order",
+    "origins": (
+        "the events of the source behind those that patterns have produced, the first 500: the bound event (from 0) "
+        "that was made of it, and the variables of all matches between. Level 2 is of the match that made the event"
+    ),
     "history_cut": "a condition asked for a value of a sub-key whose events may be forgotten",
     "history_folded": "a condition looked at a window whose older events are summed up",
     "history_from": "the time since when the past is complete, if a condition looked back further",

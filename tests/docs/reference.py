@@ -25,6 +25,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 import cep
 import cep.base.limits as limits_module
 from cep.api.alerts import Alerts
@@ -197,7 +199,7 @@ def alerts() -> str:
         "Every sink receives this table. Parquet files have these columns, JSON objects these",
     ]
     lines += ["names. In JSON a time is ISO 8601 in UTC, and `measures` is an object."]
-    lines += ["`history_cut`, `history_folded` and `history_from` are left out where they say nothing."]
+    lines += ["`origins`, `history_cut`, `history_folded` and `history_from` are left out where they say nothing."]
     lines += ["", "| field | type | meaning |", "| --- | --- | --- |"]
     lines += [f"| `{name}` | {_type(ALERT_SCHEMA.field(name).type)} | {text} |" for name, text in ALERT_FIELDS.items()]
     lines += ["", "Equal alerts have equal bytes, and an alert that is sent again has the id that it had."]
@@ -206,7 +208,8 @@ def alerts() -> str:
 
 def _type(written: object) -> str:
     text = str(written)
-    return "list of (variable, event_id, event_time)" if text.startswith("list") else text
+    fields = written.value_type.fields if isinstance(written, pa.ListType) else ()
+    return f"list of ({', '.join(field.name for field in fields)})" if fields else text
 
 
 def limits() -> str:

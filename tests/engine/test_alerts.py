@@ -57,6 +57,7 @@ def test_an_alert_says_everything() -> None:
             {"variable": "a", "event_id": "e1", "event_time": moment.replace(microsecond=1_000)},
             {"variable": "b", "event_id": "e2", "event_time": moment.replace(microsecond=5_000)},
         ],
+        "origins": None,
         "history_cut": False,
         "history_folded": False,
         "history_from": None,

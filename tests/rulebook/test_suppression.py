@@ -25,6 +25,7 @@ def alert(number: int, time_ms: int, **changes: Any) -> dict[str, Any]:
     fields["events"] = [{"variable": "v", "event_id": fields.pop("last"), "event_time": time_ms}]
     return {
         **{name: "" for name in ALERT_SCHEMA.names if name not in fields},
+        "origins": None,
         "history_cut": False,
         "history_folded": False,
         "history_from": None,

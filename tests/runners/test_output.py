@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cep.base.errors import SinkError, UsageError
-from cep.runners.output import check_writable, format_of, write_outputs
+from cep.runners.output import check_writable, decode_alerts, encode_alerts, format_of, write_outputs
 from tests.sinks.alerts import alert_table
 
 LETTER = b'{"code":"unreadable","reason":"r","record":"x"}'
@@ -34,6 +34,11 @@ def test_both_formats_hold_the_same_alerts(tmp_path: Path) -> None:
     lines = [orjson.loads(line) for line in (tmp_path / "a.jsonl").read_bytes().splitlines()]
     assert [line["alert_id"] for line in lines] == alerts["alert_id"].to_pylist()
     assert names(tmp_path) == ["a.jsonl", "a.parquet"]
+
+
+def test_alerts_of_a_build_that_had_no_origins_are_read() -> None:
+    alerts = alert_table(1, 2)
+    assert decode_alerts(encode_alerts(alerts.drop_columns("origins"))).equals(alerts)
 
 
 def test_dead_letters_are_written_beside_and_old_ones_removed(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ def alert_table(first: int, count: int, status: str = "live", message: str = "Ca
                 "description": "Small declines, then a large approval.",
                 "measures": '{"probes":3,"amount":"900.00"}',
                 "events": [event],
+                "origins": None,
                 "history_cut": False,
                 "history_folded": False,
                 "history_from": None,

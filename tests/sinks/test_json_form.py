@@ -44,6 +44,7 @@ def test_the_largest_numbers_are_written_as_they_are() -> None:
     assert lines == [orjson.dumps({"n": number}) for number in numbers]
 
 
+OFTEN_NOTHING = ("origins", "history_cut", "history_folded", "history_from")
 TEXTS = st.one_of(st.sampled_from(('a"b', "\\", "\x00\n\x1f\x7f", "é😀", "", "plain")), st.text(max_size=4))
 TIMES = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC))  # noqa: DTZ001 hypothesis adds it
 
@@ -58,7 +59,7 @@ def plain(alert: dict[str, Any]) -> bytes:
             return [{name: written(inner) for name, inner in item.items()} for item in value]
         return value
 
-    kept = {n: written(v) for n, v in alert.items() if v or n not in ("history_cut", "history_folded", "history_from")}
+    kept = {n: written(v) for n, v in alert.items() if v or n not in OFTEN_NOTHING}
     return orjson.dumps(kept | {"measures": orjson.Fragment(alert["measures"])})
 
 
@@ -77,7 +78,10 @@ def test_each_line_is_that_of_its_alert_alone(data: st.DataObject) -> None:
     columns: dict[str, st.SearchStrategy[Any]] = {
         field.name: by_type.get(field.type, st.lists(bound, max_size=3)) for field in ALERT_SCHEMA
     }
+    origin = st.fixed_dictionaries({"place": st.integers(0, 9), "level": st.integers(2, 9)})
+    origins = st.tuples(origin, bound).map(lambda parts: parts[0] | parts[1])
     columns |= {"measures": st.just('{"n":1}'), "history_from": st.none() | columns["history_from"]}
+    columns["origins"] = st.none() | st.lists(origins, min_size=1, max_size=3)
     rows = data.draw(st.lists(st.fixed_dictionaries(columns), min_size=1, max_size=4))
     table = pa.Table.from_pylist(rows, schema=ALERT_SCHEMA)
     wanted = [plain(alert) for alert in table.to_pylist()]

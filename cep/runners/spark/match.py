@@ -40,13 +40,12 @@ from cep.step.event_time import TimesRead
 from cep.step.job import Job
 
 _MICROS = pa.timestamp("us", "UTC")  # the one unit that Spark takes
-_BOUND_EVENT = pa.struct([("variable", pa.string()), ("event_id", pa.string()), ("event_time", _MICROS)])
 CONNECT = "pyspark.sql.connect"
 
 
 def _for_spark(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_list(type_):
-        return pa.list_(_BOUND_EVENT)
+        return pa.list_(pa.struct([(field.name, _for_spark(field.type)) for field in type_.value_type.fields]))
     return _MICROS if pa.types.is_timestamp(type_) else type_
 
 
