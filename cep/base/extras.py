@@ -22,6 +22,7 @@ EXTRAS = {
     **dict.fromkeys(("pygls", "lsprotocol"), "editor"),
     "vl_convert": "charts",
     "opentelemetry": "otel",
+    "deltalake": "lake",
 }
 
 

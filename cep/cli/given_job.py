@@ -34,12 +34,13 @@ from cep.sinks.base import AlertSink
 from cep.sinks.console import ConsoleSink
 from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.files import FileSink
+from cep.sinks.lake import LakeSink
 from cep.sinks.postgres import SCHEMES, PostgresSink
 from cep.sinks.webhook import WebhookSink, WebhookTarget
 from cep.sources.kafka import KafkaSettings
 from cep.step.job import Job
 
-_PARQUET = "parquet:"
+_PARQUET, _DELTA = "parquet:", "delta:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,17 @@ def _sink_of(settings: Settings, where: str, topic_sink: Callable[[str], AlertSi
         return ConsoleSink()
     if where.startswith(KAFKA):
         return topic_sink(where.removeprefix(KAFKA))
+    if where.startswith(_DELTA):
+        return _lake_of(settings, where.removeprefix(_DELTA))
     return webhook_of(settings, where) if where.startswith(URLS) else store_of(where)
+
+
+def _lake_of(settings: Settings, place: str) -> AlertSink:
+    """Open a table, in which the job's numbers go by the name of its checkpoint folder. Raises: UsageError."""
+    checkpoint = settings.job.checkpoint
+    if checkpoint is None:
+        raise UsageError("--alerts delta: needs --checkpoint: the table has the numbers of its micro-batches")
+    return LakeSink(place, f"{checkpoint.resolve().name}-{settings.embedded.groups or 'all'}")
 
 
 def store_of(where: str) -> AlertSink:

@@ -262,8 +262,8 @@ class OutputSettings(_Section):
     alerts: Texts = _setting(
         (),
         "`console`, `kafka:TOPIC`, `postgresql://HOST/DATABASE` (the password in PGPASSWORD or ~/.pgpass), the URL of "
-        "a webhook (https://…), a folder for JSON lines, or `parquet:FOLDER`; may be several. The console if none is "
-        "named.",
+        "a webhook (https://…), a folder for JSON lines, `parquet:FOLDER`, or `delta:PLACE` for a Delta Lake table; "
+        "may be several. The console if none is named.",
         "--alerts",
         "WHERE",
         '["kafka:alerts"]',

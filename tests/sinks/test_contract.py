@@ -17,6 +17,7 @@ from cep.sinks.base import AlertSink
 from cep.sinks.console import ConsoleSink
 from cep.sinks.files import FileSink, read_alerts
 from cep.sinks.kafka import KafkaTransactionSink
+from cep.sinks.lake import LakeSink
 from cep.sinks.postgres import PostgresSink
 from tests.real_kafka import KafkaCluster
 from tests.real_postgres import IS_THERE, RealPostgres
@@ -45,6 +46,16 @@ def _parquet(folder: Path) -> Iterator[Subject]:
     yield Subject(sink, lambda: [str(name) for name in pq.read_table(folder).column("alert_id").to_pylist()])
 
 
+def _lake(folder: Path) -> Iterator[Subject]:
+    deltalake = pytest.importorskip("deltalake")
+    sink = LakeSink(str(folder), "job")
+
+    def delivered() -> list[str]:
+        return sorted(deltalake.DeltaTable(str(folder)).to_pyarrow_table()["alert_id"].to_pylist())
+
+    yield Subject(sink, delivered)
+
+
 def _postgres(_: Path) -> Iterator[Subject]:
     server = RealPostgres()
 
@@ -71,7 +82,7 @@ def _kafka(kafka: KafkaCluster) -> Iterator[Subject]:
 NO_POSTGRES = pytest.mark.skipif(not IS_THERE, reason="no PostgreSQL on the path")
 
 
-@pytest.fixture(params=[_console, _jsonl, _parquet, pytest.param(_postgres, marks=NO_POSTGRES), _kafka])
+@pytest.fixture(params=[_console, _jsonl, _parquet, _lake, pytest.param(_postgres, marks=NO_POSTGRES), _kafka])
 def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
     yield from request.param(request.getfixturevalue("kafka_broker") if request.param is _kafka else tmp_path)
 

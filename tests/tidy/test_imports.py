@@ -117,6 +117,10 @@ def misplaced(source: Source, own: str, outside: str) -> Iterator[str]:
         yield "rocksdict belongs to cep/state/rocks.py"
     if outside == "psycopg" and source.name != "cep/sinks/postgres.py":
         yield "psycopg belongs to cep/sinks/postgres.py"
+    if outside == "deltalake" and source.name != "cep/sinks/lake.py":
+        yield "deltalake belongs to cep/sinks/lake.py"
+    if outside == "opentelemetry" and source.name != "cep/runners/traces.py":
+        yield "opentelemetry belongs to cep/runners/traces.py"
     if outside == "confluent_kafka" and not source.name.endswith("/kafka.py"):
         yield "confluent_kafka belongs to files named kafka.py"
     if outside.startswith("pydantic") and (not own or FLOORS[own] < FLOORS["model"] or own == "kernels"):
@@ -153,6 +157,8 @@ def test_every_package_has_a_floor() -> None:
         ("cep/runners/embedded/x.py", "import cep.runners.spark.state", "imports cep.runners.spark"),
         ("cep/state/memory.py", "import rocksdict", "rocksdict belongs"),
         ("cep/sinks/files.py", "import psycopg", "psycopg belongs"),
+        ("cep/sinks/files.py", "import deltalake", "deltalake belongs"),
+        ("cep/runners/http.py", "import opentelemetry", "opentelemetry belongs"),
         ("cep/sinks/x.py", "from confluent_kafka import Producer", "confluent_kafka belongs"),
         ("cep/base/x.py", "import pydantic", "pydantic may not"),
         ("cep/kernels/x.py", "from pydantic_core import x", "pydantic may not"),

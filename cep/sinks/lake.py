@@ -1,0 +1,109 @@
+"""Alerts → a Delta Lake table, each micro-batch once: its number stands in the commit that has its alerts.
+
+    PLACE/_delta_log/…json    a commit: the files of a micro-batch, `txn` with the job's name and the number
+    PLACE/part-….parquet      the columns of the alert table
+
+Readers see all alerts of a micro-batch or none. One that comes again finds its number, and its alerts by their ids.
+Where others stand under the number, another job writes here. A place is a folder, or what the library takes (`s3://…`),
+with its credentials in the environment. Many small commits make many small files: who owns the table compacts it.
+Tested by: tests/sinks/test_lake.py, tests/sinks/test_contract.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cep.base.errors import SinkError
+from cep.sinks.base import Recalled
+
+# The library takes half a second to import: a job without a lake starts without it.
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_ID = "alert_id"
+_CLOCKS_MS = 3_600_000  # clocks differ; ids of before do no harm
+
+
+class LakeSink:
+    """The table at a place, which is made with the first alerts; `job` tells this job's numbers from others'."""
+
+    def __init__(self, place: str, job: str) -> None:
+        import deltalake  # noqa: PLC0415
+
+        self._library = deltalake
+        self._place, self._job = place, f"cep-{job}"
+
+    def write(self, alerts: pa.Table, batch_id: int) -> None:
+        """Commit the alerts unless they are there. Raises: SinkError, the table is then as it was."""
+        if alerts.num_rows == 0:
+            return
+        try:
+            table = self._table()
+            if table is not None and batch_id <= self._newest(table):
+                self._check_is_there(table, alerts, batch_id)
+                return
+            number = self._library.Transaction(self._job, batch_id)
+            self._library.write_deltalake(
+                self._place if table is None else table, alerts, mode="append", schema_mode="merge",
+                commit_properties=self._library.CommitProperties(app_transactions=[number]),
+            )  # fmt: skip
+        except (self._library.exceptions.DeltaError, OSError, pa.ArrowException) as error:
+            raise SinkError(
+                self._failed(f"{alerts.num_rows} alerts of micro-batch {batch_id} did not reach", error)
+            ) from error
+
+    def place(self) -> str:
+        """Return nothing, as of RecallingSink.place: the number of the table says enough."""
+        return ""
+
+    def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
+        """Return the ids in files written since then, as of RecallingSink.recall. Raises: SinkError."""
+        try:
+            table = self._table()
+            newest = -1 if table is None else self._newest(table)
+            if table is None or newest <= after:
+                return Recalled(frozenset(), after)
+            written = pa.table(table.get_add_actions(flatten=True))
+            recent = written.filter(pc.greater_equal(_ms(written["modification_time"]), since_ms - _CLOCKS_MS))
+            names = set(recent["path"].to_pylist())
+            dataset: Any = table.to_pyarrow_dataset()
+            parts = [part for part in dataset.get_fragments() if any(part.path.endswith(name) for name in names)]
+            ids = frozenset(name for part in parts for name in part.to_table(columns=[_ID])[_ID].to_pylist())
+            return Recalled(ids, newest)
+        except (self._library.exceptions.DeltaError, OSError, pa.ArrowException) as error:
+            raise SinkError(self._failed("nobody can say which alerts have reached", error)) from error
+
+    def close(self) -> None:
+        """Do nothing: nothing is open between writes."""
+
+    def _table(self) -> DeltaTable | None:
+        return self._library.DeltaTable(self._place) if self._library.DeltaTable.is_deltatable(self._place) else None
+
+    def _newest(self, table: DeltaTable) -> int:
+        newest = table.transaction_version(self._job)
+        return -1 if newest is None else newest
+
+    def _check_is_there(self, table: DeltaTable, alerts: pa.Table, batch_id: int) -> None:
+        wanted = set(alerts[_ID].to_pylist())
+        dataset: Any = table.to_pyarrow_dataset()
+        there = dataset.to_table(columns=[_ID], filter=pc.field(_ID).isin(list(wanted)))[_ID].to_pylist()
+        others = len(wanted.difference(there))
+        if others:
+            raise SinkError(
+                f"the table {self._place} has micro-batch {self._newest(table)} of {self._job}, and micro-batch "
+                f"{batch_id} comes with {others} other alerts: another job of this name writes here, or its folder is "
+                "an older one; give this one a checkpoint folder of another name, or restore the newer folder"
+            )
+
+    def _failed(self, what: str, error: Exception) -> str:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        return f"{what} the table {self._place}: {reason}; mend it, then start again: nothing is lost"
+
+
+def _ms(times: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the times of files in milliseconds; releases of the library differ in their type."""
+    return times if pa.types.is_integer(times.type) else times.cast(pa.timestamp("ms")).cast(pa.int64())

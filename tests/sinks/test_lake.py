@@ -1,0 +1,80 @@
+"""A Delta table has each alert once, whatever comes twice, and says what a job without its folder has sent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from cep.base.errors import SinkError
+from cep.cli.main import USAGE, main
+from cep.sinks.json_form import json_lines
+from tests.runners.embedded.cases import day, deployment, expected
+from tests.runners.embedded.test_run import ROOT
+from tests.seeds import seeds
+from tests.sinks.alerts import alert_table
+
+deltalake = pytest.importorskip("deltalake")
+lake = pytest.importorskip("cep.sinks.lake")
+
+
+def ids(folder: Path) -> list[str]:
+    return sorted(deltalake.DeltaTable(str(folder)).to_pyarrow_table(columns=["alert_id"])["alert_id"].to_pylist())
+
+
+@pytest.mark.parametrize("seed", seeds(6))
+def test_what_comes_again_is_there_once(seed: int, tmp_path: Path) -> None:
+    """Two jobs in one table, each with processes that begin again at numbers they have sent."""
+    chance, folder = Random(seed), tmp_path / "alerts"
+    sent: set[str] = set()
+    for job in ("one", "two"):
+        number, first = 0, 1_000 * (job == "two")
+        for _ in range(4):
+            sink = lake.LakeSink(str(folder), job)
+            for again in range(max(0, number - chance.randrange(3)), number + 3):
+                sink.write(alert_table(first + 10 * again, again % 4), again)
+                sent |= {f"a{first + 10 * again + n}" for n in range(again % 4)}
+                number = max(number, again)
+            sink.close()
+    assert ids(folder) == sorted(sent), f"seed {seed}"
+    with pytest.raises(SinkError, match="comes with 2 other alerts: another job of this name"):
+        lake.LakeSink(str(folder), "one").write(alert_table(77_000, 2), 1)
+    assert ids(folder) == sorted(sent)
+
+
+def test_recall_gives_what_came_since(tmp_path: Path) -> None:
+    sink = lake.LakeSink(str(tmp_path), "job")
+    assert sink.recall(3, 0) == lake.Recalled(frozenset(), 3)
+    sink.write(alert_table(0, 2), 4)
+    sink.write(alert_table(2, 2), 9)
+    assert sink.recall(9, 0) == lake.Recalled(frozenset(), 9)
+    recalled = sink.recall(4, 0)
+    assert recalled.number == 9
+    assert {"a2", "a3"} <= recalled.alert_ids <= {"a0", "a1", "a2", "a3"}
+    assert sink.recall(4, 2**53) == lake.Recalled(frozenset(), 9), "no file is of the future"
+
+
+def test_a_table_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(SinkError, match=r"2 alerts of micro-batch 1 did not reach the table .*nothing is lost"):
+        lake.LakeSink(str(tmp_path / "file" / "below"), "job").write(alert_table(0, 2), 1)
+
+
+@pytest.mark.slow
+@pytest.mark.always
+def test_a_job_writes_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its rows are the alerts of the replay; a start anew adds nothing."""
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b"\n".join(day()))
+    arguments = [
+        "run", "--rules", str(ROOT / "rules"), "--events", str(path), "--alerts", f"delta:{tmp_path / 'alerts'}",
+        "--available-now",
+    ]  # fmt: skip
+    assert main(arguments) == USAGE
+    assert "delta: needs --checkpoint" in capsys.readouterr().err
+    arguments += ["--checkpoint", str(tmp_path / "job")]
+    for _ in range(2):
+        assert main(arguments) == 0
+        table = deltalake.DeltaTable(str(tmp_path / "alerts")).to_pyarrow_table()
+        assert sorted(json_lines(table)) == sorted(expected(list(day()), deployment(), tmp_path))
