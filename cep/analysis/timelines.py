@@ -154,14 +154,6 @@ def _lines(
     )
 
 
-def _bound_lines(events: Sequence[Mapping[str, Any]]) -> tuple[Line, ...]:
-    """Return the bound events as the alert has them: of a rule that reads produced events no file has more."""
-    return tuple(
-        Line(str(event["event_time"])[:19], event["event_id"], "", event["variable"], is_fraud=False, fields="")
-        for event in events
-    )
-
-
 def _fields(schema: Schema, batch: EventBatch, row: int) -> str:
     """Write the values of an event, those of protected fields hidden."""
     event_type = schema.event_types[int(batch.event_type[row])]

@@ -49,7 +49,7 @@ from cep.runners.embedded.run import RECORDS_MAX, BatchReport, Pace, Runner, sho
 from cep.runners.handover.warm_start import WarmStart
 from cep.runners.http import served
 from cep.runners.observe import Log, Observed
-from cep.runners.rule_output import HELD_FOLDER
+from cep.runners.rule_output import SUPPRESSED_FOLDER
 from cep.runners.traces import Traces, traces_of
 from cep.sinks.base import AlertSink, DeadLetterSink
 from cep.sinks.dead_letters import DeadLetterFiles
@@ -153,7 +153,9 @@ def _match(given: _Given, begins_with: Beginning, seen: _Seen, stop: threading.E
     cache_bytes = (embedded.cache_mb << 20) // 2
     at_once = _sends_at_once(settings)
     sending = seen.observed.sending if seen.traces is None else seen.traces.around(seen.observed.sending)
-    outlets = Outlets(_sinks(settings, at_once), _dead_letters(settings, at_once), _held(settings), sending)
+    outlets = Outlets(
+        _sinks(settings, at_once), _dead_letters(settings, at_once), _suppressed_alerts(settings), sending
+    )
     store = StoreSettings(checkpoint, embedded.store, embedded.target, embedded.kept, cache_bytes, embedded.checkpoints)
     try:
         changelog = changelog_of(settings, outlets.sinks, log)
@@ -330,7 +332,7 @@ def _dead_letters(settings: Settings, at_once: bool) -> DeadLetterSink | None:
     return None if folder is None else DeadLetterFiles(folder)
 
 
-def _held(settings: Settings) -> DeadLetterSink | None:
+def _suppressed_alerts(settings: Settings) -> DeadLetterSink | None:
     """Return where alerts go that the rules suppress; None for a job that keeps nothing."""
     folder = settings.job.checkpoint or settings.output.dead_letters
-    return None if folder is None else DeadLetterFiles(folder / HELD_FOLDER)
+    return None if folder is None else DeadLetterFiles(folder / SUPPRESSED_FOLDER)

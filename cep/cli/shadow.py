@@ -25,7 +25,7 @@ from cep.model.rule import utc_text
 from cep.rulebook.compare import compare
 from cep.rulebook.suppression import SHADOW
 from cep.runners.live_progress import read_progress
-from cep.runners.rule_output import HELD_FOLDER, STATUS_FILE
+from cep.runners.rule_output import STATUS_FILE, SUPPRESSED_FOLDER
 from cep.sinks.files import read_alerts
 from cep.sources.kafka import KafkaSettings, latest_offsets, offsets_of, read_range
 from cep.sources.offsets import OffsetRange
@@ -104,7 +104,7 @@ def _shadow(checkpoint: Path, rule_id: str) -> tuple[int, int]:
 def _shadow_alerts(checkpoint: Path) -> list[dict[str, Any]]:
     lines = [
         orjson.loads(line)
-        for file in sorted((checkpoint / HELD_FOLDER).glob("batch-*.jsonl"))
+        for file in sorted((checkpoint / SUPPRESSED_FOLDER).glob("batch-*.jsonl"))
         for line in file.read_bytes().splitlines()
     ]
     return [line["alert"] for line in lines if line["held"] == SHADOW]

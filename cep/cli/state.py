@@ -17,7 +17,7 @@ from rich.text import Text
 
 from cep.cli.paths import printed
 from cep.report.keyed_state import RunFacts, RunTotals, count_runs, runs_of_key
-from cep.report.past import KeyPast, PastShare, past_held, past_of_key
+from cep.report.past import KeyPast, PastShare, past_of_key, past_shares
 from cep.report.past_parts import PastPart
 from cep.runners.embedded.savepoint import newest_pages
 from cep.runners.embedded.targets import is_embedded
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     if is_embedded(options.checkpoint):
         newest = newest_pages(options.checkpoint, options.key)
         if options.key is None:
-            _print_totals(count_runs(newest.pages), past_held(newest.pasts, newest.programs), options.json)
+            _print_totals(count_runs(newest.pages), past_shares(newest.pasts, newest.programs), options.json)
             return 0
         runs = list(runs_of_key(newest.pages, options.key, newest.programs))
         past = list(past_of_key(newest.pasts, options.key, newest.programs))
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
             pasts = stored_pasts(spark, options.checkpoint, job, options.key)
             programs = programs_of(spark, options.checkpoint, job)
             if options.key is None:
-                _print_totals(count_runs(pages), past_held(pasts, programs), options.json)
+                _print_totals(count_runs(pages), past_shares(pasts, programs), options.json)
                 return 0
             runs = list(runs_of_key(pages, options.key, programs))
             past = list(past_of_key(pasts, options.key, programs))

@@ -136,7 +136,7 @@ def advance_within(
         return prepared.batch_rows
     counters = Counter(dict(zip(_COUNTER_NAMES, outputs.work.counters.tolist(), strict=True)))
     live = _live_runs(program, outputs, starts, watermark_ms, counters)
-    next_state = _keep(program, fitted, batch, prepared, live)
+    next_state = _next_state(program, fitted, batch, prepared, live)
     counters["arithmetic_overflows"] = 0  # counted by rule
     count_overflows(program, prepared.overflows, outputs.runs.overflows, counters)
     counters["histories_folded"] = prepared.folded
@@ -325,7 +325,7 @@ def _live_runs(program: Program, outputs: Outputs, starts: Sequence[Starts], wat
     )
 
 
-def _keep(program: Program, fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents,
+def _next_state(program: Program, fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents,
           live: LiveRuns) -> KeyedState:  # fmt: skip
     """Return the new keyed state: live runs, the nodes and events they can reach, the keys that still have any."""
     rows_count, keys_count = prepared.rows_count, len(prepared.keys)

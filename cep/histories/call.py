@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from cep.histories.known_sub_keys import Asking, KnownSubKeys, has_many, known_values, of_panes
+from cep.histories.known_sub_keys import KnownSubKeys, SubKeyRows, has_many, known_values, of_panes
 from cep.histories.numbers.folds import folded, members_of
 from cep.histories.numbers.panes import (
     NO_PANES,
@@ -51,25 +51,25 @@ class SubKeys:
             self._numbers[history.expr.by] = sub_numbers(fields)
         return self._numbers[history.expr.by]
 
-    def asking(self, history: HistoryColumn) -> Asking:
+    def sub_key_rows(self, history: HistoryColumn) -> SubKeyRows:
         """Return the rows that ask for the past of their sub-key, or count for it."""
         table, member = self._table, self._windows.member(history)
         asks = (member != 0) | (table.new_at >= 0)
         for column in history.by:
             asks &= table.nulls[column] == 0
         rows = np.flatnonzero(asks)
-        return Asking(rows, member[rows], self.numbers(history)[rows])
+        return SubKeyRows(rows, member[rows], self.numbers(history)[rows])
 
     def memory_of(self, history: HistoryColumn, *, always: bool = False) -> KnownSubKeys | None:
         """Return the sub-keys that are known; None if all are, unless the caller `always` wants them."""
         if not history.by:
             return None
         if history.known_sub_keys not in self._known:
-            asking, segment = self.asking(history), self._windows.of(history).segment
+            sub_rows, segment = self.sub_key_rows(history), self._windows.of(history).segment
             before = self._panes.get(history.known_sub_keys, NO_PANES)
             before = of_panes(before, self._panes.get(history.panes, NO_PANES))
-            is_asked = always or has_many(self._table, asking, segment[asking.rows], before)
-            self._known[history.known_sub_keys] = known_values(self._table, asking, before) if is_asked else None
+            is_asked = always or has_many(self._table, sub_rows, segment[sub_rows.rows], before)
+            self._known[history.known_sub_keys] = known_values(self._table, sub_rows, before) if is_asked else None
         return self._known[history.known_sub_keys]
 
     def first_known(self, memory: KnownSubKeys, windows: Members) -> Int64:
@@ -123,8 +123,8 @@ class Call:
         old = self._panes.get(history.panes, NO_PANES)
         memory = self.sub_keys.memory_of(history)
         if history.by:
-            asking = self.sub_keys.asking(history)
-            old = in_segments(old, table.key[asking.rows], asking.sub, segment[asking.rows])
+            sub_rows = self.sub_keys.sub_key_rows(history)
+            old = in_segments(old, table.key[sub_rows.rows], sub_rows.sub, segment[sub_rows.rows])
         wanted = PaneWindows(segment[new], opens_pane(history, table.time[new]), windows.highs)
         if memory is not None:  # forgotten events are laid before all panes and windows
             before_ms = np.concatenate([old.pane_ms, members.pane_ms, wanted.opens]).min() - 1

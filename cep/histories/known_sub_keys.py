@@ -41,7 +41,7 @@ NEVER = TIME_MS_MIN
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class SubKeyRows:
     """Rows of a history table that ask for the past of their value or count for it. Shapes: rows int64[M]; member
     uint8[M], 1 for those that count; sub int64[M], the number of each row's value."""
 
@@ -81,19 +81,19 @@ class KnownSubKeys:
         return np.append(self.is_kept, False)[at]
 
 
-def has_many(table: HistoryTable, asking: Asking, segment: Int64, before: PaneRows) -> bool:
+def has_many(table: HistoryTable, sub_rows: SubKeyRows, segment: Int64, before: PaneRows) -> bool:
     """Return True if a key may have more values than it can know; segment int64[M] is that of each asking row."""
     key_of = np.full(int(segment.max(initial=-1)) + 1, -1, np.int64)
-    key_of[segment] = table.key[asking.rows]
+    key_of[segment] = table.key[sub_rows.rows]
     counts = np.bincount(np.concatenate([key_of[key_of >= 0], before.key]))
     return bool(counts.max(initial=0) > HISTORY_VALUES_MAX)
 
 
-def known_values(table: HistoryTable, asking: Asking, before: PaneRows) -> KnownSubKeys:
+def known_values(table: HistoryTable, sub_rows: SubKeyRows, before: PaneRows) -> KnownSubKeys:
     """Follow what keys know of values; `before` is what was known when older events were folded."""
-    rows, before_count = asking.rows, len(before)
+    rows, before_count = sub_rows.rows, len(before)
     time_ms = np.concatenate([before.pane_ms, table.time[rows]])
-    key, sub = np.concatenate([before.key, table.key[rows]]), np.concatenate([before.sub, asking.sub])
+    key, sub = np.concatenate([before.key, table.key[rows]]), np.concatenate([before.sub, sub_rows.sub])
     order = np.lexsort((sub, time_ms, key))
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
@@ -108,7 +108,7 @@ def known_values(table: HistoryTable, asking: Asking, before: PaneRows) -> Known
     begins, lacking = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
     forgotten = np.empty(len(rows), np.uint8)
     follow_values(
-        records.ValueRows(value[before_count:], place[before_count:], time_ms[before_count:], asking.member),
+        records.ValueRows(value[before_count:], place[before_count:], time_ms[before_count:], sub_rows.member),
         records.Places(time_ms[order], starts, ends),
         HISTORY_VALUES_MAX,
         NEVER,
@@ -180,4 +180,4 @@ def compile_sub_key_kernels() -> None:
     columns = np.zeros((y.COLUMNS_FIXED, rows_count), np.int64)
     flags, numbers = np.zeros(columns.shape, np.uint8), np.arange(rows_count)
     table = HistoryTable(1, columns, flags, NO_TEXTS, flags[:0], numbers, flags[0], numbers, 0, fields={}, overflows={})
-    known_values(table, Asking(numbers, flags[0] + 1, numbers), NO_PANES)
+    known_values(table, SubKeyRows(numbers, flags[0] + 1, numbers), NO_PANES)

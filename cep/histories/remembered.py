@@ -37,7 +37,7 @@ class Remembered:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asking:
+class _ValueRows:
     """Rows that ask for their value or count for it, of keys that may have more values than they know: key by key,
     those of a key in their order. Shapes: rows, key int64[M]; member uint8[M], 1 for those that count; value int64[M],
     the number of each one's value, of which there are `values_count`."""
@@ -58,12 +58,14 @@ def remembered(history: HistoryColumn, table: HistoryTable, windows: Members, me
     is_full = _full_keys(table, windows)
     if not is_full.any():
         return Remembered(windows, nothing, nothing)
-    asking = _asking(history, table, windows, member, is_full)
-    is_unknown, lacking_ms = _not_first(asking) if history.is_first else _not_last(asking, table.time[asking.rows])
+    value_rows = _rows_of_values(history, table, windows, member, is_full)
+    is_unknown, lacking_ms = (
+        _not_first(value_rows) if history.is_first else _not_last(value_rows, table.time[value_rows.rows])
+    )
     by_row = np.full(len(table.time), NEVER, np.int64)  # up to when others may be forgotten; NEVER: it is known
-    by_row[asking.rows[is_unknown]] = lacking_ms[is_unknown]
+    by_row[value_rows.rows[is_unknown]] = lacking_ms[is_unknown]
     unknown = np.zeros(len(table.time), bool)
-    unknown[asking.rows] = is_unknown
+    unknown[value_rows.rows] = is_unknown
     new = table.new_rows[windows.at]
     before = np.maximum(windows.highs - 1, 0)
     has_itself = (windows.highs > windows.lows) & (windows.rows[before] == new)
@@ -89,29 +91,29 @@ def _full_keys(table: HistoryTable, windows: Members) -> np.ndarray:
     return is_full
 
 
-def _asking(
+def _rows_of_values(
     history: HistoryColumn, table: HistoryTable, windows: Members, member: UInt8, is_full: np.ndarray
-) -> _Asking:
+) -> _ValueRows:
     asks = ((member != 0) | (table.new_at >= 0)) & is_full[table.key]
     for column in history.by:
         asks &= table.nulls[column] == 0
     rows = np.flatnonzero(asks)
     value, count = dense_codes(windows.segment[rows])
-    return _Asking(rows, table.key[rows], member[rows], value, count)
+    return _ValueRows(rows, table.key[rows], member[rows], value, count)
 
 
-def _not_last(asking: _Asking, time_ms: Int64) -> tuple[np.ndarray, Int64]:
+def _not_last(value_rows: _ValueRows, time_ms: Int64) -> tuple[np.ndarray, Int64]:
     """bool[M]: the rows of which the value is not among those that came last; int64[M]: for them the time of the last
     event of the one that is forgotten next, NEVER if none is."""
-    count, place = len(asking.rows), np.arange(len(asking.rows))
-    key_of = np.empty(asking.values_count, np.int64)
-    key_of[asking.value] = asking.key
-    starts, ends = (np.searchsorted(asking.key, key_of, side) for side in ("left", "right"))
-    last, since, lacks = (np.full(asking.values_count, number, np.int64) for number in (-1, 0, NEVER))
-    is_kept, is_known = np.zeros(asking.values_count, np.uint8), np.zeros(asking.values_count, np.uint8)
+    count, place = len(value_rows.rows), np.arange(len(value_rows.rows))
+    key_of = np.empty(value_rows.values_count, np.int64)
+    key_of[value_rows.value] = value_rows.key
+    starts, ends = (np.searchsorted(value_rows.key, key_of, side) for side in ("left", "right"))
+    last, since, lacks = (np.full(value_rows.values_count, number, np.int64) for number in (-1, 0, NEVER))
+    is_kept, is_known = np.zeros(value_rows.values_count, np.uint8), np.zeros(value_rows.values_count, np.uint8)
     begins, lacking, forgotten = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.uint8)
     follow_values(
-        records.ValueRows(asking.value, place, time_ms, asking.member),
+        records.ValueRows(value_rows.value, place, time_ms, value_rows.member),
         records.Places(time_ms, starts, ends),
         HISTORY_VALUES_MAX,
         NEVER,
@@ -121,20 +123,20 @@ def _not_last(asking: _Asking, time_ms: Int64) -> tuple[np.ndarray, Int64]:
     return begins == place, lacking
 
 
-def _not_first(asking: _Asking) -> tuple[np.ndarray, Int64]:
+def _not_first(value_rows: _ValueRows) -> tuple[np.ndarray, Int64]:
     """bool[M]: the rows behind the first ones of as many other values as are known; int64[M]: TIME_MS_MAX, for there is
     no window."""
-    count = len(asking.rows)
-    members = np.flatnonzero(asking.member)
-    first = np.full(asking.values_count, count, np.int64)
-    first[asking.value[members[::-1]]] = members[::-1]  # of rows of the same value the first one stays
+    count = len(value_rows.rows)
+    members = np.flatnonzero(value_rows.member)
+    first = np.full(value_rows.values_count, count, np.int64)
+    first[value_rows.value[members[::-1]]] = members[::-1]  # of rows of the same value the first one stays
     firsts = np.sort(first[first < count])
-    key = asking.key[firsts]
+    key = value_rows.key[firsts]
     rank = np.arange(len(firsts)) - np.searchsorted(key, key)
     is_known = np.zeros(count + 1, bool)
     is_known[firsts[rank < HISTORY_VALUES_MAX]] = True
     is_full = firsts[rank == HISTORY_VALUES_MAX - 1]  # of each key the one with which it has as many
-    full_at = np.full(int(asking.key.max(initial=-1)) + 1, count, np.int64)
-    full_at[asking.key[is_full]] = is_full
-    is_unknown: np.ndarray = ~is_known[first][asking.value] & (np.arange(count) > full_at[asking.key])
+    full_at = np.full(int(value_rows.key.max(initial=-1)) + 1, count, np.int64)
+    full_at[value_rows.key[is_full]] = is_full
+    is_unknown: np.ndarray = ~is_known[first][value_rows.value] & (np.arange(count) > full_at[value_rows.key])
     return is_unknown, np.full(count, TIME_MS_MAX, np.int64)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
 
-from cep.lang.ir import Aggregate, Expr, History, PatternIR
+from cep.lang.ir import Expr, History, PatternIR
 from cep.lang.syntax import CallSyntax, HistorySyntax, InSyntax, NameRef
 
 _LEAVES = ("str", "Span", "bool", "int", "str | None", "int | None", "Type")
@@ -81,11 +81,4 @@ def histories(tree: object) -> Iterator[History]:
     """Yield every function of past events."""
     for node in nodes(tree):
         if isinstance(node, History):
-            yield node
-
-
-def aggregates(tree: object) -> Iterator[Aggregate]:
-    """Yield every aggregate over the events of a variable."""
-    for node in nodes(tree):
-        if isinstance(node, Aggregate):
             yield node

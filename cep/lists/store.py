@@ -49,13 +49,13 @@ class ListStore:
     """The sets of one job. Without a folder they are in memory, and nobody else sees them."""
 
     folder: Path | None = None
-    _held: dict[str, KeySet] = field(default_factory=dict, compare=False, repr=False)
+    _sets: dict[str, KeySet] = field(default_factory=dict, compare=False, repr=False)
 
     def put(self, name: str, make: Callable[[], KeySet]) -> None:
         """Keep the set of this name; it is not made if it is there. Raises: StoreError, what `make` raises."""
         if self.folder is None:
-            if name not in self._held:
-                self._held[name] = make()
+            if name not in self._sets:
+                self._sets[name] = make()
         elif not self.path(name).exists():
             write(self.path(name), make())
 
@@ -64,7 +64,7 @@ class ListStore:
         if name == NOTHING:
             return EMPTY
         if self.folder is None:
-            return self._held[name]
+            return self._sets[name]
         path = self.path(name)
         if path not in _MAPPED:
             _MAPPED[path] = mapped(path)
@@ -80,7 +80,7 @@ class ListStore:
     def names(self) -> list[str]:
         """Return the names of the sets that are there."""
         if self.folder is None:
-            return list(self._held)
+            return list(self._sets)
         return sorted(path.name.removesuffix(SUFFIX) for path in self.folder.glob("*" + SUFFIX) if path.name[0] != ".")
 
     def files(self) -> list[Path]:
@@ -104,7 +104,7 @@ class ListStore:
         """Remove the sets that nothing names any more; what is mapped stays until it is let go of."""
         for name in set(self.names()) - set(names):
             if self.folder is None:
-                del self._held[name]
+                del self._sets[name]
             else:
                 _MAPPED.pop(self.path(name), None)
                 self.path(name).unlink(missing_ok=True)

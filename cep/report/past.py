@@ -20,7 +20,7 @@ from cep.histories.values import tally_value
 from cep.lang.show import show_expr
 from cep.model.rule import utc_text
 from cep.nfa.program import Program
-from cep.report.past_parts import AskingPrograms, PastPart, joined, parts_of
+from cep.report.past_parts import PastPart, RulesWithHistories, joined, parts_of
 from cep.state.past import Load, StoredPast, decode_head, decode_segment
 
 _EVENTS_SHOWN = 20
@@ -55,18 +55,18 @@ class KeyPast:
     panes_count: int
 
 
-def past_held(pasts: Iterable[StoredPast], programs: Sequence[Mapping[KeyDomain, Program]]) -> tuple[PastShare, ...]:
+def past_shares(pasts: Iterable[StoredPast], programs: Sequence[Mapping[KeyDomain, Program]]) -> tuple[PastShare, ...]:
     """Count, by key domain. Keys are those with a carried sum or a pinned event. `programs` are as in runs_of_key.
 
     Raises: StateError.
     """
     shares: dict[KeyDomain, PastShare] = {}
-    asking: dict[KeyDomain, AskingPrograms] = {}
+    askers: dict[KeyDomain, RulesWithHistories] = {}
     for past in pasts:
         share = shares.get(past.domain, PastShare(past.domain, 0, 0, 0, 0, 0, 0, 0))
         histories = decode_head(past.head, _unread)
-        if past.domain not in asking:
-            asking[past.domain] = AskingPrograms([level[past.domain] for level in programs if past.domain in level])
+        if past.domain not in askers:
+            askers[past.domain] = RulesWithHistories([level[past.domain] for level in programs if past.domain in level])
         panes = sum(len(segment) for segment in histories.segments if segment.panes)
         shares[past.domain] = replace(
             share,
@@ -77,7 +77,7 @@ def past_held(pasts: Iterable[StoredPast], programs: Sequence[Mapping[KeyDomain,
             segments=share.segments + len(histories.segments),
             size=share.size + sum(s.stored.size for s in histories.segments if s.stored),
             head_size=share.head_size + len(past.head),
-            parts=joined((*share.parts, *parts_of(histories, asking[past.domain]))),
+            parts=joined((*share.parts, *parts_of(histories, askers[past.domain]))),
         )
     return tuple(shares[domain] for domain in sorted(shares))
 
@@ -87,17 +87,17 @@ def past_of_key(
 ) -> Iterator[KeyPast]:
     """Yield the retained past of one key in every domain. Raises: StateError."""
     for past in pasts:
-        asking = [level[past.domain] for level in programs if past.domain in level]
-        if not asking:
+        askers = [level[past.domain] for level in programs if past.domain in level]
+        if not askers:
             continue
         histories = decode_head(past.head, _loader(past))
         rows = [_of_key(Block(histories.keys, histories.pinned), key)]
         rows += [_of_key(segment.load(), key) for segment in histories.segments if not segment.panes]
         panes = sum(len(_of_key(segment.load(), key)) for segment in histories.segments if segment.panes)
-        events = sorted((e for part in rows for e in _events(part, asking[0])), key=lambda e: e["event_time"])
+        events = sorted((e for part in rows for e in _events(part, askers[0])), key=lambda e: e["event_time"])
         unique = [e for at, e in enumerate(events) if at == 0 or e != events[at - 1]]
         tallies = tuple(
-            {name: value for program in asking for name, value in _tallies(histories, key, program)}.items()
+            {name: value for program in askers for name, value in _tallies(histories, key, program)}.items()
         )
         if unique or tallies or panes:
             clock_ms = histories.facts.clock_ms

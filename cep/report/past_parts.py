@@ -39,7 +39,7 @@ class PastPart:
     rules: tuple[str, ...]
 
 
-class AskingPrograms:
+class RulesWithHistories:
     """The rules of a key domain that ask for parts of the past. `programs` are those of the domain, one a level."""
 
     def __init__(self, programs: Sequence[Program]) -> None:
@@ -89,28 +89,28 @@ def _carried_as(column: HistoryColumn) -> tuple[str, ...]:
     return column.tally, column.counted, column.ranked, column.band
 
 
-def parts_of(histories: Histories, asking: AskingPrograms) -> Iterator[PastPart]:
+def parts_of(histories: Histories, askers: RulesWithHistories) -> Iterator[PastPart]:
     """Yield the parts of one page; the same part may come several times."""
     for segment in histories.segments:
         size = segment.stored.size if segment.stored is not None else 0
         if segment.panes:
-            of, rules = asking.panes(segment.panes)
+            of, rules = askers.panes(segment.panes)
             yield PastPart("panes", of, len(segment), size, rules)
             continue
         for code, count in segment.spans.items():
-            of, rules = asking.retained(code)
+            of, rules = askers.retained(code)
             yield PastPart("kept events", of, count, round(size * count / len(segment)), rules)
     pinned = histories.pinned
     codes, counts = np.unique(pinned.event_type, return_counts=True)
     for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
-        of, rules = asking.pinned(code)
+        of, rules = askers.pinned(code)
         yield PastPart("pinned events", of, count, round(pinned.nbytes * count / len(pinned)), rules)
     sizes: Mapping[str, tuple[int, int]] = {
         **{name: (int((tally[:, 0] != 0).sum()), tally.nbytes) for name, tally in histories.tallies.items()},
         **{name: (len(entries), entries.nbytes) for name, entries in histories.sub_tallies.items()},
     }
     for name, (count, size) in sizes.items():
-        of, rules = asking.tallied(name)
+        of, rules = askers.tallied(name)
         yield PastPart("carried", of, count, size, rules)
 
 

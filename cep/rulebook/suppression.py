@@ -78,7 +78,7 @@ class Policies:
 class Suppression:
     """Alerts, divided: `alerts` go out, `suppressed` do not, for the reason of the same row in `reasons`.
 
-    `fired` is what these alerts add to the memory (memory.py), for those that come next.
+    `fired` is what these alerts add to the last alerts (last_alerts.py), for those that come next.
     """
 
     alerts: pa.Table

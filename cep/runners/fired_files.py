@@ -1,4 +1,4 @@
-"""When each rule that suppresses last fired on each key (rulebook/memory.py), in files of a job's folder.
+"""When each rule that suppresses last fired on each key (rulebook/last_alerts.py), in files of a job's folder.
 
     DIRECTORY/held_memory.json   {"batch_id": 7, "fired": [[rule, key, ms, for ms] …]}       all
     DIRECTORY/held_memory.jsonl  {"batch_id": 9, "fired": [[rule, key, ms, for ms] …], "gone": [[rule, key] …]}  since
@@ -20,7 +20,7 @@ import orjson
 
 from cep.base.durable import replace_file
 from cep.base.errors import SinkError, StateCorruptError
-from cep.rulebook.memory import Memory
+from cep.rulebook.last_alerts import LastAlerts
 from cep.rulebook.suppression import Fired, fired_from_json, fired_json
 from cep.sinks.durable import write_durably
 
@@ -38,7 +38,7 @@ class FiredFiles:
         self._whole_bytes = self._lines_bytes = 0
         self.memory = self._read()
 
-    def begin(self, batch_id: int) -> Memory:
+    def begin(self, batch_id: int) -> LastAlerts:
         """Return the memory as a micro-batch begins, the last one again or a later one. The caller changes it."""
         _undo(self.memory, self.memory.changed())  # of one that has failed
         if batch_id <= self._batch_id:
@@ -83,7 +83,7 @@ class FiredFiles:
             os.fsync(file.fileno())
         self._lines_bytes += len(line)
 
-    def _read(self) -> Memory:
+    def _read(self) -> LastAlerts:
         """Read the memory. Raises: StateCorruptError."""
         whole, lines = self._directory / _WHOLE, self._directory / _LINES
         try:
@@ -91,7 +91,7 @@ class FiredFiles:
             self._whole_bytes, document = len(data), orjson.loads(data)
             if "after" in document:  # an earlier build wrote the last two of them each time
                 return self._read_earlier(document)
-            memory = Memory(fired_from_json(document["fired"]))
+            memory = LastAlerts(fired_from_json(document["fired"]))
             self._batch_id = document["batch_id"]
             for change in self._changes(lines.read_bytes() if lines.exists() else b""):
                 if change["batch_id"] > document["batch_id"]:
@@ -107,16 +107,16 @@ class FiredFiles:
         self._lines_bytes = ends
         return changes
 
-    def _apply(self, memory: Memory, change: dict[str, Any]) -> None:
+    def _apply(self, memory: LastAlerts, change: dict[str, Any]) -> None:
         if change["batch_id"] <= self._batch_id:  # done again
             _undo(memory, self._before)
         memory.put(fired_from_json(change["fired"]))
         memory.put(dict.fromkeys((rule_id, key) for rule_id, key in change["gone"]))
         self._batch_id, self._before = change["batch_id"], memory.changed()
 
-    def _read_earlier(self, document: dict[str, Any]) -> Memory:
+    def _read_earlier(self, document: dict[str, Any]) -> LastAlerts:
         before, after = (fired_from_json(document[name]) for name in ("before", "after"))
-        memory = Memory(before)
+        memory = LastAlerts(before)
         memory.put({at: after.get(at) for at in {**before, **after}})
         self._batch_id, self._before = document["batch_id"], memory.changed()
         return memory
@@ -128,7 +128,7 @@ def begin_fired(directory: Path, fired: Iterable[Iterable[Any]]) -> None:
     (directory / _LINES).unlink(missing_ok=True)
 
 
-def _undo(memory: Memory, before: Mapping[tuple[str, str], tuple[int, int] | None]) -> None:
+def _undo(memory: LastAlerts, before: Mapping[tuple[str, str], tuple[int, int] | None]) -> None:
     memory.put(before)
     memory.changed()
 

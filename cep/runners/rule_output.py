@@ -28,7 +28,7 @@ from cep.sinks.durable import write_durably
 from cep.step.suppress import filter_alerts
 
 STATUS_FILE = "rule_status.json"
-HELD_FOLDER = "held"
+SUPPRESSED_FOLDER = "held"
 
 
 class RuleOutput:
@@ -71,7 +71,7 @@ class RuleOutput:
         sent = filter_alerts(alerts, self._policies, memory, watermark_ms)
         if sent.suppressed:
             lines = b"\n".join(sent.suppressed) + b"\n"
-            write_durably(self._directory / HELD_FOLDER / f"batch-{batch_id:019d}.jsonl", lines)
+            write_durably(self._directory / SUPPRESSED_FOLDER / f"batch-{batch_id:019d}.jsonl", lines)
         self._fired.end(batch_id)
         if status is not None:
             # Last: who reads that a change is in force finds what it held back.

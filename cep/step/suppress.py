@@ -1,8 +1,8 @@
 """Alerts of a micro-batch → those that go out and those that are suppressed: step 9 of every runner.
 
 The rules say which alerts are suppressed (rulebook/suppression.py). What they remember of alerts that went out lives in
-a `Memory`; where that is stored is the runner's. `cep run` does this in its engine, Spark in its driver: only there all
-alerts of a micro-batch are together.
+a `LastAlerts`; where that is stored is the runner's. `cep run` does this in its engine, Spark in its driver: only there
+all alerts of a micro-batch are together.
 Tested by: tests/step/test_suppress.py, tests/runners/test_rule_output.py
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import orjson
 import pyarrow as pa
 
-from cep.rulebook.memory import Memory
+from cep.rulebook.last_alerts import LastAlerts
 from cep.rulebook.suppression import Policies, Suppression, count_suppressed, suppress_alerts
 from cep.sinks.json_form import json_lines
 
@@ -28,7 +28,7 @@ class FilteredAlerts:
     counters: Counter[str]
 
 
-def filter_alerts(alerts: pa.Table, policies: Policies, memory: Memory, watermark_ms: int) -> FilteredAlerts:
+def filter_alerts(alerts: pa.Table, policies: Policies, memory: LastAlerts, watermark_ms: int) -> FilteredAlerts:
     """Take out the alerts that the rules suppress, and remember which went out.
 
     alerts: sorted as sort_alerts does.

@@ -7,10 +7,10 @@ from decimal import Decimal
 import pytest
 
 from cep.lang.check.bind import bind
-from cep.lang.dump import dump_expr, dump_pattern
 from cep.lang.ir import Param, PatternIR, SequenceNode, VarNode
 from cep.lang.load import load_text
 from tests.lang.common import EVENTS, checked_pattern, pattern_codes
+from tests.lang.dump import dump_expr, dump_pattern
 
 HEADER = (
     "pattern p(least: int = 2 in 1..10, most: int = 5, limit: decimal = 2.00, window: duration = 5 min, "

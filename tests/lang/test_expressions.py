@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cep.lang.dump import dump_expr
 from tests.lang.common import checked_pattern, pattern_codes
+from tests.lang.dump import dump_expr
 
 
 def where(text: str, before: str = "", header: str = "pattern p by card_id") -> str:

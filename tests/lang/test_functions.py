@@ -6,9 +6,9 @@ import pytest
 
 from cep.base.limits import REGEX_CHARS_MAX
 from cep.lang.check.bind import bind
-from cep.lang.dump import dump_expr
 from cep.lang.show import show_expr
 from tests.lang.common import checked_pattern, pattern_codes
+from tests.lang.dump import dump_expr
 
 
 def typed(text: str) -> str:

@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cep.lang.check.bind import bind
-from cep.lang.dump import dump_pattern
 from cep.lang.explain.render import render_text, to_json
 from cep.lang.load import load_text
+from tests.lang.dump import dump_pattern
 
 GOLDEN = Path(__file__).parent / "golden"
 EVENT = "event t { i id event_time time k string a decimal(2) s enum(x, y) c string? n int b bool d float }\n"

@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from cep.lang.check.bind import bind
-from cep.lang.dump import dump_pattern
 from cep.lang.explain.catalogue import CATALOGUE
 from cep.lang.explain.render import render_text
 from cep.lang.load import Checked, load_files
 from cep.nfa.diagnose import compilable
+from tests.lang.dump import dump_pattern
 
 GOLDEN = Path(__file__).parent / "golden"
 DIAGNOSTICS = sorted((GOLDEN / "diagnostics").glob("CEP*.cep"))

@@ -6,7 +6,6 @@ import pytest
 
 from cep.base.schema import Schema
 from cep.lang.check.bind import bind
-from cep.lang.dump import dump_expr
 from cep.lang.format.file import format_text
 from cep.lang.ir import History
 from cep.lang.lint.run import lint
@@ -14,6 +13,7 @@ from cep.lang.load import load_text
 from cep.lang.show import show_expr
 from cep.lang.walk import histories
 from tests.lang.common import EVENTS, checked_pattern, pattern_codes
+from tests.lang.dump import dump_expr
 
 MORE = "event login { login_id id  event_time time  card_id string  ok bool }\nevent ping { p id event_time time }\n"
 

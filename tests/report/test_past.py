@@ -7,7 +7,7 @@ from cep.engine.keyed_state import KeyedState
 from cep.histories.rows import Block
 from cep.histories.store import StoredSegment
 from cep.histories.values import compact_page
-from cep.report.past import past_held, past_of_key
+from cep.report.past import past_of_key, past_shares
 from cep.state.past import SegmentCache, StoredPast, decode_segment, encode_head, store_segments
 from tests.engine.bridge import batch_of
 from tests.histories.test_reach import payment, program_over
@@ -40,7 +40,7 @@ def test_the_past_of_a_key_in_words() -> None:
     )
     page = StoredPast(0, DOMAIN, encode_head(histories), written)
     head = encode_head(histories)
-    (share,) = past_held([StoredPast(0, DOMAIN, head), StoredPast(1, DOMAIN, head)], [{DOMAIN: program}])
+    (share,) = past_shares([StoredPast(0, DOMAIN, head), StoredPast(1, DOMAIN, head)], [{DOMAIN: program}])
     told = {(part.kind, part.of): (part.rows, part.size, part.rules) for part in share.parts}
     windowed, single = ("beside_1 v1", "beside_3 v1", "beside_4 v1", "subject v1"), ("beside_2 v1",)
     events, panes = ([s for s in histories.segments if bool(s.panes) == wanted] for wanted in (False, True))
@@ -53,7 +53,7 @@ def test_the_past_of_a_key_in_words() -> None:
     assert told["carried", "count(pay over 3 s by way)"][::2] == (2 * 2, ("beside_4 v1",))
     assert sum(part.size for part in share.parts if part.kind in ("kept events", "panes")) == share.size
     assert len(told) == 3 + 4
-    (share,) = past_held([StoredPast(0, DOMAIN, head)], [])
+    (share,) = past_shares([StoredPast(0, DOMAIN, head)], [])
     assert {part.rules for part in share.parts} == {()}, "nobody asks for it any more"
     assert (share.domain, share.pages, share.keys, share.events) == (DOMAIN, 1, 2, len(histories))
     assert share.panes == 2, "one size in one pane of each key"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
-from cep.rulebook.memory import Memory
+from cep.rulebook.last_alerts import LastAlerts
 from cep.rulebook.outcome import SnoozeReport
 from cep.rulebook.suppression import Fired, Policies, count_suppressed, fired_from_json, fired_json, suppress_alerts
 from tests.rulebook.records import new_book, upsert
@@ -102,7 +102,7 @@ def test_alerts_in_two_portions_are_divided_like_all_at_once(
     alerts = [alert(n, ms, rule_id=r, key=k, status=s) for n, (ms, r, k, s) in enumerate(found)]
     whole = suppress_alerts(table(*alerts), policies, {})
     first = suppress_alerts(table(*(a for a in alerts if a["match_end"] < cut_ms)), policies, {})
-    memory = Memory(fired_from_json(fired_json(first.fired)))
+    memory = LastAlerts(fired_from_json(fired_json(first.fired)))
     assert memory.forget(cut_ms) == 0
     second = suppress_alerts(table(*(a for a in alerts if a["match_end"] >= cut_ms)), policies, memory.last)
     assert pa.concat_tables([first.alerts, second.alerts]).equals(whole.alerts)
@@ -132,7 +132,7 @@ def test_versions_with_other_times_are_divided_alike_however_alerts_come(
         ("a", 1 + n): (None, ms) for n, ms in enumerate(times) if ms
     }
     whole = suppress_alerts(table(*alerts), Policies(versions), {})
-    memory, parts, reasons = Memory(), [], list[str]()
+    memory, parts, reasons = LastAlerts(), [], list[str]()
     bounds = [0, *sorted(cuts), 61]
     for first, end in pairwise(bounds):
         # Versions are there that the micro-batch's alerts are of, and maybe the next one already.

@@ -6,7 +6,7 @@ import orjson
 
 from cep.base.limits import TIME_MS_MIN
 from cep.engine.alerts import NO_ALERTS
-from cep.rulebook.memory import Memory
+from cep.rulebook.last_alerts import LastAlerts
 from cep.rulebook.suppression import Policies
 from cep.step.suppress import filter_alerts
 from tests.rulebook.test_suppression import alert, table
@@ -15,7 +15,7 @@ POLICIES = Policies({("a", 1): (None, 1_000)})
 
 
 def test_9_a_suppressed_alert_is_a_line_and_is_counted() -> None:
-    memory = Memory()
+    memory = LastAlerts()
     first = filter_alerts(table(alert(1, 5_000)), POLICIES, memory, 5_000)
     assert (first.alerts.num_rows, first.suppressed, first.counters) == (1, (), {})
     second = filter_alerts(table(alert(2, 5_400), alert(3, 6_100)), POLICIES, memory, 6_100)
@@ -27,7 +27,7 @@ def test_9_a_suppressed_alert_is_a_line_and_is_counted() -> None:
 
 def test_9_an_alert_far_ahead_makes_nobody_forget_what_the_watermark_has_not_passed() -> None:
     """In order of arrival a fast partition alerts before a slow one has passed the time of the alert before."""
-    memory = Memory()
+    memory = LastAlerts()
     filter_alerts(table(alert(1, 5_000, key="slow")), POLICIES, memory, 4_000)
     filter_alerts(table(alert(2, 9_000, key="fast")), POLICIES, memory, 4_000)
     later = filter_alerts(table(alert(3, 5_500, key="slow")), POLICIES, memory, 4_000)
@@ -37,7 +37,7 @@ def test_9_an_alert_far_ahead_makes_nobody_forget_what_the_watermark_has_not_pas
 
 
 def test_9_nothing_is_remembered_or_forgotten_without_alerts() -> None:
-    memory = Memory({("a", "k"): (1, 1)})
+    memory = LastAlerts({("a", "k"): (1, 1)})
     assert filter_alerts(NO_ALERTS, POLICIES, memory, 9).counters == {}
     assert memory.last == {("a", "k"): (1, 1)}
     assert memory.changed() == {}

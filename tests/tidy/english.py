@@ -134,10 +134,10 @@ def check_source(source: Source) -> Findings:
     return findings
 
 
-def check_page(path: Path) -> Findings:
+def check_page(path: Path, root: Path = ROOT) -> Findings:
     """The sentences of one page."""
     findings = Findings()
-    _check_sentences(findings, str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"), "page")
+    _check_sentences(findings, str(path.relative_to(root)), path.read_text(encoding="utf-8"), "page")
     return findings
 
 

@@ -32,7 +32,7 @@ from cep.lists.store import ListStore
 from cep.nfa.program import Program
 from cep.rulebook.saved import rulebook_bytes
 from cep.rulebook.suppression import fired_from_json, fired_json
-from cep.runners.embedded.fired import StoredMemory
+from cep.runners.embedded.fired import StoredLastAlerts
 from cep.runners.embedded.pages import PAGES_MAX, Shapes
 from cep.runners.embedded.seen import ADDED_SEEN
 from cep.runners.embedded.share import ADDED_DEADLINES, Cache
@@ -112,7 +112,7 @@ class Engine:
         self._shapes = Shapes(store)
         self._shares = Shares(self._rules, self.groups, store, self._shapes, cache, count)
         self._progress = Progress(rulebook_of(self._rules, ""))
-        self._memory = StoredMemory()
+        self._memory = StoredLastAlerts()
         self._saved_rulebook: object = None  # what the store has
         self._added_bytes = self._whole_bytes = 0
 

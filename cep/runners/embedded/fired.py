@@ -1,4 +1,4 @@
-"""When each rule that suppresses last fired on each key (rulebook/memory.py), as entries of the store.
+"""When each rule that suppresses last fired on each key (rulebook/last_alerts.py), as entries of the store.
 
     | FFFF | "" | "fired for" | rule | digest of the key |  →  of the last alert event time i64, for how long i64, key
 
@@ -14,7 +14,7 @@ from hashlib import blake2b
 import orjson
 
 from cep.base.errors import StateCorruptError
-from cep.rulebook.memory import Memory
+from cep.rulebook.last_alerts import LastAlerts
 from cep.rulebook.suppression import Fired, fired_from_json
 from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
 from cep.state.store import KeyedStore, WriteBatch
@@ -26,7 +26,7 @@ _TIME, _TIMES = struct.Struct("<q"), struct.Struct("<qq")
 _DIGEST_BYTES = 16
 
 
-class StoredMemory(Memory):
+class StoredLastAlerts(LastAlerts):
     """A memory that is in the store as of the last `save`."""
 
     def __init__(self) -> None:

@@ -106,7 +106,7 @@ class Pages:
         self.open_bytes_max = _OPEN_BYTES_MAX if bytes_max is None else min(_OPEN_BYTES_MAX, max(1, bytes_max // 2))
         slots_count = len(self._groups) * self._count
         # By slot. Not as a dictionary: that stands still while it grows, and while garbage is collected.
-        self._kept: NDArray[np.object_] = np.full(slots_count, None, object)
+        self._encoded: NDArray[np.object_] = np.full(slots_count, None, object)
         self._sizes = np.zeros(slots_count, np.int32)  # of what is kept, bytes; no page is empty
         self.kept_bytes = 0
         self._is_recent = np.zeros(slots_count, bool)  # written since the hand has passed
@@ -146,7 +146,7 @@ class Pages:
     def read(self, slots: Int64) -> list[bytes]:
         """Return the pages of those of these slots that have one. Raises: StateError."""
         slots = slots[self.deadlines[slots] != NEVER]
-        pages: list[bytes] = self._kept[slots].tolist()
+        pages: list[bytes] = self._encoded[slots].tolist()
         (at,) = (self._sizes[slots] == 0).nonzero()
         if len(at):
             self.loads += len(at)
@@ -170,7 +170,7 @@ class Pages:
         written = int(np.add.reduce(sizes))
         self.kept_bytes += written - int(np.add.reduce(self._sizes[slots], dtype=np.int64))
         self.changed_bytes += written
-        self._kept[slots], self._sizes[slots], self._is_recent[slots] = np.array(pages, object), sizes, True
+        self._encoded[slots], self._sizes[slots], self._is_recent[slots] = np.array(pages, object), sizes, True
         self._changed.update(slots.tolist())
         self.deadlines[slots] = deadlines
         np.minimum.at(self._earliest_ms, slots // _STRETCH, deadlines)
@@ -191,7 +191,7 @@ class Pages:
         self._changed, self.changed_bytes = set(), 0
         is_there = self.deadlines[changed] != NEVER
         written = changed if is_there.all() else changed[is_there]
-        batch.put_all(self._keys(written), self._kept[written].tolist())
+        batch.put_all(self._keys(written), self._encoded[written].tolist())
         if len(written) < len(changed):
             for key in self._keys(changed[~is_there]):
                 batch.delete(key)
@@ -220,7 +220,7 @@ class Pages:
 
     def _let_go(self, slots: Int64) -> None:
         self.kept_bytes -= int(self._sizes[slots].sum())
-        self._kept[slots], self._sizes[slots] = None, 0
+        self._encoded[slots], self._sizes[slots] = None, 0
 
     def _keys(self, slots: Int64) -> list[bytes]:
         """Their keys in the store."""

@@ -37,7 +37,7 @@ class SeenOfShare:
     def __init__(self, names: Sequence[bytes], groups_count: int) -> None:
         self._names = names
         self._groups_count = groups_count
-        self._held: dict[tuple[int, int], list[_Run]] = {}  # longer ones first
+        self._sorted_ids: dict[tuple[int, int], list[_Run]] = {}  # longer ones first
         self._changed: set[tuple[int, int]] = set()
         self._added: dict[tuple[int, int], list[_Run]] = {}  # since the last commit, as they came
         self._gone: list[bytes] = []
@@ -51,7 +51,7 @@ class SeenOfShare:
     def contains(self, number: int, bucket: int, ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """As SeenIds.contains."""
         seen = np.zeros(ids.shape[1], bool)
-        for ids_seen, _ in self._held.get((number, bucket), ()):
+        for ids_seen, _ in self._sorted_ids.get((number, bucket), ()):
             seen |= duplicates.are_among(ids, ids_seen)
         return seen
 
@@ -64,8 +64,8 @@ class SeenOfShare:
 
     def forget(self, oldest: int) -> None:
         """As SeenIds.forget."""
-        for number, bucket in [at for at in self._held if at[1] < oldest]:
-            groups = np.unique(np.concatenate([groups for _, groups in self._held.pop((number, bucket))]))
+        for number, bucket in [at for at in self._sorted_ids if at[1] < oldest]:
+            groups = np.unique(np.concatenate([groups for _, groups in self._sorted_ids.pop((number, bucket))]))
             self._gone += [self._key(group, number, bucket) for group in groups.tolist()]
             self._changed.discard((number, bucket))
         self._secrets = {at: drawn for at, drawn in self._secrets.items() if at[1] >= oldest}
@@ -95,7 +95,7 @@ class SeenOfShare:
 
     def of_group(self, group: int) -> Iterator[tuple[int, int, bytes]]:
         """Yield (number of the domain, bucket, hashes as stored) of a key group."""
-        for number, bucket in sorted(self._held):
+        for number, bucket in sorted(self._sorted_ids):
             ids, groups = self._whole(number, bucket)
             is_own = groups == group
             if is_own.any():
@@ -137,7 +137,7 @@ class SeenOfShare:
         return self._secrets[number, bucket]
 
     def _hold(self, number: int, bucket: int, ids: NDArray[np.uint64], groups: NDArray[np.int32]) -> None:
-        runs = self._held.setdefault((number, bucket), [])
+        runs = self._sorted_ids.setdefault((number, bucket), [])
         order = np.argsort(ids[0])
         runs.append((ids[:, order], groups[order]))
         while len(runs) > 1 and 2 * len(runs[-1][1]) >= len(runs[-2][1]):
@@ -146,7 +146,7 @@ class SeenOfShare:
 
     def _whole(self, number: int, bucket: int) -> _Run:
         """All of a bucket as one run, which it is from now on."""
-        runs = self._held[number, bucket]
+        runs = self._sorted_ids[number, bucket]
         while len(runs) > 1:
             later, earlier = runs.pop(), runs.pop()
             runs.append(_merged(earlier, later))

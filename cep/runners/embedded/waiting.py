@@ -66,7 +66,7 @@ class WaitingOfShare:
         self._groups = groups
         self._groups_count = groups_count
         self._schema = schema
-        self._held: dict[int, list[_Run]] = {}
+        self._ordered: dict[int, list[_Run]] = {}
         self._added: dict[int, list[EventBatch]] = {}  # of what is held, what came since the last commit
         self._due_ms: dict[int, int] = {}  # the latest that was asked for since then
         self._stored_groups: dict[int, set[int]] = {}  # which have waiting events in the store
@@ -74,17 +74,17 @@ class WaitingOfShare:
     @property
     def is_empty(self) -> bool:
         """True if no event waits."""
-        return not any(self._held.values())
+        return not any(self._ordered.values())
 
     def release(self, number: int, fresh: EventBatch | None, due_ms: int) -> EventBatch | None:
         """As WaitingEvents.release."""
-        runs, added = self._held.get(number, []), self._added.get(number, [])
+        runs, added = self._ordered.get(number, []), self._added.get(number, [])
         if not runs and (fresh is None or not np.count_nonzero(fresh.time_ms >= due_ms)):
             return fresh  # nothing waits, so that there is nothing to tell of either
         new = [] if fresh is None else [fresh]
         fresh_due, rest = split_due(new, due_ms)
         parts = [part for part in (*(run.due(due_ms) for run in runs), fresh_due) if part is not None]
-        self._held[number] = _joined([*(run for run in runs if len(run)), *map(_run, rest)])
+        self._ordered[number] = _joined([*(run for run in runs if len(run)), *map(_run, rest)])
         _, self._added[number] = split_due([*added, *new], due_ms)
         self._due_ms[number] = max(due_ms, self._due_ms.get(number, TIME_MS_MIN))
         return concat_batches(parts) if parts else None
@@ -116,13 +116,13 @@ class WaitingOfShare:
 
     def by_group(self, number: int) -> list[tuple[int, EventBatch]]:
         """Return the waiting events of a domain by key group."""
-        runs = self._held.get(number)
+        runs = self._ordered.get(number)
         return list(split_by_group(concat_batches([run.rest() for run in runs]), self._groups_count)) if runs else []
 
     def hold(self, number: int, events: EventBatch) -> None:
         """Add events that waited in another runner."""
         if len(events):
-            self._held[number] = _joined([*self._held.get(number, []), _run(conformed(events, self._schema))])
+            self._ordered[number] = _joined([*self._ordered.get(number, []), _run(conformed(events, self._schema))])
 
     def restore(self, store: KeyedStore) -> None:
         """Take over what the store has."""

@@ -32,12 +32,12 @@ class MatchProcessor(StatefulProcessor):
         self._stage: Stage | None = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._kept = GroupParts(handle)
+        self._parts = GroupParts(handle)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         """Do a micro-batch of one key group; Spark calls it for each that has rows."""
         if self._stage is None:
-            self._stage = pickle.loads(self._pickled)(self._kept)  # noqa: S301 what __init__ was given
+            self._stage = pickle.loads(self._pickled)(self._parts)  # noqa: S301 what __init__ was given
         return self._stage.rows(key[0], rows)
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from pyspark.sql import Row
 
 from cep.base.limits import FIRED_MAX, TIME_MS_MIN
 from cep.engine.alerts import sorted_together
-from cep.rulebook.memory import Memory
+from cep.rulebook.last_alerts import LastAlerts
 from cep.rulebook.suppression import Fired, Policies, fired_from_json, fired_json
 from cep.runners.output import decode_alerts, encode_alerts
 from cep.runners.spark.group_parts import GroupParts
@@ -76,18 +76,18 @@ class SuppressStage:
         stored = self._stored.progress.get(0)
         return Policies.from_json(self._first if stored is None else orjson.loads(stored))
 
-    def _remembered(self, alerts: pa.Table, policies: Policies) -> tuple[Memory, dict[int, Fired]]:
+    def _remembered(self, alerts: pa.Table, policies: Policies) -> tuple[LastAlerts, dict[int, Fired]]:
         """Read the buckets of the keys that have alerts: all of their entries, and the entries by bucket."""
         if not any(suppress_ms for _, suppress_ms in policies.versions.values()):
-            return Memory(), {}
+            return LastAlerts(), {}
         pairs = zip(alerts["rule_id"].to_pylist(), alerts["key"].to_pylist(), strict=True)
         before: dict[int, Fired] = {}
         for bucket in {_bucket(*at) for at in set(pairs)}:
             data = self._stored.fired.get(bucket)
             before[bucket] = {} if data is None else fired_from_json(orjson.loads(data))
-        return Memory({at: times for fired in before.values() for at, times in fired.items()}), before
+        return LastAlerts({at: times for fired in before.values() for at, times in fired.items()}), before
 
-    def _remember(self, memory: Memory, before: dict[int, Fired], watermark_ms: int) -> int:
+    def _remember(self, memory: LastAlerts, before: dict[int, Fired], watermark_ms: int) -> int:
         """Write the buckets that have changed. Return how many entries were forgotten early, at the limit."""
         after: dict[int, Fired] = {bucket: {} for bucket in before}
         for at, times in memory.last.items():

@@ -81,7 +81,7 @@ def _gather(spark: SparkSession, checkpoint: Path, job: Job, store: RocksStore) 
     shared_progress: GroupProgress | None = None
     for level, operator in enumerate(operators(checkpoint)):
         batch = WriteBatch()
-        for group, group_state, progress in _kept(spark, checkpoint, operator):
+        for group, group_state, progress in _stored_parts(spark, checkpoint, operator):
             if level == 0 and progress is not None:
                 shared_progress = progress  # the same in every key group, but for the deadlines
             for key, value in entries_of(job, level, group, group_state):
@@ -95,7 +95,7 @@ def _gather(spark: SparkSession, checkpoint: Path, job: Job, store: RocksStore) 
     return shared_progress
 
 
-def _kept(
+def _stored_parts(
     spark: SparkSession, checkpoint: Path, operator: int
 ) -> Iterator[tuple[int, GroupState, GroupProgress | None]]:
     """(key group, a part of its state, its progress if that is the part), one after another."""

@@ -12,7 +12,7 @@ from cep.base.errors import StateCorruptError
 from cep.base.limits import TIME_MS_MAX
 from cep.model.rule import utc_text
 from cep.runners.embedded.engine import Engine, Workers
-from cep.runners.embedded.fired import FIRED, StoredMemory
+from cep.runners.embedded.fired import FIRED, StoredLastAlerts
 from cep.sinks.json_form import json_lines
 from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
 from cep.state.memory import MemoryStore
@@ -25,7 +25,7 @@ MANY = 50_000
 EARLIER = store_key(STORE_GROUP, b"", b"engine", b"held_memory")
 
 
-def saved(memory: StoredMemory, store: MemoryStore) -> int:
+def saved(memory: StoredLastAlerts, store: MemoryStore) -> int:
     """Write what has changed; returns how many bytes that is."""
     batch = WriteBatch()
     memory.save(batch)
@@ -33,8 +33,8 @@ def saved(memory: StoredMemory, store: MemoryStore) -> int:
     return sum(len(key) + len(value) for _, key, value in batch.changes)
 
 
-def restored(store: MemoryStore) -> StoredMemory:
-    memory = StoredMemory()
+def restored(store: MemoryStore) -> StoredLastAlerts:
+    memory = StoredLastAlerts()
     memory.restore(store)
     return memory
 
@@ -76,7 +76,7 @@ def test_a_commit_of_the_job_writes_what_has_changed_of_fifty_thousand_keys() ->
 
 
 def test_entries_come_and_go_with_what_is_remembered() -> None:
-    store, memory = MemoryStore(), StoredMemory()
+    store, memory = MemoryStore(), StoredLastAlerts()
     memory.put({("a", f"key {number}"): (number, 1_000) for number in range(500)})
     memory.put({("a", "long " * 2_000): (999, 1_000)})
     saved(memory, store)

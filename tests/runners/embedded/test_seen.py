@@ -111,4 +111,4 @@ def test_a_micro_batch_moves_little_of_what_was_seen(monkeypatch: pytest.MonkeyP
         hashes = random.integers(0, 2**63, (2, size)).astype(np.uint64)
         seen.add(0, 0, hashes, KEYS.take(pa.array(random.integers(0, len(KEYS), size))))
     assert moved < 20 * batches * size
-    assert len(seen._held[0, 0]) < 20
+    assert len(seen._sorted_ids[0, 0]) < 20

@@ -107,5 +107,5 @@ def test_a_micro_batch_moves_little_of_what_waits(monkeypatch: pytest.MonkeyPatc
         due_count += 0 if due is None else len(due)
     assert due_count > 30_000
     assert moved < 1_200 * size * 25
-    assert len(share._held[0]) < 40
-    assert sum(len(run.events) for run in share._held[0]) < 3 * waiting_count
+    assert len(share._ordered[0]) < 40
+    assert sum(len(run.events) for run in share._ordered[0]) < 3 * waiting_count

@@ -1,10 +1,10 @@
-"""The memory of suppression: when each rule last fired on each key, while that may suppress another alert.
+"""When each rule last fired on each key, while that may suppress another alert.
 
 It lists its changes, so that whoever stores it writes those alone: a job with a hundred thousand such keys has a few
 new ones in a micro-batch. Times are event time. How long an entry lives follows from its alert alone, never from later
 versions. So the moment at which it is dropped decides nothing.
 Cost: the entries added, and the entries that are over.
-Tested by: tests/rulebook/test_memory.py
+Tested by: tests/rulebook/test_last_alerts.py
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cep.rulebook.suppression import Fired
 _AT_A_TIME = 1_000
 
 
-class Memory:
+class LastAlerts:
     """The last alert of each rule and key: (rule, key) → its event time, and for how long it suppresses others."""
 
     def __init__(self, last: Mapping[tuple[str, str], tuple[int, int]] | None = None) -> None:

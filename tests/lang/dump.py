@@ -1,7 +1,4 @@
-"""A checked pattern as readable text, with every type and cast in sight: for golden files and `cep explain`.
-
-Tested by: tests/lang/golden/ir/
-"""
+"""A checked pattern as readable text, with every type and cast in sight: what golden files have."""
 
 from __future__ import annotations
 

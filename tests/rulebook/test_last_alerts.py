@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cep.rulebook import memory as memory_module
-from cep.rulebook.memory import Memory
+from cep.rulebook import last_alerts as memory_module
+from cep.rulebook.last_alerts import LastAlerts
 from cep.rulebook.suppression import Fired
 
 RULES = "ab"
@@ -29,7 +29,7 @@ def kept(last: Fired, before_ms: int) -> Fired:
 def test_it_forgets_what_can_suppress_nothing_and_tells_what_has_changed(
     steps: list[tuple[Fired, int]],
 ) -> None:
-    memory, expected, written = Memory(), Fired(), Fired()
+    memory, expected, written = LastAlerts(), Fired(), Fired()
     for fired, before_ms in steps:
         memory.put(fired)
         assert memory.forget(before_ms) == 0
@@ -48,7 +48,7 @@ def test_it_forgets_what_can_suppress_nothing_and_tells_what_has_changed(
 
 @given(STEPS)
 def test_what_it_tells_undoes_it(steps: list[tuple[Fired, int]]) -> None:
-    memory = Memory()
+    memory = LastAlerts()
     for fired, before_ms in steps:
         then = dict(memory.last)
         memory.put(fired)
@@ -65,7 +65,7 @@ def test_what_it_tells_undoes_it(steps: list[tuple[Fired, int]]) -> None:
 
 def test_what_is_over_at_once_goes_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_module, "_AT_A_TIME", 10)
-    memory = Memory({("a", str(number)): (0, 7) for number in range(35)})
+    memory = LastAlerts({("a", str(number)): (0, 7) for number in range(35)})
     counts = []
     while memory.last:
         memory.forget(100)
@@ -75,7 +75,7 @@ def test_what_is_over_at_once_goes_some_at_a_time(monkeypatch: pytest.MonkeyPatc
 
 def test_at_its_bound_it_forgets_what_is_over_first_and_counts_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_module, "FIRED_MAX", 3)
-    memory = Memory()
+    memory = LastAlerts()
     memory.put({("a", "c"): (4, 7), ("b", "c"): (1, 9), ("a", "d"): (5, 7), ("b", "d"): (3, 9)})
     memory.put({("b", "c"): (20, 9)})
     assert memory.forget(0) == 1
