@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
             _tell_batch(batch, log)
 
         job_name = job_id(checkpoint)
-        dead_letters = _letters(settings, dead_letters_path, job_name)
+        dead_letters = _dead_letters(settings, dead_letters_path, job_name)
         output = LiveOutput(checkpoint, dead_letters, _sinks(settings, job_name), report, observed.sending)
         observed.finished(output.batch_id, output.totals)
         try:
@@ -217,7 +217,7 @@ def _sinks(settings: Settings, job_name: str) -> list[AlertSink]:
     return sinks_of(settings, lambda topic: KafkaTransactionSink(_target(settings, topic, job_name)))
 
 
-def _letters(settings: Settings, folder: Path, job_name: str) -> DeadLetterSink:
+def _dead_letters(settings: Settings, folder: Path, job_name: str) -> DeadLetterSink:
     topic = settings.output.dead_letter_topic
     return DeadLetterFiles(folder) if topic is None else KafkaDeadLetters(_target(settings, topic, job_name))
 

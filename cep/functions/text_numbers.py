@@ -61,9 +61,9 @@ class TextNumbers:
     """The number of each of some different texts, found by its hash and compared."""
 
     def __init__(self, texts: pa.Array) -> None:
-        self.own = hashed_texts(texts)
+        self.hashed = hashed_texts(texts)
         self._places = np.full(2 << max(len(texts) - 1, 1).bit_length(), -1, np.int32)
-        fill_places(self.own.hashes, self._places)
+        fill_places(self.hashed.hashes, self._places)
 
     def of(self, texts: pa.Array) -> Int32:
         """int32[N]: the number of each text, -1 for others."""
@@ -71,7 +71,7 @@ class TextNumbers:
 
     def of_hashed(self, texts: HashedTexts) -> Int32:
         """int32[N]: the number of each hashed text, -1 for others."""
-        mine, numbers = self.own, np.empty(len(texts.hashes), np.int32)
+        mine, numbers = self.hashed, np.empty(len(texts.hashes), np.int32)
         number_texts(
             self._places, mine.hashes, mine.offsets, mine.data, texts.hashes, texts.offsets, texts.data, numbers
         )

@@ -41,7 +41,7 @@ class SubKeys:
         self._table = table
         self._windows = windows
         self._panes = panes
-        self._known: dict[int, KnownSubKeys | None] = {}
+        self._memories: dict[int, KnownSubKeys | None] = {}
         self._numbers: dict[tuple[str, ...], Int64] = {}
 
     def numbers(self, history: HistoryColumn) -> Int64:
@@ -64,13 +64,13 @@ class SubKeys:
         """Return the sub-keys that are known; None if all are, unless the caller `always` wants them."""
         if not history.by:
             return None
-        if history.known_sub_keys not in self._known:
+        if history.known_sub_keys not in self._memories:
             sub_rows, segment = self.sub_key_rows(history), self._windows.of(history).segment
             before = self._panes.get(history.known_sub_keys, NO_PANES)
             before = of_panes(before, self._panes.get(history.panes, NO_PANES))
             is_asked = always or has_many(self._table, sub_rows, segment[sub_rows.rows], before)
-            self._known[history.known_sub_keys] = known_values(self._table, sub_rows, before) if is_asked else None
-        return self._known[history.known_sub_keys]
+            self._memories[history.known_sub_keys] = known_values(self._table, sub_rows, before) if is_asked else None
+        return self._memories[history.known_sub_keys]
 
     def first_known(self, memory: KnownSubKeys, windows: Members) -> Int64:
         """Return by window the first member since its sub-key was unknown the last time; -1 if it never was."""

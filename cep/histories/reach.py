@@ -165,7 +165,7 @@ class _Opened:
 
     def _wanted(self, by: tuple[str, ...], new: NewEvents) -> Wanted:
         """Return the classes of new events and of those that leave."""
-        fresh = class_codes(self.texts.own, new.key, [new.batch.columns[name] for name in by])
+        fresh = class_codes(self.texts.hashed, new.key, [new.batch.columns[name] for name in by])
         left = [codes_of_block(self.blocks[at], by)[leaves] for at, leaves in self.leaving.items()]
         return Wanted(np.concatenate([fresh, *left]))
 
@@ -173,7 +173,7 @@ class _Opened:
         """Return the same, to look for the latest event of each."""
         (name,) = look.by
         column = new.batch.columns[name]
-        numbers, columns, codes = [new.key], [column], [class_codes(self.texts.own, new.key, [column])]
+        numbers, columns, codes = [new.key], [column], [class_codes(self.texts.hashed, new.key, [column])]
         for at, leaves in self.leaving.items():
             rows, block = np.flatnonzero(leaves), self.blocks[at]
             if name in block.rows.columns:
@@ -233,7 +233,7 @@ def reach(plan: HistoryPlan, histories: Histories, call_keys: CallKeys, new: New
     chosen = events.chosen(*([], []) if is_alone else (looks, latest), new)
     strange = [at for at, (_, page) in enumerate(opened) if is_strange[page]]
     place_of = np.array([page for _, page in opened], np.int32)
-    looked_at = _found(blocks, numbers, chosen, place_of, strange, leaving)
+    looked_at = _rows_of_blocks(blocks, numbers, chosen, place_of, strange, leaving)
     for classes in latest if is_alone else ():
         events_alone, block_of = classes.events()
         looked_at = looked_at.and_latest(events_alone, place_of[block_of], edges)
@@ -254,7 +254,7 @@ def reach(plan: HistoryPlan, histories: Histories, call_keys: CallKeys, new: New
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _RowsOfBlocks:
     """The rows that are looked at, as in `Reached`."""
 
     rows: HistoryRows
@@ -262,7 +262,7 @@ class _Found:
     segment: Int64
     row: Int64
 
-    def and_latest(self, rows: HistoryRows, page: Int32, edges: list[tuple[Int64, int]]) -> _Found:
+    def and_latest(self, rows: HistoryRows, page: Int32, edges: list[tuple[Int64, int]]) -> _RowsOfBlocks:
         """With the latest events of classes, of one field alone and in the order of their times, but not those that
         leave a window: they are there, with all fields. These have no place in a segment, as nobody asks for it."""
         leaves = np.zeros(len(rows), bool)
@@ -272,20 +272,20 @@ class _Found:
             rows, page = rows.take(np.flatnonzero(~leaves)), page[~leaves]
         nowhere = np.full(len(rows), -1)
         if not len(self.rows):
-            return _Found(rows, page, nowhere, nowhere)
+            return _RowsOfBlocks(rows, page, nowhere, nowhere)
         both = concat_rows([self.rows, rows])
         order = np.argsort(both.time_ms, kind="stable")
         page, segment, row = (
             np.concatenate([mine, more])[order]
             for mine, more in ((self.page, page), (self.segment, nowhere), (self.row, nowhere))
         )
-        return _Found(both.take(order), page, segment, row)
+        return _RowsOfBlocks(both.take(order), page, segment, row)
 
 
-def _found(
+def _rows_of_blocks(
     blocks: list[Block], numbers: list[Int32], chosen: list[Int64], place_of: Int32, strange: list[int],
     leaving: Mapping[int, np.ndarray],
-) -> _Found:  # fmt: skip
+) -> _RowsOfBlocks:  # fmt: skip
     """Return the chosen rows of blocks, which are of these pages; all of those that are strange."""
     parts: list[HistoryRows] = []
     rows: list[Int64] = [np.empty(0, np.int64)]
@@ -300,7 +300,7 @@ def _found(
             parts.append(part.of_keys(number[part.key]))
     counts = [len(rows_here) for rows_here in rows[1:]]
     segment = np.repeat(np.arange(len(blocks)), counts)
-    return _Found(concat_rows(parts), place_of[segment], segment, np.concatenate(rows))
+    return _RowsOfBlocks(concat_rows(parts), place_of[segment], segment, np.concatenate(rows))
 
 
 def _may_leave(segment: Segment, page: int, edges: list[tuple[Int64, int]]) -> bool:

@@ -35,19 +35,19 @@ class Constants:
     def __init__(self) -> None:
         self.slots: list[int] = []
         self.texts: list[tuple[int, str]] = []
-        self._known: dict[tuple[str, object], int] = {}
+        self._slot_of: dict[tuple[str, object], int] = {}
 
     def add(self, value: float | bool | str, is_float: bool) -> int:
         """Return the index of a constant's slot."""
         key = ("text" if isinstance(value, str) else "float" if is_float else "int", value)
-        if key not in self._known:
-            self._known[key] = len(self.slots)
+        if key not in self._slot_of:
+            self._slot_of[key] = len(self.slots)
             if isinstance(value, str):
                 self.texts.append((len(self.slots), value))
                 self.slots.append(-1)
             else:
                 self.slots.append(int(np.float64(value).view(np.int64)) if is_float else int(value))
-        return self._known[key]
+        return self._slot_of[key]
 
 
 _INTEGER = {"+": o.ADD, "-": o.SUB, "*": o.MUL, "%": o.MOD, "<": o.LT, "<=": o.LE, "==": o.EQ, "!=": o.NE}
@@ -258,14 +258,14 @@ class VectorCode(Lowering):
     def __init__(self, constants: Constants, columns: ColumnNumbers) -> None:
         super().__init__(constants, columns)
         self._instructions: list[Instruction] = []
-        self._known: dict[tuple[int, int, int, int], int] = {}
+        self._number_of: dict[tuple[int, int, int, int], int] = {}
         self._of_expr: dict[Expr, int] = {}
         self._predicates: list[int] = []
         self._derived: dict[int, int] = {}
 
     def emit(self, op: int, a: int = 0, b: int = 0, c: int = 0) -> int:
         key = (op, a, b, c)
-        number = self._known.setdefault(key, len(self._instructions))
+        number = self._number_of.setdefault(key, len(self._instructions))
         if number == len(self._instructions):
             self._instructions.append((op, number, a, b, c))
         return number

@@ -341,7 +341,7 @@ def _planned(schema: Schema, histories: tuple[tuple[int, History], ...], events_
                 identity_of(expr),
                 _tally(expr),
                 _panes(expr),
-                _known(expr),
+                _known_sub_keys(expr),
             )
             for number, expr, member, value in planned
         ),
@@ -390,7 +390,7 @@ def _panes(expr: History) -> int:
     return int(identity_of(identical)[:15], 16) + 1
 
 
-def _known(expr: History) -> int:
+def _known_sub_keys(expr: History) -> int:
     """Return the number of its known sub-keys: one for histories that count the same events."""
     if not (expr.by and is_foldable(expr)):
         return 0

@@ -25,14 +25,14 @@ class Numbers(Generic[T]):
 
     def __init__(self) -> None:
         self.things: list[T] = []
-        self._known: dict[T, int] = {}
+        self._number_of: dict[T, int] = {}
 
     def __len__(self) -> int:
         return len(self.things)
 
     def of(self, thing: T) -> int:
         """Its number, a new one if it has none."""
-        number = self._known.setdefault(thing, len(self.things))
+        number = self._number_of.setdefault(thing, len(self.things))
         if number == len(self.things):
             self.things.append(thing)
         return number

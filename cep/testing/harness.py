@@ -83,8 +83,8 @@ def run_test(schema: Schema, test: PatternTest, lists: Lists = NO_LISTS) -> Verd
     rule = DeployedRule("test", 1, 1, "test", test.pattern)
     program = replace(compile_rules(schema, test.pattern.key, (rule,)), lists=lists)
     batch = batch_of(schema, test.events, test.pattern.key, START_MS) if test.events else empty_batch(schema)
-    together = _found(program, [(batch, _END_MS)])
-    apart = _found(program, _one_by_one(schema, batch))
+    together = _matches_of(program, [(batch, _END_MS)])
+    apart = _matches_of(program, _one_by_one(schema, batch))
     labels = dict(zip(batch.key.to_pylist(), (event.key for event in test.events), strict=True))
     traces, error = _traces(test, traced_events(schema, test.pattern, batch, lists=lists), labels)
     ordered = tuple(sorted(together, key=lambda f: (f.at_ms, f.key, f.bound)))
@@ -106,7 +106,7 @@ def _one_by_one(schema: Schema, batch: EventBatch) -> list[tuple[EventBatch, int
     return [*singles, (empty_batch(schema), _END_MS)]
 
 
-def _found(program: Program, deliveries: Iterable[tuple[EventBatch, int]]) -> set[FoundMatch]:
+def _matches_of(program: Program, deliveries: Iterable[tuple[EventBatch, int]]) -> set[FoundMatch]:
     keyed_state: KeyedState | None = None
     matches: set[FoundMatch] = set()
     for batch, watermark_ms in deliveries:

@@ -13,7 +13,7 @@ import pytest
 from cep.columnar.batch import TEXT
 from cep.functions.text_numbers import hashed_texts
 from cep.histories.classes import Latest, Wanted, class_codes, codes_of_block
-from cep.histories.reach import _Found
+from cep.histories.reach import _RowsOfBlocks
 from cep.histories.rows import Block, HistoryRows
 from cep.kernels.histories import records
 from cep.kernels.histories.reach import choose_classes
@@ -90,12 +90,12 @@ def test_events_of_one_field_are_laid_beside_those_that_leave_other_windows(
     """Where nothing else is looked at, of the latest events of classes only their value is."""
     random, found = Random(f"alone {seed}"), []
 
-    def and_latest(self: _Found, rows: HistoryRows, *given: object) -> _Found:
+    def and_latest(self: _RowsOfBlocks, rows: HistoryRows, *given: object) -> _RowsOfBlocks:
         found.append((len(self.rows), len(rows)))
         return laid(self, rows, *given)  # type: ignore[arg-type]
 
-    laid = _Found.and_latest
-    monkeypatch.setattr(_Found, "and_latest", and_latest)
+    laid = _RowsOfBlocks.and_latest
+    monkeypatch.setattr(_RowsOfBlocks, "and_latest", and_latest)
     monkeypatch.setattr("cep.histories.retained._CARRIED_MIN", 0)
     monkeypatch.setattr("cep.histories.retained._CARRIED_SHARE", 0.0)
     check_in_pieces(ALONE, payments(random), random)

@@ -88,6 +88,8 @@ def _bound_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
         elif isinstance(node, ast.arg):
             yield node.lineno, node.arg
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -129,7 +131,7 @@ def check_source(source: Source) -> Findings:
     for line, comment in _comments(source.text):
         _check_sentences(findings, f"{source.name}:{line}", comment, "code")
     for line, name in _bound_names(tree):
-        if name in BAD_NAMES:
+        if name.lstrip("_") in BAD_NAMES:
             findings.add("name", f"{source.name}:{line}", name)
     return findings
 

@@ -48,18 +48,18 @@ class Shapes:
 
     def __init__(self, store: KeyedStore) -> None:
         self._store = store
-        self._known: dict[int, Shape] = {}
+        self._shapes: dict[int, Shape] = {}
         self._learnt: Shape | None = None  # the last one
         self._new: list[Shape] = []
 
     def of(self, number: int) -> Shape:
         """Return the shape of a number. Raises: StateCorruptError if the store does not have it."""
-        shape = self._known.get(number)
+        shape = self._shapes.get(number)
         if shape is None:
             data = self._store.get(_shape_key(number))
             if data is None:
                 raise StateCorruptError(f"pages have the shape {number:x}, which the store lacks; restore a checkpoint")
-            shape = self._known[number] = Shape.from_bytes(data)
+            shape = self._shapes[number] = Shape.from_bytes(data)
         return shape
 
     def learn(self, keyed_state: KeyedState) -> Shape:
@@ -68,9 +68,9 @@ class Shapes:
         if learnt is not None and learnt.describes(keyed_state):
             return learnt
         shape = Shape.of(keyed_state)
-        known_shape = self._known.get(shape.number)
+        known_shape = self._shapes.get(shape.number)
         if known_shape is None:
-            known_shape = self._known[shape.number] = shape
+            known_shape = self._shapes[shape.number] = shape
             self._new.append(shape)
         self._learnt = known_shape
         return known_shape

@@ -169,12 +169,12 @@ class _WaitingEvents:
         batches = [conformed(decode_batch(stored), self._schema)] if stored is not None else []
         due, rest = split_due(batches if fresh is None else [*batches, fresh], due_ms)
         if rest:
-            self._keep(number, concat_batches(rest))
+            self._store(number, concat_batches(rest))
         elif stored is not None:
             self._part.remove(number)
         return due
 
-    def _keep(self, number: int, left: EventBatch) -> None:
+    def _store(self, number: int, left: EventBatch) -> None:
         self._part.put(number, encode_batch(left))
         earliest_ms, known_ms = int(left.time_ms.min()), self._progress.waiting_ms
         self._progress.waiting_ms = earliest_ms if known_ms is None else min(known_ms, earliest_ms)

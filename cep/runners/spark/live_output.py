@@ -82,7 +82,7 @@ class LiveOutput:
     ) -> None:  # fmt: skip
         """Take up where the directory says. `sending` surrounds each delivery of alerts: who watches sees how long."""
         self._directory = directory
-        self._letters = dead_letter_sink
+        self._dead_letters = dead_letter_sink
         self._sinks = tuple(sinks)
         self._report = report
         self._sending = sending
@@ -152,7 +152,7 @@ class LiveOutput:
                 sink.write(alerts, batch_id)
         sent_s = perf_counter()
         # 5. What was set aside, in an order of its own: rows come as tasks finish.
-        self._letters.write(sorted([*refused, *dead_letters]), batch_id)
+        self._dead_letters.write(sorted([*refused, *dead_letters]), batch_id)
         # 6. The totals.
         if batch_id > self.batch_id:
             self.batch_id = batch_id
@@ -167,5 +167,5 @@ class LiveOutput:
 
     def close(self) -> None:
         """Close the sinks and the letters."""
-        for sink in (*self._sinks, self._letters):
+        for sink in (*self._sinks, self._dead_letters):
             sink.close()

@@ -43,7 +43,7 @@ class TopicSource:
         self._next: dict[int, int] = {}
         self._read_end: dict[int, bool] = {}
         self._looked_s = 0.0
-        self._held: set[int] = set()
+        self._unassigned: set[int] = set()
         self._there: dict[int, int] = {}  # the end of each partition when somebody looked
         given = dict(settings.client_options)
         self._consumer = Consumer(reader_options(settings.bootstrap_servers, given, _DEFAULTS, _FIXED))
@@ -63,7 +63,7 @@ class TopicSource:
         for message in messages:
             partition = message.partition()
             assert partition is not None
-            if partition in self._held:
+            if partition in self._unassigned:
                 continue  # it was on its way
             notice = message.error()
             if notice is not None:
@@ -90,7 +90,7 @@ class TopicSource:
             self._more = {p: last.get(p, 0) > end for p, end in self._ending.items()}
         self._next = {p: positions.get(self._lane(p), offset) for p, offset in begins.items()}
         self._read_end = dict.fromkeys(self._next, False)
-        self._held = set()
+        self._unassigned = set()
         self._looked_s = time.monotonic()
         self._consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in self._next.items()])
         for partition, offset in self._next.items():
@@ -106,13 +106,13 @@ class TopicSource:
     def hold(self, lanes: Collection[str]) -> None:
         """Take partitions from the client, and give them back where they were left."""
         wanted = {p for p in self._next if self._lane(p) in lanes and p not in self._reached}
-        taken, given_back = wanted - self._held, self._held - wanted
+        taken, given_back = wanted - self._unassigned, self._unassigned - wanted
         if taken:
             self._consumer.incremental_unassign([TopicPartition(self._topic, p) for p in taken])
         if given_back:
             self._read_end |= dict.fromkeys(given_back, False)
             self._consumer.incremental_assign([TopicPartition(self._topic, p, self._next[p]) for p in given_back])
-        self._held = wanted
+        self._unassigned = wanted
 
     @property
     def ended(self) -> bool:
