@@ -102,7 +102,7 @@ def _on_spark(starting: Future[OnSpark], console: Console) -> OnSpark:
     """
     with closing(Warming()) as warming, console.status("starting Spark") as status:
         if not warming.is_done():
-            status.update("compiling the matcher, once after an installation or a change: up to a minute")
+            status.update("compiling the matcher, once after an installation or a change: up to half a minute")
         while not warming.is_done():
             pass  # it waits some seconds by itself
         status.update("starting Spark")

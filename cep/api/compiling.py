@@ -1,4 +1,4 @@
-"""The first match after an installation → a line that says why it takes a minute.
+"""The first match after an installation → a line that says what takes so long, and moves.
 
 Tested by: tests/api/test_compiling.py
 """
@@ -6,32 +6,66 @@ Tested by: tests/api/test_compiling.py
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from numba.core import event
 
-_LINE = "cep: compiling the matcher, once after an installation or a change: up to a minute"
+_EVENT = "numba:compile"
+_WHY = "compiling the matcher, once after an installation or a change"
+_BETWEEN_S = 0.2  # two moves of the line
 
 
 class _Compiling(event.Listener):
-    """Says once that a kernel is compiled."""
+    """A line on stderr about the kernels that are compiled. A terminal or a notebook has one that moves and goes.
+
+    Elsewhere it is said once.
+    """
 
     def __init__(self) -> None:
-        self._has_said = False
+        self._moves = sys.stderr.isatty() or "ipykernel" in type(sys.stderr).__module__
+        self._count = self._depth = self._width = 0
+        self._began = self._shown = 0.0
 
     def on_start(self, _: event.Event) -> None:
-        if not self._has_said:
-            self._has_said = True
-            sys.stderr.write(_LINE + "\n")
-            sys.stderr.flush()
+        now = time.monotonic()
+        if self._count == 0:
+            self._began = now
+            if not self._moves:
+                self._write(f"cep: {_WHY}: up to half a minute\n")
+        self._count += 1
+        self._depth += 1
+        if self._moves and now - self._shown > _BETWEEN_S:
+            self._shown = now
+            self._draw(f"cep: {_WHY}: {self._count} parts, {now - self._began:.0f} s")
 
     def on_end(self, _: event.Event) -> None:
-        """Nothing: the match goes on."""
+        self._depth -= 1
+        if self._depth == 0 and self._moves:
+            self._draw("")  # whatever is written next begins on an empty line
+
+    def _draw(self, text: str) -> None:
+        self._write("\r" + text.ljust(self._width) + ("" if text else "\r"))
+        self._width = len(text)
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+_OURS: list[_Compiling] = []  # of a process that is ours
 
 
 @contextmanager
 def announced_compiling() -> Iterator[None]:
     """Say it if a kernel is compiled in the block. What a user compiles outside of it is none of our concern."""
-    with event.install_listener("numba:compile", _Compiling()):
+    with nullcontext() if _OURS else event.install_listener(_EVENT, _Compiling()):
         yield
+
+
+def announce_compiling() -> None:
+    """Say it if a kernel is compiled in this process from now on: for a verb, whose process is ours."""
+    if not _OURS:
+        _OURS.append(_Compiling())
+        event.register(_EVENT, _OURS[0])  # type: ignore[no-untyped-call]

@@ -210,16 +210,10 @@ def _run(options: argparse.Namespace) -> int:
     color = (_is_colored("auto"),) if verb.is_colored else ()
     run = verb.part("run")
     if "cep.kernels.jit" in sys.modules and options.verb != "demo":  # which shows the compilation itself
-        when_compiling: Any = import_module("cep.kernels.jit").when_compiling
-        when_compiling(_tell_compiling)
+        import_module("cep.api.compiling").announce_compiling()
     with private_files() if verb.is_private else nullcontext():
         code: int = run(options, *color)
     return code
-
-
-def _tell_compiling() -> None:
-    """Say why nothing happens: a minute without a word would look like a hang."""
-    print("cep: compiling the matcher, once after an installation or a change: up to a minute", file=sys.stderr)
 
 
 def _is_colored(choice: str) -> bool:

@@ -1,6 +1,6 @@
 """The first call of every kernel → a line that moves while numba compiles.
 
-Compiling takes most of a minute after an installation or a change, and is read from a cache on disk from then on.
+Compiling takes up to half a minute after an installation or a change, and is read from a cache on disk from then on.
 Tested by: tests/demo/test_compiling.py
 """
 
@@ -28,7 +28,7 @@ class _Compilations(event.Listener):
 
     def on_start(self, event_: Any) -> None:
         if not self._names and not self._done_count and not self._progress.console.is_terminal:
-            self._progress.console.print("compiling the matcher, once after an installation: up to a minute")
+            self._progress.console.print("compiling the matcher, once after an installation: up to half a minute")
         self._names.append(event_.data["dispatcher"].py_func.__name__.strip("_"))
         self._show()
 

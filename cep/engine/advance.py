@@ -32,7 +32,7 @@ from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64, UInt8
 from cep.kernels.match.compact import compact
 from cep.kernels.match.matches import match_bindings, match_hashes, match_lengths
-from cep.kernels.match.rules import advance_rules
+from cep.kernels.match.rules import advance_plain_rules, advance_rules
 from cep.kernels.records import AllRuns, LiveRuns, NewNumbers, Remaining, SharedStarts
 from cep.nfa.columns import TOLD
 from cep.nfa.gather import segments
@@ -171,10 +171,9 @@ def _advance_rules(
     """Carry the runs of each rule over the new events, into `outputs`; return False if there are too many matches."""
     rules = program.tables._replace(image=prepared.image)
     runs = AllRuns(read_only(fitted.runs), read_only(fitted.run_key), bounds)
+    carry_on = advance_plain_rules if bool(np.all(rules.rules[:, y.R_PLAIN])) else advance_rules
     while True:
-        full = advance_rules(
-            rules, prepared.events, runs, shared, watermark_ms, outputs.work, outputs.scratch, outputs.runs
-        )
+        full = carry_on(rules, prepared.events, runs, shared, watermark_ms, outputs.work, outputs.scratch, outputs.runs)
         if full == y.FULL_NOT:
             return len(outputs.matches) <= most.matches
         if full == y.FULL_MATCHES and len(outputs.work.matches) > most.matches:

@@ -2,6 +2,8 @@
 
 numba's disk cache notices a change in the file of a kernel but not in the files it takes helpers or constants from.
 So the cache folder's name holds a hash over all kernel sources: any change starts a new folder.
+
+What numba does otherwise than by itself stands in compiler.py.
 Tested by: tests/kernels/test_jit.py
 """
 
@@ -16,7 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
-from numba.core import event
+
+from cep.kernels.compiler import Compiler, PartCompiler, SharedCache
 
 
 def _cache_folder() -> Path:
@@ -40,12 +43,22 @@ numba.config.CACHE_DIR = str(_cache_folder())  # type: ignore[attr-defined]
 F = TypeVar("F", bound=Callable[..., Any])
 # Untyped, because the type hints of njit leave out _nrt.
 _NJIT: Any = numba.njit
-_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": False}
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": False, "no_cfunc_wrapper": True}
+
+
+def _compiled(function: F, **options: Any) -> F:
+    """Return what Python calls: compiled at the first call and kept on disk. Other kernels get it as a part."""
+    entry = _NJIT(**_OPTIONS, **options, pipeline_class=Compiler)(function)
+    if entry is not function:  # which it is where nothing is compiled
+        entry._cache = SharedCache(function)  # type: ignore[no-untyped-call] # noqa: SLF001 numba offers its own only
+        part = _NJIT(**_OPTIONS, **options, no_cpython_wrapper=True, pipeline_class=PartCompiler)(function)
+        entry.get_call_template, entry.get_overload = part.get_call_template, part.get_overload
+    return cast("F", entry)
 
 
 def kernel(function: F) -> F:
     """Compile a function of arrays and records: cached on disk, without the GIL, division by zero as in IEEE."""
-    return cast("F", _NJIT(**_OPTIONS)(function))
+    return _compiled(function)
 
 
 def bare(function: F) -> F:
@@ -53,7 +66,7 @@ def bare(function: F) -> F:
 
     A matcher step passes many small functions a dozen arrays; counting references to them cost 50 times the matching.
     """
-    return cast("F", _NJIT(**_OPTIONS, _nrt=False)(function))
+    return _compiled(function, _nrt=False)
 
 
 def inlined(function: F) -> F:
@@ -62,30 +75,10 @@ def inlined(function: F) -> F:
     A call passes each array of a record as seven numbers, which can take longer than the step. LLVM copies the code, so
     that a step is read and typed once, however many callers it has.
     """
-    return cast("F", _NJIT(**_OPTIONS, _nrt=False, forceinline=True)(function))
+    return _compiled(function, _nrt=False, forceinline=True)
 
 
 def copied(function: F) -> F:
     """Return a `bare` function as an `inlined` one: for one caller of many, which takes the step most of all."""
     python = getattr(function, "py_func", function)  # it is itself where nothing is compiled
     return inlined(cast("F", python))
-
-
-class _FirstCompilation(event.Listener):
-    """A listener that tells once that compilation has begun. Reading a kernel from the cache is none."""
-
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell: Callable[[], None] | None = tell
-
-    def on_start(self, _: event.Event) -> None:
-        tell, self._tell = self._tell, None
-        if tell is not None:
-            tell()
-
-    def on_end(self, _: event.Event) -> None:
-        """Nothing: the caller has its kernel."""
-
-
-def when_compiling(tell: Callable[[], None]) -> None:
-    """Call `tell` before the first kernel of this process is compiled, if one has to be."""
-    event.register("numba:compile", _FirstCompilation(tell))  # type: ignore[no-untyped-call]

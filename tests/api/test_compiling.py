@@ -1,11 +1,14 @@
-"""The line about the first match: once, and only while something is matched."""
+"""The line about the first match: once, and only while something is matched. A terminal has one that moves."""
 
 from __future__ import annotations
+
+import sys
 
 import pytest
 from numba.core import event
 
-from cep.api.compiling import announced_compiling
+from cep.api import compiling
+from cep.api.compiling import announce_compiling, announced_compiling
 
 
 def compile_something() -> None:
@@ -20,4 +23,34 @@ def test_it_is_said_once_and_only_inside(capsys: pytest.CaptureFixture[str]) -> 
         compile_something()
         compile_something()
     compile_something()
+    assert capsys.readouterr().err.count("cep: compiling the matcher") == 1
+
+
+def test_a_terminal_has_a_line_that_moves_and_goes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(compiling, "_BETWEEN_S", -1.0)
+    with announced_compiling(), event.trigger_event("numba:compile"):  # which compiles another one first
+        compile_something()
+    drawn = capsys.readouterr().err
+    assert "\n" not in drawn
+    lines = drawn.split("\r")
+    assert [line.split(": ")[-1] for line in lines if line.strip()] == ["1 parts, 0 s", "2 parts, 0 s"]
+    assert lines[-1] == ""
+    assert lines[-2].isspace()
+    assert len(lines[-2]) == len(lines[-3])
+
+
+def test_a_verb_says_it_once_however_often_it_matches(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "_OURS", [])
+    announce_compiling()
+    announce_compiling()
+    try:
+        with announced_compiling():
+            compile_something()
+    finally:
+        event.unregister("numba:compile", compiling._OURS[0])  # type: ignore[no-untyped-call]
     assert capsys.readouterr().err.count("cep: compiling the matcher") == 1

@@ -68,22 +68,3 @@ def test_a_folder_that_cannot_be_made_is_replaced(monkeypatch: pytest.MonkeyPatc
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CEP_KERNEL_CACHE", str(tmp_path / "file" / "below"))
     assert not jit._cache_folder().is_relative_to(tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.always
-def test_compiling_is_told_once_and_reading_from_the_cache_is_not(tmp_path: Path) -> None:
-    words = """
-import numpy as np
-from cep.kernels.arrange import hash_texts
-from cep.kernels.jit import when_compiling
-when_compiling(lambda: print("compiling"))
-hash_texts(np.zeros(1, np.int64), np.zeros(1, np.uint8), 0, np.zeros(0, np.uint64))
-hash_texts(np.zeros(1, np.int64), np.zeros(1, np.uint8), 0.5, np.zeros(0, np.uint64))
-"""
-    environment = {**os.environ, "CEP_KERNEL_CACHE": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    told = [
-        subprocess.run([sys.executable, "-c", words], env=environment, capture_output=True, text=True, check=True)
-        for _ in range(2)
-    ]
-    assert [done.stdout for done in told] == ["compiling\n", ""]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from cep.kernels import layout as y
 from cep.kernels.arrange import count_ordinals, queue_rows
-from cep.kernels.jit import bare
+from cep.kernels.jit import bare, inlined
 from cep.kernels.layout import Int32, Int64
 from cep.kernels.match.advance import advance_rule
 from cep.kernels.match.plain import advance_plain
@@ -28,6 +28,83 @@ def _number_stream(program: Program, stream: int, events: Events, stream_count: 
         cursor[y.CURSOR_STREAM] = stream + 1
 
 
+@inlined
+def _next_rule(
+    program: Program, events: Events, runs: AllRuns, work: Work, scratch: RuleScratch, output: RunOutput
+) -> int:
+    """Move the cursor on to the first rule that has something to do, and begin with it unless it has begun.
+
+    Returns: how many events it may react to, in scratch.queue; -1 if there is no such rule.
+    """
+    cursor = output.cursor
+    new_count = events.columns.shape[1] - events.first_row
+    while cursor[y.CURSOR_RULE] < program.rules.shape[0]:
+        number = cursor[y.CURSOR_RULE]
+        relevant = program.relevance[program.relevance_first[number] : program.relevance_first[number + 1]]
+        queued = queue_rows(events.bitmaps, relevant, events.first_row, new_count, scratch.queue)
+        if queued > 0 or runs.bounds[number] < runs.bounds[number + 1]:
+            if cursor[y.CURSOR_QUEUE] == 0 and cursor[y.CURSOR_RUN] == 0:
+                cursor[y.CURSOR_FIRST_OUT] = cursor[y.CURSOR_OUT]
+                cursor[y.CURSOR_FIRST_STEP] = work.counters[y.COUNT_STEPS]
+                cursor[y.CURSOR_FIRST_OVERFLOW] = work.counters[y.COUNT_OVERFLOW]
+                cursor[y.CURSOR_FIRST_EVICTED] = work.counters[y.COUNT_EVICTED]
+            _number_stream(program, program.rules[number, y.R_COUNTS] - 1, events, scratch.stream_count, cursor)
+            return queued
+        cursor[y.CURSOR_RULE] += 1
+    return -1
+
+
+@inlined
+def _close_rule(number: int, work: Work, output: RunOutput) -> None:
+    """Note what the rule has added, and move the cursor on to the rule after it."""
+    cursor = output.cursor
+    for i in range(cursor[y.CURSOR_FIRST_OUT], cursor[y.CURSOR_OUT]):
+        output.rules[i] = number
+    output.steps[number] = work.counters[y.COUNT_STEPS] - cursor[y.CURSOR_FIRST_STEP]
+    output.overflows[number] = work.counters[y.COUNT_OVERFLOW] - cursor[y.CURSOR_FIRST_OVERFLOW]
+    output.evicted[number] = work.counters[y.COUNT_EVICTED] - cursor[y.CURSOR_FIRST_EVICTED]
+    cursor[y.CURSOR_RULE] += 1
+    cursor[y.CURSOR_QUEUE] = cursor[y.CURSOR_RUN] = 0
+
+
+@inlined
+def _input(program: Program, number: int, queued: int, runs: AllRuns, scratch: RuleScratch) -> RuleInput:
+    """Return the input of a rule that may react to so many events."""
+    lo, hi = runs.bounds[number], runs.bounds[number + 1]
+    return RuleInput(scratch.queue[:queued], program.start_runs[number], runs.rows[lo:hi], runs.keys[lo:hi])
+
+
+@inlined
+def _starts(words: Int64, shared: SharedStarts) -> SharedStarts:
+    """Return the shared starts of a plain rule with these words; without any if it shares none."""
+    first = end = shared.bounds[0]
+    if words[y.R_SHARES] != 0:
+        first, end = shared.bounds[words[y.R_SHARES] - 1], shared.bounds[words[y.R_SHARES]]
+    return SharedStarts(
+        shared.keys[first:end], shared.rows[first:end], shared.counts[first:end],
+        shared.columns[first:end], shared.bits, shared.bounds,
+    )  # fmt: skip
+
+
+@bare
+def advance_plain_rules(
+    program: Program, events: Events, runs: AllRuns, shared: SharedStarts, watermark: int, work: Work,
+    scratch: RuleScratch, output: RunOutput,
+) -> int:  # fmt: skip
+    """As `advance_rules`, for rules that are all plain: it compiles in a third of the time."""
+    queued = _next_rule(program, events, runs, work, scratch, output)
+    while queued >= 0:
+        number = output.cursor[y.CURSOR_RULE]
+        words, given = program.rules[number], _input(program, number, queued, runs, scratch)
+        rule, starts = Rule(program.image, words), _starts(words, shared)
+        full = advance_plain(rule, events, given, starts, watermark, work, scratch, output)
+        if full != y.FULL_NOT:
+            return full
+        _close_rule(number, work, output)
+        queued = _next_rule(program, events, runs, work, scratch, output)
+    return y.FULL_NOT
+
+
 @bare
 def advance_rules(
     program: Program, events: Events, runs: AllRuns, shared: SharedStarts, watermark: int, work: Work,
@@ -39,40 +116,18 @@ def advance_rules(
     of output are filled with what each rule has added to COUNT_STEPS, COUNT_OVERFLOW and COUNT_EVICTED.
     Returns: FULL_NOT when all is done, else what to enlarge before the next call.
     """
-    new_count = events.columns.shape[1] - events.first_row
-    cursor = output.cursor
-    while cursor[y.CURSOR_RULE] < program.rules.shape[0]:
-        number = cursor[y.CURSOR_RULE]
-        words, lo, hi = program.rules[number], runs.bounds[number], runs.bounds[number + 1]
-        relevant = program.relevance[program.relevance_first[number] : program.relevance_first[number + 1]]
-        queued = queue_rows(events.bitmaps, relevant, events.first_row, new_count, scratch.queue)
-        if queued > 0 or lo < hi:
-            if cursor[y.CURSOR_QUEUE] == 0 and cursor[y.CURSOR_RUN] == 0:
-                cursor[y.CURSOR_FIRST_OUT] = cursor[y.CURSOR_OUT]
-                cursor[y.CURSOR_FIRST_STEP] = work.counters[y.COUNT_STEPS]
-                cursor[y.CURSOR_FIRST_OVERFLOW] = work.counters[y.COUNT_OVERFLOW]
-                cursor[y.CURSOR_FIRST_EVICTED] = work.counters[y.COUNT_EVICTED]
-            _number_stream(program, words[y.R_COUNTS] - 1, events, scratch.stream_count, cursor)
-            rule = Rule(program.image, words)
-            given = RuleInput(scratch.queue[:queued], program.start_runs[number], runs.rows[lo:hi], runs.keys[lo:hi])
-            if words[y.R_PLAIN] != 0:
-                first = end = shared.bounds[0]
-                if words[y.R_SHARES] != 0:
-                    first, end = shared.bounds[words[y.R_SHARES] - 1], shared.bounds[words[y.R_SHARES]]
-                starts = SharedStarts(
-                    shared.keys[first:end], shared.rows[first:end], shared.counts[first:end],
-                    shared.columns[first:end], shared.bits, shared.bounds,
-                )  # fmt: skip
-                full = advance_plain(rule, events, given, starts, watermark, work, scratch, output)
-            else:
-                full = advance_rule(rule, events, given, watermark, work, scratch, output)
-            if full != y.FULL_NOT:
-                return full
-            for i in range(cursor[y.CURSOR_FIRST_OUT], cursor[y.CURSOR_OUT]):
-                output.rules[i] = number
-            output.steps[number] = work.counters[y.COUNT_STEPS] - cursor[y.CURSOR_FIRST_STEP]
-            output.overflows[number] = work.counters[y.COUNT_OVERFLOW] - cursor[y.CURSOR_FIRST_OVERFLOW]
-            output.evicted[number] = work.counters[y.COUNT_EVICTED] - cursor[y.CURSOR_FIRST_EVICTED]
-        cursor[y.CURSOR_RULE] += 1
-        cursor[y.CURSOR_QUEUE] = cursor[y.CURSOR_RUN] = 0
+    queued = _next_rule(program, events, runs, work, scratch, output)
+    while queued >= 0:
+        number = output.cursor[y.CURSOR_RULE]
+        words, given = program.rules[number], _input(program, number, queued, runs, scratch)
+        rule = Rule(program.image, words)
+        if words[y.R_PLAIN] != 0:
+            starts = _starts(words, shared)
+            full = advance_plain(rule, events, given, starts, watermark, work, scratch, output)
+        else:
+            full = advance_rule(rule, events, given, watermark, work, scratch, output)
+        if full != y.FULL_NOT:
+            return full
+        _close_rule(number, work, output)
+        queued = _next_rule(program, events, runs, work, scratch, output)
     return y.FULL_NOT
