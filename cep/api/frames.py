@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import narwhals.stable.v2 as nw
 import pyarrow as pa
@@ -23,7 +23,7 @@ from cep.base.errors import SourceError, UsageError
 from cep.base.schema import EventType, Schema
 from cep.columnar.batch import TEXT
 from cep.columnar.convert import Written
-from cep.columnar.mapping import TYPE_FIELD, check_fields, mapping_of
+from cep.columnar.mapping import TYPE_FIELD, FieldMapping, check_fields, mapping_of
 from cep.columnar.route import KeyDomain
 from cep.lang.diagnostics import did_you_mean
 from cep.sources.check import check_records
@@ -53,13 +53,56 @@ class Frame:
     row: Callable[[int], dict[str, Any]] | None = None
 
 
+class Forms(TypedDict, total=False):
+    """How values are written: the flags and settings of the same names, with underscores."""
+
+    fixed: Mapping[str, str]
+    minor: Sequence[str]
+    time_unit: str
+    time_form: str
+
+
 @dataclass(frozen=True, slots=True)
 class Naming:
     """How a frame's columns are to be read: `columns` from a field to the column that has it, or to the path inside a
-    nested one, and the zone of times that name none."""
+    nested one, the zone of times that name none, and how values are written."""
 
     columns: Mapping[str, str] | None = None
     tz: str | None = None
+    forms: Forms = field(default_factory=Forms)
+
+    def __post_init__(self) -> None:
+        for name in self.forms:
+            if name not in Forms.__annotations__:
+                raise UsageError(f"there is no {name}=; {did_you_mean(name, list(Forms.__annotations__), 'forms')}")
+
+    @property
+    def fixed(self) -> Mapping[str, str]:
+        """The fields that have one value in every row."""
+        return self.forms.get("fixed", {})
+
+    @property
+    def has_time(self) -> bool:
+        """True if it says how times are written, so that no other form is meant."""
+        return bool(self.forms.get("time_unit") or self.forms.get("time_form"))
+
+    def values(self, schema: Schema) -> FieldMapping:
+        """Return how the values of columns that have the names of their fields are written. Raises: UsageError."""
+        mapping = self._mapping(())
+        check_fields(mapping, schema)
+        return mapping
+
+    def of_records(self) -> FieldMapping:
+        """Return where and how fields are in the records of files. Raises: UsageError."""
+        columns = tuple(f"{name}={column}" for name, column in (self.columns or {}).items())
+        return self._mapping(columns, always_zoned=True)
+
+    def _mapping(self, columns: Sequence[str], *, always_zoned: bool = False) -> FieldMapping:
+        forms = self.forms
+        zone = self.tz or "" if always_zoned or self.has_time else ""
+        time = Written(forms.get("time_unit", ""), forms.get("time_form", ""), zone)
+        fixed = tuple(f"{name}={value}" for name, value in self.fixed.items())
+        return mapping_of(columns, fixed, tuple(forms.get("minor", ())), time)
 
 
 def open_frame(events: Any) -> Frame:
@@ -110,9 +153,7 @@ def open_source(events: Any, naming: Naming) -> Source:
     """See events that are a frame or a path. A path is read as the verbs read it. Raises: UsageError, SourceError."""
     if not isinstance(events, str | Path):
         return _source_of(open_frame(events), naming)
-    path = Path(events)
-    columns = [f"{field}={column}" for field, column in (naming.columns or {}).items()]
-    mapping = mapping_of(columns, time=Written(zone=naming.tz or ""))
+    path, mapping = Path(events), naming.of_records()
 
     def pieces(schema: Schema) -> Pieces:
         if not mapping.is_plain:  # else it is the replay of a path as it has always been
@@ -136,10 +177,10 @@ def _source_of(frame: Frame, naming: Naming) -> Source:
             values = table.slice(row, 1).to_pylist()[0] if frame.row is None else frame.row(row)
             return json.dumps(values, default=str)
 
-        return pieces_of_table(table, schema, show)
+        return pieces_of_table(table, schema, show, naming.values(schema))
 
     def of_key(schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
-        return key_of_table(events_table(frame, schema, naming), schema, domain, key)
+        return key_of_table(events_table(frame, schema, naming), schema, domain, key, naming.values(schema))
 
     return Source(pieces, of_key, frame.like, lambda schema, column: _with_column(frame, schema, naming, column))
 
@@ -154,12 +195,14 @@ def _with_column(frame: Frame, schema: Schema, naming: Naming, column: str) -> p
 
 def events_table(frame: Frame, schema: Schema, naming: Naming) -> pa.Table:
     """Return the columns that the schema names, under its names, with zoned times. Raises: UsageError."""
-    wanted = (TYPE_FIELD, *schema.columns())
+    wanted = [name for name in (TYPE_FIELD, *schema.columns()) if name not in naming.fixed]
     sources = sources_of(frame.names, wanted, naming.columns or {})
     table = frame.columns(list(dict.fromkeys(path_of(source, frame.names)[0] for source in sources.values())))
     table = pa.table({name: _plain(_column(table, path_of(at, frame.names), at)) for name, at in sources.items()})
-    present = _present(schema, table)
-    check_columns(present, sources, frame.names)
+    present = present_types(schema, table, naming.fixed)
+    check_columns(present, {*sources, *naming.fixed}, frame.names)
+    if naming.has_time:
+        return table
     for name in dict.fromkeys(event_type.time_field for event_type in present):
         if name in sources:
             index = table.column_names.index(name)
@@ -210,13 +253,13 @@ def sources_of(names: Sequence[str], wanted: Sequence[str], columns: Mapping[str
 
     Raises: UsageError for a field or a column that is not there.
     """
-    for field, column in columns.items():
-        if field not in wanted:
-            hint = did_you_mean(field, wanted, "fields")
-            raise UsageError(f"columns={{{field!r}: …}}: the rules have no field `{field}`; {hint}")
+    for name, column in columns.items():
+        if name not in wanted:
+            hint = did_you_mean(name, wanted, "fields")
+            raise UsageError(f"columns={{{name!r}: …}}: the rules have no field `{name}`; {hint}")
         if path_of(column, names)[0] not in names:
             hint = did_you_mean(column, names, "columns")
-            raise UsageError(f"columns={{{field!r}: {column!r}}}: the events have no column `{column}`; {hint}")
+            raise UsageError(f"columns={{{name!r}: {column!r}}}: the events have no column `{column}`; {hint}")
     return {name: columns.get(name, name) for name in dict.fromkeys(wanted) if name in columns or name in names}
 
 
@@ -250,10 +293,12 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column
 
 
-def _present(schema: Schema, table: pa.Table) -> list[EventType]:
+def present_types(schema: Schema, table: pa.Table | None, fixed: Mapping[str, str]) -> list[EventType]:
     """Return the event types that the events are of, as far as they say it."""
     from_source = [event_type for event_type in schema.event_types if not event_type.derived]
-    if TYPE_FIELD not in table.column_names:
+    if TYPE_FIELD in fixed:
+        return [event_type for event_type in from_source if event_type.name == fixed[TYPE_FIELD]]
+    if table is None or TYPE_FIELD not in table.column_names:
         return from_source
     named = set(pc.unique(table.column(TYPE_FIELD).cast(pa.string())).to_pylist())
     return [event_type for event_type in from_source if event_type.name in named or len(from_source) == 1]
@@ -295,7 +340,7 @@ def _zoned(times: pa.ChunkedArray, column: str, tz: str | None) -> pa.ChunkedArr
         if low is not None and _SECONDS[0] <= low and high <= _SECONDS[1]:
             raise UsageError(
                 f"the column `{column}` has numbers like {low}, which as milliseconds lie in 1970: it is in seconds; "
-                "multiply it by 1000, or make it a time with a zone"
+                'say so with time_unit="s", or make it a time with a zone'
             )
         return times
     if pa.types.is_date(type_):

@@ -18,13 +18,13 @@ from cep.analysis.labels import labels_of_column, labels_of_table, read_labels
 from cep.analysis.measure import Terms as MeasureTerms
 from cep.analysis.measure import measure
 from cep.api.alerts import Alerts
-from cep.api.frames import Naming, open_frame, open_source
+from cep.api.frames import Forms, Naming, open_frame, open_source
 from cep.api.given import GivenRules
 from cep.api.levels import Past
 from cep.api.picture import Picture
 from cep.api.quality import Difference, Quality
 from cep.api.replay import Terms, matches, replay
-from cep.api.spark import StreamTerms, aside_spark, is_spark, match_spark, match_stream_spark
+from cep.api.spark import StreamTerms, aside_spark, forms_of, is_spark, match_spark, match_stream_spark
 from cep.api.why import Why, explain_not
 from cep.base.errors import UsageError
 from cep.base.limits import PLAN_EVENTS_PER_KEY
@@ -83,12 +83,14 @@ class Rules:
     def match(
         self, events: Any, *, columns: Mapping[str, str] | None = None, tz: str | None = None,
         dedup: str = "0 s", ahead_max: str = "1 min", cores: int | None = None, partitions: int | None = None,
+        **forms: Unpack[Forms],
     ) -> Alerts:  # fmt: skip
         """Match a history and return its alerts, which are those of `cep replay`, byte for byte.
 
         `events` is a frame of pandas, polars, Arrow or DuckDB, or the path of files. `columns` names the column of each
-        field whose name differs, like {"card_id": "cc_num"}. `tz` is the zone of times that name none. The others are
-        the flags of `cep replay`.
+        field whose name differs, like {"card_id": "cc_num"}. `tz` is the zone of times that name none. `fixed` gives
+        fields one value in every row, `minor` names decimals that come in whole cents; `time_unit` ("s", "ms", "us",
+        "ns") and `time_form` (as strptime has it) say how times are written. The others are the flags of `cep replay`.
 
         Of a Spark DataFrame it returns another one, of the alerts in no order: a part of the user's query, which Spark
         plans and runs in `partitions` tasks when rows are asked for.
@@ -106,9 +108,9 @@ class Rules:
             ahead_ms=None if ahead_max == OFF else _duration("ahead_max", ahead_max),
         )
         if is_spark(events):
-            spark_alerts: Alerts = match_spark(self._given, events, Naming(columns, tz), terms, partitions)
+            spark_alerts: Alerts = match_spark(self._given, events, Naming(columns, tz, forms), terms, partitions)
             return spark_alerts
-        source = open_source(events, Naming(columns, tz))
+        source = open_source(events, Naming(columns, tz, forms))
         return Alerts(self._given, replay(self._given, source.pieces, terms), source)
 
     def match_stream(
@@ -119,8 +121,9 @@ class Rules:
         """Match a streaming Spark DataFrame: return the one of its alerts, to be written as any other.
 
         It is `cep live` as a part of your query, with your session, sources, sinks and checkpoint. `terms` are its
-        settings: `lateness`, `order`, `dedup`, `ahead_max`, `keys`, `key_groups`, `levels`, `pages`. `columns` and `tz`
-        are as in `match`. The counters of a micro-batch are in `query.lastProgress.observedMetrics[metrics]`.
+        settings: `lateness`, `order`, `dedup`, `ahead_max`, `keys`, `key_groups`, `levels`, `pages`. `columns`, `tz`,
+        `fixed`, `minor`, `time_unit` and `time_form` are as in `match`. The counters of a micro-batch are in
+        `query.lastProgress.observedMetrics[metrics]`.
 
         With `control`, a stream of control records, rules change while the query runs. It then needs a `folder` that
         all machines see. Without, the rules stay as they are, and a checkpoint goes on with the same ones alone.
@@ -129,11 +132,13 @@ class Rules:
         """
         if not is_spark(events):
             raise UsageError("`match_stream` takes a streaming DataFrame of Spark; `match` takes any other frame")
-        return match_stream_spark(self._given, events, control, folder, Naming(columns, tz), terms, metrics)
+        forms, others = forms_of(terms)
+        return match_stream_spark(self._given, events, control, folder, Naming(columns, tz, forms), others, metrics)
 
     def set_aside(
-        self, events: Any, *, columns: Mapping[str, str] | None = None, tz: str | None = None, ahead_max: str = "1 min"
-    ) -> Any:
+        self, events: Any, *, columns: Mapping[str, str] | None = None, tz: str | None = None,
+        ahead_max: str = "1 min", **forms: Unpack[Forms],
+    ) -> Any:  # fmt: skip
         """Return the records of a Spark DataFrame that `match` sets aside, as a DataFrame of JSON texts. Of a stream
         it is a stream, for a query of its own.
 
@@ -142,23 +147,23 @@ class Rules:
         if not is_spark(events):
             raise UsageError("only a Spark DataFrame is asked apart; of another frame, see `match(…).set_aside`")
         terms = Terms(ahead_ms=None if ahead_max == OFF else _duration("ahead_max", ahead_max))
-        return aside_spark(self._given, events, Naming(columns, tz), terms)
+        return aside_spark(self._given, events, Naming(columns, tz, forms), terms)
 
     def why_not(
         self, rule_id: str, key: str | Sequence[str], events: Any, *, at: str | None = None,
-        columns: Mapping[str, str] | None = None, tz: str | None = None,
+        columns: Mapping[str, str] | None = None, tz: str | None = None, **forms: Unpack[Forms],
     ) -> Why:  # fmt: skip
         """Say why a rule gives no alert for a key, around the time `at` if that is given.
 
         A key of several fields is a list of its values. Raises: UsageError, SourceError.
         """
-        source = open_source(events, Naming(columns, tz))
+        source = open_source(events, Naming(columns, tz, forms))
         values = [key] if isinstance(key, str) else list(key)
         return explain_not(self._given, rule_id, values, Past(source.of_key, source.pieces), at)
 
     def diff(
         self, other: Rules, events: Any, *, columns: Mapping[str, str] | None = None, tz: str | None = None,
-        cores: int | None = None,
+        cores: int | None = None, **forms: Unpack[Forms],
     ) -> Difference:  # fmt: skip
         """Compare what these rules find with what others find, which are the ones before. All matches count, also
         suppressed alerts.
@@ -166,7 +171,7 @@ class Rules:
         Raises: UsageError, SourceError.
         """
         terms = Terms(cores=cores or os.cpu_count() or 1)
-        source = open_source(events, Naming(columns, tz))
+        source = open_source(events, Naming(columns, tz, forms))
         given = (other._given, self._given)
         before, after = (matches(each, source.pieces, terms).alerts for each in given)
         return Difference.of(before, after, source.like)
@@ -174,6 +179,7 @@ class Rules:
     def backtest(
         self, events: Any, labels: Any, *, amount: str | None = None, as_of: str | None = None,
         columns: Mapping[str, str] | None = None, tz: str | None = None, cores: int | None = None,
+        **forms: Unpack[Forms],
     ) -> Quality:  # fmt: skip
         """Measure by labels what each rule finds, as `cep backtest` does: precision and recall with their intervals,
         money, lead times.
@@ -181,7 +187,7 @@ class Rules:
         `labels` is a column of the events, the path of a file, or a frame. `amount` names the field of money, `as_of`
         the time at which labels count as reported. Raises: UsageError, SourceError.
         """
-        source = open_source(events, Naming(columns, tz))
+        source = open_source(events, Naming(columns, tz, forms))
         deployment = self._given.deployment
         if not isinstance(labels, str | Path):
             frame = open_frame(labels)

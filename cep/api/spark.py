@@ -9,10 +9,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from cep.api.frames import Naming, check_columns, no_zone, path_of, sources_of
+from cep.api.frames import Forms, Naming, check_columns, no_zone, path_of, present_types, sources_of
 from cep.api.given import GivenRules
 from cep.api.live_job import live_job
 from cep.api.replay import Terms, job_of
@@ -43,11 +43,13 @@ def match_spark(given: GivenRules, events: Any, naming: Naming, terms: Terms, pa
     if events.isStreaming:
         raise UsageError("the events are a stream; `match` takes a finite history, `match_stream` takes streams")
     job = _job(given, terms)
-    return match(job, given.deployment.rulebook, _fields(events, job.schema, naming), partitions)
+    fields = _fields(events, job.schema, naming)
+    return match(job, given.deployment.rulebook, fields, partitions, naming.values(job.schema))
 
 
-class StreamTerms(TypedDict, total=False):
-    """Settings of a live job, by the names and with the values that `[job]` has in a settings file."""
+class StreamTerms(Forms, total=False):
+    """Settings of a live job, by the names and with the values that `[job]` has in a settings file; and how values are
+    written."""
 
     lateness: str
     order: str
@@ -57,6 +59,12 @@ class StreamTerms(TypedDict, total=False):
     key_groups: int
     levels: int
     pages: int
+
+
+def forms_of(terms: StreamTerms) -> tuple[Forms, dict[str, Any]]:
+    """Part how values are written from the settings of the job."""
+    forms = {name: value for name, value in terms.items() if name in Forms.__annotations__}
+    return cast("Forms", forms), {name: value for name, value in terms.items() if name not in forms}
 
 
 def match_stream_spark(
@@ -92,7 +100,7 @@ def match_stream_spark(
         initial = first
         deployment.rulebook.lists.store.copy_into(RulebookStore((directory / RULEBOOKS_FOLDER).resolve()).lists)
     rules = StreamRules(job, deployment.rulebook, initial, directory)
-    return match_stream(rules, _fields(events, job.schema, naming), control, metrics)
+    return match_stream(rules, _fields(events, job.schema, naming), control, metrics, naming.values(job.schema))
 
 
 def aside_spark(given: GivenRules, events: Any, naming: Naming, terms: Terms) -> Any:
@@ -100,7 +108,8 @@ def aside_spark(given: GivenRules, events: Any, naming: Naming, terms: Terms) ->
     from cep.runners.spark.match import set_aside  # noqa: PLC0415 Spark takes a second to import
 
     job = _job(given, terms)
-    return set_aside(job, given.deployment.rulebook, _fields(events, job.schema, naming))
+    fields = _fields(events, job.schema, naming)
+    return set_aside(job, given.deployment.rulebook, fields, naming.values(job.schema))
 
 
 def _job(given: GivenRules, terms: Terms) -> Job:
@@ -114,15 +123,16 @@ def _fields(events: Any, schema: Schema, naming: Naming) -> Any:
     from cep.runners.spark.match import fields_of  # noqa: PLC0415 Spark takes a second to import
 
     names = tuple(events.columns)
-    sources = sources_of(names, (TYPE_FIELD, *schema.columns()), naming.columns or {})
-    from_source = [event_type for event_type in schema.event_types if not event_type.derived]
+    wanted = [name for name in (TYPE_FIELD, *schema.columns()) if name not in naming.fixed]
+    sources = sources_of(names, wanted, naming.columns or {})
+    from_source = present_types(schema, None, naming.fixed)
     if TYPE_FIELD not in sources or len(from_source) == 1:  # else the rows say of which types they are
-        check_columns(from_source, sources, names)
+        check_columns(from_source, {*sources, *naming.fixed}, names)
     times = {event_type.time_field for event_type in from_source} & sources.keys()
     paths = {field: path_of(column, names) for field, column in sources.items()}
     fields = fields_of(events, paths)
     local = [field for field in times if fields.schema[field].dataType.typeName() in _LOCAL]
-    if not local:
+    if not local or naming.has_time:
         return fields
     if naming.tz is None:
         raise UsageError(no_zone(sources[local[0]]))

@@ -179,6 +179,10 @@ def check_fields(mapping: FieldMapping, schema: Schema) -> None:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f"did you mean `{near[0]}`?" if near else f"they have {', '.join(names)}"
             raise UsageError(f"the events have no field `{name}`; {hint}")
+    named = mapping.constants.get(TYPE_FIELD)
+    if named is not None and schema.event_type(named) is None:
+        names = [event_type.name for event_type in schema.event_types]
+        raise UsageError(f"there is no event type `{named}`; there are {', '.join(names)}")
     for name in mapping.minor:
         if types[name].kind is not Kind.DECIMAL:
             raise UsageError(f"`{name}` is of type {types[name]}; only a decimal has minor units")

@@ -69,11 +69,13 @@ def read_key(
     return _of_key(decoded, schema, domain, key)
 
 
-def key_of_table(table: pa.Table, schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
+def key_of_table(
+    table: pa.Table, schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping = PLAIN
+) -> KeyRecords:
     """Return the events of one key in a table, as `read_key` reads them from files."""
-    some = _has_parts(table.schema, _written_parts(schema, domain, key, PLAIN))
+    some = _has_parts(table.schema, _written_parts(schema, domain, key, mapping))
     chosen = table if some is None else table.filter(some)
-    return _of_key(decode_table(schema, chosen, lambda row: _shown_row(chosen, row)), schema, domain, key)
+    return _of_key(decode_table(schema, chosen, lambda row: _shown_row(chosen, row), mapping), schema, domain, key)
 
 
 def _of_key(decoded: Decoded, schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:

@@ -75,16 +75,18 @@ def _read_input(path: Path, schema: Schema, mapping: FieldMapping) -> Pieces:
     return Pieces(rows, rows if kind == "parquet" else None, pieces)
 
 
-def pieces_of_table(table: pa.Table, schema: Schema, show: Callable[[int], str]) -> Pieces:
+def pieces_of_table(
+    table: pa.Table, schema: Schema, show: Callable[[int], str], mapping: FieldMapping = PLAIN
+) -> Pieces:
     """Cut a table in memory into pieces, without a copy. `show(row)` gives a record as text, if it is set aside."""
-    names = [name for name in PLAIN.roots(schema) if name in table.column_names]
-    return Pieces(table.num_rows, table.num_rows, _table_cuts(table.select(names), schema, show))
+    names = [name for name in mapping.roots(schema) if name in table.column_names]
+    return Pieces(table.num_rows, table.num_rows, _table_cuts(table.select(names), schema, show, mapping))
 
 
-def _table_cuts(table: pa.Table, schema: Schema, show: Callable[[int], str]) -> Iterator[Piece]:
+def _table_cuts(table: pa.Table, schema: Schema, show: Callable[[int], str], mapping: FieldMapping) -> Iterator[Piece]:
     first_row = 0
     for batch in table.to_batches(PIECE_ROWS):
-        yield Piece(batch.num_rows, _table_decoder(schema, batch, PLAIN, show, first_row))
+        yield Piece(batch.num_rows, _table_decoder(schema, batch, mapping, show, first_row))
         first_row += batch.num_rows
 
 

@@ -26,6 +26,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from cep.base.errors import UsageError
+from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.engine.alerts import ALERT_SCHEMA, NO_ALERTS, sort_alerts
 from cep.rulebook.levels import by_level
 from cep.rulebook.rulebook import Rulebook
@@ -58,13 +59,15 @@ def alert_schema() -> StructType:
     return schema
 
 
-def match(job: Job, rulebook: Rulebook, events: DataFrame, partitions: int | None) -> DataFrame:
+def match(
+    job: Job, rulebook: Rulebook, events: DataFrame, partitions: int | None, mapping: FieldMapping = PLAIN
+) -> DataFrame:
     """Return the alerts of a finite history, in no order. Nothing runs. `partitions`: matching tasks, None: as many as
-    a shuffle of the session has.
+    a shuffle of the session has. `mapping` says how values are written.
 
     Raises: UsageError for lists where the session is one of Spark Connect.
     """
-    matched = _matched(job, rulebook, events, partitions)
+    matched = _matched(job, rulebook, events, partitions, mapping)
     alerts = matched.filter(F.col("kind") == ALERTS).select("payload").mapInArrow(decoded, alert_schema())
     policies = Policies.of(rulebook)
     if policies.versions or policies.snoozes or any(rule.status == SHADOW for rule in rulebook.deployed()):
@@ -85,11 +88,11 @@ def fields_of(
     return events.select(*columns)
 
 
-def set_aside(job: Job, rulebook: Rulebook, events: DataFrame) -> DataFrame:
+def set_aside(job: Job, rulebook: Rulebook, events: DataFrame, mapping: FieldMapping = PLAIN) -> DataFrame:
     """Return the records that cannot be read, each as the JSON text of a dead letter. Of a stream they are one too."""
     before = TimesRead({}) if events.isStreaming else _times()
     clocked = events.withColumn(CLOCK_COLUMN, batch_clock()) if events.isStreaming else events
-    packed = clocked.mapInArrow(packer(job, None, before=before), PACKED_SCHEMA)
+    packed = clocked.mapInArrow(packer(job, None, before=before, mapping=mapping), PACKED_SCHEMA)
     dead = packed.filter(F.col("kind") == DEAD).select("payload")
     epoch, content_hash = rulebook.epoch, rulebook.content_hash
 
@@ -105,14 +108,16 @@ def _times() -> TimesRead:
     return TimesRead({}, now_ms=int(time.time() * 1_000))  # one clock for the whole history
 
 
-def _matched(job: Job, rulebook: Rulebook, events: DataFrame, partitions: int | None) -> DataFrame:
+def _matched(
+    job: Job, rulebook: Rulebook, events: DataFrame, partitions: int | None, mapping: FieldMapping
+) -> DataFrame:
     """Return the packed rows that all levels give."""
     spark = events.sparkSession
     names = rulebook.lists.names()
     if names and type(spark).__module__.startswith(CONNECT):
         raise UsageError("the rules ask lists, whose files Spark Connect cannot give to the machines; use a session")
     tasks = partitions or min(int(spark.conf.get("spark.sql.shuffle.partitions") or 1), job.groups_count)
-    packed = events.mapInArrow(packer(job, None, before=_times()), PACKED_SCHEMA)
+    packed = events.mapInArrow(packer(job, None, before=_times(), mapping=mapping), PACKED_SCHEMA)
     shipped = Shipped(rulebook_bytes(rulebook), ship_lists(spark, rulebook, lists_folder()) if names else ())
     levels: list[DataFrame] = []
     for level in range(len(by_level(rulebook.deployed(), job.schema, job.levels_count))):

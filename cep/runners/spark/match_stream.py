@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 the name that Spark's own documentation uses
 
 from cep.base.errors import UsageError
+from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.lists.store import ListStore
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.store import RulebookStore
@@ -66,7 +67,9 @@ class StreamRules:
     folder: Path | None = None
 
 
-def match_stream(rules: StreamRules, events: DataFrame, control: DataFrame | None, metrics: str) -> DataFrame:
+def match_stream(
+    rules: StreamRules, events: DataFrame, control: DataFrame | None, metrics: str, mapping: FieldMapping = PLAIN
+) -> DataFrame:
     """Return the alerts, each with the micro-batch in which it becomes certain. Nothing runs.
 
     Raises: UsageError for a session that cannot keep state, control records without an order, or lists where the
@@ -74,7 +77,9 @@ def match_stream(rules: StreamRules, events: DataFrame, control: DataFrame | Non
     """
     job = rules.job
     check_session(events.sparkSession)
-    packed = events.withColumn(CLOCK_COLUMN, batch_clock()).mapInArrow(packer(job, None), PACKED_SCHEMA)
+    packed = events.withColumn(CLOCK_COLUMN, batch_clock()).mapInArrow(
+        packer(job, None, mapping=mapping), PACKED_SCHEMA
+    )
     job_rules, list_files, place = _rules_of(rules, events.sparkSession)
     if control is not None:
         assert job_rules.store is not None, "asked for with the control records"

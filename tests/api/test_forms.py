@@ -1,0 +1,110 @@
+"""How the values of a frame are written: constants, minor units, the unit and form of times, as for the verbs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+import cep
+from cep.base.errors import UsageError
+from cep.cli import main as cli
+from tests.api.frames import KINDS, payments, write_rules
+
+FORMS: dict[str, Any] = {"fixed": {"country": "NL"}, "minor": ["amount"], "time_unit": "s"}
+
+
+def plain() -> pa.Table:
+    """The payments, all of one country."""
+    table = payments()
+    at = table.column_names.index("country")
+    return table.set_column(at, "country", pa.array(["NL"] * len(table)))
+
+
+def raw() -> pa.Table:
+    """The same without the country, with amounts in cents and times in whole seconds."""
+    table = plain().drop_columns("country")
+    cents = pc.multiply(table["amount"].cast(pa.decimal128(15, 2)), pa.scalar(100)).cast(pa.int64())
+    seconds = pc.divide(table["event_time"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64()), 1_000)
+    table = table.set_column(table.column_names.index("amount"), "amount", cents)
+    return table.set_column(table.column_names.index("event_time"), "event_time", seconds)
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> cep.Rules:
+    return cep.load(write_rules(tmp_path_factory.mktemp("forms") / "rules"))
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "path"])
+def test_a_frame_as_it_is_gives_the_alerts_of_the_clean_one(kind: str, rules: cep.Rules, tmp_path: Path) -> None:
+    expected = rules.match(plain())
+    assert len(expected) > 3
+    pq.write_table(raw(), tmp_path / "raw.parquet")
+    frame = str(tmp_path / "raw.parquet") if kind == "path" else KINDS[kind](raw())
+    alerts = rules.match(frame, **FORMS)
+    assert alerts.set_aside == []
+    assert alerts.table.equals(expected.table)
+    if kind in ("Arrow", "path"):
+        key = expected.table["key"][0].as_py()
+        assert str(rules.why_not("small_then_large", key, frame, **FORMS)) == str(
+            rules.why_not("small_then_large", key, plain())
+        )
+        assert str(alerts.why(0)) == str(expected.why(0))
+
+
+def test_the_verbs_read_the_same(tmp_path: Path) -> None:
+    write_rules(tmp_path / "rules")
+    pq.write_table(raw(), tmp_path / "raw.parquet")
+    flags = ["--fixed", "country=NL", "--minor", "amount", "--time-unit", "s"]
+    asked = [
+        "replay",
+        "--rules",
+        tmp_path / "rules",
+        "--events",
+        tmp_path / "raw.parquet",
+        "--out",
+        tmp_path / "a.parquet",
+    ]
+    assert cli.main([*map(str, asked), *flags]) == 0
+    alerts = cep.load(tmp_path / "rules").match(raw(), **FORMS)
+    assert pq.read_table(tmp_path / "a.parquet").equals(alerts.table)
+
+
+def test_times_that_are_texts_have_a_form_and_a_zone(rules: cep.Rules) -> None:
+    table = plain()
+    local = pc.local_timestamp(pc.cast(table["event_time"], pa.timestamp("s", "Europe/Berlin")))
+    at = table.column_names.index("event_time")
+    texts = table.set_column(at, "event_time", pc.strftime(local, "%d.%m.%Y %H:%M:%S"))
+    found = rules.match(texts, time_form="%d.%m.%Y %H:%M:%S", tz="Europe/Berlin")
+    assert found.table.equals(rules.match(table).table)
+
+
+@pytest.mark.parametrize(
+    ("forms", "said"),
+    [
+        ({"minor": ["tries"]}, "only a decimal has minor units"),
+        ({"minor": ["amuont"]}, "did you mean `amount`"),
+        ({"fixed": {"contry": "NL"}}, "did you mean `country`"),
+        ({"fixed": {"event_type": "paymnt"}}, "no event type `paymnt`; there are payment"),
+        ({"time_unit": "h"}, "a unit of time is s, ms, us, ns"),
+        ({"minors": ["amount"]}, "there is no minors="),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_runs(forms: Any, said: str, rules: cep.Rules) -> None:
+    with pytest.raises(UsageError, match=said):
+        rules.match(plain(), **forms)
+
+
+@pytest.mark.spark
+def test_a_spark_frame_too(spark: SparkSession, rules: cep.Rules, tmp_path: Path) -> None:
+    pq.write_table(raw(), tmp_path / "raw.parquet")
+    found: Any = rules.match(spark.read.parquet(str(tmp_path / "raw.parquet")), **FORMS)
+    expected = rules.match(plain())
+    assert sorted(row["alert_id"] for row in found.select("alert_id").collect()) == sorted(
+        expected.table["alert_id"].to_pylist()
+    )
