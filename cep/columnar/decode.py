@@ -107,11 +107,29 @@ def _parse(
             good.append((read if mapping.is_plain else mapping.arrays(schema, read, len(block)), block))
         except (pa.ArrowInvalid, orjson.JSONDecodeError) as error:
             if len(block) == 1:
-                broken.append(Poison("unreadable", str(error).split("\n")[0], _text(block[0].as_py())))
+                value = block[0].as_py()
+                broken.append(Poison("unreadable", _reason(schema, value, mapping, error), _text(value)))
             else:
                 half = len(block) // 2
                 blocks += [block.slice(half), block.slice(0, half)]
     return good, broken
+
+
+def _reason(schema: Schema, record: bytes | None, mapping: FieldMapping, error: Exception) -> str:
+    """Name the value of a record that does not fit its field, else what the parser says of it."""
+    said = str(error).split("\n")[0]
+    try:
+        read = orjson.loads(record or b"")
+    except orjson.JSONDecodeError:
+        return said
+    for use in schema.column_uses:
+        value = mapping.value(read, use.name) if isinstance(read, dict) else None
+        if isinstance(value, str | int | float) and not use.type.protected:
+            value = str(value) if isinstance(value, int) and abs(value) >= 2**63 else value
+            converted = convert(pa.array([value]), use.type, mapping.written(use.name, use.type.kind))
+            if converted.bad is not None:
+                return _of_field(use.name, converted.reason, 0)
+    return said
 
 
 def _parse_block(schema: Schema, block: pa.Array, mapping: FieldMapping) -> dict[str, pa.Array]:
