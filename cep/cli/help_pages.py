@@ -42,7 +42,7 @@ VERB_PAGES = {
     "lists": "guides/lists",
     **dict.fromkeys(("run", "live", "heartbeat"), "guides/live"),
     **dict.fromkeys(("keys", "sign", "approve", "audit"), "guides/approve"),
-    "erase": "guides/card-data",
+    "erase": "guides/erase",
     "settings": "reference/settings",
     **dict.fromkeys(("state", "letters"), "guides/operate"),
     "monitor": "guides/watch",
