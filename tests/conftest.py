@@ -78,7 +78,7 @@ _SHORT_WAITS = {
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One local session for all tests marked `spark`, set up as a live job's is; starting Java takes seconds, so only
-    they pay for it.
+    they pay for it. A verb that a test runs in this process does not stop it.
     """
     from cep.runners.spark.live import JAVA_OPTIONS, SPARK_SETTINGS  # noqa: PLC0415 the other tests need no Spark
     from cep.runners.spark.session import create_session  # noqa: PLC0415
@@ -86,7 +86,9 @@ def spark() -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patched:  # workers inherit it from Java
         patched.setenv("CEP_SECRETS", KEYS)
         session = create_session("cep-tests", 2, {**SPARK_SETTINGS, **_SHORT_WAITS}, JAVA_OPTIONS)
-    yield session
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("pyspark.sql.SparkSession.stop", lambda _: None)
+        yield session
     session.stop()
 
 

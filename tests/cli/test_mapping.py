@@ -156,6 +156,7 @@ def test_a_replay_that_sets_too_much_aside_ends_with_1(place: Path, capsys: pyte
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("spark")
 def test_spark_reads_the_same_mapping(place: Path) -> None:
     plain = replay(place, "--events", str(place / "plain.jsonl"))
     raw = [envelope(p) for p in PAYMENTS]

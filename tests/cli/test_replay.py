@@ -59,9 +59,7 @@ def test_no_rule_in_force_is_a_finding(capsys: pytest.CaptureFixture[str], tmp_p
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-def test_the_demo_day(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The session belongs to all tests.
-    monkeypatch.setattr("pyspark.sql.SparkSession.stop", lambda _: None)
+def test_the_demo_day(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     stream = build(11, StreamSize(cards_count=150, payments_per_card=12))
     events, out, control = tmp_path / "events.jsonl", tmp_path / "alerts.jsonl", tmp_path / "control.jsonl"
     events.write_bytes(b"\n".join(json_lines(stream.payments)) + b"\nnot a payment\n")
@@ -84,9 +82,10 @@ def test_the_demo_day(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkey
 
 @pytest.mark.parametrize("engine", ["embedded", pytest.param("spark", marks=pytest.mark.spark)])
 def test_events_that_were_sent_twice(
-    engine: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setattr("pyspark.sql.SparkSession.stop", lambda _: None)
+    if engine == "spark":
+        request.getfixturevalue("spark")
     lines = list(json_lines(build(12, StreamSize(cards_count=60, payments_per_card=8)).payments))
     once, twice = tmp_path / "once.jsonl", tmp_path / "twice.jsonl"
     once.write_bytes(b"\n".join(lines))

@@ -189,7 +189,6 @@ def test_why_asks_the_list_of_that_time(place: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_a_replay_on_spark(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark.sql.SparkSession.stop", lambda _: None)  # the session belongs to all tests
     assert sorted(replayed(place, "spark")) == sorted(expected())
 
 
@@ -199,7 +198,6 @@ def test_a_replay_on_spark(place: Path, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.usefixtures("spark")
 def test_a_live_job_over_restarts(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each phase is a job of its own; what the first one has read of the lists' file stays."""
-    monkeypatch.setattr("pyspark.sql.SparkSession.stop", lambda _: None)  # the session belongs to all tests
     for number in range(3):
         assert main(words_of_phase(place, number, "live")) == 0
         (place / "patterns" / "lists" / "blocked.csv").write_text("blocked\nc5\n")
