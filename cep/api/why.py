@@ -19,12 +19,12 @@ from rich.text import Text
 from cep.api.given import GivenRules
 from cep.api.levels import Past, Produced, produce, producers_of, reads_produced
 from cep.base.errors import UsageError
-from cep.columnar.route import KEY_SEPARATOR, KeyDomain
+from cep.columnar.route import KEY_SEPARATOR, KeyDomain, key_of
 from cep.columnar.tokens import tokens_of_key
 from cep.lang.show import show_time
 from cep.nfa.deployed import DeployedRule
 from cep.rulebook.deploy import Deployment
-from cep.sources.files import KeyRecords, key_of
+from cep.sources.files import KeyRecords
 from cep.testing.inquiry import Answer, MatchPath, World, why, why_not
 from cep.testing.suppressed import suppression_reasons
 

@@ -33,7 +33,8 @@ _PREFIXES = {PAN: "pan", SENSITIVE: "secret"}
 TOKEN_STARTS = tuple(f"{prefix}_" for prefix in _PREFIXES.values())
 _HASH_BYTES = 16
 _ID = re.compile(r"[a-z0-9]{1,16}")
-_TOKEN = re.compile(r"(?:pan|secret)_([a-z0-9]{1,16})_[a-p]{32}")
+TOKENS_MATCH = r"(?:pan|secret)_([a-z0-9]{1,16})_[a-p]{32}"
+_TOKEN = re.compile(TOKENS_MATCH)
 _LETTERS = bytes.maketrans(b"0123456789abcdef", b"abcdefghijklmnop")
 _HELP = "a line of it is `ID SECRET` or `ID SECRET TIME`, as `k1 …` with 32 characters or more"
 

@@ -17,14 +17,13 @@ from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
 from cep.cli.configured import add_secrets_argument
 from cep.cli.paths import printed
-from cep.columnar.route import KeyDomain
+from cep.columnar.route import KeyDomain, key_of
 from cep.columnar.tokens import tokens_of_key
 from cep.runners.embedded import savepoint as embedded
 from cep.runners.embedded.targets import is_embedded, own_target, target_of
 from cep.runners.handover.erase import Erased, erase_savepoint, has_any, ways_to_write
 from cep.runners.handover.payload import Payload
 from cep.runners.live_checkpoint import read_job
-from cep.sources.files import key_of
 from cep.state.savepoints import open_savepoint
 from cep.state.target import Target
 from cep.step.job import Job

@@ -25,6 +25,7 @@ from cep.cli.topics import (
     add_topic_arguments,
     await_answer,
     effective_at,
+    known_rules,
     last_status,
     published,
     send,
@@ -35,6 +36,7 @@ from cep.cli.topics import (
 from cep.lang.show import show_time
 from cep.lists.entries import TEXT, is_kind, keys_of, read_entries
 from cep.model.rule import ListRecord
+from cep.rulebook.before_sending import values_in
 from cep.rulebook.files import declared_lists
 from cep.rulebook.outcome import ListReport
 from cep.rulebook.publish_lists import next_version, pointless_keys, replacing, running_lists
@@ -157,6 +159,10 @@ def _change(options: argparse.Namespace, console: Console) -> int:
     starts, chains = effective_at(options, topics.settings), taken_so_far(topics, there)
     records = replacing(options.list, of, version, entries, starts, options.what)
     records = [written_against(record, chains, options) for record in records]
+    known = [*there, *known_rules(topics)]
+    for reason in filter(None, (values_in(record, known) for record in records)):
+        console.print(f"{reason}\nnothing is sent", markup=False)
+        return 1
     signed = stand_for(options, topics, records, there, console)
     if signed is None:
         return 0

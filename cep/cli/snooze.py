@@ -16,6 +16,7 @@ from cep.cli.topics import (
     add_topic_arguments,
     await_answer,
     effective_at,
+    known_rules,
     published,
     running_rule,
     send,
@@ -25,6 +26,7 @@ from cep.cli.topics import (
     written_against,
 )
 from cep.model.rule import SnoozeRecord, utc_ms, utc_text
+from cep.rulebook.before_sending import values_in
 
 HELP = """\
 Suppress the alerts of a rule until a date. The rule goes on matching. Suppressed alerts are recorded in the job's
@@ -63,6 +65,10 @@ def run(options: argparse.Namespace) -> int:
         by=who(options),
         effective_at=effective_at(options, topics.settings),
     )
+    reason = values_in(first, [*records, *known_rules(topics)])
+    if reason is not None:
+        console.print(f"{reason}\nnothing is sent", markup=False)
+        return 1
     record = written_against(first, taken_so_far(topics, records), options)
     assert record.changes is not None, "it has just been said"
     record = record.model_copy(update={"version": record.changes.version + 1})

@@ -18,10 +18,11 @@ from rich.console import Console
 from cep.base.errors import SourceError, UsageError
 from cep.base.kafka import check_access
 from cep.cli.configured import add_setting_arguments, settings_of
-from cep.model.rule import ControlRecord, HeartbeatRecord, topic_key, utc_ms, utc_text
+from cep.model.rule import ControlRecord, HeartbeatRecord, UpsertRecord, topic_key, utc_ms, utc_text
 from cep.model.settings import Settings
 from cep.rulebook.chains import Chains, described, hash_of
 from cep.rulebook.difference import difference
+from cep.rulebook.files import read_rules
 from cep.rulebook.kafka import StatusTopic, Topic
 from cep.rulebook.publish import (
     Running,
@@ -117,6 +118,12 @@ def published(topics: Topics) -> list[ControlRecord]:
     if topics.control.create():
         return []
     return [place.record for place in read_control_topic(topics.control)[0]]
+
+
+def known_rules(topics: Topics) -> list[UpsertRecord]:
+    """Read the rules of the settings' folder, which a job may have begun with; none if there is no folder."""
+    folder = topics.settings.job.rules
+    return [] if folder is None or not folder.is_dir() else read_rules(folder)[0]
 
 
 def running(topics: Topics, records: Sequence[ControlRecord]) -> tuple[dict[str, Running], str]:

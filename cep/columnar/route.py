@@ -50,6 +50,20 @@ def _escaped(part: pa.Array) -> pa.Array:
     return pc.replace_substring(part, KEY_SEPARATOR, _ESCAPE + "1")
 
 
+def key_of(parts: Sequence[str]) -> str:
+    """Return the key that `route` makes of these values."""
+    if len(parts) == 1:
+        return parts[0]
+    return KEY_SEPARATOR.join(p.replace(_ESCAPE, _ESCAPE + "0").replace(KEY_SEPARATOR, _ESCAPE + "1") for p in parts)
+
+
+def key_parts(key: str, domain: KeyDomain) -> list[str]:
+    """Return the values of a key as `route` joined them."""
+    if len(domain) == 1:
+        return [key]
+    return [p.replace(_ESCAPE + "1", KEY_SEPARATOR).replace(_ESCAPE + "0", _ESCAPE) for p in key.split(KEY_SEPARATOR)]
+
+
 def _key_text(values: pa.Array, type_: Type) -> pa.Array:
     if type_.kind is Kind.ENUM:
         return pa.array(type_.symbols, TEXT).take(values)

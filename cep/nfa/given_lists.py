@@ -30,8 +30,10 @@ from cep.lang.walk import nodes
 from cep.lists.content import Content
 from cep.lists.entries import TEXT, WrongEntry, keys_of, read_entries
 from cep.lists.timeline import FixedVersion, Lists
+from cep.nfa.list_tokens import raw_count, raw_in_place, token_lists
 
 _HELP = {
+    "CEP320": "give tokens, as alerts show them; never write the value itself into a list",
     "CEP801": "write the path from this file's folder; a text file has an entry a line, a .csv file a header",
     "CEP802": "write what the list is declared to be of",
     "CEP803": "leave the entry out",
@@ -66,9 +68,11 @@ def given_lists(checked: Checked) -> GivenLists:
     """Return the lists that are declared with entries. Cost: their files are read."""
     given = GivenLists()
     types = checked.resolved.list_types()
+    tokens = set().union(*map(token_lists, checked.patterns.values()))
     for declared in checked.resolved.lists.values():
         if declared.name in types and (declared.items or declared.file is not None):
-            _take(given, declared, list_kind(types[declared.name]), checked.roots)
+            kind = list_kind(types[declared.name])
+            _take(given, declared, kind, checked.roots, has_tokens=(declared.name, kind) in tokens)
     return given
 
 
@@ -87,15 +91,24 @@ def in_place_problems(pattern: PatternIR) -> list[str]:
         name = str(node.value)
         if name.startswith("["):
             wrong += keys_of(json.loads(name), list_kind(node.type))[1]
+    raw = raw_in_place(pattern)
+    if raw:
+        return [f"CEP320 {raw} entries of a list are no tokens, and it is looked up in with a token; {_HELP['CEP320']}"]
     return [f"{entry.code} {entry.message}" for entry in wrong]
 
 
-def _take(given: GivenLists, declared: ListSyntax, kind: str, roots: Mapping[str, Path]) -> None:
+def _take(given: GivenLists, declared: ListSyntax, kind: str, roots: Mapping[str, Path], *, has_tokens: bool) -> None:
     span = declared.span if declared.file is None else declared.file.span
     try:
         entries = _entries(declared, roots.get(declared.span.file))
     except SourceError as error:
         given.diagnostics.append(Diagnostic("CEP801", str(error), span, (), _HELP["CEP801"]))
+        return
+    raw = raw_count(entries) if has_tokens else 0
+    if raw:  # nothing of them is quoted
+        message = f"{raw} of the entries of `{declared.name}` are no tokens, and a pattern looks tokens up in it"
+        place = declared.items[0].span.to(declared.items[-1].span) if declared.items else span
+        given.diagnostics.append(Diagnostic("CEP320", message, place, (), _HELP["CEP320"]))
         return
     keys, wrong = keys_of(entries, kind)
     for entry in wrong:

@@ -1,34 +1,70 @@
-"""A record of a list, and the rules in force → how many of its entries are values where the rules see tokens.
+"""Records of lists and snoozes, and the rules in force → how many values they have where the rules see tokens.
 
-A field of type `pan` or `sensitive` is a token in a rule. A list that it is looked up in has tokens, too: a card number
-would match nothing, and stay in the topic, in the state and in letters.
+Whatever came first, the list or the rule that looks a card number up in it: the second one is refused.
 Tested by: tests/rulebook/test_list_tokens.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
+import pyarrow as pa
+
+from cep.base.errors import StateError
+from cep.base.schema import Schema
 from cep.base.secrets import token_key
-from cep.lang.functions import IN_LIST
-from cep.lang.ir import Call, Const
-from cep.lang.walk import nodes
-from cep.model.rule import ListRecord
-from cep.nfa.deployed import DeployedRule
+from cep.columnar.route import key_parts
+from cep.lang.diagnostics import Diagnostic
+from cep.lang.ir import PatternIR
+from cep.lists.entries import TEXT, Keys
+from cep.lists.timeline import Lists
+from cep.model.rule import ListRecord, SnoozeRecord
+from cep.nfa.list_tokens import raw_count, raw_keys, token_lists
+from cep.rulebook.outcome import Outcome
+
+_HELP = "give tokens, as alerts show them"
 
 
-def raw_entries(record: ListRecord, rules: Iterable[DeployedRule]) -> int:
-    """Count the entries that are no tokens, of a list in which a rule looks a protected field up.
+def raw_entries(record: ListRecord, patterns: Iterable[PatternIR], stored: Callable[[str], Keys]) -> Outcome | None:
+    """Return the refusal of a list in which a rule looks a protected field up, and that has values; None for others.
 
-    Such entries may be removed, if they came before the rule.
+    `stored` gives the entries that a record names. Such entries may be removed, if they came before the rule.
     """
     if record.change == "remove":
-        return 0
-    raw = sum(isinstance(entry, str) and token_key(entry) is None for entry in record.entries)
-    return raw if raw and any(_looks_up(rule, record.id) for rule in rules) else 0
+        return None
+    if not any((record.id, record.of) in token_lists(pattern) for pattern in patterns):
+        return None
+    raw = raw_count(pa.array([str(entry) for entry in record.entries], TEXT))
+    if record.stored is not None:
+        with suppress(StateError, KeyError):  # RuleLists says that it is not there
+            raw += raw_keys(stored(record.stored), record.of)
+    what = f"{raw} of its entries are no tokens, and a rule looks a field of type pan or sensitive up in the list"
+    return _refused(what) if raw else None
 
 
-def _looks_up(rule: DeployedRule, name: str) -> bool:
-    calls = (node for node in nodes(rule.pattern) if isinstance(node, Call) and node.fn == IN_LIST)
-    named = ((call.arguments[0].type, call.arguments[1]) for call in calls)
-    return any(looked.protected and isinstance(of, Const) and of.value == name for looked, of in named)
+def raw_lists(pattern: PatternIR, lists: Lists) -> Outcome | None:
+    """Return the refusal of a rule that looks a protected field up in a list that has values; None for others."""
+    for at in sorted(token_lists(pattern)):
+        for version in lists.get(at, ())[-1:]:
+            content = version.content
+            raw = sum(raw_keys(part.keys, at[1]) for part in (content.base, content.added))
+            raw -= raw_keys(content.removed.keys, at[1])
+            if raw:
+                what = f"{raw} entries of the list `{at[0]}` are no tokens, and the rule looks a field of type pan or "
+                return _refused(f"{what}sensitive up in it")
+    return None
+
+
+def raw_key(record: SnoozeRecord, patterns: Iterable[PatternIR], schema: Schema) -> Outcome | None:
+    """Return the refusal of a snooze whose key has a value where a pattern of its rule has a token; None for others."""
+    protected = {name for name, _ in schema.protected}
+    for fields in {pattern.key for pattern in patterns}:
+        named = zip(fields, key_parts(record.key or "", fields), strict=False)
+        if record.key is not None and any(name in protected and token_key(part) is None for name, part in named):
+            return _refused("its key is no token, and the rule has a field of type pan or sensitive as its key")
+    return None
+
+
+def _refused(what: str) -> Outcome:
+    return Outcome("refused", _HELP, (Diagnostic("CEP320", what),))

@@ -36,7 +36,6 @@ from cep.base.limits import (
     VERSIONS_PER_RULE_MAX,
 )
 from cep.base.schema import Schema
-from cep.lang.diagnostics import Diagnostic
 from cep.lists.store import ListStore
 from cep.model.rule import (
     ControlRecord,
@@ -64,7 +63,7 @@ from cep.rulebook.intervals import (
     with_turns,
 )
 from cep.rulebook.levels import Places, by_level, earliest, place_among, place_at_first, placed
-from cep.rulebook.list_tokens import raw_entries
+from cep.rulebook.list_tokens import raw_entries, raw_key, raw_lists
 from cep.rulebook.lists import RuleLists
 from cep.rulebook.outcome import Outcome, Refusal, RulebookReport, RuleReport, incomplete_histories
 from cep.rulebook.snoozes import Snoozes
@@ -204,7 +203,8 @@ class Rulebook:
             return self._change_list(record, seen_ms)
         from_ms, late_ms = start_of(record.effective_ms, seen_ms)
         if isinstance(record, SnoozeRecord):
-            outcome = self.snoozes.apply(record, from_ms)
+            patterns = [rule.pattern for rule in self.deployed() if rule.rule_id == record.id]
+            outcome = raw_key(record, patterns, self.schema) or self.snoozes.apply(record, from_ms)
         else:
             outcome = self._change_rule(record, from_ms, has_matched=seen_ms is not None)
         return replace(outcome, from_ms=from_ms, late_ms=late_ms) if outcome.kind == "applied" else outcome
@@ -213,10 +213,11 @@ class Rulebook:
         return self.lists.version(record.id, record.of) if isinstance(record, ListRecord) else 0
 
     def _change_list(self, record: ListRecord, seen_ms: int | None) -> Outcome:
-        raw = raw_entries(record, self.deployed())
-        if raw:
-            message = f"{raw} entries are no tokens, and a rule looks a field of type pan or sensitive up in the list"
-            return Outcome("refused", "give tokens, as alerts show them", (Diagnostic("CEP320", message),))
+        stored = self.lists.store.get
+        patterns = [rule.pattern for rule in self.deployed()]
+        raw = raw_entries(record, patterns, lambda name: stored(name).keys)
+        if raw is not None:
+            return raw
         outcome = self.lists.apply(record, seen_ms)
         refusal = self.refusals.get(f"list {record.id}")
         if outcome.kind == "applied" and refusal is not None and refusal.version <= record.version:
@@ -256,6 +257,9 @@ class Rulebook:
             compiled = compile_rule(record, self.schema, self.key_domains)
             if isinstance(compiled, Refused):
                 return Outcome("refused", compiled.reason, compiled.diagnostics), versions
+            raw = raw_lists(compiled, self.lists.timelines())
+            if raw is not None:
+                return raw, versions
             if record.status in _MATCHING:
                 rule = self._with_level(deployed_rule(record, compiled, self.epoch + 1), from_ms)
                 if isinstance(rule, str):

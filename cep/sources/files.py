@@ -25,7 +25,7 @@ from cep.columnar.batch import EventBatch
 from cep.columnar.decode import Decoded, Poison, concat_decoded, decode_json, decode_table
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.columnar.redact import redact
-from cep.columnar.route import KEY_SEPARATOR, KeyDomain, route
+from cep.columnar.route import KeyDomain, key_parts, route
 from cep.sources.inputs import files_of, kind_of, open_bytes, packing_of
 
 # Letters that JSON writers leave as they are: a key of these stands in its line as it is.
@@ -108,20 +108,6 @@ def unreadable(path: Path, schema: Schema, error: Exception) -> SourceError:
     """Return the error for files that cannot be read. It quotes no row where a schema protects a field."""
     reason = type(error).__name__ if schema.protected and not isinstance(error, OSError) else error
     return SourceError(f"{path} cannot be read: {reason}")
-
-
-def key_of(parts: Sequence[str]) -> str:
-    """Return the key that `route` makes of these values."""
-    if len(parts) == 1:
-        return parts[0]
-    return KEY_SEPARATOR.join(p.replace("\x1e", "\x1e0").replace(KEY_SEPARATOR, "\x1e1") for p in parts)
-
-
-def key_parts(key: str, domain: KeyDomain) -> list[str]:
-    """Return the values of a key as `route` joined them."""
-    if len(domain) == 1:
-        return [key]
-    return [p.replace("\x1e1", KEY_SEPARATOR).replace("\x1e0", "\x1e") for p in key.split(KEY_SEPARATOR)]
 
 
 # ----------------------------------------------------------------------------------------------- parquet and CSV

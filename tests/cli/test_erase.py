@@ -11,12 +11,12 @@ import pytest
 
 from cep.base.secrets import secret_keys
 from cep.cli.main import FINDINGS, USAGE, main
+from cep.columnar.route import key_of
 from cep.model.rule import PauseRecord, SnoozeRecord
 from cep.rulebook.changes import change_path, write_change
 from cep.rulebook.files import read_rules
 from cep.rulebook.statement import Signable
 from cep.runners.handover.erase import ways_to_write
-from cep.sources.files import key_of
 from tests.cli.test_card_data import RULE, START_MS, assert_absent, rules, stored
 from tests.columnar.protected import card_numbers
 from tests.rulebook.people import ROOT, by_two, upsert_by_two, write_signers

@@ -1,15 +1,29 @@
-"""A list that a card number is looked up in takes tokens; what is refused does not show the number."""
+"""A list that a card number is looked up in, and a snooze of a card, take tokens; no refusal shows a number."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
 import pytest
 
+from cep.base.audit import is_audit
 from cep.base.secrets import secret_keys
-from cep.model.rule import ListRecord
+from cep.cli.main import main
+from cep.columnar.route import key_of
+from cep.lists.content import Content
+from cep.lists.entries import keys_of
+from cep.lists.store import ListStore
+from cep.model.rule import ListRecord, SnoozeRecord
+from cep.nfa.given_lists import GivenList
+from cep.rulebook.before_sending import values_in
 from cep.rulebook.deploy import schema_of
+from cep.rulebook.files import declared_lists, list_record
 from cep.rulebook.rulebook import Rulebook
 from cep.step.rules import apply_records
 from tests.columnar.protected import VISA, keys
+from tests.rulebook.people import TRUST, by_two
 from tests.rulebook.records import upsert
 
 __all__ = ["keys"]
@@ -45,3 +59,85 @@ def test_numbers_are_refused_where_tokens_are_looked_up(change: str) -> None:
     assert outcome("cards", [token], 1) == ("control_applied", "")
     assert outcome("shops", [VISA], 1)[0] == "control_applied", "a shop may be called so"
     assert outcome("cards", [VISA], 2, "remove")[0] == "control_applied"
+
+
+@pytest.mark.usefixtures("keys")
+def test_a_rule_is_refused_if_its_list_has_numbers() -> None:
+    record = upsert(1, source=SOURCE, pattern="listed", message="{key}")
+    token = secret_keys()[0].token("pan", VISA.encode())
+    for name, of, entries, kind in (
+        ("cards", "string", [token, VISA], "refused"), ("cards", "string", [token], "applied"),
+        ("shops", "string", [VISA], "applied"), ("cards", "int", ["1"], "applied"),
+    ):  # fmt: skip
+        book = Rulebook(schema_of([record]), (("card",),))
+        given = ListRecord(id=name, of=of, version=1, change="replace", entries=entries)
+        assert book.apply(given, None).kind == "applied"
+        outcome = book.apply(record, None)
+        assert outcome.kind == kind
+        assert VISA not in outcome.full_reason
+        if kind == "refused":
+            book.apply(given.model_copy(update={"version": 2, "change": "remove", "entries": [VISA]}), None)
+            assert book.apply(record, None).kind == "applied"
+
+
+@pytest.mark.usefixtures("keys")
+def test_numbers_in_files_and_in_place_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    token = secret_keys()[0].token("pan", VISA.encode())
+    folder = tmp_path / "rules"
+    folder.mkdir()
+    path = tmp_path / "p.cep"
+    rule = 'id = "r"\npattern = "listed"\nfile = "../p.cep"\nversion = 1\nstatus = "live"\nseverity = "low"\n'
+    (folder / "r.toml").write_text(rule + 'owner = "o"\nmessage = "m"\n')
+    for entries, is_right in (([VISA, token], False), ([token], True)):
+        (tmp_path / "cards.txt").write_text("\n".join(entries))
+        for listed in ('list cards: string from "cards.txt"', f"list cards: string = {orjson.dumps(entries).decode()}"):
+            path.write_text(SOURCE.replace("list cards: string", listed))
+            assert main(["check", str(path)]) == (0 if is_right else 1)
+            lists, problems = declared_lists(folder)
+            assert (len(lists), len(problems)) == ((1, 0) if is_right else (0, 1))
+            said = "".join([*capsys.readouterr(), *problems])
+            assert VISA not in said
+            assert ("CEP320" in said) != is_right
+        params = {"given": entries}
+        record = upsert(1, source=SOURCE, pattern="listed", message="{key}", params=params)
+        outcome = Rulebook(schema_of([record]), (("card",),)).apply(record, None)
+        assert outcome.kind == ("applied" if is_right else "refused")
+        assert VISA not in outcome.full_reason
+    # What a job begins with is named by its hash; entries of it count as well.
+    record = upsert(1, source=SOURCE, pattern="listed", message="{key}")
+    store = ListStore()
+    content = Content("string").changed("replace", keys_of([VISA], "string")[0])
+    given = list_record(GivenList("cards", "string", pa.array([VISA]), content, 0), store)
+    book = Rulebook(schema_of([record]), (("card",),), store)
+    assert book.apply(record, None).kind == "applied"
+    assert book.apply(given, None, is_given=True).kind == "refused"
+
+
+@pytest.mark.usefixtures("keys")
+@pytest.mark.parametrize("by", ["card", "(shop, card)"])
+def test_a_snooze_of_a_card_takes_its_token(by: str) -> None:
+    record = upsert(1, source=SOURCE.replace("by card", f"by {by}"), pattern="listed", message="{key}")
+    token = secret_keys()[0].token("pan", VISA.encode())
+    book = Rulebook(schema_of([record]), None)
+    book.accepted.trust = TRUST
+    assert book.apply(by_two(record), None).kind == "applied"
+    for card, is_right in ((VISA, False), (token, True)):
+        key = card if by == "card" else key_of((VISA, card))
+        snooze = SnoozeRecord(id="r", version=1, until="2030-01-01T00:00:00Z", key=key, by="Ada")
+        reason = values_in(snooze, [upsert(1, "other"), record])
+        assert (reason is None) == is_right
+        lines, counters, _ = apply_records(book, (by_two(snooze).to_json(),), None)
+        assert ("control_applied" in counters) == is_right
+        assert is_right or VISA not in "".join(line.decode() for line in lines) + str(reason)
+        assert any(is_audit(line) for line in lines)
+
+
+@pytest.mark.usefixtures("keys")
+def test_a_verb_says_so_before_it_sends() -> None:
+    record = upsert(1, source=SOURCE, pattern="listed", message="{key}")
+    entries = [ListRecord(id=name, of="string", version=1, change="add", entries=[VISA]) for name in ("cards", "shops")]
+    cards, shops = (values_in(change, [upsert(1, "other"), record]) for change in entries)
+    assert shops is None
+    assert cards is not None
+    assert "1 of its entries are no tokens" in cards
+    assert VISA not in cards
