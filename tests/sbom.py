@@ -1,7 +1,8 @@
 """The packages of an installation → a software bill of materials: `.venv/bin/python -m tests.sbom --out sbom.json`.
 
 CycloneDX 1.6 as JSON: each installed package with its version, licence, address and what it needs. Where `pip-audit`
-is installed it then looks for known weaknesses of them, which needs an index of packages.
+is installed it then looks for known weaknesses of them. That needs an index of packages that knows weaknesses, as
+pypi.org does. A package that such an index does not have was not audited: it is named, and never counts as sound.
 Tested by: tests/test_sbom.py
 """
 
@@ -84,8 +85,28 @@ def _canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def audited(found: dict[str, Any], own: str) -> tuple[list[str], int]:
+    """Return what an auditor has found, as lines, and 1 for a known weakness, 2 if packages were not audited, else 0.
+
+    `found` is the JSON of pip-audit, `own` the name of the package that no index has.
+    """
+    packages = [package for package in found["dependencies"] if _canonical(package["name"]) != own]
+    skipped = sorted(package["name"] for package in packages if "skip_reason" in package)
+    lines = [
+        f"{package['name']} {package['version']}: {weakness['id']}, mended in {', '.join(weakness['fix_versions'])}"
+        for package in packages
+        for weakness in package.get("vulns", ())
+    ]
+    count = len(lines)
+    lines.append(f"{len(packages) - len(skipped)} of {len(packages)} packages audited, {count} known weaknesses")
+    if skipped:
+        lines.append(f"not audited, as the index knows nothing of them: {', '.join(skipped)}")
+    return lines, 1 if count else 2 if skipped else 0
+
+
 def main() -> int:
-    """Write the bill, and audit where that can be done. Returns 1 if a known weakness was found."""
+    """Write the bill, and audit where that can be done. Returns 1 if a known weakness was found, 2 if not all was
+    audited."""
     parser = argparse.ArgumentParser(prog="python -m tests.sbom", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("sbom.json"), help="the file (default: sbom.json)")
     options = parser.parse_args()
@@ -96,7 +117,15 @@ def main() -> int:
     if auditor is None:
         print("not audited: pip-audit is not installed (pip install pip-audit)", file=sys.stderr)
         return 0
-    return subprocess.run([auditor, "--path", sysconfig.get_path("purelib")], check=False).returncode
+    arguments = [auditor, "--path", sysconfig.get_path("purelib"), "--format", "json", "--progress-spinner", "off"]
+    done = subprocess.run(arguments, check=False, stdout=subprocess.PIPE, text=True)
+    try:
+        lines, code = audited(json.loads(done.stdout), "cep")
+    except (ValueError, KeyError):
+        print(f"not audited: {auditor} ended with {done.returncode}", file=sys.stderr)
+        return 2
+    print("\n".join(lines))
+    return code
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The bill of materials names every package of the lock that is installed, each once, and what it needs."""
+"""The bill of materials has every package of the lock that is installed, once; what was not audited is not sound."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 from importlib.metadata import distributions
 
-from tests.sbom import bill
+from tests.sbom import audited, bill
 from tests.tidy.source import ROOT
 
 
@@ -26,3 +26,16 @@ def test_every_pinned_package_is_in_it_with_its_version() -> None:
     known = {"cep", *refs}
     for needs in made["dependencies"]:
         assert {needs["ref"], *needs["dependsOn"]} <= known
+
+
+def test_what_no_index_knows_is_not_sound() -> None:
+    good: dict[str, object] = {"name": "numpy", "version": "2", "vulns": []}
+    weak = {"name": "rich", "version": "1", "vulns": [{"id": "X-1", "fix_versions": ["1.1"]}]}
+    own = {"name": "cep", "skip_reason": "not found"}
+    lines, code = audited({"dependencies": [good, own]}, "cep")
+    assert (lines, code) == (["1 of 1 packages audited, 0 known weaknesses"], 0)
+    lines, code = audited({"dependencies": [good, own, {"name": "six", "skip_reason": "not found"}]}, "cep")
+    assert code == 2
+    assert "six" in lines[-1]
+    lines, code = audited({"dependencies": [good, weak, own]}, "cep")
+    assert (lines[0], code) == ("rich 1: X-1, mended in 1.1", 1)

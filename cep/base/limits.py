@@ -40,8 +40,9 @@ RUNS_PER_KEY_MAX = 1_000
 # each, 1.2 MB. A run takes 600 bytes at most, so that both bounds together are 1.8 MB, beside the fields of the bound
 # events that the rule looks at. Past it the oldest runs leave until half of it is left, and are counted as above.
 NODES_PER_KEY_MAX = 50_000
-# Matches completed by one event, per rule; the rest are dropped and `matches_dropped` counts them. Nobody looks at a
-# hundred alerts of one payment. Each takes some 250 bytes until it is written, so one event 25 kB a rule.
+# Matches completed by one event, per rule; the rest are dropped; `matches_dropped` and `rule_matches_dropped` count
+# them. Nobody looks at a hundred alerts of one payment. Each takes some 250 bytes until it is written, so one event
+# 25 kB a rule.
 MATCHES_PER_EVENT_MAX = 100
 # As above where a match may be made on several ways, as with groups that repeat: ways are counted before what binds the
 # same is left out.
@@ -112,6 +113,7 @@ SNOOZES_MAX = 10_000  # rules and keys with a snooze; past this a snooze is refu
 # time is over first are forgotten early, and `fired_forgotten` counts them: the next alert of such a key goes out.
 FIRED_MAX = 1_000_000
 RULE_FILE_BYTES_MAX = 65_536  # one rule file of rules/; the pattern's text is not in it
+FIGURES_FILE_BYTES_MAX = 67_108_864  # what `cep backtest --json` writes for a card; a day and rule take some 60 bytes
 SETTINGS_FILE_BYTES_MAX = 1_048_576  # a settings file; a wrong path gives a larger one
 LOCK_FILE_BYTES_MAX = 67_108_864  # rules.lock: a line of 80 bytes for each version of each rule
 # Parts of one dotted name in a TOML file. Ours have two; the parser's time grows with the square of them.

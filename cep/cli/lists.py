@@ -25,9 +25,9 @@ from cep.cli.topics import (
     add_topic_arguments,
     await_answer,
     effective_at,
-    known_rules,
     last_status,
     published,
+    rules_of_folder,
     send,
     taken_so_far,
     topics_of,
@@ -159,8 +159,8 @@ def _change(options: argparse.Namespace, console: Console) -> int:
     starts, chains = effective_at(options, topics.settings), taken_so_far(topics, there)
     records = replacing(options.list, of, version, entries, starts, options.what)
     records = [written_against(record, chains, options) for record in records]
-    known = [*there, *known_rules(topics)]
-    for reason in filter(None, (values_in(record, known) for record in records)):
+    rules = [*there, *rules_of_folder(topics)]
+    for reason in filter(None, (values_in(record, rules) for record in records)):
         console.print(f"{reason}\nnothing is sent", markup=False)
         return 1
     signed = stand_for(options, topics, records, there, console)

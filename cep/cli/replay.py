@@ -53,6 +53,7 @@ _LOSSES = (
     "runs_evicted",
     "rule_runs_evicted[",
     "matches_dropped",
+    "rule_matches_dropped[",
     "arithmetic_overflows",
     "rule_overflows[",
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cep.base.errors import UsageError
-from cep.base.limits import RULE_FILE_BYTES_MAX
+from cep.base.limits import FIGURES_FILE_BYTES_MAX
 from cep.lang.load import Checked, load_files
 from cep.model.rule import RollbackRecord, UpsertRecord
 from cep.rulebook.changes import SIGNED_FOLDER, read_change
@@ -123,18 +123,42 @@ def _tests(checked: Checked, pattern: str) -> list[Row]:
 
 
 def _figures(path: Path | None, record: UpsertRecord) -> list[Row]:
-    """Read the figures of a rule: a JSON object of values, or one such object by rule."""
+    """Read the figures of a rule: what `cep backtest --json` writes, a JSON object of values, or one such by rule."""
     if path is None:
         return []
     try:
         with path.open("rb") as file:
-            data = json.loads(file.read(RULE_FILE_BYTES_MAX))
+            data = json.loads(file.read(FIGURES_FILE_BYTES_MAX))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"--figures {path} cannot be read: {error}; give a JSON object of figures") from error
+    if isinstance(data, Mapping) and isinstance(data.get("rules"), list):
+        data = _of_backtest(data, record.id)
     values = data.get(record.id, data) if isinstance(data, Mapping) else None
     if not isinstance(values, Mapping) or any(isinstance(value, dict | list) for value in values.values()):
         raise UsageError(f"--figures {path} has no figures of {record.id}; give a JSON object of names and values")
     return [(name, value) for name, value in values.items()]
+
+
+def _of_backtest(data: Mapping[str, Any], rule_id: str) -> Mapping[str, Any] | None:
+    """Return the figures of a rule of a backtest as a person reads them; None if it has none of the rule."""
+    of_rule = next((each for each in data["rules"] if isinstance(each, dict) and each.get("rule") == rule_id), None)
+    about = data.get("about")
+    if of_rule is None or not isinstance(about, dict):
+        return None
+    history = {f"history: {name}": about[name] for name in ("events", "days", "frauds", "as_of") if name in about}
+    shown = {name.replace("_", " "): _figure(value) for name, value in of_rule.items() if name != "rule"}
+    return history | {name: value for name, value in shown.items() if value is not None}
+
+
+def _figure(value: object) -> object:
+    if isinstance(value, float):
+        return f"{value:,.3f}".rstrip("0").rstrip(".")
+    if not isinstance(value, Mapping):
+        return value
+    if value.get("value") is None or "low" not in value:
+        return None  # nothing to divide by; or by kind of fraud
+    low, middle, high = (_figure(float(value[name])) for name in ("low", "value", "high"))
+    return f"{middle} ({low} to {high}; {value['part']} of {value['whole']})"
 
 
 def _table(title: str, heads: tuple[str, ...], rows: Iterable[Row]) -> str:

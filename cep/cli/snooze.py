@@ -16,8 +16,8 @@ from cep.cli.topics import (
     add_topic_arguments,
     await_answer,
     effective_at,
-    known_rules,
     published,
+    rules_of_folder,
     running_rule,
     send,
     taken_so_far,
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         by=who(options),
         effective_at=effective_at(options, topics.settings),
     )
-    reason = values_in(first, [*records, *known_rules(topics)])
+    reason = values_in(first, [*records, *rules_of_folder(topics)])
     if reason is not None:
         console.print(f"{reason}\nnothing is sent", markup=False)
         return 1

@@ -18,6 +18,7 @@ from rich.console import Console
 from cep.base.errors import SourceError, UsageError
 from cep.base.kafka import check_access
 from cep.cli.configured import add_setting_arguments, settings_of
+from cep.columnar.tokens import hide_card_numbers
 from cep.model.rule import ControlRecord, HeartbeatRecord, UpsertRecord, topic_key, utc_ms, utc_text
 from cep.model.settings import Settings
 from cep.rulebook.chains import Chains, described, hash_of
@@ -120,7 +121,7 @@ def published(topics: Topics) -> list[ControlRecord]:
     return [place.record for place in read_control_topic(topics.control)[0]]
 
 
-def known_rules(topics: Topics) -> list[UpsertRecord]:
+def rules_of_folder(topics: Topics) -> list[UpsertRecord]:
     """Read the rules of the settings' folder, which a job may have begun with; none if there is no folder."""
     folder = topics.settings.job.rules
     return [] if folder is None or not folder.is_dir() else read_rules(folder)[0]
@@ -155,7 +156,9 @@ def who(options: argparse.Namespace) -> str:
 
 
 def written_against(record: R, chains: Chains, options: argparse.Namespace) -> R:
-    """Return the record with what it changes, who sends it and why."""
+    """Return the record with what it changes, who sends it and why. Raises: UsageError for a card number in it."""
+    if hide_card_numbers(options.why or "") != (options.why or ""):
+        raise UsageError("--why has a card number, which would stand in the topic; write the token, as alerts show it")
     update = {"changes": chains.head(record), "by": who(options), "reason": options.why}
     stamped: R = record.model_copy(update=update)  # type: ignore[assignment]  # mypy joins the union
     return stamped

@@ -17,10 +17,8 @@ from cep.base.schema import Kind, Schema
 from cep.base.secrets import SENSITIVE, SecretKey, secret_keys
 from cep.columnar.decode import TOO_LONG, Poison
 from cep.columnar.mapping import TYPE_FIELD
-from cep.columnar.tokens import NO_CARD_NUMBER, is_card_number, token_of
+from cep.columnar.tokens import MANY_DIGITS, NO_CARD_NUMBER, is_card_number, token_of
 
-# Digits as people write them in groups, too.
-_MANY_DIGITS = re.compile(r"\d(?:[ -]?\d){11,}")
 _QUOTED = re.compile(r"(field `[^`]*`: ).*( is not a value of type .*)", re.DOTALL)
 _NO_VALUE = ("missing_field", TOO_LONG, NO_CARD_NUMBER)  # their reasons quote nothing
 _TIMES_MS_MAX = 4_000_000_000_000  # of thirteen digits, up to the year 2096, and no card number begins so
@@ -87,5 +85,5 @@ def _is_time(value: object) -> bool:
 
 def _shown(value: object, key: SecretKey) -> object:
     text = value if isinstance(value, str) else orjson.dumps(value).decode()
-    masked = _MANY_DIGITS.sub(lambda digits: f"({len(digits[0])} characters, {_digest(digits[0], key)})", text)
+    masked = MANY_DIGITS.sub(lambda digits: f"({len(digits[0])} characters, {_digest(digits[0], key)})", text)
     return value if masked == text else masked

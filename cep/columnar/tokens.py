@@ -7,6 +7,7 @@ Tested by: tests/columnar/test_tokens.py
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -22,6 +23,7 @@ from cep.columnar.batch import TEXT
 from cep.columnar.convert import convert
 
 NO_CARD_NUMBER = "no_card_number"
+MANY_DIGITS = re.compile(r"\d(?:[ -]?\d){11,}")  # also as people write them, in groups
 _DOUBLED = bytes.maketrans(b"0123456789", b"0246813579")
 _ZERO = ord("0")
 Refuse = Callable[[NDArray[np.bool_], str, str], None]
@@ -33,6 +35,13 @@ def is_card_number(digits: bytes) -> bool:
         return False
     total = sum(digits[-1::-2]) + sum(digits[-2::-2].translate(_DOUBLED)) - _ZERO * len(digits)
     return total % 10 == 0
+
+
+def hide_card_numbers(text: str) -> str:
+    """Return what a person wrote without the card numbers in it, with spaces and hyphens or without."""
+    return MANY_DIGITS.sub(
+        lambda run: "•••" if is_card_number(run[0].encode().translate(None, b" -")) else run[0], text
+    )
 
 
 def token_of(key: SecretKey, kind: str, text: str, ids: frozenset[str] | set[str]) -> str | None:

@@ -145,15 +145,13 @@ def advance_within(
     counters["runs_orphaned"] = orphans
     counters["matches"] = int(np.count_nonzero(matches.completed))
     counters["timeouts"] = int(np.count_nonzero(matches.timed_out))
-    for number in np.flatnonzero(outputs.runs.evicted).tolist():
-        _count_evicted(program.rules[number], int(outputs.runs.evicted[number]), counters)
+    for name, counts in (("rule_runs_evicted", outputs.runs.evicted), ("rule_matches_dropped", outputs.runs.dropped)):
+        for number in np.flatnonzero(counts).tolist():
+            deployed = program.rules[number].deployed
+            counters[f"{name}[{deployed.rule_id}@{deployed.version}]"] += int(counts[number])
     for number in program.compared:
         _count_cost(program.rules[number], batch, int(outputs.runs.steps[number]), counters)
     return Advanced(next_state, matches, {name: count for name, count in counters.items() if count})
-
-
-def _count_evicted(rule: RuleProgram, runs_count: int, counters: Counter[str]) -> None:
-    counters[f"rule_runs_evicted[{rule.deployed.rule_id}@{rule.deployed.version}]"] += runs_count
 
 
 def _count_cost(rule: RuleProgram, batch: EventBatch, steps: int, counters: Counter[str]) -> None:

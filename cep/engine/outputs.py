@@ -56,6 +56,7 @@ class Outputs:
             np.zeros(len(program.rules), np.int64),
             np.zeros(len(program.rules), np.int64),
             np.zeros(len(program.rules), np.int64),
+            np.zeros(len(program.rules), np.int64),
             cursor,
         )
 

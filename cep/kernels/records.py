@@ -284,7 +284,7 @@ class RunOutput(NamedTuple):
 
     runs int64[*, W], keys and rules int32[*]; steps int64[R]: how many runs the events of each rule were offered to;
     overflows int64[R]: how many of each rule's numbers left 64 bits; evicted int64[R]: how many runs of each rule were
-    evicted; cursor int64[CURSOR_WIDTH].
+    evicted; dropped int64[R]: how many matches of each rule were dropped; cursor int64[CURSOR_WIDTH].
     """
 
     runs: Int64
@@ -293,6 +293,7 @@ class RunOutput(NamedTuple):
     steps: Int64
     overflows: Int64
     evicted: Int64
+    dropped: Int64
     cursor: Int64
 
 

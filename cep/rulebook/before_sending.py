@@ -1,4 +1,4 @@
-"""A change of a list or a snooze, and the rules that are known → why a job would refuse the values in it.
+"""A change of a list or a snooze, and the rules that there are → why a job would refuse the values in it.
 
 A job refuses such a record. But then the values stand in the control topic. So a verb asks before it sends.
 Tested by: tests/rulebook/test_list_tokens.py, tests/cli/test_lists.py
@@ -15,9 +15,9 @@ from cep.rulebook.deploy import schema_of
 from cep.rulebook.list_tokens import raw_entries, raw_key
 
 
-def values_in(change: ListRecord | SnoozeRecord, known: Iterable[ControlRecord]) -> str | None:
+def values_in(change: ListRecord | SnoozeRecord, rules: Iterable[ControlRecord]) -> str | None:
     """Return the reason why a job with these rules would refuse the values of a change; None if it would not."""
-    for record in known:
+    for record in rules:
         upsert = record.as_upsert() if isinstance(record, RollbackRecord) else record
         if not isinstance(upsert, UpsertRecord):
             continue

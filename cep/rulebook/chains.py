@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import Any
 
 from cep.base.limits import CHAIN_VERSIONS_KEPT, SNOOZES_MAX, VERSION_FREE_MAX
+from cep.columnar.tokens import hide_card_numbers
 from cep.model.rule import Changes, ListRecord, RetireRecord, RollbackRecord, SnoozeRecord, UpsertRecord
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import Outcome
@@ -153,7 +154,8 @@ class Chains:
         if is_forgotten or any(taken.version == record.version for taken in chain.taken):
             return
         after = None if record.changes is None else record.changes.version
-        taken = Taken(record.version, hash_of(record), after, record.by, record.reason)
+        said = [None if text is None else hide_card_numbers(text) for text in (record.by, record.reason)]
+        taken = Taken(record.version, hash_of(record), after, *said)
         in_order = sorted((*chain.taken, taken), key=lambda one: one.version)
         self._chains[name] = Chain(tuple(in_order[-CHAIN_VERSIONS_KEPT:]))
 

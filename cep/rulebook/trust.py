@@ -23,6 +23,7 @@ from typing import Any
 from cep.base.audit import ERASED_LINES, Head, extended
 from cep.base.limits import SIGNED_LINES_MAX, UNVERIFIED_MAX
 from cep.base.signing import is_signed
+from cep.columnar.tokens import hide_card_numbers
 from cep.model.rule import HeartbeatRecord, ListRecord
 from cep.model.signed import Signature, Signed
 from cep.rulebook.outcome import Outcome, Refusal
@@ -254,13 +255,13 @@ class Accepted:
             names = [key if person is None else person.name for key, person in people]
             facts |= {"kind": record.kind, "id": record.id, "version": record.version, "by": names}
             facts["changes"] = digest_of(record)
-            # A snooze that is refused for a card number as its key does not bring it into the audit.
+            # A snooze that is refused for the value as its key does not bring it into the audit.
             is_raw = any(diagnostic.code == "CEP320" for diagnostic in outcome.diagnostics)
-            said = {"of": line_of(record), "sent_by": record.by, "why": record.reason}
-            texts |= {"of": record.id} if is_raw else said
+            texts |= {"of": record.id if is_raw else line_of(record), "sent_by": record.by, "why": record.reason}
         facts |= {"outcome": outcome.kind, "cause": outcome.cause, "signers_version": self.trust.version}
         facts["record"] = hashlib.sha256(data).hexdigest()
-        return facts, {**texts, "reason": outcome.full_reason[:_REASON_MAX]}
+        texts["reason"] = outcome.full_reason[:_REASON_MAX]
+        return facts, {name: None if text is None else hide_card_numbers(text) for name, text in texts.items()}
 
     def set_aside(self, record: Signable, reason: str) -> None:
         """Remember the last refusal of each rule and list, up to a limit."""

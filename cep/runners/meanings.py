@@ -15,7 +15,7 @@ LABELS: Mapping[str, tuple[str, ...]] = {
     "poison": ("code",), "unkeyed": ("key",), "alerts": ("rule", "version"), "held": ("reason", "rule"),
     "rule_events": ("rule", "version"), "rule_steps": ("rule", "version"),
     "rule_overflows": ("rule", "version"),
-    "rule_runs_evicted": ("rule", "version"),
+    "rule_runs_evicted": ("rule", "version"), "rule_matches_dropped": ("rule", "version"),
 }  # fmt: skip
 
 # Counters that stand at 0 before the first one is counted, so that a rate has a beginning and an alarm finds its name.
@@ -42,6 +42,7 @@ COUNTERS: Mapping[str, str] = {
     "rule_steps": "Partial matches that were offered an event, by rule: what a rule costs.",
     "rule_overflows": "Values of a rule that do not fit into 64 bits; one of several rules counts for each.",
     "rule_runs_evicted": "Partial matches lost to a limit of one key, by rule.",
+    "rule_matches_dropped": "Matches lost to the limit of one event, by rule.",
     "timeouts": "Partial matches that gave an alert because their time was over.",
     "runs_orphaned": "Partial matches dropped because their rule is gone or cannot be matched any more.",
     "run_steps": "Partial matches that were offered an event.",

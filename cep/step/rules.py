@@ -20,6 +20,7 @@ from typing import TypeVar
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MIN
 from cep.columnar.decode import Poison
+from cep.columnar.tokens import hide_card_numbers
 from cep.lang.explain.render import to_json
 from cep.lists.store import ListStore
 from cep.model.rule import (
@@ -258,7 +259,7 @@ def apply_records(
         elif record is None:
             counters["control_unreadable"] += 1
             reason = "; ".join(map(str, problems))
-            letter = dead_letter(Poison("control_unreadable", reason, _text(data)))
+            letter = dead_letter(Poison("control_unreadable", hide_card_numbers(reason), _text(data)))
             audit += [] if are_first else rulebook.accepted.note(None, Outcome("refused", reason), data)
         else:
             outcome = rulebook.apply(record, seen_ms, is_given=are_first and is_given(record))
@@ -313,7 +314,8 @@ def _refused(record: VersionedRecord, outcome: Outcome, data: bytes) -> bytes:
 
 
 def _text(data: bytes) -> str:
-    return data.decode("utf-8", "backslashreplace")
+    """Return a record as a letter shows it: a refused one may have a card number as a key, an entry or a reason."""
+    return hide_card_numbers(data.decode("utf-8", "backslashreplace"))
 
 
 def _initial(rules: JobRules) -> NamedRulebook:

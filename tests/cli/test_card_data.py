@@ -6,6 +6,7 @@ State is read back as well, for files of it are compressed.
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +14,13 @@ import orjson
 import pytest
 
 from cep.cli.main import USAGE, main
+from cep.model.rule import SnoozeRecord
 from cep.runners.embedded.opening import PART, StoreSettings, store_folder
 from cep.state.entries import read_entries
 from cep.state.keys import KeyRange
 from tests.columnar.protected import KEYS, card_numbers
+from tests.real_kafka import KafkaCluster
+from tests.sinks.test_kafka import consumed
 
 START_MS = 1_767_225_600_000
 PATTERNS = """\
@@ -147,6 +151,31 @@ def test_no_file_of_a_run_has_a_card_number(rules: Path, tmp_path: Path, capsys:
     alerts = [orjson.loads(line) for line in written.splitlines()]
     assert len(alerts) > 5
     assert all(alert["key"].startswith("pan_k1_") and alert["key"] in alert["message"] for alert in alerts)
+
+
+def test_no_topic_has_a_card_number(kafka_broker: KafkaCluster, rules: Path, tmp_path: Path) -> None:
+    numbers, name = card_numbers(13, 6), f"cards-{uuid.uuid4().hex[:8]}"
+    for part in ("events", "control", "alerts", "dead", "status"):
+        kafka_broker.create(f"{name}-{part}", 1)
+    until = "2030-01-01T00:00:00Z"
+    snoozes = [
+        SnoozeRecord(id="pairs", version=1, until=until, key=numbers[0], by="Ada"),
+        SnoozeRecord(id="none", version=1, until=until, key="k", by="Ada", reason=f"{numbers[1]} called"),
+    ]
+    snoozed = [snooze.to_json() for snooze in snoozes]
+    snoozed.append(snoozed[0].replace(b'"version":1', b'"version":"1"'))
+    kafka_broker.send(f"{name}-control", [{"value": value, "partition": 0} for value in snoozed])
+    kafka_broker.send(f"{name}-events", [{"value": value, "partition": 0} for value in records(4, numbers)])
+    assert main([
+        "run", "--rules", str(rules), "--bootstrap-servers", kafka_broker.address, "--topic", f"{name}-events",
+        "--control-topic", f"{name}-control", "--status-topic", f"{name}-status", "--alerts", f"kafka:{name}-alerts",
+        "--dead-letter-topic", f"{name}-dead", "--checkpoint", str(tmp_path / "job"), "--available-now",
+    ]) == 0  # fmt: skip
+    for part in ("alerts", "dead", "status"):
+        found = [data for one in consumed(kafka_broker, f"{name}-{part}", 1) for data in (one.key(), one.value())]
+        assert any(found), part
+        assert_absent(numbers, (data for data in found if data))
+    assert_absent(numbers, (path.read_bytes() for path in (tmp_path / "job").rglob("*") if path.is_file()))
 
 
 def test_a_job_without_its_key_does_not_start(

@@ -111,7 +111,27 @@ def test_what_is_wrong_with_a_list(job: Answering, folder: Path, capsys: pytest.
     assert main(["lists", "add", "nets", "x", "--of", "text", *job.flags]) == 2
     assert main(["lists", "add", "nets", "--of", "string", *job.flags]) == 2
     assert "give the entries, or a file" in capsys.readouterr().err
+    # A card number is not even sent, if a rule of the topic or of the settings' folder has tokens there.
+    (folder / "cards.toml").write_text(RULE.replace('"listed"', '"cards"').replace("p.cep", "cards.cep"))
+    cards = (
+        PATTERN.partition("test ")[0]
+        .replace("card_id string", "card_id pan")
+        .replace("pattern listed", "pattern cards")
+    )
+    (folder.parent / "patterns" / "cards.cep").write_text(
+        cards.replace('from "blocked.csv"', "").replace(" or card_id in watch", "")
+    )
+    (folder.parent / "cep.toml").write_text(f'[job]\nrules = "{folder}"\n')
+    flags = [*job.flags, "--conf", str(folder.parent / "cep.toml")]
+    assert main(["lists", "add", "blocked", "4111111111111111", "--of", "string", *flags]) == 1
+    said = capsys.readouterr().out
+    assert "1 of its entries are no tokens" in said
+    assert "nothing is sent" in said
+    assert "4111" not in said
+    assert main(["lists", "add", "shops", "s1", "--of", "string", "--why", "4111 1111 1111 1111 called", *flags]) == 2
+    assert "has a card number" in capsys.readouterr().err
     assert read_control_topic(job.control) == ([], 0)
+    (folder / "cards.toml").unlink()
     (folder.parent / "patterns" / "blocked.csv").unlink()
     assert main(["publish", "--rules", str(folder), *job.flags]) == 1
     assert "CEP801" in capsys.readouterr().out

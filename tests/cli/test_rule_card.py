@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cep.analysis.backtest import Backtest, Figures, ratio
+from cep.cli.labelled import write_json
 from cep.cli.main import main
 from cep.rulebook.changes import change_path, write_change
 from cep.rulebook.files import read_rules
@@ -52,6 +54,17 @@ def test_a_card_has_what_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[
     shown = card(folder, capsys, "--figures", str(figures))
     assert "| precision | 0.8 |" in shown
     assert "| a\\|b | c |" in shown
-    for wrong in ("[", "[]", '{"alerts": []}', "9" * 5_000):
+    some = ratio(12, 15)
+    own = Figures(
+        RULE, 1, "live", 15, 1.25, 9, 12, 3, 0, some, some, some, ratio(0, 0), {"theft": some}, None, 900.0, 0.5, None,
+        60.0, None, 2, 1.5, 0.25,
+    )  # fmt: skip
+    tested = Backtest({"events": 100, "days": 12, "as_of": "2026-03-01"}, own, (own,), (), ())
+    write_json(tested.to_json(), figures)
+    shown = card(folder, capsys, "--figures", str(figures))
+    for row in ("history: days | 12", "alerts per day | 1.25", "precision | 0.8 (0.548 to 0.93; 12 of 15)"):
+        assert f"| {row} |" in shown
+    assert "None" not in shown
+    for wrong in ('{"rules": [], "about": {}}', "[", "[]", '{"alerts": []}', "9" * 5_000):
         figures.write_text(wrong)
         assert main(["rules", "card", RULE, "--rules", str(folder), "--figures", str(figures)]) == 2

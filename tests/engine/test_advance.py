@@ -205,6 +205,7 @@ def test_too_many_matches_of_an_event_are_dropped_and_counted(text: str, monkeyp
     compiled = program(rule(text + "skip none"))
     done = advance(compiled, None, batch(*(f"x a@{i}" for i in range(5)), "x b@6"), END_MS)
     assert (done.counters["matches_dropped"], len(done.matches)) == (2, 3)
+    assert done.counters["rule_matches_dropped[r@1]"] == 2
 
 
 def test_many_runs_and_matches_enlarge_what_holds_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.base.errors import StateCorruptError, StateFormatError, StoreError
+from cep.kernels.records import MemberSet
+from cep.kernels.text.members import _has, distinct
 from cep.lists.entries import Keys, keys_of
 from cep.lists.members import EMPTY, build, chosen, joined, mapped, write
 
@@ -28,6 +30,24 @@ def test_a_set_has_what_was_put_in(held: list[str], asked: list[str]) -> None:
     assert len(members) == len(set(held))
     assert members.has(keys(asked)).tolist() == [text in held for text in asked]
     assert not EMPTY.has(keys(asked)).any()
+
+
+@given(TEXTS, TEXTS, st.integers(1, 3))
+def test_keys_that_are_made_to_collide(held: list[str], asked: list[str], hashes_count: int) -> None:
+    """Keys that share a few hashes, as somebody may make them: each once, in order, and all of them are there."""
+    given_keys, many = keys(held), keys([f"C-{number}" for number in range(40)])
+    both = joined(given_keys, many)
+    hashes = np.array([len(text) % hashes_count for text in [*held, *(f"C-{n}" for n in range(40))]], np.uint64)
+    order = np.argsort(hashes, kind="stable")
+    order = order[: distinct(order, hashes, both.offsets, both.data)]
+    texts = [bytes(both.data[both.offsets[n] : both.offsets[n + 1]]) for n in order]
+    every = {*held, *(f"C-{n}" for n in range(40))}
+    assert texts == sorted({text.encode() for text in every}, key=lambda t: (len(t.decode()) % hashes_count, len(t), t))
+    of = Keys(np.cumsum([0, *map(len, texts)]), np.frombuffer(b"".join(texts), np.uint8))
+    members = MemberSet(np.array([0, len(texts)]), hashes[order], of.offsets, of.data)
+    for text in [*asked, *every, "D-7"]:
+        data = np.frombuffer(text.encode(), np.uint8)
+        assert _has(members, np.uint64(len(text) % hashes_count), data, 0, len(data)) == (text in every)
 
 
 @given(TEXTS)

@@ -70,7 +70,7 @@ def test_a_rule_is_refused_if_its_list_has_numbers() -> None:
         ("shops", "string", [VISA], "applied"), ("cards", "int", ["1"], "applied"),
     ):  # fmt: skip
         book = Rulebook(schema_of([record]), (("card",),))
-        given = ListRecord(id=name, of=of, version=1, change="replace", entries=entries)
+        given = ListRecord(id=name, of=of, version=1, change="replace", entries=[*entries])
         assert book.apply(given, None).kind == "applied"
         outcome = book.apply(record, None)
         assert outcome.kind == kind
@@ -128,8 +128,11 @@ def test_a_snooze_of_a_card_takes_its_token(by: str) -> None:
         assert (reason is None) == is_right
         lines, counters, _ = apply_records(book, (by_two(snooze).to_json(),), None)
         assert ("control_applied" in counters) == is_right
-        assert is_right or VISA not in "".join(line.decode() for line in lines) + str(reason)
+        unsigned, _, _ = apply_records(book, (snooze.model_copy(update={"version": 2}).to_json(),), None)
+        said = "".join(line.decode() for line in (*lines, *unsigned)) + str(reason)
+        assert is_right or VISA not in said
         assert any(is_audit(line) for line in lines)
+        assert any(is_audit(line) for line in unsigned)
 
 
 @pytest.mark.usefixtures("keys")

@@ -1,7 +1,8 @@
 """Values → which of them are in a set of keys. Keys are bytes; a set has them in the order of their hashes.
 
 A set is a `MemberSet`: the hashes ascend, and there is about one key in each bucket. So a look-up costs the same
-for a hundred keys and for millions. Three sets make a list (`Layers`).
+for a hundred keys and for millions. The hash has no key, as sets are files. Keys with one hash stand in their own
+order, so that values that are made to collide cost a binary search. Three sets make a list (`Layers`).
 
     text      the key is the text
     prefix    the key is any prefix of the text; only lengths that occur are looked up
@@ -34,21 +35,34 @@ def bucket_of(h: np.uint64, buckets: int) -> int:
 
 
 @kernel
+def _is_before(data: UInt8, lo: int, hi: int, other: UInt8, other_lo: int, other_hi: int) -> bool:
+    """Is data[lo:hi] before the other key? A shorter one is, then the one with the lesser bytes."""
+    if hi - lo != other_hi - other_lo:
+        return hi - lo < other_hi - other_lo
+    for k in range(hi - lo):
+        if data[lo + k] != other[other_lo + k]:
+            return data[lo + k] < other[other_lo + k]
+    return False
+
+
+@kernel
 def _has(members: MemberSet, h: np.uint64, data: UInt8, lo: int, hi: int) -> bool:
     first, hashes, offsets = members.first, members.hashes, members.offsets
     if hashes.shape[0] == 0:
         return False
     bucket = bucket_of(h, first.shape[0] - 1)
     low, end = first[bucket], first[bucket + 1]
-    while end - low > _FEW:  # entries that share a bucket by design cost a search, no scan
+    last = end
+    while end - low > _FEW:  # entries that share a bucket or a hash by design cost a search, no scan
         middle = (low + end) >> 1
-        if hashes[middle] < h:
+        is_before = hashes[middle] < h
+        if hashes[middle] == h:
+            is_before = _is_before(members.data, offsets[middle], offsets[middle + 1], data, lo, hi)
+        if is_before:
             low = middle + 1
         else:
             end = middle
-    while low > first[bucket] and hashes[low - 1] == h:
-        low -= 1
-    for i in range(low, first[bucket + 1]):
+    for i in range(low, min(end + 1, last)):
         if hashes[i] > h:
             return False
         if hashes[i] == h and offsets[i + 1] - offsets[i] == hi - lo:
@@ -307,29 +321,52 @@ def read_networks(offsets: Int64, data: UInt8, keys: UInt8, ends: Int64) -> None
 
 @kernel
 def distinct(order: Int64, hashes: UInt64, offsets: Int64, data: UInt8) -> int:
-    """Drop each key of `order` (by hash) that was there before; return how many are left.
+    """Bring keys with one hash into their order, and drop each that was there before; return how many are left.
 
-    Shapes: order int64[N], rearranged in place; hashes and keys are those of the keys' own numbers.
+    Shapes: order int64[N] by hash, rearranged in place; hashes and keys are those of the keys' own numbers.
+    Cost: O(N log N), also where somebody has made all hashes alike.
     """
-    count = 0
-    for i in range(order.shape[0]):
-        number, is_new = order[i], True
-        j = count - 1
-        while j >= 0 and hashes[order[j]] == hashes[number]:
-            other, same = order[j], offsets[order[j] + 1] - offsets[order[j]] == offsets[number + 1] - offsets[number]
-            if same:
-                for k in range(offsets[number + 1] - offsets[number]):
-                    if data[offsets[number] + k] != data[offsets[other] + k]:
-                        same = False
-                        break
-            if same:
-                is_new = False
-                break
-            j -= 1
-        if is_new:
-            order[count] = number
-            count += 1
+    begin, count = 0, 0
+    while begin < order.shape[0]:
+        end = begin + 1
+        while end < order.shape[0] and hashes[order[end]] == hashes[order[begin]]:
+            end += 1
+        if end - begin > 1:
+            _sort(order[begin:end], offsets, data)
+        for i in range(begin, end):
+            # In their order, a key is new if it is behind the one before.
+            if i == begin or _is_ordered(order[count - 1], order[i], offsets, data):
+                order[count] = order[i]
+                count += 1
+        begin = end
     return count
+
+
+@kernel
+def _is_ordered(first: int, second: int, offsets: Int64, data: UInt8) -> bool:
+    return _is_before(data, offsets[first], offsets[first + 1], data, offsets[second], offsets[second + 1])
+
+
+@kernel
+def _sort(order: Int64, offsets: Int64, data: UInt8) -> None:
+    """Sort the numbers of keys by the keys (heapsort: nobody can make it slow)."""
+    count = order.shape[0]
+    for step in range(count // 2 + count - 1):
+        # First every parent sinks, from the last one on; then the greatest goes behind the heap, again and again.
+        if step < count // 2:
+            root, end = count // 2 - 1 - step, count
+        else:
+            end = count - 1 - (step - count // 2)
+            order[0], order[end] = order[end], order[0]
+            root = 0
+        while 2 * root + 1 < end:
+            child = 2 * root + 1
+            if child + 1 < end and _is_ordered(order[child], order[child + 1], offsets, data):
+                child += 1
+            if not _is_ordered(order[root], order[child], offsets, data):
+                break
+            order[root], order[child] = order[child], order[root]
+            root = child
 
 
 @kernel

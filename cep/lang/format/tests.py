@@ -26,7 +26,8 @@ def test_lines(group: list[Piece], test: PatternTestSyntax) -> list[Line]:
     labels = {offsets[key.label.span.start] for key in test.keys}
     expects = {offsets[expect.span.start] for expect in test.expects}
     events = {offsets[event.span.start] for key in test.keys for event in key.events}
-    starts = sorted({*labels, *expects, *_todos(group, brace + 1)})
+    types = {_type_at(group, at) for at in events}  # an event type may be called `todo`
+    starts = sorted({*labels, *expects, *_todos(group, brace + 1)} - types)
     last = len(group) - 1
     times = max([_TIME_LEAST, *(len(_Row(group[at:last]).time) for at in events)])
     for begin, end in pairwise([*starts, last]):
@@ -80,14 +81,19 @@ def _key(group: list[Piece], begin: int, end: int, events: list[int], times: int
     return lines
 
 
+def _type_at(pieces: Sequence[Piece], at: int) -> int:
+    """Return the place of the type of the event that begins at `at`: behind its time."""
+    while pieces[at].token.kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION):
+        at += 1 if pieces[at].token.kind is TokenKind.DURATION else 2
+    return at
+
+
 class _Row:
     """An event of a test: its time, type and fields as texts."""
 
     def __init__(self, pieces: list[Piece]) -> None:
         self.pieces = pieces
-        at = 0
-        while pieces[at].token.kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION):
-            at += 1 if pieces[at].token.kind is TokenKind.DURATION else 2
+        at = _type_at(pieces, 0)
         self.time = joined(pieces[:at])
         self.type = pieces[at].text
         starts = [i for i in range(at + 1, len(pieces) - 1) if pieces[i + 1].text == "="]
