@@ -1,0 +1,69 @@
+"""The yardstick of the benchmarks of detection: figures by hand, and the simulator's kinds of fraud."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cep.analysis.marks import Marks
+from cep.analysis.split import Part
+from tests.bench.baselines import Alerts, best_limit, card_precision, figures, matrix, of_events
+from tests.bench.handbook_data import START_MS, simulated
+
+DAY_MS = 86_400_000
+
+
+def test_card_precision_takes_the_highest_of_a_card_and_looks_at_a_compromised_one_once() -> None:
+    """Two cards a day: on day 0 a, which is bad, and b; on day 1 a is out, so c and b; of these c is bad."""
+    day = np.array([0, 0, 0, 0, 1, 1, 1], np.float64)
+    customer = np.array([1, 1, 2, 3, 1, 2, 3], np.float64)
+    bad = np.array([1, 0, 0, 0, 1, 0, 1], bool)
+    score = np.array([0.1, 0.9, 0.8, 0.7, 0.9, 0.2, 0.3])
+    assert card_precision(day, customer, bad, score, 2) == (0.5, 0.5)
+    assert card_precision(day, customer, bad, -score, 1) == (0.5, 1.0), "card 1 has the highest of the first day"
+
+
+def marks_of(fraud: list[int], kinds: tuple[str, ...]) -> Marks:
+    count = len(kinds)
+    times = np.arange(len(fraud)) * DAY_MS
+    first = np.array([times[fraud.index(at)] for at in range(count)])
+    return Marks(
+        np.array(fraud, np.int32), np.ones(len(fraud), bool), kinds, np.ones(count), first, first, len(fraud) * DAY_MS,
+        0, 0, 0,
+    )  # fmt: skip
+
+
+def test_figures_of_a_part_by_hand() -> None:
+    """Days 2 to 5 count. Of three alerts there two are right; of frauds 1 and 2 the first is found, 3 days early."""
+    marks = marks_of([0, -1, 1, -1, 2, 1], ("x", "x", "y"))
+    times = np.arange(6) * DAY_MS
+    part = Part("test", 2 * DAY_MS, 6 * DAY_MS, marks.first_ms >= 2 * DAY_MS)
+    spell = np.array([-1, -1, 0, -1, 1, 0])
+    alerts = of_events(np.array([0, 2, 3, 5]), times, marks)
+    value = figures(alerts, marks, part, spell, times)
+    assert (value.alerts, value.precision, value.recall) == (3, 2 / 3, 0.5)
+    assert value.by_kind == {"x": 1.0, "y": 0.0}
+    assert value.days_ahead == 3.0
+    both = Alerts(times[[2]], np.array([True]), np.array([0, 0]), np.array([2, 3]))
+    assert figures(both, marks, part, spell, times).precision == 1.0, "an alert that binds two events is one"
+    assert best_limit(np.array([0.1, 0.2, 0.9, 0.3, 0.8, 0.7]), np.arange(6), marks, part, times) == 0.7
+
+
+def test_columns_become_numbers() -> None:
+    when = pa.array([START_MS], pa.timestamp("ms", "UTC"))
+    row = matrix([pa.array(["b"]), when, pa.array([2.5]), pa.array([None], pa.float64())])
+    assert row[0, :4].tolist() == [0.0, 6.0, 0.0, 2.5], "the first of April 2018 was a Sunday"
+    assert np.isnan(row[0, 4])
+
+
+def test_the_simulator_plants_what_the_book_says() -> None:
+    payments = simulated(1, 60, 120, 30)
+    assert payments.equals(simulated(1, 60, 120, 30))
+    times = payments["event_time"].cast(pa.int64()).to_numpy()
+    assert (np.diff(times) >= 0).all()
+    kind, amount = payments["fraud_scenario"].to_numpy(), payments["amount"].to_numpy()
+    assert set(kind.tolist()) >= {0, 2, 3}
+    assert (kind[amount > 220] > 0).all()
+    assert pc.all(pc.equal(payments["is_fraud"], pc.greater(payments["fraud_scenario"], 0))).as_py()
+    assert np.median(amount[kind == 3]) > 3 * np.median(amount[kind == 0])
