@@ -23,7 +23,7 @@ from cep.lang.show import show_value
 _QUANTILES = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
 _FRAUD_QUANTILES = (0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98)
 _VALUES_MAX = 30  # of a column whose values are named one by one
-_FEW = 10  # events: fewer say nothing
+FEW = 10  # events: fewer say nothing
 _NEARLY_ALL = 0.97
 
 
@@ -31,7 +31,9 @@ _NEARLY_ALL = 0.97
 class Atom:
     """A condition on an event of one type; `field` is "" where the type alone is asked. bool[N] `holds` are the events.
 
-    `limit` is the value that it is compared with, as a pattern writes it, and `kind` the type of the field.
+    `limit` is the value that it is compared with, as a pattern writes it, and `kind` its type. A condition on the past
+    (`past_atoms.py`) reaches `past_ms` back: `field` says which side it is about, `left` and `right` are written around
+    the limit, `reads` are the fields that it asks for and `name` is that of its parameter.
     """
 
     event_type: str
@@ -40,10 +42,25 @@ class Atom:
     limit: str
     kind: str
     holds: NDArray[np.bool_]
+    left: str = ""
+    right: str = ""
+    name: str = ""
+    reads: tuple[str, ...] = ()
+    past_ms: int = 0
+
+    def text(self, limit: str) -> str:
+        """Return the condition with a limit, or the name of a parameter in its place; nothing for the type alone."""
+        return f"{self.left or self.field} {self.op} {limit}{self.right}" if self.field else ""
 
     @property
-    def text(self) -> str:
-        return f"{self.field} {self.op} {self.limit}" if self.field else ""
+    def fields(self) -> tuple[str, ...]:
+        """The fields of events that it reads."""
+        return self.reads if self.past_ms else (self.field,) * bool(self.field)
+
+    @property
+    def param(self) -> str:
+        """The name of the parameter that its limit becomes."""
+        return self.name or f"{self.field}_{'min' if self.op == '>=' else 'max'}"
 
 
 def atoms_of(events: Events, rows: NDArray[np.int64], is_fraud: NDArray[np.bool_], key: str) -> list[Atom]:
@@ -51,13 +68,13 @@ def atoms_of(events: Events, rows: NDArray[np.int64], is_fraud: NDArray[np.bool_
     atoms: list[Atom] = []
     for code, event_type in enumerate(events.schema.event_types):
         of_type = events.event_type[rows] == code
-        if event_type.derived or of_type.sum() < _FEW:
+        if event_type.derived or of_type.sum() < FEW:
             continue
         atoms.append(Atom(event_type.name, "", "", "", "", of_type))
         for field in event_type.fields:
             if field.name != key and field.name in events.columns and not field.type.protected:
                 atoms += _of_field(events, rows, (event_type, of_type, is_fraud), field)
-    return _different(atoms)
+    return atoms
 
 
 def _of_field(
@@ -78,18 +95,26 @@ def _of_field(
             yield Atom(event_type.name, field.name, ">=", written, kind, has_value & (values >= limit))
             yield Atom(event_type.name, field.name, "<=", written, kind, has_value & (values <= limit))
     elif field.type.kind in (Kind.STRING, Kind.ENUM, Kind.BOOL):
-        counted = pc.value_counts(column.drop_null())
-        if len(counted) <= _VALUES_MAX:
-            for value in sorted(counted.field("values").to_pylist()):
-                holds = of_type & np.asarray(pc.fill_null(pc.equal(column, value), False))
-                yield Atom(event_type.name, field.name, "==", show_value(value, field.type), kind, holds)
+        for written, holds in few_values(events, rows, field, _VALUES_MAX):
+            yield Atom(event_type.name, field.name, "==", written, kind, of_type & holds)
 
 
-def _different(atoms: Sequence[Atom]) -> list[Atom]:
+def few_values(
+    events: Events, rows: NDArray[np.int64], field: Field, most: int
+) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Yield each value of a field as it is written, with the events that have it; nothing if there are more values."""
+    column = events.columns[field.name].take(pa.array(rows))
+    counted = pc.value_counts(column.drop_null())
+    if len(counted) <= most:
+        for value in sorted(counted.field("values").to_pylist()):
+            yield show_value(value, field.type), np.asarray(pc.fill_null(pc.equal(column, value), False))
+
+
+def different(atoms: Sequence[Atom]) -> list[Atom]:
     """Leave out what hardly any event or nearly every one meets, and what another one says as well."""
     chosen: dict[bytes, Atom] = {}
     for atom in atoms:
         count = int(atom.holds.sum())
-        if count >= _FEW and (not atom.field or count <= _NEARLY_ALL * len(atom.holds)):
+        if count >= FEW and (not atom.field or count <= _NEARLY_ALL * len(atom.holds)):
             chosen.setdefault(np.packbits(atom.holds).tobytes(), atom)
     return list(chosen.values())

@@ -8,27 +8,43 @@ and the search begins anew for the others.
     rows of one key   … a … a … b …     chain (a -> b), ends at b
                               └ the latest a before b: it leaves the most room for what comes before
 
+A step may be bound to the one before it, by a link: both have the same value in a field, or there is no event of some
+kind between them. A number below 0 in a step is such a link.
+
 Tested by: tests/analysis/test_suggest.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cep.analysis.atoms import Atom
 
-Step = tuple[int, ...]  # numbers of atoms that all hold
+Step = tuple[int, ...]  # numbers of atoms that all hold; ~n is link n, to the step before
 # The score of a sequence, its steps, the rows at which it ends, and those at which it begins.
-_Grown = tuple[float, tuple[Step, ...], NDArray[np.int64], NDArray[np.int64]]
+Rows = NDArray[np.integer[Any]]
+_Grown = tuple[float, tuple[Step, ...], Rows, Rows]
 _BEAM = 25
 _ENDS = 60  # last steps that a search begins with
 _BETA2 = 0.25  # precision counts twice as much as recall: an alert costs somebody's time
 _ROUNDS_MAX = 12
 _ATOMS_IN_STEP = 3
+_REFINED = 4  # sequences of a length that are changed, each with another first step.
+_LONGER = 1.02  # A longer sequence has to be so many times as good.
+_ABSENT_MAX = 20  # conditions that may be asked to be absent between two steps
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A bond to the step before: an equal value of the field `same`, or no event that meets `absent` between them."""
+
+    same: str = ""
+    absent: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +62,7 @@ class Ground:
 
     Shapes: key_start int64[N] is the first row of the event's key; time_ms int64[N]; fraud int64[N], -1 for none;
     weight float64[N] says for how many events a row stands. `open_frauds` bool[F] are those still to be found.
+    `same` has for a field the number of the key and its value, int64[N], -1 for an event without a value.
     """
 
     key_start: NDArray[np.int64]
@@ -54,42 +71,69 @@ class Ground:
     weight: NDArray[np.float64]
     atoms: Sequence[Atom]
     open_frauds: NDArray[np.bool_]
-    _before: dict[Step, NDArray[np.int64]] = field(default_factory=dict)
+    same: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    links: list[Link] = field(default_factory=list)
+    _before: dict[tuple[Step, str], NDArray[np.integer[Any]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """List the links that a search may take."""
+        plain = [at for at, atom in enumerate(self.atoms) if not atom.past_ms and atom.op in ("", "==")]
+        self.links = [*(Link(same=name) for name in self.same), *(Link(absent=at) for at in plain[:_ABSENT_MAX])]
 
     def holds(self, step: Step) -> NDArray[np.bool_]:
         """bool[N]: the events that meet all conditions of a step."""
-        mask: NDArray[np.bool_] = np.logical_and.reduce([self.atoms[at].holds for at in step])
+        mask: NDArray[np.bool_] = np.logical_and.reduce([self.atoms[at].holds for at in step if at >= 0])
         return mask
 
-    def before(self, step: Step) -> NDArray[np.int64]:
-        """int64[N]: the row of the latest earlier event of the key that meets the step, -1 for none."""
-        earlier = self._before.get(step)
+    def before(self, step: Step, same: str = "") -> NDArray[np.integer[Any]]:
+        """Return for each event the row of the latest earlier one of its key that meets the step, -1 for none.
+
+        With `same` of those with an equal value of that field.
+        """
+        conditions = tuple(at for at in step if at >= 0)
+        earlier = self._before.get((conditions, same))
         if earlier is None:
-            rows = np.where(self.holds(step), np.arange(len(self.time_ms)), -1)
-            latest = np.concatenate([[-1], np.maximum.accumulate(rows)[:-1]])
-            earlier = np.where(latest >= self.key_start, latest, -1)
-            if len(step) == 1:  # of steps with more conditions there are too many to be remembered
-                self._before[step] = earlier
+            earlier = self._latest(conditions, same)
+            if len(conditions) == 1:  # of steps with more conditions there are too many to be remembered
+                self._before[conditions, same] = earlier = earlier.astype(np.int32)
         return earlier
 
-    def chain(self, steps: Sequence[Step], window_ms: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _latest(self, step: Step, same: str) -> NDArray[np.int64]:
+        count = len(self.time_ms)
+        group = self.same[same] if same else self.key_start
+        order = np.argsort(group, kind="stable")
+        place = np.where(self.holds(step)[order], np.arange(count), -1)
+        latest = np.concatenate([[-1], np.maximum.accumulate(place)[:-1]]) if count else place
+        sorted_group = group[order]
+        inside = (latest >= np.searchsorted(sorted_group, sorted_group)) & (latest >= 0) & (sorted_group >= 0)
+        earlier = np.full(count, -1, np.int64)
+        earlier[order] = np.where(inside, order[latest], -1)
+        return earlier
+
+    def chain(self, steps: Sequence[Step], window_ms: int) -> tuple[Rows, Rows]:
         """Return the rows at which the sequence ends, and those at which it began."""
-        ends = np.flatnonzero(self.holds(steps[-1]))
+        ends: Rows = np.flatnonzero(self.holds(steps[-1]))
         starts = ends
-        for step in reversed(steps[:-1]):
-            ends, starts = self.prepended(step, ends, starts, window_ms)
+        for step, later in zip(reversed(steps[:-1]), reversed(steps[1:]), strict=True):
+            ends, starts = self.prepended(step, later, (ends, starts), window_ms)
         return ends, starts
 
-    def prepended(
-        self, step: Step, ends: NDArray[np.int64], starts: NDArray[np.int64], window_ms: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the ends that have the step before their starts, within the window, and where it was."""
-        earlier = self.before(step)[starts]
+    def prepended(self, step: Step, later: Step, of: tuple[Rows, Rows], window_ms: int) -> tuple[Rows, Rows]:
+        """Return the ends that have the step before their starts, within the window, and where it was.
+
+        The starts meet `later`, whose links say what else must be between the two.
+        """
+        ends, starts = of
+        links = [self.links[~at] for at in later if at < 0]
+        earlier = self.before(step, next((link.same for link in links if link.same), ""))[starts]
         inside = earlier >= 0
+        for link in links:
+            if link.absent >= 0:
+                inside &= self.before((link.absent,))[starts] <= earlier
         inside[inside] = self.time_ms[ends[inside]] - self.time_ms[earlier[inside]] < window_ms
         return ends[inside], earlier[inside]
 
-    def score(self, ends: NDArray[np.int64]) -> float:
+    def score(self, ends: Rows) -> float:
         """Return F0.5 of a sequence with these ends, over the frauds that are still open."""
         fraud = self.fraud[ends]
         hits = fraud[fraud >= 0]
@@ -106,8 +150,13 @@ def mine(ground: Ground, windows_ms: Sequence[int], steps_max: int, count: int) 
     """Return at most so many sequences, each for frauds that those before it do not find."""
     mined: list[Mined] = []
     while len(mined) < count and ground.open_frauds.any():
-        best = max((_best(ground, window, steps_max) for window in windows_ms), key=lambda each: each.score)
-        best = _refined(ground, best)
+        best = Mined((), 0, 0.0)
+        for candidate in _candidates(ground, windows_ms, steps_max):
+            refined = _refined(ground, candidate)
+            if refined.score > best.score * (_LONGER if len(refined.steps) > len(best.steps) else 1.0):
+                best = refined
+        if best.score <= 0:
+            break
         ends, _ = ground.chain(best.steps, best.window_ms)
         hits = ground.fraud[ends][ground.fraud[ends] >= 0]
         if best.score <= 0 or not ground.open_frauds[hits].any():
@@ -117,39 +166,75 @@ def mine(ground: Ground, windows_ms: Sequence[int], steps_max: int, count: int) 
     return mined
 
 
-def _best(ground: Ground, window_ms: int, steps_max: int) -> Mined:
-    """Return the best sequence of a beam search. A longer one has to be better to be taken."""
+def _candidates(ground: Ground, windows_ms: Sequence[int], steps_max: int) -> Iterator[Mined]:
+    """Yield the best sequences of each length, the shortest first, over all windows: without conditions on the past,
+    and with them. What is best after a condition or a link more need not be best before, so some are refined of each.
+    """
+    plain = [at for at, atom in enumerate(ground.atoms) if not atom.past_ms]
+    for numbers in (plain, list(range(len(ground.atoms)))):
+        by_window = [_by_length(ground, window, steps_max, numbers) for window in windows_ms]
+        for at in range(max(len(each) for each in by_window)):
+            of_length = [each for of_window in by_window if len(of_window) > at for each in of_window[at]]
+            first_steps: dict[Step, Mined] = {}
+            for each in sorted(of_length, key=lambda each: -each.score):
+                first_steps.setdefault(each.steps[0], each)
+            yield from list(first_steps.values())[:_REFINED]
+
+
+def _by_length(ground: Ground, window_ms: int, steps_max: int, numbers: Sequence[int]) -> list[list[Mined]]:
+    """Return the best sequences of each length of a beam search. `numbers` are the atoms that a last step may have."""
     beam: list[_Grown] = []
-    for step in _last_steps(ground):
-        ends = np.flatnonzero(ground.holds(step))
+    for step in _last_steps(ground, numbers):
+        ends: Rows = np.flatnonzero(ground.holds(step))
         beam.append((ground.score(ends), (step,), ends, ends))
     beam = _widest(beam, _ENDS)
-    best = beam[0]
+    if not beam:
+        return []
+    best = [[Mined(steps, window_ms, score) for score, steps, _, _ in beam]]
     for _ in range(steps_max - 1):
         longer: list[_Grown] = []
         for _, steps, ends, starts in beam:
-            for number in range(len(ground.atoms)):
-                later, earlier = ground.prepended((number,), ends, starts, window_ms)
+            for number, links in _earlier_steps(ground):
+                first = (*steps[0], *links)
+                later, earlier = ground.prepended((number,), first, (ends, starts), window_ms)
                 value = ground.score(later)
                 if value > 0:
-                    longer.append((value, ((number,), *steps), later, earlier))
+                    longer.append((value, ((number,), first, *steps[1:]), later, earlier))
         beam = _widest(longer, _BEAM)
         if not beam:
             break
-        if beam[0][0] > best[0] * 1.02:
-            best = beam[0]
-    return Mined(best[1], window_ms, best[0])
+        best.append([Mined(steps, window_ms, score) for score, steps, _, _ in beam])
+        best[-1] += [
+            Mined(steps, window_ms, ground.score(ground.chain(steps, window_ms)[0]))
+            for _, plain, _, _ in beam for steps in _with_absence(ground, plain)
+        ]  # fmt: skip
+    return best
+
+
+def _with_absence(ground: Ground, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
+    """Yield the sequence with one thing more that must not be between its first two steps."""
+    for number, link in enumerate(ground.links):
+        if link.absent >= 0:
+            yield (steps[0], (*steps[1], ~number), *steps[2:])
+
+
+def _earlier_steps(ground: Ground) -> Iterator[tuple[int, Step]]:
+    """Yield each condition that a step may begin with, alone, and the broad ones bound by equal values, too."""
+    same = [~at for at, link in enumerate(ground.links) if link.same]
+    for number, atom in enumerate(ground.atoms):
+        if not atom.past_ms:
+            yield number, ()
+            if atom.op in ("", "=="):
+                yield from ((number, (link,)) for link in same)
 
 
 def _widest(beam: list[_Grown], size: int) -> list[_Grown]:
     return sorted(beam, key=lambda each: (-each[0], each[1]))[:size]
 
 
-def _last_steps(ground: Ground) -> Iterator[Step]:
+def _last_steps(ground: Ground, numbers: Sequence[int]) -> Iterator[Step]:
     """Yield single conditions, then pairs of the best of them."""
-    singles = sorted(
-        range(len(ground.atoms)), key=lambda at: (-ground.score(np.flatnonzero(ground.atoms[at].holds)), at)
-    )
+    singles = sorted(numbers, key=lambda at: (-ground.score(np.flatnonzero(ground.atoms[at].holds)), at))
     yield from ((at,) for at in singles)
     few = singles[:_BEAM]
     for first in few:
@@ -160,9 +245,10 @@ def _last_steps(ground: Ground) -> Iterator[Step]:
 
 def _go_together(atoms: Sequence[Atom], step: Step) -> bool:
     """Return True for conditions on the same event type, each about another side of a field."""
-    sides = {(atoms[at].field, atoms[at].op) for at in step}
-    is_one_type = len({atoms[at].event_type for at in step}) == 1
-    return is_one_type and len(sides) == len(step) and (len(step) == 1 or all(atoms[at].field for at in step))
+    of = [atoms[at] for at in step if at >= 0]
+    sides = {(atom.field, atom.op) for atom in of}
+    is_one_type = len({atom.event_type for atom in of}) == 1
+    return is_one_type and len(sides) == len(of) and (len(of) == 1 or all(atom.field for atom in of))
 
 
 def _refined(ground: Ground, given: Mined) -> Mined:
@@ -171,7 +257,7 @@ def _refined(ground: Ground, given: Mined) -> Mined:
     for _ in range(_ROUNDS_MAX):
         changed = max(
             (Mined(steps, best.window_ms, ground.score(ground.chain(steps, best.window_ms)[0]))
-             for steps in _neighbours(ground.atoms, best.steps)),
+             for steps in _neighbours(ground, best.steps)),
             key=lambda each: each.score, default=best,
         )  # fmt: skip
         if changed.score <= best.score * 1.001:
@@ -180,20 +266,26 @@ def _refined(ground: Ground, given: Mined) -> Mined:
     return best
 
 
-def _neighbours(atoms: Sequence[Atom], steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
-    """Yield the sequences with one condition more, one less, or another one of the same field."""
+def _neighbours(ground: Ground, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
+    """Yield the sequences with one condition or link more, one less, or another condition of the same field."""
+    atoms = ground.atoms
     for place, step in enumerate(steps):
-        changes: list[Step] = [tuple(at for at in step if at != out) for out in step if len(step) > 1]
+        conditions = [at for at in step if at >= 0]
+        changes: list[Step] = [
+            tuple(at for at in step if at != out) for out in step if out < 0 or len(conditions) > 1
+        ]  # fmt: skip
+        if place and len(step) == len(conditions):
+            changes += [(*step, ~number) for number in range(len(ground.links))]
         for number, atom in enumerate(atoms):
-            if number in step:
+            if number in step or (atom.past_ms and place + 1 < len(steps)):
                 continue
-            if len(step) < _ATOMS_IN_STEP:
-                changes.append(tuple(sorted((*step, number))))
+            if len(conditions) < _ATOMS_IN_STEP:
+                changes.append((*step, number))
             changes += [
-                tuple(sorted((*(other for other in step if other != out), number)))
-                for out in step
+                (*(other for other in step if other != out), number)
+                for out in conditions
                 if (atoms[out].field, atoms[out].op) == (atom.field, atom.op)
             ]
-        for change in dict.fromkeys(changes):
+        for change in dict.fromkeys(tuple(sorted(each)) for each in changes):
             if _go_together(atoms, change):
                 yield (*steps[:place], change, *steps[place + 1 :])

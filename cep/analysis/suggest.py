@@ -17,15 +17,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
 
-from cep.analysis.atoms import atoms_of
+from cep.analysis.atoms import atoms_of, different
 from cep.analysis.backtest import DAY_MS, Ratio, judge, ratio
 from cep.analysis.history import Events, replay_history
 from cep.analysis.marks import Marks
 from cep.analysis.mine import Ground, mine
+from cep.analysis.past_atoms import Rows, past_atoms
 from cep.analysis.suggested_text import declarations, pattern_text, tests_text
 from cep.base.errors import UsageError
 from cep.base.limits import SUGGEST_EVENTS_MAX
-from cep.base.schema import Schema
+from cep.base.schema import Kind, Schema
 from cep.lang.load import load_text
 from cep.model.rule import UpsertRecord
 from cep.rulebook.deploy import deploy
@@ -33,6 +34,8 @@ from cep.sources.pieces import Pieces
 
 WINDOWS_MS = (10 * 60_000, 60 * 60_000, 6 * 3_600_000, DAY_MS, 7 * DAY_MS)
 _MINED = 0.7  # of the time
+_VALUES_MIN = 30  # different values of a field whose equality binds two steps
+_COMPARED_MAX = 4  # such fields, the first ones
 _TRIED = 2  # times as many sequences are mined as are wanted: some do not stand the rest of the time
 
 
@@ -83,7 +86,7 @@ def suggest(
         raise UsageError("no fraud is known in the first part of the time: there is nothing to learn from")
     mined = mine(ground, WINDOWS_MS, steps_max, _TRIED * count)
     head = declarations(events.schema)
-    texts = [pattern_text(f"suggested_{at + 1}", each, ground.atoms, key) for at, each in enumerate(mined)]
+    texts = [pattern_text(f"suggested_{at + 1}", each, ground, key) for at, each in enumerate(mined)]
     begin_ms = cut_ms + max((each.window_ms for each in mined if len(each.steps) > 1), default=0)
     figures = _replayed(head, texts, pieces_of, marks, begin_ms)
     frauds = (marks.first_ms >= begin_ms) & (marks.first_ms <= marks.as_of_ms)
@@ -134,8 +137,28 @@ def ground_of(events: Events, marks: Marks, key: str, cut_ms: int) -> tuple[Grou
     fraud = marks.fraud[rows].astype(np.int64)
     open_frauds = np.zeros(marks.frauds_count, np.bool_)
     open_frauds[fraud[fraud >= 0]] = True
-    atoms = atoms_of(events, rows, fraud >= 0, key)
-    return Ground(np.searchsorted(keys, keys), events.time_ms[rows], fraud, weights, atoms, open_frauds), rows
+    starts, times = np.searchsorted(keys, keys), events.time_ms[rows]
+    atoms = different([*atoms_of(events, rows, fraud >= 0, key), *past_atoms(events, Rows(rows, starts, times))])
+    same = {name: _with_value(events.columns[name], rows, starts) for name in _compared(events, rows, key)}
+    return Ground(starts, times, fraud, weights, atoms, open_frauds, same), rows
+
+
+def _compared(events: Events, rows: np.ndarray, key: str) -> list[str]:
+    """Return the fields with so many values that two equal ones on a key say something."""
+    fields = {field.name: field for each in events.schema.event_types for field in each.fields}
+    return [
+        name for name, column in events.columns.items()
+        if name in fields and name != key and not fields[name].type.protected
+        and fields[name].type.kind in (Kind.STRING, Kind.DECIMAL, Kind.INT)
+        and pc.count_distinct(column.take(pa.array(rows))).as_py() > _VALUES_MIN
+    ][:_COMPARED_MAX]  # fmt: skip
+
+
+def _with_value(column: pa.Array, rows: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Return a number for each key with each value; -1 where an event has none."""
+    code = np.asarray(column.take(pa.array(rows)).dictionary_encode().indices.fill_null(-1)).astype(np.int64)
+    _, number = np.unique(starts * (int(code.max(initial=0)) + 1) + code, return_inverse=True)
+    return np.where(code >= 0, number, -1).astype(np.int64)
 
 
 def _sampled(mask: np.ndarray, code: np.ndarray, room: int) -> tuple[np.ndarray, float]:

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from cep.analysis.atoms import Atom
 from cep.analysis.history import Events
-from cep.analysis.mine import Ground, Mined, Step
+from cep.analysis.mine import Ground, Mined, Rows, Step
 from cep.base.schema import Schema
 from cep.lang.show import show_duration, show_value
 
+_FRAUDS_LOOKED_AT = 200
 Values = Mapping[str, str]
 TestEvent = tuple[int, str, Values]  # time since the first one in ms, event type, fields as they are written
 
@@ -33,71 +34,107 @@ def declarations(schema: Schema) -> str:
     return "\n\n".join(blocks)
 
 
-def pattern_text(name: str, mined: Mined, atoms: Sequence[Atom], key: str) -> str:
-    """Return the pattern. Its steps are `s1`, `s2` and so on; a limit of `s1` on an amount is `s1_amount_min`."""
-    params, wheres = [], []
+def pattern_text(name: str, mined: Mined, ground: Ground, key: str) -> str:
+    """Return the pattern. Its steps are `s1`, `s2` and so on; a limit of `s1` on an amount is `s1_amount_min`.
+
+    What must not come before `s2` is `n2`.
+    """
+    atoms = ground.atoms
+    params, wheres, sequence = list[str](), [], []
     for place, step in enumerate(mined.steps, start=1):
-        conditions = []
-        for at in step:
-            atom = atoms[at]
-            if not atom.field:
-                continue
-            if atom.op == "==":
-                conditions.append(atom.text)
-                continue
-            param = _param(place, atom)
-            params.append(f"{param}: {atom.kind} = {atom.limit}")
-            conditions.append(f"{atom.field} {atom.op} {param}")
-        where = f"  {' and '.join(conditions)}" if conditions else ""
-        wheres.append(f"s{place}: {atoms[step[0]].event_type}{where}")
-    steps = " -> ".join(f"s{place}" for place in range(1, len(mined.steps) + 1))
+        conditions = [_condition(place, atoms[at], params) for at in step if at >= 0 and atoms[at].field]
+        for link in (ground.links[~at] for at in step if at < 0):
+            if link.same:
+                conditions.append(f"{link.same} == s{place - 1}.{link.same}")
+            else:
+                absent = atoms[link.absent]
+                sequence.append(f"!n{place}")
+                wheres.append(f"n{place}: {absent.event_type}  {absent.text(absent.limit)}".rstrip())
+        first = next(atoms[at] for at in step if at >= 0)
+        sequence.append(f"s{place}")
+        wheres.append(f"s{place}: {first.event_type}  {' and '.join(conditions)}".rstrip())
     window = f"  within {show_duration(mined.window_ms)}" if len(mined.steps) > 1 else ""
     return "\n".join([
         "## Suggested from labelled events; give it a name, and say why it is fraud.",
         f"pattern {name}({', '.join(params)})" if params else f"pattern {name}",
         f"  by {key}",
         "{",
-        f"  seq    {steps}{window}",
+        f"  seq    {' -> '.join(sequence)}{window}",
         "  where  " + "\n         ".join(wheres),
         "  skip   past last",
         "}",
     ])  # fmt: skip
 
 
-def _param(place: int, atom: Atom) -> str:
-    return f"s{place}_{atom.field}_{'min' if atom.op == '>=' else 'max'}"
+def _condition(place: int, atom: Atom, params: list[str]) -> str:
+    """Return a condition, and put its limit among the parameters."""
+    if atom.op == "==":
+        return atom.text(atom.limit)
+    param = f"s{place}_{atom.param}"
+    params.append(f"{param}: {atom.kind} = {atom.limit}")
+    return atom.text(param)
 
 
 def tests_text(name: str, of: tuple[Mined, Ground, NDArray[np.int64]], events: Events) -> str:
     """Return three tests: a fraud that was mined from fires; an honest event does not; nor does the fraud without
-    its first event, or a single event just outside of a limit.
+    its first event or its past, or a single event just outside of a limit.
     """
     mined, ground, rows = of
-    ends, _ = ground.chain(mined.steps, mined.window_ms)
-    chain = _bound(ground, mined.steps, int(ends[ground.fraud[ends] >= 0][0]))
-    start_ms = int(ground.time_ms[chain[0]])
-    fields = {ground.atoms[at].field for step in mined.steps for at in step if ground.atoms[at].field}
-    fires = [(int(ground.time_ms[row]) - start_ms, *_written(events, int(rows[row]), fields)) for row in chain]
-    blocks = [_test(name, "a fraud of the data", fires, f"expect match on k1 at {show_duration(fires[-1][0])}")]
+    ends, starts = ground.chain(mined.steps, mined.window_ms)
+    atoms = [ground.atoms[at] for step in mined.steps for at in step if at >= 0]
+    absent = [ground.links[~at] for step in mined.steps for at in step if at < 0]
+    fields = {field for atom in atoms for field in atom.fields} | {link.same for link in absent if link.same}
+    fields |= {field for link in absent if link.absent >= 0 for field in ground.atoms[link.absent].fields}
+    chain, past = _fraud(ground, mined, (ends, starts), max(atom.past_ms for atom in atoms))
+    first_ms = int(ground.time_ms[past[0]])
+
+    def written(some: Sequence[int]) -> list[TestEvent]:
+        return [(int(ground.time_ms[row]) - first_ms, *_written(events, int(rows[row]), fields)) for row in some]
+
+    fired = [row for row in past if row in set(ends.tolist())]
+    expected = "\n  ".join(
+        f"expect match on k1 at {show_duration(int(ground.time_ms[row]) - first_ms)}" for row in fired
+    )
+    blocks = [_test(name, "a fraud of the data", written(past), expected)]
     honest = np.setdiff1d(np.flatnonzero(ground.fraud < 0), ends)
     like_last = honest[ground.holds(mined.steps[-1])[honest]]
-    for row in (*like_last[:1], *honest[:1])[:1]:
-        event = (0, *_written(events, int(rows[row]), fields))
-        blocks.append(_test(name, "an honest event of the data", [event], "expect none"))
-    if len(fires) > 1:
-        blocks.append(_test(name, "the fraud without its first event", fires[1:], "expect none"))
+    some = (*like_last[:1], *honest[:1])[:1]
+    blocks += [_test(name, "an honest event of the data", written([int(row)]), "expect none") for row in some]
+    if len(chain) > 1:
+        blocks.append(_test(name, "the fraud without its first event", written(chain[1:]), "expect none"))
+    elif len(past) > 1:
+        blocks.append(_test(name, "the fraud without its past", written(chain), "expect none"))
     else:
-        near = _outside(fires[0], [ground.atoms[at] for at in mined.steps[0]])
+        near = _outside(written(chain)[0], [ground.atoms[at] for at in mined.steps[0]])
         if near is not None:
             blocks.append(_test(name, "just outside of a limit", [near], "expect none"))
     return "\n".join(blocks)
 
 
+def _fraud(ground: Ground, mined: Mined, of: tuple[Rows, Rows], past_ms: int) -> tuple[list[int], list[int]]:
+    """Return the rows of the first fraud, and with conditions on the past those of the one with the shortest past, with
+    all that its key had done before."""
+    ends = of[0][ground.fraud[of[0]] >= 0]
+    if not past_ms:
+        chain = _bound(ground, mined.steps, int(ends[0]))
+        return chain, chain
+    begin = np.maximum(
+        ground.key_start[ends],
+        [int(np.searchsorted(ground.time_ms[ground.key_start[end] : end], ground.time_ms[end] - past_ms, side="right"))
+         + ground.key_start[end] for end in ends],
+    )  # fmt: skip
+    chains = [_bound(ground, mined.steps, int(end)) for end in ends[:_FRAUDS_LOOKED_AT]]
+    firsts = [min(chain[0], int(first)) for chain, first in zip(chains, begin, strict=False)]
+    best = min(range(len(chains)), key=lambda at: chains[at][-1] - firsts[at])
+    return chains[best], list(range(firsts[best], chains[best][-1] + 1))
+
+
 def _bound(ground: Ground, steps: Sequence[Step], end: int) -> list[int]:
     """Return the rows of a sequence that ends there, in their order."""
     rows = [end]
-    for step in reversed(steps[:-1]):
-        rows.insert(0, int(ground.before(step)[rows[0]]))
+    for step, later in zip(reversed(steps[:-1]), reversed(steps[1:]), strict=True):
+        same = next((ground.links[~at].same for at in later if at < 0 and ground.links[~at].same), "")
+        rows.insert(0, int(ground.before(step, same)[rows[0]]))
     return rows
 
 

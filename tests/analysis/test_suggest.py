@@ -13,11 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+import cep
 from cep.analysis.history import Events
 from cep.analysis.labels import labels_of_column
 from cep.analysis.marks import Marks
 from cep.analysis.measure import Terms, measure
-from cep.analysis.mine import Ground
+from cep.analysis.mine import Ground, Link
 from cep.analysis.suggest import Suggested, ground_of, suggest
 from cep.base.errors import UsageError
 from cep.lang.load import load_text
@@ -116,6 +117,109 @@ def test_a_planted_sequence_is_recovered_on_later_time(seed: int, tmp_path: Path
     assert suite.count(Outcome.PASSED) == len(suite.tested) == 3 * len(answer.suggestions)
 
 
+def spread(draw: random.Random, days: int, bad: list[list[dict[str, Any]]]) -> pa.Table:
+    """These runs of events, each a minute apart on a card and time of its own, among 1 500 events of 100 cards."""
+    rows = [
+        {**event(draw, {}), "card_id": f"c{draw.randrange(100)}", "at": draw.randrange(days * DAY_MS), "bad": 0}
+        for _ in range(1_500)
+    ]  # fmt: skip
+    for run in bad:
+        card, at = f"c{draw.randrange(100)}", draw.randrange(days * DAY_MS)
+        rows += [{"card_id": card, "at": at + 60_000 * n, "bad": 0, **each} for n, each in enumerate(run)]
+    rows.sort(key=lambda row: row["at"])
+    table = pa.Table.from_pylist([
+        {"tx_id": f"t{number:06}", "event_time": START_MS + row.pop("at"), "is_fraud": bool(row.pop("bad")), **row}
+        for number, row in enumerate(rows)
+    ])  # fmt: skip
+    when = table["event_time"].cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
+    return table.set_column(1, "event_time", when)
+
+
+def repeated(draw: random.Random) -> list[list[dict[str, Any]]]:
+    """Four declined payments are a fraud, two are none."""
+    runs = [[event(draw, {"status": "declined"}) for _ in range(4 if n < 50 else 2)] for n in range(200)]
+    return [[*run[:-1], run[-1] | {"bad": int(len(run) == 4)}] for run in runs]
+
+
+def absent(draw: random.Random) -> list[list[dict[str, Any]]]:
+    """Cash after a declined payment online is a fraud, unless something was paid in country C between."""
+    runs = []
+    for number in range(240):
+        bait, cash = event(draw, {"status": "declined", "channel": "ecom"}), event(draw, {"channel": "atm"})
+        honest = {"status": "approved", "channel": "pos"}
+        between = [event(draw, {**honest, "country": draw.choice("AB")}) for _ in range(draw.randrange(3))]
+        if number % 2:
+            between.insert(draw.randrange(len(between) + 1), event(draw, {**honest, "country": "C"}))
+        runs.append([bait, *between, {**cash, "bad": 1 - number % 2}])
+    return runs
+
+
+def equal(draw: random.Random) -> list[list[dict[str, Any]]]:
+    """A sum that is paid online and drawn as cash in the same amount is a fraud."""
+    runs = []
+    for number in range(180):
+        first = event(draw, {"channel": "ecom"})
+        runs.append([first, {**event(draw, {"channel": "atm"}), "bad": int(number < 60)}])
+        if number < 60:
+            runs[-1][1]["amount"] = first["amount"]
+    return runs
+
+
+def unusual(draw: random.Random) -> list[list[dict[str, Any]]]:
+    """Six times what the card always pays is a fraud; what one card always pays is far above what another one pays."""
+    runs = []
+    for number in range(60):
+        usual = 5.0 * 1.09**number
+        runs.append([event(draw, {}) | {"amount": round(usual, 2)} for _ in range(8)])
+        runs[-1][-1] |= {"amount": round(usual * 6, 2), "bad": 1}
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("plant", "wanted"),
+    [
+        (repeated, "count(pay over previous"),
+        (absent, "!n"),
+        (equal, "amount == s1.amount"),
+        (unusual, "avg(pay.amount"),
+    ],
+    ids=["repeated", "absent", "equal", "unusual"],
+)
+def test_what_is_more_than_an_order_of_events(plant: Any, wanted: str, tmp_path: Path) -> None:
+    draw = random.Random(5)
+    events, marks, pieces_of = learned(spread(draw, 40, plant(draw)), tmp_path)
+    answer = suggest(events, marks, pieces_of, "card_id", (2, 1, 0.8))
+    (best,) = answer.suggestions
+    assert wanted in best.text
+    assert (best.precision.value or 0) >= 0.8
+    assert (best.recall.value or 0) >= 0.8
+    suite = run_checked(load_text(answer.text, "suggested"))
+    assert suite.count(Outcome.PASSED) == len(suite.tested) == 3
+
+
+def test_conditions_on_the_past_are_those_that_the_engine_compares(tmp_path: Path) -> None:
+    """Each beside `cep.features` of the same history, with events of the same time among them."""
+    table = planted(4, count=600, days=9)
+    times = pa.array([START_MS + 3_600_000 * (t // 3_600_000) for t in range(0, 600 * 900_000, 900_000)])
+    table = table.slice(0, 600).set_column(
+        1, "event_time", times.cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
+    )
+    events, marks, _ = learned(table, tmp_path)
+    ground, rows = ground_of(events, marks, "card_id", START_MS + 99 * DAY_MS)
+    past, amounts = [atom for atom in ground.atoms if atom.past_ms], table["amount"].to_pylist()
+    assert {atom.kind for atom in past} == {"int", "float"}
+    for atom in past[:: max(1, len(past) // 12)]:
+        text = atom.left if atom.kind == "int" else atom.right.removeprefix(" * ")
+        value = cep.features(table, {"v": text}, by="card_id", declare=BASE[: BASE.index("pattern")])["v"].to_pylist()
+        least = float(atom.limit)
+        for place, row in enumerate(rows.tolist()):
+            side = (
+                None if value[row] is None else value[row] if atom.kind == "int" else amounts[row] / float(value[row])
+            )
+            if side is None or abs(side - least) > 1e-9 or atom.kind == "int":
+                assert bool(atom.holds[place]) == (side is not None and side >= least)
+
+
 def test_the_ground_agrees_with_a_walk_over_the_events(tmp_path: Path) -> None:
     """Chains beside a plain search: for each end the latest earlier event of the card that meets the step."""
     table = planted(3, count=900)
@@ -124,15 +228,29 @@ def test_the_ground_agrees_with_a_walk_over_the_events(tmp_path: Path) -> None:
     assert isinstance(ground, Ground)
     cards = events.columns["card_id"].take(pa.array(rows)).to_pylist()
     draw = random.Random(1)
-    for _ in range(20):
-        steps = tuple((draw.randrange(len(ground.atoms)),) for _ in range(draw.choice((1, 2, 3))))
+    amounts = events.columns["amount"].take(pa.array(rows)).to_pylist()
+    for _ in range(30):
+        steps = tuple(
+            (
+                draw.randrange(len(ground.atoms)),
+                *((~draw.randrange(len(ground.links)),) if at and draw.random() < 0.5 else ()),
+            )
+            for at in range(draw.choice((1, 2, 3)))
+        )
         window = draw.choice((HOUR_MS, DAY_MS))
         ends, starts = ground.chain(steps, window)
         wanted = []
         for end in np.flatnonzero(ground.holds(steps[-1])).tolist():
             at = end
-            for each in reversed(steps[:-1]):
-                earlier = [r for r in range(at) if cards[r] == cards[at] and ground.holds(each)[r]]
+            for each, later in zip(reversed(steps[:-1]), reversed(steps[1:]), strict=True):
+                link = ground.links[~later[-1]] if later[-1] < 0 else Link()
+                earlier = [
+                    r for r in range(at) if cards[r] == cards[at] and ground.holds(each)[r]
+                    and (not link.same or amounts[r] == amounts[at])
+                ]  # fmt: skip
+                if earlier and link.absent >= 0:
+                    between = [r for r in range(earlier[-1] + 1, at) if cards[r] == cards[at]]
+                    earlier = [] if ground.holds((link.absent,))[between].any() else earlier
                 at = earlier[-1] if earlier and ground.time_ms[end] - ground.time_ms[earlier[-1]] < window else -1
                 if at < 0:
                     break

@@ -1,0 +1,116 @@
+"""The past of keys → conditions on an event about what came before it, each with the events that meet it.
+
+    amount >= 3 * avg(pay.amount over previous 30 d)              far above what the key usually has
+    count(pay over previous 1 h where status == declined) >= 3    the same again and again
+
+A count stands for repetition: three declines before an event are a count of them. The values are those that the engine
+compares: events of the same time count in the order of their ids.
+Tested by: tests/analysis/test_suggest.py
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from cep.analysis.atoms import FEW, Atom, few_values
+from cep.analysis.history import Events
+from cep.base.schema import EventType, Field, Kind
+from cep.lang.show import show_duration
+
+_COUNTED_MS = (3_600_000, 86_400_000, 4 * 86_400_000, 7 * 86_400_000)
+_AVERAGED_MS = (7 * 86_400_000, 30 * 86_400_000)
+_TIMES = (1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 10.0)  # the average
+_COUNTS = (1, 2, 3, 4, 5, 7, 10)
+_KINDS_MAX = 6  # values of a field that are counted one by one
+
+
+class Rows(NamedTuple):
+    """The rows of events that are mined, by key, time and id; the first row of each one's key; their times."""
+
+    rows: NDArray[np.int64]
+    key_start: NDArray[np.int64]
+    time_ms: NDArray[np.int64]
+
+    def begin(self, past_ms: int) -> NDArray[np.int64]:
+        """int64[N]: the first row of the key that is less than so long ago."""
+        span = int(self.time_ms.max(initial=0)) - int(self.time_ms.min(initial=0)) + past_ms + 1
+        place = self.key_start * span + (self.time_ms - int(self.time_ms.min(initial=0)))
+        return np.maximum(np.searchsorted(place, place - past_ms, side="right"), self.key_start)
+
+
+def past_atoms(events: Events, of: Rows) -> Iterator[Atom]:
+    """Yield the conditions: counts of event types and of their few values, and amounts beside their average."""
+    types = [(code, each) for code, each in enumerate(events.schema.event_types) if not each.derived]
+    is_of = {each.name: events.event_type[of.rows] == code for code, each in types}
+    for _, event_type in types:
+        if is_of[event_type.name].sum() >= FEW:
+            for field in event_type.fields:
+                if field.type.kind in (Kind.DECIMAL, Kind.FLOAT) and field.name in events.columns:
+                    yield from _beside_average(events, of, (event_type, is_of[event_type.name]), field)
+    for past_ms in _COUNTED_MS:
+        begin = of.begin(past_ms)
+        for _, counted in types:
+            for where, reads, holds in _countable(events, of, counted, is_of[counted.name]):
+                before = np.concatenate([[0], np.cumsum(holds)])
+                count = before[np.arange(len(of.rows))] - before[begin]
+                for _, event_type in types:
+                    yield from _counted(event_type, is_of[event_type.name], (counted, where, reads), past_ms, count)
+
+
+def _countable(
+    events: Events, of: Rows, event_type: EventType, is_of: NDArray[np.bool_]
+) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
+    """Yield what may be counted: all events of the type, and those with a value that is not rare."""
+    if is_of.sum() < FEW:
+        return
+    yield "", "", is_of
+    for field in event_type.fields:
+        if field.type.kind in (Kind.ENUM, Kind.BOOL) and field.name in events.columns and not field.type.protected:
+            for written, holds in few_values(events, of.rows, field, _KINDS_MAX):
+                yield f"{field.name} == {written}", field.name, is_of & holds
+
+
+def _counted(
+    event_type: EventType, is_of: NDArray[np.bool_], of: tuple[EventType, str, str], past_ms: int,
+    count: NDArray[np.int64],
+) -> Iterator[Atom]:  # fmt: skip
+    counted, where, reads = of
+    window = show_duration(past_ms)
+    text = f"count({counted.name} over previous {window}{f' where {where}' if where else ''})"
+    name = re.sub(r"\W+", "_", f"{where.rpartition(' ')[2] or counted.name}_in_{window}").strip("_")
+    for least in _COUNTS:
+        holds = is_of & (count >= least)
+        yield Atom(
+            event_type.name, text, ">=", str(least), "int", holds, text, "", name, (reads,) if reads else (), past_ms
+        )  # fmt: skip
+
+
+def _beside_average(
+    events: Events, of: Rows, typed: tuple[EventType, NDArray[np.bool_]], field: Field
+) -> Iterator[Atom]:
+    event_type, is_of = typed
+    column = events.columns[field.name].take(pa.array(of.rows))
+    has_value = is_of & np.asarray(column.is_valid())
+    values = np.asarray(column.fill_null(0)).astype(np.float64)
+    values = np.where(has_value, values, 0.0)
+    sums, counts = (np.concatenate([[0.0], np.cumsum(each)]) for each in (values, has_value.astype(np.float64)))
+    here = np.arange(len(values))
+    for past_ms in _AVERAGED_MS:
+        begin = of.begin(past_ms)
+        count = counts[here] - counts[begin]
+        average = (sums[here] - sums[begin]) / np.maximum(count, 1)
+        window = show_duration(past_ms)
+        name = re.sub(r"\W+", "_", f"{field.name}_times_{window}")
+        right = f" * avg({event_type.name}.{field.name} over previous {window})"
+        for times in _TIMES:
+            holds = has_value & (count > 0) & (values >= times * average)
+            yield Atom(
+                event_type.name, f"{field.name} beside {window}", ">=", str(times), "float", holds, field.name, right,
+                name, (field.name,), past_ms,
+            )  # fmt: skip
