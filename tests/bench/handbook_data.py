@@ -41,10 +41,9 @@ def simulated(seed: int, customers: int, terminals: int, days: int) -> pa.Table:
         block = (np.full(len(day), customer), at, day * _DAY_S + np.floor(seconds[inside]), amount[inside].round(2))
         for column, values in zip(columns, block, strict=True):
             column.append(values.astype(np.float64))
-    customer_id, terminal_id, second, amount = (np.concatenate(column) for column in columns)
-    order = np.argsort(second, kind="stable")
-    customer_id, terminal_id = customer_id[order].astype(np.int64), terminal_id[order].astype(np.int64)
-    second, amount = second[order].astype(np.int64), amount[order]
+    order = np.argsort(np.concatenate(columns[2]), kind="stable")
+    amount = np.concatenate(columns[3])[order]
+    customer_id, terminal_id, second = (np.concatenate(column)[order].astype(np.int64) for column in columns[:3])
     scenario = _frauds(draw, (customer_id, terminal_id, second // _DAY_S), amount, (customers, terminals, days))
     return pa.table({
         "tx_id": np.arange(len(second)), "event_time": pa.array(START_MS + second * 1_000, pa.timestamp("ms", "UTC")),

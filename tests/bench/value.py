@@ -228,14 +228,16 @@ def tuned(of: Given, record: UpsertRecord, path: Path) -> UpsertRecord:
 
 
 def _written(param: ParamDecl) -> ParamValue:
-    """Return the default of a parameter as a rule's file would have it."""
+    """Return the default of a parameter that is a number, as a rule's file would have it."""
+    value = param.default
+    assert isinstance(value, int | float), param.name
     match param.type.kind:
         case Kind.DURATION:
-            return show_duration(int(param.default))
+            return show_duration(int(value))
         case Kind.DECIMAL:
-            return int(param.default) / 10**param.type.scale
+            return float(value / 10**param.type.scale)
         case _:
-            return param.default
+            return value
 
 
 def chosen(measured: Measured, names: list[str], part: Part, spell: NDArray[np.int64]) -> list[str]:
