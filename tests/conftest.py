@@ -33,6 +33,11 @@ settings.register_profile(
 settings.load_profile("house")
 
 ROOT = Path(__file__).parents[1]
+if "CEP_SPARK" in os.environ:
+    from tests.spark_versions import use
+
+    use(os.environ["CEP_SPARK"])  # before anything loads the installed one
+
 # What takes seconds and a server of its own: a test that asks for one of these is `slow` and `always`.
 SERVERS = {"kafka_broker", "s3"}
 
@@ -72,6 +77,8 @@ def pytest_unconfigure() -> None:
 _SHORT_WAITS = {
     "spark.python.worker.tracebackDumpIntervalSeconds": "75",
     "spark.python.worker.idleTimeoutSeconds": "90",
+    # A process of Python that a busy machine starts slowly is none that has failed.
+    "spark.python.authenticate.socketTimeout": "120s",
 }
 
 
@@ -127,6 +134,8 @@ def s3() -> Iterator[S3Server]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say what the tests of Kafka ran on: a green run on the mock is less than one on the real thing."""
+    """Say what tests ran on: a green run on the mock is less than one on the real thing."""
+    if "CEP_SPARK" in os.environ:
+        terminalreporter.write_line(f"tests of Spark ran on Spark {os.environ['CEP_SPARK']}")
     if _KAFKA in config.stash:
         terminalreporter.write_line(f"tests of Kafka ran on {config.stash[_KAFKA]}")

@@ -22,6 +22,7 @@
                              before the streams beside it were asked for their ends. The first plan of a start ends at
                              the end.
     waitMs                   how long one answer of a broker is waited for
+    ends                     true: the query ends with what is there. Spark 4.1 does not say so (admission.py)
     kafka.<name>             goes to librdkafka as <name>, for security above all: kafka.security.protocol,
                              kafka.sasl.mechanism, kafka.sasl.password, kafka.ssl.ca.location … Never printed or logged
     job                      cep-kafka-events: the job, as JSON
@@ -48,13 +49,13 @@ from itertools import chain
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from cep.base.errors import SourceError, UsageError
 from cep.base.limits import KAFKA_WAIT_MS_MAX, TIME_MS_MIN
 from cep.columnar.mapping import PLAIN, FieldMapping
+from cep.runners.spark.admission import AdmittedReader, ReadAllAvailable, ReadLimit, ReadMaxRows
 from cep.runners.spark.packed import PACKED_SCHEMA, RECORDS_AT_ONCE, DecodedPart, pack_parts
 from cep.sources.kafka import (
     KafkaSettings,
@@ -100,6 +101,7 @@ _OPTIONS = (
     "maxTasks",
     "plansLate",
     "waitMs",
+    "ends",
     "job",
     "format",
     "schemaFile",
@@ -127,6 +129,7 @@ class _Options:
     records_per_partition_max: int | None
     tasks_max: int | None
     plans_late: bool
+    ends: bool
     job: Job | None
     form: RecordFormat
 
@@ -179,6 +182,7 @@ def _parse_options(options: Mapping[str, str]) -> _Options:
         _positive(given, "maxRecordsPerPartition"),
         _positive(given, "maxTasks"),
         given.get("planslate") == "true",
+        given.get("ends") == "true",
         Job.from_json(json.loads(given["job"])) if "job" in given else None,
         RecordFormat(
             given.get("format", "json"),
@@ -248,17 +252,18 @@ class KafkaReader(DataSourceReader):
         return _read(self._options, partition)
 
 
-class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class KafkaStreamReader(AdmittedReader):
     """Reads micro-batch after micro-batch. What Spark keeps as an offset is a Position."""
 
     def __init__(self, options: _Options) -> None:
+        super().__init__(ends=options.ends)
         self._options = options
         self._ending: Offsets | None = None
         self._target: Offsets | None = None
         self._latest: Position | None = None
         self._seen: Offsets | None = None  # the end of the topic at the plan before
 
-    def initialOffset(self) -> dict[str, Any]:
+    def first(self) -> dict[str, Any]:
         given = self._options
         return Position(given.starting("latest", "earliest"), {}, topic_ids(given.settings, given.topics)).to_json()
 
@@ -269,7 +274,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = latest_offsets(self._options.settings, self._options.topics)
 
-    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latest(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
         given, position = self._options, Position.from_json(start)
         for topic in position.offsets:
             if topic not in given.topics:
@@ -322,7 +327,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._latest is None else self._latest.to_json()
 
-    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
+    def planned(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
         return _plan(self._options, Position.from_json(start), Position.from_json(end), _RECORDS_PER_TASK)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

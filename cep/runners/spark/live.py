@@ -46,6 +46,7 @@ from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
 from cep.runners.observe import Observed
 from cep.runners.rule_output import RuleOutput
 from cep.runners.spark import daemon
+from cep.runners.spark.admission import HAS_ADMISSION, end_when_done
 from cep.runners.spark.connector import packed_topic
 from cep.runners.spark.failures import failure_of
 from cep.runners.spark.group_parts import refuse_other_variables
@@ -119,12 +120,13 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
     directory = settings.checkpoint.parent.resolve()
     begins = read_beginning(directory)
     is_one_task = isinstance(settings.events, TopicSource) and partitions_next(spark, settings.checkpoint.parent) == 1
-    events = _begun(settings.events, "events", begins)
+    ends = _is_ended_here(settings)
+    events = _begun(settings.events, "events", begins, ends=ends)
     packed = _packed_stream(spark, events, settings, 1 if is_one_task else settings.tasks)
     store = RulebookStore(directory / RULEBOOKS_FOLDER)
     rules = JobRules(job, settings.initial, store)
     if settings.control is not None:
-        control = _begun(settings.control, "control", begins)
+        control = _begun(settings.control, "control", begins, ends=ends)
         packed = packed.unionByName(_control_stream(spark, control, job.groups_count, store))
     if is_one_task:
         packed = packed.coalesce(1)  # the task that matches reads too: no shuffle, no second task to start
@@ -145,9 +147,20 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
         .writeStream.foreachBatch(output.take)
         .option("checkpointLocation", str(settings.checkpoint))
     )
-    if settings.available_now:
+    if settings.available_now and not _is_ended_here(settings):
         return writer.trigger(availableNow=True).start()
+    if settings.available_now:
+        query = writer.trigger(processingTime="0 seconds").start()
+        end_when_done(query)
+        return query
     return writer.trigger(processingTime=f"{settings.trigger_ms} milliseconds").start()
+
+
+def _is_ended_here(settings: LiveSettings) -> bool:
+    """Return True where Spark does not tell a source of ours that the query ends with what is there."""
+    sources = (settings.events, settings.control)
+    of_ours = [s for s in sources if isinstance(s, TopicSource) and s.connector != JVM]
+    return settings.available_now and not HAS_ADMISSION and bool(of_ours)
 
 
 def serve(query: StreamingQuery, output: LiveOutput, stop: threading.Event, observed: Observed | None = None) -> None:
@@ -186,11 +199,13 @@ def _observe(query: StreamingQuery, observed: Observed) -> None:
 # ------------------------------------------------------------------------------------------------------------ sources
 
 
-def _begun(source: Source, kind: str, begins: Beginning | None) -> Source:
-    """Let the source begin where the state was made that the job begins with.
+def _begun(source: Source, kind: str, begins: Beginning | None, *, ends: bool) -> Source:
+    """Let the source begin where the state was made that the job begins with. `ends`: and end with what is there.
 
     Raises: UsageError if it is another one.
     """
+    if isinstance(source, TopicSource):
+        source = replace(source, ends=ends)
     if begins is None:
         return source
     if isinstance(source, FolderSource):
@@ -335,6 +350,8 @@ def _topic_stream(spark: SparkSession, source: TopicSource, tasks: int, form: st
         reader = reader.option("maxRecordsPerTrigger", source.records_per_trigger)
     if source.bytes_per_trigger is not None:
         reader = reader.option("maxBytesPerTrigger", source.bytes_per_trigger)
+    if source.ends:
+        reader = reader.option("ends", "true")
     for name, value in source.settings:
         reader = reader.option(f"kafka.{name}", value)
     return reader

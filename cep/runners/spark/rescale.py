@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyspark
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -19,6 +20,7 @@ from cep.runners.live_checkpoint import QUERY_FOLDER, lock_checkpoint
 from cep.runners.spark.state import job_of, last_batch, planned_batch
 
 PARTITIONS = "spark.sql.shuffle.partitions"
+CAN_REPARTITION = hasattr(SparkSession, "_streamingCheckpointManager")  # Spark 4.1 has none
 
 
 def partitions_of(checkpoint: Path) -> int:
@@ -45,8 +47,13 @@ def _partitions_at(checkpoint: Path, batch_id: int | None) -> int:
 def rescale(spark: SparkSession, checkpoint: Path, partitions: int) -> int:
     """Lay the job's state out for `partitions` tasks. Returns: how many there were.
 
-    Raises: UsageError if nothing would change, the job runs, or its last micro-batch has not ended.
+    Raises: UsageError if nothing would change, the job runs, its last micro-batch has not ended, or Spark is too old.
     """
+    if not CAN_REPARTITION:
+        raise UsageError(
+            f"Spark {pyspark.__version__} cannot lay out a checkpoint anew; run this with Spark 4.3, or make a "
+            "savepoint with `cep savepoint --portable` and restore it with `cep restore --engine spark`"
+        )
     job = job_of(checkpoint)
     if not 1 <= partitions <= job.groups_count:
         raise UsageError(f"{partitions} partitions: give 1 to {job.groups_count}, the job's key groups")

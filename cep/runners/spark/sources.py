@@ -41,7 +41,7 @@ class FolderSource:
 class TopicSource:
     """A Kafka topic. `settings` are librdkafka's. `starting` and `ending` are places as settings say them.
 
-    `connector` is what reads it: CLIENT (kafka.py) or JVM (connector.py).
+    `connector` is what reads it: CLIENT (kafka.py) or JVM (connector.py). `ends`: as the option of kafka.py.
     """
 
     servers: str
@@ -53,6 +53,7 @@ class TopicSource:
     bytes_per_trigger: int | None = None
     ending: str | None = None
     connector: str = CLIENT
+    ends: bool = False
 
 
 Source = FolderSource | TopicSource

@@ -11,7 +11,7 @@ from cep.base.errors import UsageError
 from cep.report.keyed_state import count_runs
 from cep.runners.live_checkpoint import lock_checkpoint as locked
 from cep.runners.live_checkpoint import open_checkpoint
-from cep.runners.spark.rescale import PARTITIONS, partitions_of, rescale
+from cep.runners.spark.rescale import CAN_REPARTITION, PARTITIONS, partitions_of, rescale
 from cep.runners.spark.state import last_batch, stored_pages
 from tests.real_kafka import KafkaCluster
 from tests.runners.spark.live_cases import (
@@ -29,6 +29,7 @@ from tests.runners.spark.live_cases import (
 from tests.runners.spark.live_kafka import TopicRun
 
 pytestmark = pytest.mark.spark
+on_this_spark = pytest.mark.skipif(not CAN_REPARTITION, reason="Spark 4.1 cannot repartition a checkpoint")
 LATENESS_MS = 90_000
 
 
@@ -41,6 +42,7 @@ def started(spark: SparkSession, folder: Path, lateness_ms: int = 0) -> LiveRun:
     return live
 
 
+@on_this_spark
 def test_rescaled_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:
     live = started(spark, tmp_path, LATENESS_MS)
     checkpoint = live.checkpoint.parent
@@ -64,6 +66,7 @@ def test_rescaled_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@on_this_spark
 def test_one_task_that_reads_and_matches_becomes_two(
     spark: SparkSession, kafka_broker: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -95,6 +98,7 @@ def test_one_task_that_reads_and_matches_becomes_two(
     assert live.totals["late_events"] == 0
 
 
+@on_this_spark
 def test_what_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     live = started(spark, tmp_path)
     checkpoint = live.checkpoint.parent
@@ -112,3 +116,9 @@ def test_what_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     (commits / str(last_batch(checkpoint))).unlink()
     with pytest.raises(UsageError, match=r"micro-batch 1 of .* has begun and not ended"):
         rescale(spark, checkpoint, 4)
+
+
+def test_a_spark_that_cannot_is_named(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cep.runners.spark.rescale.CAN_REPARTITION", False)
+    with pytest.raises(UsageError, match=r"cannot lay out a checkpoint anew; run this with Spark 4\.3"):
+        rescale(spark, tmp_path, 2)

@@ -1,0 +1,104 @@
+"""How Spark asks a source of Python where a micro-batch ends: as Spark 4.2 does, and as 4.1 does.
+
+| Spark | asks | and so |
+| --- | --- | --- |
+| 4.2, 4.3 | `latestOffset(start, limit)`, and says when a query ends with what is there | the source plans |
+| 4.1 | `latestOffset()`, nothing more | the source remembers where it was; the job ends the query |
+
+On 4.1 a source learns where it was from `initialOffset` and `partitions`. Spark calls the latter for each micro-batch,
+and with the last offset of the checkpoint when a query goes on. An option of the source says that such a query ends.
+Tested by: tests/runners/spark/test_admission.py
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["HAS_ADMISSION", "AdmittedReader", "ReadAllAvailable", "ReadLimit", "ReadMaxRows", "end_when_done"]
+
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+    HAS_ADMISSION = True
+except ModuleNotFoundError:  # Spark 4.1
+    HAS_ADMISSION = False
+    if not TYPE_CHECKING:
+
+        class ReadLimit:
+            """The bound of a micro-batch."""
+
+        class ReadAllAvailable(ReadLimit):
+            """No bound."""
+
+        @dataclass(frozen=True)
+        class ReadMaxRows(ReadLimit):
+            """A bound of records."""
+
+            max_rows: int
+
+        class SupportsTriggerAvailableNow:
+            """Nothing that Spark 4.1 asks for."""
+
+
+class AdmittedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A reader that plans from a start and within a limit, on any Spark.
+
+    `ends`: the query ends with what is there; on Spark 4.1, which does not say so to a source.
+    """
+
+    def __init__(self, *, ends: bool = False) -> None:
+        self._ends = ends
+        self._begins: dict[str, Any] | None = None
+        self._at: dict[str, Any] | None = None
+
+    @abstractmethod
+    def first(self) -> dict[str, Any]:
+        """Return where a new query begins."""
+
+    @abstractmethod
+    def latest(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return where the next micro-batch ends."""
+
+    @abstractmethod
+    def planned(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
+        """Return the tasks of a micro-batch."""
+
+    # What Spark calls.
+
+    def initialOffset(self) -> dict[str, Any]:
+        # Spark 4.1 asks after it has asked for the end of the first micro-batch.
+        if self._begins is None:
+            self._begins = self.first()
+        return self._begins
+
+    def latestOffset(self, start: Mapping[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
+        if start is not None and limit is not None:
+            return self.latest(start, limit)
+        if self._ends:
+            self.prepareForTriggerAvailableNow()
+            self._ends = False
+        return self.latest(self.initialOffset() if self._at is None else self._at, self.getDefaultReadLimit())
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
+        self._at = dict(end)
+        return self.planned(start, end)
+
+
+def end_when_done(query: StreamingQuery) -> None:
+    """End a query, from a thread of its own, once all its sources have said that there is no more."""
+
+    def work() -> None:
+        with suppress(PySparkException):  # why a query failed is for who waits for it
+            query.processAllAvailable()
+            query.stop()
+
+    threading.Thread(target=work, name="cep-end", daemon=True).start()

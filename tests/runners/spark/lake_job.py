@@ -1,0 +1,86 @@
+"""A user's own streaming query: payments of a Delta table → match_stream → alerts in a table of Iceberg.
+
+    python -m tests.runners.spark.lake_job FOLDER JARS
+
+It makes both tables if they are not there, takes what the query has left to do, and writes the alerts that are in the
+table to FOLDER/alerts.parquet. It can be killed at any time and started again.
+Tested by: tests/runners/spark/test_lake.py
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import cep
+from tests.runners.spark.stream_cases import with_an_end
+
+ALERTS = "lake.fraud.alerts"
+COMMITS = 4
+
+
+def open_session(folder: Path, jars: Path, master: str = "local[2]") -> SparkSession:
+    """Open a session as a user would have it."""
+    settings = {
+        # What else they depend on is in Spark.
+        "spark.jars": ",".join(str(jar) for form in ("delta", "iceberg") for jar in sorted(jars.glob(f"{form}-*.jar"))),
+        "spark.python.authenticate.socketTimeout": "120s",  # on a busy machine
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.type": "hadoop",
+        "spark.sql.catalog.lake.warehouse": str(folder / "iceberg"),
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.session.timeZone": "America/New_York",  # not ours
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master(master)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def make_tables(spark: SparkSession, folder: Path) -> None:
+    """Write the payments in several commits, each a micro-batch of the query."""
+    table = with_an_end()
+    size = -(-table.num_rows // COMMITS)
+    delta = folder / "payments"
+    done = len(list(delta.glob("_delta_log/*.json")))  # it may have been killed here, too
+    for number in range(done, COMMITS):
+        rows = spark.createDataFrame(table.slice(number * size, size))
+        rows.coalesce(1).write.format("delta").mode("append").save(str(delta))
+
+
+def main() -> None:
+    """Do what is left to do."""
+    folder, jars = Path(sys.argv[1]), Path(sys.argv[2])
+    spark = open_session(folder, jars)
+    make_tables(spark, folder)
+    payments = spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(folder / "payments"))
+    alerts = cep.load(folder / "rules").match_stream(payments, key_groups=2)
+    if not spark.catalog.tableExists(ALERTS):
+        spark.createDataFrame([], alerts.schema).writeTo(ALERTS).create()
+    query = (
+        alerts.writeStream.format("iceberg")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .toTable(ALERTS)
+    )
+    query.awaitTermination()
+    spark.table(ALERTS).coalesce(1).write.mode("overwrite").parquet(str(folder / "alerts.parquet"))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""A version of Spark → a folder in the user's cache that has it, for tests of the versions that cep runs on.
+
+    CEP_SPARK=4.1.4 .venv/bin/python -m pytest -m spark …      these tests on that Spark
+    .venv/bin/python -m tests.spark_versions                   the versions beside the installed one
+    .venv/bin/python -m tests.spark_versions 4.1.4             fetch it, and print its folder
+
+pip puts it there once, alone: what Spark needs is installed. On the path before the installed Spark it is the one
+that this process and all processes of it see. Nothing of it is in the repository or in .venv.
+Tested by: tests/runners/spark/test_lake.py
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+# The latest of each minor version before the installed one.
+OLDER = ("4.1.4", "4.2.1")
+_PY4J = "py4j<0.11"
+_FETCH_S = 900.0
+
+
+class NoSparkError(Exception):
+    """A version of Spark cannot be had here; the message says why."""
+
+
+def spark_folder(version: str) -> Path:
+    """Return the folder of a version, fetched if it is not there. Raises: NoSparkError."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = base / "cep" / f"spark-{version}"
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as work:
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        words = [*pip, "--no-build-isolation", "--target", f"{work}/spark", f"pyspark=={version}", _PY4J]
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_FETCH_S)
+        except subprocess.TimeoutExpired as error:
+            raise NoSparkError(f"pip has not fetched Spark {version} in {_FETCH_S:.0f} s") from error
+        if done.returncode != 0:
+            raise NoSparkError(f"pip cannot fetch Spark {version}: {done.stderr[-500:]}")
+        try:
+            Path(work, "spark").replace(folder)
+        except OSError:
+            assert folder.is_dir(), "another process has put it there meanwhile"
+    return folder
+
+
+def on_spark(version: str) -> dict[str, str]:
+    """Return the environment of a process on this version. Raises: NoSparkError."""
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(spark_folder(version)), *others])}
+    return {name: value for name, value in environment.items() if name not in ("SPARK_HOME", "PYSPARK_PYTHON")}
+
+
+def use(version: str) -> None:
+    """Let this process, and those that it starts, see this version. Raises: NoSparkError."""
+    assert "pyspark" not in sys.modules, "another Spark is loaded already"
+    os.environ.update(on_spark(version))
+    sys.path.insert(0, str(spark_folder(version)))
+
+
+if __name__ == "__main__":
+    print(*[spark_folder(version) for version in sys.argv[1:]] or OLDER, sep="\n")
