@@ -77,8 +77,6 @@ def pytest_unconfigure() -> None:
 _SHORT_WAITS = {
     "spark.python.worker.tracebackDumpIntervalSeconds": "75",
     "spark.python.worker.idleTimeoutSeconds": "90",
-    # A process of Python that a busy machine starts slowly is none that has failed.
-    "spark.python.authenticate.socketTimeout": "120s",
 }
 
 

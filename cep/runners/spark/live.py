@@ -75,6 +75,8 @@ SPARK_SETTINGS = {
     # A worker that is silent would hold up the job for good. Half-way it prints where it stands, then it is killed, and
     # its task is tried again. A task of a micro-batch takes seconds.
     "spark.python.worker.tracebackDumpIntervalSeconds": "150",
+    # A process of Python that a busy machine starts slowly has not failed. By itself Spark ends the query after 15 s.
+    "spark.python.authenticate.socketTimeout": "120s",
     "spark.python.worker.idleTimeoutSeconds": "300",
     "spark.python.worker.killOnIdleTimeout": "true",
     "spark.task.maxFailures": "2",
