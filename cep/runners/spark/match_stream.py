@@ -72,8 +72,7 @@ def match_stream(
 ) -> DataFrame:
     """Return the alerts, each with the micro-batch in which it becomes certain. Nothing runs.
 
-    Raises: UsageError for a session that cannot keep state, control records without an order, or lists where the
-    session is one of Spark Connect.
+    Raises: UsageError for a session that cannot keep state, or control records without an order.
     """
     job = rules.job
     check_session(events.sparkSession)
@@ -102,6 +101,11 @@ def check_session(spark: SparkSession) -> None:
 
     It is not set here: other queries of the session may have checkpoints of another provider.
     """
+    if type(spark).__module__.startswith(CONNECT):
+        raise UsageError(
+            "a stream cannot be matched through Spark Connect, which does not bring its alerts back whole; use a "
+            "session in the same process, or `cep live`. `match` of a finite history goes through Connect"
+        )
     provider = spark.conf.get(_PROVIDER, "") or ""
     if not provider.endswith("RocksDBStateStoreProvider"):
         raise UsageError(
@@ -120,8 +124,6 @@ def _rules_of(rules: StreamRules, spark: SparkSession) -> tuple[JobRules, tuple[
         store = RulebookStore((rules.folder / RULEBOOKS_FOLDER).resolve())
         return JobRules(rules.job, rules.initial, store), (), Place.of_driver(rules.folder.resolve())
     names = rules.rulebook.lists.names()
-    if names and type(spark).__module__.startswith(CONNECT):
-        raise UsageError("the rules ask lists, whose files Spark Connect cannot give to the machines; give folder=")
     list_files = ship_lists(spark, rules.rulebook, lists_folder()) if names else ()
     return JobRules(rules.job, rules.initial), list_files, None
 

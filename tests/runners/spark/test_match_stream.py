@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 import cep
 from cep.model.rule import HeartbeatRecord, utc_text
 from cep.rulebook.files import read_rules
+from cep.runners.spark.match_stream import check_session
 from tests.api.frames import payments, write_rules
 from tests.runners.spark.stream_cases import add_file, as_alerts, with_an_end, write_chain
 
@@ -135,6 +136,9 @@ def test_what_cannot_go_is_refused_before_anything_runs(spark: SparkSession, tmp
             rules.match_stream(stream)
     finally:
         spark.conf.set(provider, before)
+    through_connect = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    with pytest.raises(cep.CepError, match="cannot be matched through Spark Connect"):
+        check_session(through_connect)
     # Spark itself refuses a sink that wants all alerts anew each time.
     alerts = rules.match_stream(stream, **TERMS)
     with pytest.raises(AnalysisException, match=r"(?i)output mode"):
