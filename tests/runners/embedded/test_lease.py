@@ -10,9 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from cep.base.errors import SinkError
+from cep.base.limits import LEASE_MS
 from cep.runners.embedded.kafka import Lease
 from cep.sources.kafka import KafkaSettings
-from tests.real_kafka import KafkaCluster
+from tests.real_kafka import KafkaCluster, NoBrokerError, RealKafka
 
 WAIT_S = 60
 
@@ -49,3 +50,25 @@ def test_one_has_it_and_a_newcomer_does_not_take_it(kafka_broker: KafkaCluster) 
         wait_for(lambda: second._is_taken)
         with pytest.raises(SinkError, match="another process has taken over this job"):
             second.is_here()
+
+
+@pytest.mark.slow
+def test_an_outage_longer_than_the_lease_takes_it_from_nobody() -> None:
+    """Nobody is sure of it meanwhile; afterwards the one who had it goes on."""
+    try:
+        kafka = RealKafka()
+    except NoBrokerError as error:
+        raise pytest.skip.Exception(str(error)) from error
+    with kafka:
+        kafka.create("lease", 1, cleanup_policy="compact")
+        taken = threading.Event()
+        with Lease(KafkaSettings(kafka.address), "lease", taken.set) as lease:
+            wait_for(lease.is_here)
+            for end in (kafka.kill, kafka.stop):
+                end()
+                wait_for(lambda: not lease.is_here())
+                time.sleep(LEASE_MS / 1_000 + 3)
+                assert not lease.is_here()
+                kafka.start()
+                wait_for(lease.is_here)
+            assert not taken.is_set()
