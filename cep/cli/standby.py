@@ -18,7 +18,7 @@ from cep.runners.embedded.kafka import Lease
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.standby import stand_by
 from cep.runners.observe import Log, Observed
-from cep.runners.warm import warm_up
+from cep.runners.warm import Warming
 from cep.sources.kafka import KafkaSettings
 
 _AT_ONCE_S = 5.0  # a first process has the lease by then; what is made ready for later would only hold it up
@@ -46,8 +46,11 @@ def turn_of(
     with Lease(KafkaSettings(servers, tuple(client.items())), changelog.topic, stop.set) as lease:
         if not _has_at_once(lease, stop):
             waiting.begin(changelog.topic)
-            warm_up()
-            stand_by(store, store.folder, changelog, lease.is_here, stop, waiting.follow)
+            warming = Warming()  # beside the following, so that the state is here before the kernels are compiled
+            try:
+                stand_by(store, store.folder, changelog, lease.is_here, stop, waiting.follow)
+            finally:
+                warming.close()
         if not stop.is_set():
             waiting.end()
         yield lease.is_here

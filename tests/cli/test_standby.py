@@ -21,7 +21,7 @@ from tests.real_kafka import KafkaCluster
 from tests.runners.embedded.cases import day, deployment, expected
 from tests.runners.embedded.test_run import ROOT, consumed
 
-WAIT_S = 120
+WAIT_S = 300  # where the kernels are compiled first
 OPERATING_ERROR = 3
 
 
@@ -74,7 +74,10 @@ class Job:
         self.kafka.send(self.events, [{"value": line, "partition": 0} for line in lines])
 
     def sent(self, enough: Callable[[list[bytes]], bool]) -> list[bytes]:
-        return sorted(consumed(self.kafka.address, self.alerts, enough))
+        deadline_s, found = time.monotonic() + WAIT_S, list[bytes]()
+        while not enough(found) and time.monotonic() < deadline_s:
+            found = consumed(self.kafka.address, self.alerts, enough)
+        return sorted(found)
 
 
 def job_of(kafka: KafkaCluster, folder: Path) -> Job:
