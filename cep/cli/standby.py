@@ -59,7 +59,7 @@ def turn_of(
 def _has_at_once(lease: Lease, stop: threading.Event) -> bool:
     """Return True if nobody else has the lease."""
     deadline_s = time.monotonic() + _AT_ONCE_S
-    while time.monotonic() < deadline_s and not stop.is_set():
+    while time.monotonic() < deadline_s and not (stop.is_set() or lease.is_elsewhere):
         if lease.is_here():
             return True
         stop.wait(_POLL_S)

@@ -71,6 +71,8 @@ class Topic:
             made = admin.create_topics([NewTopic(self.name, 1, 1, config={**_COMPACTED, **(settings or {})})])
             made[self.name].result(KAFKA_WAIT_MS_MAX / 1_000)
         except (KafkaException, TimeoutError) as error:
+            if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return False  # another process has made it meanwhile
             raise SinkError(f"topic {self.name} at {self.servers} cannot be made: {error}; make it yourself") from error
         return True
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from cep.base.errors import SinkError
 from cep.rulebook.kafka import STATUS_KEY, StatusTopic, Topic
@@ -29,6 +32,16 @@ def test_records_keep_their_order_in_one_partition(kafka_broker: KafkaCluster) -
     records: list[tuple[bytes, bytes | None]] = [(f"{n % 7}".encode(), f"{n}".encode()) for n in range(500)]
     assert topic.send([*records, (b"gone", None)]) == 501
     assert found(kafka_broker, topic.name, 501) == [*records, (b"gone", None)]
+
+
+def test_a_topic_that_another_process_makes_meanwhile_is_there(
+    kafka_broker: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kafka_broker.is_real:
+        topic = Topic(kafka_broker.address, "control-at-once")
+        assert topic.create()
+        monkeypatch.setattr(AdminClient, "list_topics", lambda *_, **__: SimpleNamespace(topics={}))
+        assert not topic.create()
 
 
 def test_a_status_replaces_the_one_before(kafka_broker: KafkaCluster) -> None:

@@ -48,6 +48,7 @@ class Lease(Closing):
         self._on_taken = on_taken
         self._place = TopicPartition(topic, 0)
         self._is_assigned = False
+        self.is_elsewhere = False  # the brokers have answered, and another process has it
         self._number: int | None = None  # of this owner, once it has claimed
         self._is_taken = False
         self._refused: str | None = None
@@ -148,6 +149,7 @@ class Lease(Closing):
         consumer.incremental_assign(places)
         consumer.pause(places)
         self._is_assigned = self._is_assigned or bool(places)
+        self.is_elsewhere = not self._is_assigned
 
     def _gone(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         self._is_assigned, self._sure_until_s = False, float("-inf")
