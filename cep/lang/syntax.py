@@ -442,7 +442,7 @@ class ExpectSyntax:
 
 @dataclass(frozen=True, slots=True)
 class PatternTestSyntax:
-    """`test "name" of pattern { … }`; `span` is that of the name, `whole` of all of it."""
+    """`test "name" of pattern { … }`; `span` is that of the name, `whole` of all of it, `todo_span` of the word."""
 
     name: str
     span: Span
@@ -451,6 +451,7 @@ class PatternTestSyntax:
     keys: tuple[ScriptedKeySyntax, ...]
     expects: tuple[ExpectSyntax, ...]
     todo: str | None
+    todo_span: Span | None
     broken: bool
     whole: Span
 

@@ -167,14 +167,14 @@ def test_sensitive_stands_behind_its_type_or_names_a_field() -> None:
     assert format_text(formatted) == (formatted, [])
 
 
-def test_an_event_type_may_be_called_todo() -> None:
-    text = 'test "x" of p { k: 1 s todo  2 s todo a=1  3 s todo expect none todo "later" }\n'
+def test_an_event_type_and_a_value_may_be_called_todo() -> None:
+    text = 'test "x" of p { k: 1 s todo  2 s todo a=todo  3 s todo expect none todo "later" }\n'
     only_the_layout_changes(text, "todo")
     lines = [line.strip() for line in formatted(text).splitlines()]
     assert lines == [
         'test "x" of p {',
         "k: 1 s  todo",
-        "2 s  todo a=1",
+        "2 s  todo a=todo",
         "3 s  todo",
         "expect none",
         'todo "later"',

@@ -5,7 +5,6 @@ Tested by: tests/lang/test_format.py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 from cep.lang.format.flow import WIDTH, Layout, Line, Piece, flow, joined, without
@@ -26,8 +25,8 @@ def test_lines(group: list[Piece], test: PatternTestSyntax) -> list[Line]:
     labels = {offsets[key.label.span.start] for key in test.keys}
     expects = {offsets[expect.span.start] for expect in test.expects}
     events = {offsets[event.span.start] for key in test.keys for event in key.events}
-    types = {_type_at(group, at) for at in events}  # an event type may be called `todo`
-    starts = sorted({*labels, *expects, *_todos(group, brace + 1)} - types)
+    todos = set() if test.todo_span is None else {offsets[test.todo_span.start]}
+    starts = sorted({*labels, *expects, *todos})
     last = len(group) - 1
     times = max([_TIME_LEAST, *(len(_Row(group[at:last]).time) for at in events)])
     for begin, end in pairwise([*starts, last]):
@@ -39,18 +38,6 @@ def test_lines(group: list[Piece], test: PatternTestSyntax) -> list[Line]:
             lines += flow(entry, Layout(_INDENT, aligned="", keep_breaks=False))
     lines += _lead(group[last], _INDENT, blanks=False)
     return [*lines, Line(0, "}", group[last].trail)]
-
-
-def _todos(group: Sequence[Piece], start: int) -> list[int]:
-    starts: list[int] = []
-    depth = 0
-    for at in range(start, len(group)):
-        piece = group[at]
-        if piece.is_symbol:
-            depth += (piece.text in ("(", "{")) - (piece.text in (")", "}"))
-        elif piece.text == "todo" and depth == 0 and group[at + 1].text not in ("=", ":", "("):
-            starts.append(at)
-    return starts
 
 
 def _lead(piece: Piece, column: int, *, blanks: bool) -> list[Line]:
@@ -81,19 +68,14 @@ def _key(group: list[Piece], begin: int, end: int, events: list[int], times: int
     return lines
 
 
-def _type_at(pieces: Sequence[Piece], at: int) -> int:
-    """Return the place of the type of the event that begins at `at`: behind its time."""
-    while pieces[at].token.kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION):
-        at += 1 if pieces[at].token.kind is TokenKind.DURATION else 2
-    return at
-
-
 class _Row:
     """An event of a test: its time, type and fields as texts."""
 
     def __init__(self, pieces: list[Piece]) -> None:
         self.pieces = pieces
-        at = _type_at(pieces, 0)
+        at = 0
+        while pieces[at].token.kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION):
+            at += 1 if pieces[at].token.kind is TokenKind.DURATION else 2
         self.time = joined(pieces[:at])
         self.type = pieces[at].text
         starts = [i for i in range(at + 1, len(pieces) - 1) if pieces[i + 1].text == "="]

@@ -61,6 +61,7 @@ def parse_test(cursor: Cursor) -> PatternTestSyntax:
         keys=tuple(body.keys),
         expects=tuple(body.expects),
         todo=body.todo,
+        todo_span=body.todo_span,
         broken=body.broken,
         whole=start.to(cursor.previous_span),
     )
