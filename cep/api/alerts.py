@@ -132,7 +132,7 @@ class Alerts:
     def _summary(self) -> str:
         aside = len(self._outcome.replayed.dead_letters)
         held_back = self._outcome.suppression.suppressed.num_rows
-        parts = [f"{len(self):,} alerts of {self.counters['events']:,} events"]
+        parts = [f"{_counted(len(self), 'alert')} of {_counted(self.counters['events'], 'event')}"]
         parts += [f"{held_back:,} suppressed"] if held_back else []
         parts += [f"{aside:,} records set aside (see .set_aside)"] if aside else []
         parts += [f"the first {_SHOWN_MAX}:"] if len(self) > _SHOWN_MAX else []
@@ -212,3 +212,7 @@ def _measure_type(type_: Type) -> pa.DataType:
     if type_.kind is Kind.DECIMAL:
         return pa.decimal128(19 + type_.scale, type_.scale)
     return pa.timestamp("ms", "UTC") if type_.kind is Kind.TIME else _MEASURES.get(type_.kind, pa.string())
+
+
+def _counted(count: int, thing: str) -> str:
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"

@@ -63,7 +63,7 @@ def describe(events: Any, name: str = "event_of_frame") -> Draft:
     }
     """
     frame = open_any(events)
-    return draft(frame.columns(list(frame.names)), name)
+    return draft(frame.whole(), name)
 
 
 def draft(table: pa.Table, name: str) -> Draft:

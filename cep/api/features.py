@@ -63,7 +63,7 @@ def features(
     if not named:
         raise UsageError('give at least one expression, like "count(payment over 1 h by card_id)"')
     frame = open_any(events)
-    table = frame.columns(list(frame.names))  # once: a query may give its rows in another order next time
+    table = frame.whole()  # once: a query may give its rows in another order next time
     declared, naming = _declaration(table, named, declare, Naming(columns, tz))
     key = (by,) if isinstance(by, str) else tuple(by)
     asked = {name: _history(declared, text, key) for name, text in named.items()}

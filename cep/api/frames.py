@@ -52,6 +52,12 @@ class Frame:
     like: Like
     row: Callable[[int], dict[str, Any]] | None = None
 
+    def whole(self) -> pa.Table:
+        """Return all columns, in types that all of Arrow's functions know."""
+        table = self.columns(self.names)
+        is_view = {field.name: pa.types.is_string_view(field.type) for field in table.schema}
+        return pa.table({name: table[name].cast(TEXT) if is_view[name] else table[name] for name in self.names})
+
 
 class Forms(TypedDict, total=False):
     """How values are written: the flags and settings of the same names, with underscores."""
@@ -171,7 +177,7 @@ def open_source(events: Any, naming: Naming) -> Source:
 
 def _source_of(frame: Frame, naming: Naming) -> Source:
     def pieces(schema: Schema) -> Pieces:
-        table = events_table(frame, schema, naming)
+        table = events_table(frame, schema, naming, keeps_views=True)
 
         def show(row: int) -> str:
             values = table.slice(row, 1).to_pylist()[0] if frame.row is None else frame.row(row)
@@ -193,12 +199,16 @@ def _with_column(frame: Frame, schema: Schema, naming: Naming, column: str) -> p
     return table if column in table.column_names else table.append_column(column, frame.columns([column])[column])
 
 
-def events_table(frame: Frame, schema: Schema, naming: Naming) -> pa.Table:
-    """Return the columns that the schema names, under its names, with zoned times. Raises: UsageError."""
+def events_table(frame: Frame, schema: Schema, naming: Naming, *, keeps_views: bool = False) -> pa.Table:
+    """Return the columns that the schema names, under its names, with zoned times. Raises: UsageError.
+
+    With `keeps_views` texts stay string_view if they are: decoding converts them piece by piece, on all threads.
+    """
     wanted = [name for name in (TYPE_FIELD, *schema.columns()) if name not in naming.fixed]
     sources = sources_of(frame.names, wanted, naming.columns or {})
     table = frame.columns(list(dict.fromkeys(path_of(source, frame.names)[0] for source in sources.values())))
-    table = pa.table({name: _plain(_column(table, path_of(at, frame.names), at)) for name, at in sources.items()})
+    given = {name: _column(table, path_of(at, frame.names), at) for name, at in sources.items()}
+    table = pa.table({name: _plain(column, keeps_views=keeps_views) for name, column in given.items()})
     present = present_types(schema, table, naming.fixed)
     check_columns(present, {*sources, *naming.fixed}, frame.names)
     if naming.has_time:
@@ -206,7 +216,8 @@ def events_table(frame: Frame, schema: Schema, naming: Naming) -> pa.Table:
     for name in dict.fromkeys(event_type.time_field for event_type in present):
         if name in sources:
             index = table.column_names.index(name)
-            table = table.set_column(index, name, _zoned(table.column(name), sources[name], naming.tz))
+            times = _plain(table.column(name), keeps_views=False)
+            table = table.set_column(index, name, _zoned(times, sources[name], naming.tz))
     return table
 
 
@@ -215,8 +226,15 @@ def events_table(frame: Frame, schema: Schema, naming: Naming) -> pa.Table:
 
 def _eager(seen: nw.DataFrame[Any]) -> Frame:
     def columns(names: Sequence[str]) -> pa.Table:
+        if not names:
+            return pa.table({})
+        chosen = seen.select(*names)
+        if seen.implementation.is_polars():
+            table = pa.table(chosen.to_native())  # without a copy; a categorical column is to be had with one only
+            if not any(map(pa.types.is_dictionary, table.schema.types)):
+                return table
         try:
-            return seen.select(*names).to_arrow() if names else pa.table({})
+            return chosen.to_arrow()
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise UsageError(f"a column of the frame has values of several types: {error}") from error
 
@@ -278,7 +296,7 @@ def _column(table: pa.Table, path: Sequence[str], shown: str) -> pa.ChunkedArray
     return column
 
 
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _plain(column: pa.ChunkedArray, *, keeps_views: bool) -> pa.ChunkedArray:
     """Return a column in a type that decoding knows: newer layouts of the same values are not among those."""
     type_ = column.type
     if pa.types.is_run_end_encoded(type_):
@@ -286,7 +304,7 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
         type_ = type_.value_type
     if pa.types.is_dictionary(type_) and not pa.types.is_string(type_.value_type):
         column, type_ = column.cast(type_.value_type), type_.value_type
-    if pa.types.is_string_view(type_):
+    if pa.types.is_string_view(type_) and not keeps_views:
         return column.cast(TEXT)
     if pa.types.is_decimal(type_) and not pa.types.is_decimal128(type_):
         return column.cast(pa.decimal128(38, type_.scale))

@@ -191,7 +191,7 @@ class Rules:
         deployment = self._given.deployment
         if not isinstance(labels, str | Path):
             frame = open_frame(labels)
-            given = labels_of_table(frame.columns(list(frame.names)), deployment.schema, "the frame of labels")
+            given = labels_of_table(frame.whole(), deployment.schema, "the frame of labels")
         elif Path(labels).is_file():
             given = read_labels(str(labels), Path(), deployment.schema)
         else:

@@ -148,7 +148,7 @@ def _wait_for_kernels(warming: Warming, log: Log, console: Console) -> None:
     """Compiled in the first micro-batch instead, they would hold its events up for as long."""
     if warming.is_done():
         return
-    log.tell("compiling", "compiling the kernels, once after an installation or a change: about a minute")
+    log.tell("compiling", "compiling the kernels, once after an installation or a change: about half a minute")
     with console.status("compiling the kernels"):
         while not warming.is_done():
             pass

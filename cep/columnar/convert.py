@@ -81,6 +81,8 @@ def convert(source: pa.Array, type_: Type, written: Written | None = None) -> Co
         return Converted(source, None)
     if pa.types.is_dictionary(source.type):
         source = source.dictionary_decode()
+    if pa.types.is_string_view(source.type):  # as polars has texts
+        source = source.cast(TEXT)
     nulls = np.asarray(pc.is_null(source)) if source.null_count else None
     if pa.types.is_null(source.type):
         return Converted(pa.nulls(len(source), arrow_type(type_)), nulls)

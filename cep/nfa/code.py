@@ -259,7 +259,7 @@ class VectorCode(Lowering):
         super().__init__(constants, columns)
         self._instructions: list[Instruction] = []
         self._number_of: dict[tuple[int, int, int, int], int] = {}
-        self._of_expr: dict[Expr, int] = {}
+        self._of_expr: dict[int, tuple[Expr, int]] = {}  # by id, for a hash walks through the whole expression
         self._predicates: list[int] = []
         self._derived: dict[int, int] = {}
 
@@ -271,10 +271,10 @@ class VectorCode(Lowering):
         return number
 
     def lower(self, expr: Expr) -> int:
-        register = self._of_expr.get(expr)  # a look-up hashes the whole expression
-        if register is None:
-            register = self._of_expr[expr] = self._lower_node(expr)
-        return register
+        lowered = self._of_expr.get(id(expr))
+        if lowered is None:  # an equal one comes to the same instructions
+            lowered = self._of_expr[id(expr)] = expr, self._lower_node(expr)
+        return lowered[1]
 
     def predicate(self, conjuncts: list[Expr], event_type_code: int | None) -> None:
         """Add the predicate "is of this event type, and all conjuncts are true" to the results."""

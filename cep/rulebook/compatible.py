@@ -106,7 +106,7 @@ def _schema_reason(pattern: PatternIR, rule_schema: Schema, job: Schema) -> str:
     A field of the job may be null where the rule knows no null: its events have become so since.
     """
     looked_back_at = [past.event_type for past in histories(pattern) if past.event_type]
-    named = _names(pattern)
+    named: set[str] | None = None
     for name in dict.fromkeys((*pattern.event_types, *looked_back_at)):
         wanted = rule_schema.event_type(name)
         assert wanted is not None
@@ -114,6 +114,9 @@ def _schema_reason(pattern: PatternIR, rule_schema: Schema, job: Schema) -> str:
         if offered is None:
             names = tuple(e.name for e in job.event_types)
             return f"the job has no events `{name}`{_did_you_mean(name, names)}"
+        if offered.fields == wanted.fields:
+            continue  # as for nearly all rules: to look for the fields that they read takes a walk through the pattern
+        named = _names(pattern) if named is None else named
         read = {wanted.id_field, wanted.time_field, *named}
         reason = _fields_reason(wanted, offered, read, makes_events=pattern.produces is not None)
         if reason:

@@ -2,7 +2,7 @@
 
     python -m cep.runners.warm
 
-The first call of a kernel compiles it, which takes seconds; all together take most of a minute after an installation
+The first call of a kernel compiles it, which takes seconds; all take half a minute or more after an installation
 or a change of the package, and are read from the disk in less than a second from then on. Here a few events go the way
 of a job's, through patterns that between them ask for every kernel. `warm_up` does that in this process; `Warming` in a
 process of its own, beside something else that the caller starts, and the compiler's memory goes with it.
@@ -122,7 +122,7 @@ class Warming:
 
 
 def warm_up() -> None:
-    """Call every kernel. Cost: most of a minute where nothing is compiled yet, else a second."""
+    """Call every kernel. Cost: half a minute or more where nothing is compiled yet, else a second."""
     job, programs = _job()
     states: list[KeyedState | None] = [None] * len(programs)
     for step in range(_STEPS):

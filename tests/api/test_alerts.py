@@ -101,6 +101,7 @@ def test_a_notebook_shows_a_table_and_a_picture(alerts: cep.Alerts) -> None:
     assert html.count("<tr>") == 1 + min(len(alerts), 20)
     assert "<svg" in html
     assert f"{len(alerts)} alerts of {payments().num_rows} events" in repr(alerts)
+    assert repr(cep.parse(EVENT + PATTERN).match(payments().slice(0, 1))) == "0 alerts of 1 event"
     drawing = ET.fromstring(alerts.timeline(1).svg)
     circles = drawing.findall(".//{http://www.w3.org/2000/svg}circle")
     assert len(circles) == len(alerts.table["events"][1])

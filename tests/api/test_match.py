@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import cep
+from cep.api.frames import open_frame
 from cep.cli import main as cli
 from tests.api.frames import EVENT, KINDS, PATTERN, TYPES, payments, with_type, write_rules
 
@@ -198,3 +199,9 @@ def test_patterns_of_a_file_or_a_text_are_rules(place: Path, tmp_path: Path) -> 
     expected = pq.read_table(place / "alerts.parquet")
     same = ["key", "measures", "events", "detected_at"]
     assert parsed.table.select(same).sort_by("detected_at").equals(expected.select(same).sort_by("detected_at"))
+
+
+def test_texts_of_polars_are_handed_on_without_a_copy_unless_they_are_categories() -> None:
+    frame = pl.DataFrame({"a": ["x"], "b": pl.Series(["y"], dtype=pl.Categorical)})
+    assert open_frame(frame).columns(["a"]).schema.types == [pa.string_view()]
+    assert open_frame(frame).columns(["a", "b"]).column("b").cast(pa.string()).to_pylist() == ["y"]

@@ -16,6 +16,7 @@ from cep.base.schema import Kind, Type
 from cep.columnar.convert import WIDE_DECIMAL, convert
 
 AMOUNT = Type(Kind.DECIMAL, scale=2)
+ENUM = Type(Kind.ENUM, symbols=("a", "1"))
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
@@ -138,3 +139,15 @@ def test_a_slice_is_converted_like_its_copy() -> None:
 def test_there_is_one_zero() -> None:
     values = convert(pa.array([-0.0, 0.0, None]), Type(Kind.FLOAT, nullable=True)).values
     assert np.signbit(np.asarray(values.drop_null())).tolist() == [False, False]
+
+
+@given(
+    st.lists(st.none() | st.text("a1.-T:Z ", max_size=12)),
+    st.sampled_from(
+        (*(Type(kind) for kind in (Kind.STRING, Kind.INT, Kind.FLOAT, Kind.TIME, Kind.BOOL)), AMOUNT, ENUM)
+    ),
+)
+def test_a_view_of_texts_is_those_texts(values: list[str | None], type_: Type) -> None:
+    view, texts = (given_as(values, arrow, type_) for arrow in (pa.string_view(), pa.large_string()))
+    assert view.values.equals(texts.values)
+    assert (view.bad.tolist(), view.reason) == (texts.bad.tolist(), texts.reason)
