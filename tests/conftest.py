@@ -45,6 +45,8 @@ if sys.dont_write_bytecode:
     # Each process of a run, and each that a test starts, would compile all modules anew. Nothing is put beside them.
     sys.dont_write_bytecode = False
     sys.pycache_prefix = str(ROOT / ".pytest_cache" / "compiled")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks

@@ -115,7 +115,15 @@ def chosen(keys: Keys, wanted: np.ndarray) -> Keys:
     return Keys(offsets, data)
 
 
-EMPTY = build(Keys(np.zeros(1, np.int64), np.zeros(0, np.uint8)), "string")
+# What `build` gives for no keys, whose kernels every process would else read from disk as it starts.
+EMPTY = KeySet(
+    first=np.zeros(2, np.int64),
+    hashes=np.zeros(0, np.uint64),
+    offsets=np.zeros(1, np.int64),
+    data=np.zeros(0, np.uint8),
+    lengths=np.zeros(LENGTHS, np.uint8),
+    digest=(0, 0),
+)
 
 
 def write(path: Path, members: KeySet) -> None:

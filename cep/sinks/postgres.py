@@ -16,15 +16,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pyarrow as pa
-from psycopg.conninfo import conninfo_to_dict
 
 from cep.base.errors import SinkError, UsageError
 from cep.base.limits import POSTGRES_WAIT_MS_MAX
 from cep.sinks.json_form import json_lines
+
+if TYPE_CHECKING:
+    import psycopg
 
 SCHEMES = ("postgresql://", "postgres://")
 _PAUSE_S = 0.2
@@ -40,6 +41,10 @@ class PostgresSink:
     """Rows in the database at `postgresql://…`. Raises: UsageError for another address."""
 
     def __init__(self, address: str, wait_ms_max: int = POSTGRES_WAIT_MS_MAX) -> None:
+        import psycopg  # noqa: PLC0415 it searches the machine for libpq, and few jobs have such a sink
+        from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415
+
+        self._library = psycopg
         try:
             parts = conninfo_to_dict(address)
         except psycopg.ProgrammingError:
@@ -62,12 +67,12 @@ class PostgresSink:
             try:
                 self._insert(rows)
                 break
-            except psycopg.OperationalError as error:  # no connection, or none any more
+            except self._library.OperationalError as error:  # no connection, or none any more
                 self.close()
                 if time.monotonic() + _PAUSE_S > deadline_s:
                     raise SinkError(self._failed(rows, batch_id, error)) from error
                 time.sleep(_PAUSE_S)
-            except psycopg.Error as error:
+            except self._library.Error as error:
                 self.close()
                 raise SinkError(self._failed(rows, batch_id, error)) from error
 
@@ -81,7 +86,7 @@ class PostgresSink:
         """Insert all rows in one transaction."""
         if self._connection is None:
             wait_s = max(2, self._wait_ms_max // 1_000)  # two seconds are the least that libpq knows
-            self._connection = psycopg.connect(self._address, connect_timeout=wait_s, autocommit=True)
+            self._connection = self._library.connect(self._address, connect_timeout=wait_s, autocommit=True)
             self._connection.execute(_TABLE)
         with self._connection.transaction(), self._connection.cursor() as cursor:
             cursor.executemany(_INSERT, rows)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cep.columnar.batch import TEXT
+from cep.columnar.batch import TEXT, read_only
 from cep.columnar.table_key import table_key
 from cep.columnar.texts import encoded
 from cep.engine.advance import advance
@@ -27,7 +27,8 @@ RULES = (
 
 def _results(key: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What a call after the other gives: states, matches and counters."""
-    monkeypatch.setattr("cep.columnar.table_key._key", np.array(key, np.uint64))
+    # Read-only as the real one is: kernels are compiled for that, and would be compiled anew for another.
+    monkeypatch.setattr("cep.columnar.table_key._key", read_only(np.array(key, np.uint64)))
     random, compiled, results = Random("tables"), program(*(rule(text, f"r{n}") for n, text in enumerate(RULES))), []
     state = None
     for start in range(0, 60, 12):

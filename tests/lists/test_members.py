@@ -50,6 +50,13 @@ def test_keys_that_are_made_to_collide(held: list[str], asked: list[str], hashes
         assert _has(members, np.uint64(len(text) % hashes_count), data, 0, len(data)) == (text in every)
 
 
+def test_the_empty_set_is_that_of_no_keys() -> None:
+    built = build(keys([]), "string")
+    assert [array.tolist() for array in EMPTY.members] == [array.tolist() for array in built.members]
+    assert [array.dtype for array in EMPTY.members] == [array.dtype for array in built.members]
+    assert (EMPTY.lengths.tolist(), EMPTY.digest) == (built.lengths.tolist(), built.digest)
+
+
 @given(TEXTS)
 def test_the_digest_is_of_the_entries_alone(held: list[str]) -> None:
     one, other = build(keys(held), "string"), build(keys(held[::-1] + held[:3]), "string")
