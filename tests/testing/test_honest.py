@@ -17,6 +17,7 @@ from cep.runners.embedded.replay import replay
 from cep.sources.pieces import read_pieces
 from cep.step.job import Job
 from tests.testing.honest import honest_months
+from tests.testing.honest_firms import honest_firms
 from tests.testing.library import rules_for
 
 SEED = 11
@@ -57,4 +58,16 @@ def test_in_two_months_of_a_bank(tmp_path: Path, event_type: str) -> None:
     assert events.num_rows > 10_000
     rules = rules_for({event_type})
     assert len(rules) >= 5
+    check(events, rules, tmp_path)
+
+
+def test_around_a_bank(tmp_path: Path) -> None:
+    """Sessions, staff, loans, wallets, merchants; each event type has thousands, but for what happens to shops."""
+    events = honest_firms(SEED)
+    counts = Counter(events["event_type"].to_pylist())
+    shops = counts.pop("merchant_event")
+    assert shops >= 5
+    assert min(counts.values()) > 2_000, counts
+    rules = rules_for({*counts, "merchant_event"})
+    assert len(rules) >= 30
     check(events, rules, tmp_path)

@@ -1,0 +1,192 @@
+"""Two honest months around a small bank, from a seed: sessions, staff, loans, wallets and merchants; nobody does harm.
+
+Families share a tablet, people fly, buy telephones and compare offers of credit. Staff work on cases, and now and then
+without one. Some are late with a payment, or have one returned. Coins go to an address in use, now and then to a new
+one. Shops open, move to another bank, and have good weeks. So what the library says here is a false alert.
+Tested by: tests/testing/test_honest.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+DAYS = 60
+_START_MS = 1_704_067_200_000
+_HOUR_MS = 3_600_000
+_DAY_MS = 24 * _HOUR_MS
+_HOME, _FAR = (52.5, 13.4), ((40.7, -74.0), (25.2, 55.3), (41.4, 2.2))  # km away: 6 400, 4 600, 1 500
+_FLIGHT_H = 9
+Row = dict[str, str | float | int | None]
+Draw = np.random.Generator
+
+
+def _at(draw: Draw, day: int, hour_from: float = 7.0, hour_to: float = 22.0) -> int:
+    return _START_MS + day * _DAY_MS + int(draw.uniform(hour_from, hour_to) * _HOUR_MS)
+
+
+def _sessions(draw: Draw, number: int) -> list[Row]:
+    """A person with a telephone and a laptop, or a family's tablet; one of thirty flies, one of ten buys anew."""
+    user, rows = f"p{number}", list[Row]()
+    devices = [f"phone of {user}", f"tablet of {number // 4}" if draw.random() < 0.4 else f"laptop of {user}"]
+    away = int(draw.integers(5, DAYS - 8)) if draw.random() < 0.03 else None
+    new_one = int(draw.integers(3, DAYS)) if draw.random() < 0.1 else None
+    place, abroad = _HOME, _FAR[int(draw.integers(len(_FAR)))]
+    for day in range(DAYS):
+        if day == new_one:
+            devices = [f"new phone of {user}", f"new laptop of {user}"] if draw.random() < 0.3 else devices
+            devices[0] = f"new phone of {user}"
+        if away is not None and day in (away, away + 5):
+            # The last look before the flight is on the telephone, the first one behind it on the laptop.
+            other = abroad if place == _HOME else _HOME
+            for hours, where, device in ((8, place, devices[0]), (9 + _FLIGHT_H, other, devices[1])):
+                rows.append(_session(user, _START_MS + day * _DAY_MS + hours * _HOUR_MS, device, where))
+            place = other
+        elif draw.random() < 0.6:
+            known = None if draw.random() < 0.1 else place
+            rows.append(_session(user, _at(draw, day), devices[int(draw.random() < 0.3)], known))
+    return rows
+
+
+def _session(user: str, at: int, device: str, place: tuple[float, float] | None) -> Row:
+    lat, lon = place or (None, None)
+    return {"event_type": "session", "event_time": at, "user_id": user, "device_id": device, "lat": lat, "lon": lon}
+
+
+def _staff(draw: Draw, number: int) -> list[Row]:
+    """An employee: calls with a case, a look without one now and then; each tenth checks others' work once a week."""
+    employee, rows = f"s{number}", list[Row]()
+
+    def act(at: int, customer: int, what: str, case: str | None, paid: float | None = None) -> None:
+        rows.append({
+            "event_type": "staff_event", "event_time": at, "employee_id": employee, "customer_id": f"p{customer}",
+            "act": what, "case_id": case, "paid": paid,
+        })  # fmt: skip
+
+    for day in (day for day in range(DAYS) if day % 7 < 5):
+        for call in range(int(draw.integers(4, 12))):
+            at, customer, case = _at(draw, day, 8, 17), int(draw.integers(3_000)), f"{employee}-{day}-{call}"
+            act(at, customer, "viewed", case if draw.random() < 0.9 else None)
+            then = draw.random()
+            if then < 0.05:
+                act(at + 120_000, customer, "contact_changed" if then < 0.03 else "password_reset", case)
+            elif then < 0.07:
+                act(at + 120_000, customer, "limit_changed" if then < 0.06 else "waived", case)
+            elif then < 0.1:
+                act(at + 180_000, customer, "paid_out", case, round(float(draw.uniform(5, 2_000)), 2))
+        if number % 10 == 0 and day % 7 == 4:
+            for look in range(20):
+                act(
+                    _START_MS + day * _DAY_MS + 10 * _HOUR_MS + look * 150_000,
+                    int(draw.integers(3_000)),
+                    "viewed",
+                    None,
+                )
+    return rows
+
+
+def _loans(draw: Draw, number: int) -> list[Row]:
+    """A borrower: asks one lender or compares three, draws, and pays back each month, some a few days late."""
+    customer, rows = f"p{number}", list[Row]()
+    device = f"tablet of {number // 2}" if draw.random() < 0.3 else f"phone of {customer}"
+
+    def step(at: int, what: str, lender: int, credit: float) -> None:
+        rows.append({
+            "event_type": "loan_event", "event_time": at, "customer_id": customer, "lender": f"lender {lender}",
+            "device_id": device if what == "applied" else None, "loan_step": what, "credit": round(credit, 2),
+        })  # fmt: skip
+
+    begin, credit, lender = int(draw.integers(0, 12)), float(draw.uniform(500, 12_000)), int(draw.integers(6))
+    for offer in range(1 + int(draw.integers(3)) * int(draw.random() < 0.5)):
+        step(_at(draw, begin, 9 + offer, 10 + offer), "applied", (lender + offer) % 6, credit)
+    step(_at(draw, begin + 2), "drawn", lender, credit)
+    for month in (1, 2):
+        at = _at(draw, begin + 2 + month * 22 + (int(draw.integers(1, 9)) if draw.random() < 0.1 else 0))
+        step(at, "repaid", lender, credit / 24)
+        if draw.random() < 0.02:
+            step(at + 3 * _DAY_MS, "returned", lender, credit / 24)
+            step(at + 5 * _DAY_MS, "repaid", lender, credit / 24)
+    if draw.random() < 0.2:
+        step(_at(draw, begin + 10), "drawn", lender, credit / 4)
+    return rows
+
+
+def _wallets(draw: Draw, number: int) -> list[Row]:
+    """A wallet: buys, sells, gets interest in cents, and moves coins out, most of them to its own chest."""
+    wallet, rows = f"w{number}", list[Row]()
+    chest = f"chest of {wallet}"
+
+    def move(at: int, what: str, worth: float, address: str | None = None) -> None:
+        rows.append({
+            "event_type": "wallet_event", "event_time": at, "wallet_id": wallet, "move": what, "address": address,
+            "worth": round(worth, 2),
+        })  # fmt: skip
+
+    for day in range(DAYS):
+        if day % 7 == number % 7:
+            move(_at(draw, day, 1, 2), "deposited", float(draw.uniform(0.05, 2)), "interest")
+        if draw.random() < 0.1:
+            at, worth = _at(draw, day), float(draw.lognormal(5.5, 1.3))
+            move(at, "bought", worth)
+            if draw.random() < 0.3:  # a small sum first, and the whole hours later
+                for hours, share in ((1, 0.01), (3, 0.95)):
+                    move(at + hours * _HOUR_MS, "withdrawn", worth * share, chest)
+        if draw.random() < 0.05:
+            move(_at(draw, day), "sold", float(draw.lognormal(5, 1)))
+        if draw.random() < 0.01:
+            move(_at(draw, day), "withdrawn", float(draw.uniform(50, 900)), f"friend {draw.integers(10_000)}")
+    return rows
+
+
+def _merchants(draw: Draw, number: int) -> list[Row]:
+    """A shop: sales every day, more at weekends and in its good week; some open anew, some move to another bank."""
+    merchant, rows = f"m{number}", list[Row]()
+
+    def happens(day: int, what: str) -> None:
+        rows.append({
+            "event_type": "merchant_event", "event_time": _at(draw, day, 8, 9), "merchant_id": merchant,
+            "happening": what,
+        })  # fmt: skip
+
+    opens = int(draw.integers(1, DAYS - 5)) if draw.random() < 0.2 else 0
+    ticket, sales = float(draw.lognormal(3.2, 0.5)), float(draw.uniform(2, 12))
+    if opens:
+        happens(opens, "activated")
+    if draw.random() < 0.1:
+        happens(int(draw.integers(opens + 1, DAYS)), "bank_account_changed")
+    good_week = int(draw.integers(0, 9))
+    for day in range(opens, DAYS):
+        busy = (1.6 if day % 7 > 4 else 1.0) * (1.8 if day // 7 == good_week else 1.0)
+        for _ in range(int(draw.poisson(sales * busy))):
+            rows.append({
+                "event_type": "transaction", "event_time": _at(draw, day, 9, 20), "merchant_id": merchant,
+                "card_id": f"k{draw.integers(4_000)}", "account_id": "a", "status": "approved", "channel": "pos",
+                "amount": round(float(draw.gamma(2, ticket / 2)) + 1, 2), "country": "DE",
+            })  # fmt: skip
+    return rows
+
+
+_KINDS: tuple[tuple[Callable[[Draw, int], list[Row]], int], ...] = (
+    (_sessions, 150), (_staff, 20), (_loans, 500), (_wallets, 200), (_merchants, 30),
+)  # fmt: skip
+_IDS = {
+    "session": "session_id", "staff_event": "staff_event_id", "loan_event": "loan_event_id",
+    "wallet_event": "wallet_event_id", "merchant_event": "merchant_event_id", "transaction": "tx_id",
+}  # fmt: skip
+
+
+def honest_firms(seed: int) -> pa.Table:
+    """Return the events, in the order of time."""
+    rows: list[Row] = []
+    for (kind, count), of_kind in zip(_KINDS, np.random.default_rng(seed).spawn(len(_KINDS)), strict=True):
+        for number, draw in enumerate(of_kind.spawn(count)):
+            rows += kind(draw, number)
+    rows.sort(key=lambda row: int(row["event_time"] or 0))
+    for number, row in enumerate(rows):
+        row[_IDS[str(row["event_type"])]] = f"e{number}"
+    columns = sorted({name for row in rows for name in row})
+    table = pa.table({name: [row.get(name) for row in rows] for name in columns})
+    times = table["event_time"].cast(pa.timestamp("ms", "UTC"))
+    return table.set_column(table.schema.get_field_index("event_time"), "event_time", times)
