@@ -33,7 +33,7 @@ from cep.rulebook.deploy import deploy
 from cep.sources.pieces import Pieces
 
 WINDOWS_MS = (10 * 60_000, 60 * 60_000, 6 * 3_600_000, DAY_MS, 7 * DAY_MS)
-_MINED = 0.7  # of the time
+MINED = 0.7  # of the time
 _VALUES_MIN = 30  # different values of a field whose equality binds two steps
 _COMPARED_MAX = 4  # such fields, the first ones
 _TRIED = 2  # times as many sequences are mined as are wanted: some do not stand the rest of the time
@@ -80,7 +80,7 @@ def suggest(
         raise UsageError(f"--key {key} is no field of the events; these are: {', '.join(sorted(events.columns))}")
     times = events.time_ms[events.time_ms <= marks.as_of_ms]
     first, last = int(times.min(initial=marks.as_of_ms)), int(times.max(initial=0))
-    cut_ms = int(first + _MINED * (last - first))
+    cut_ms = int(first + MINED * (last - first))
     ground, rows = ground_of(events, marks, key, cut_ms)
     if not ground.open_frauds.any():
         raise UsageError("no fraud is known in the first part of the time: there is nothing to learn from")

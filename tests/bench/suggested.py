@@ -1,0 +1,143 @@
+"""What `cep suggest` finds in labelled data, beside the best pattern that somebody wrote.
+
+    python -m tests.bench.suggested [--days N] [--planted N] [simulated] [payments] [transfers] [chargebacks] [logins]
+
+**Planted**: histories with a fraud of its own each: an order of events, a repetition, an absence, an equal value, what
+is unusual for the key. A fraud is recovered if a suggestion finds half of it on later time with a precision of 0.8.
+
+**Data**: the first seven tenths of the time are mined, the rest is reported. Beside the suggestions stand the patterns
+of `patterns/` with their own parameters and with those of `cep tune`, all on the same time; the best of these has the
+highest F1 there, which favours it. Suggestions are asked for once by each key.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+from rich.console import Console
+
+from cep.analysis.measure import Measured
+from cep.analysis.split import Part
+from cep.analysis.suggest import MINED, WINDOWS_MS, Suggested, suggest
+from cep.lang.load import load_text
+from cep.sources.pieces import read_pieces
+from cep.testing.harness import Outcome
+from cep.testing.suite import run_checked
+from tests.analysis.test_suggest import absent, equal, learned, planted, repeated, spread, unusual
+from tests.bench import baselines
+from tests.bench.labelled import NAMES, Given, given
+from tests.bench.peer_data import show, upsert
+from tests.bench.tuning import measured_on, tuned
+from tests.testing.library import rules_for
+
+_SILENT = Console(quiet=True)
+_KEYS = {
+    "simulated": ("customer_id", "terminal_id"), "payments": ("customer_id", "terminal_id"),
+    "transfers": ("account_id",), "chargebacks": ("card_id", "device_id", "merchant_id"), "logins": ("source_ip",),
+}  # fmt: skip
+_PLANTS = (repeated, absent, equal, unusual)
+Row = tuple[str, ...]
+
+
+def recovered(seed: int, folder: Path) -> tuple[str, bool]:
+    """Plant a fraud and look for it. Return its kind, and whether it came back."""
+    kind = seed % (len(_PLANTS) + 1)
+    plant = _PLANTS[kind] if kind < len(_PLANTS) else None
+    draw = random.Random(seed)
+    table = planted(seed) if plant is None else spread(draw, 40, plant(draw))
+    events, marks, pieces_of = learned(table, folder)
+    answer = suggest(events, marks, pieces_of, "card_id", (3, 3, 0.8))
+    back = any((each.precision.value or 0) >= 0.8 and (each.recall.value or 0) >= 0.5 for each in answer.suggestions)
+    return "order" if plant is None else plant.__name__, back and tests_pass(answer)
+
+
+def tests_pass(answer: Suggested) -> bool:
+    """Run the tests of the suggestions."""
+    suite = run_checked(load_text(answer.text, "suggested"))
+    return suite.count(Outcome.PASSED) == len(suite.tested)
+
+
+def value_of(name: str, measured: Measured, names: Sequence[str], part: Part) -> tuple[float, Row]:
+    """Return F1 and the figures of some rules together."""
+    times = measured.history.events.time_ms
+    alerts = baselines.of_rules(measured.judged, names)
+    value = baselines.figures(alerts, measured.marks, part, np.full(len(times), -1), times)
+    return value.f1, (name, f"{value.alerts:,}", *(f"{x:.3f}" for x in (value.precision, value.recall, value.f1)))
+
+
+def run(of: Given, precision: float, folder: Path) -> None:
+    """Suggest by each key, measure beside the library, and print."""
+    path = folder / f"{of.name}.parquet"
+    pq.write_table(of.events, path)
+    library = rules_for(set(of.types))
+    by_tune = [
+        tuned(of, rule, path).model_copy(update={"id": f"{rule.id}, tuned"}) for rule in library if rule.id in of.tries
+    ]
+    written = measured_on(of, [*library, *by_tune], path)
+    schema = written.history.deployment.schema
+    fixed = {field.name for e in schema.event_types for field in e.fields if field.name in (e.id_field, e.time_field)}
+    fields = tuple(name for name in schema.columns() if name not in fixed)
+    mined = measured_on(of, library[:1], path, fields)
+    events, marks = mined.history.events, mined.marks
+    first, last = int(events.time_ms.min()), int(events.time_ms.max())
+    begin = int(first + MINED * (last - first)) + max(WINDOWS_MS)
+    part = Part("later", begin, last + 1, marks.first_ms >= begin)
+    by_rule = sorted((value_of(name, written, [name], part) for name in written.judged.names), reverse=True)
+    rows, suggestions = [by_rule[0][1]], []
+    for key in _KEYS[of.name]:
+        began = time.process_time()
+        answer = suggest(events, marks, partial(read_pieces, path), key, (3, 5, precision))
+        seconds = time.process_time() - began
+        for number, each in enumerate(answer.suggestions):
+            suggestions.append(upsert(answer.text, each.name).model_copy(update={"id": f"{key}_{number + 1}"}))
+        good = "tests pass" if not answer.suggestions or tests_pass(answer) else "TESTS FAIL"
+        print(f"{of.name} by {key}: {answer.tried} mined, {len(answer.suggestions)} proposed, {seconds:.0f} s, {good}")
+        print("\n".join(line for line in answer.text.splitlines() if line.lstrip().startswith(("seq ", "where "))))
+    best = 0.0
+    if suggestions:
+        later = measured_on(of, suggestions, path)
+        ranked = sorted((value_of(name, later, [name], part) for name in later.judged.names), reverse=True)
+        best = ranked[0][0]
+        rows += [ranked[0][1], value_of("all suggestions", later, later.judged.names, part)[1]]
+    ratio = best / by_rule[0][0] if by_rule[0][0] else float("inf")
+    title = f"{of.name}: {of.events.num_rows:,} events, {int(part.frauds.sum()):,} frauds on later time; the best "
+    show(
+        f"{title}suggestion has {ratio:.2f} of the F1 of the best pattern",
+        ("", "alerts", "precision", "recall", "f1"),
+        rows,
+    )
+
+
+def main() -> None:
+    """Mine and print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("sets", nargs="*", default=list(NAMES))
+    parser.add_argument("--days", type=int, default=60)
+    parser.add_argument("--customers", type=int, default=600)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--planted", type=int, default=20)
+    parser.add_argument("--precision", type=float, default=0.5)
+    options = parser.parse_args()
+    outcomes: dict[str, list[bool]] = {}
+    for seed in range(1, options.planted + 1):
+        with tempfile.TemporaryDirectory() as folder:
+            kind, back = recovered(seed, Path(folder))
+            outcomes.setdefault(kind, []).append(back)
+    if outcomes:
+        by_kind = ", ".join(f"{kind} {sum(of)} of {len(of)}" for kind, of in sorted(outcomes.items()))
+        print(f"{sum(map(sum, outcomes.values()))} of {options.planted} planted frauds recovered: {by_kind}")
+    with tempfile.TemporaryDirectory() as folder:
+        for each in given(options.sets, options.days, options.customers, options.seed):
+            run(each, options.precision, Path(folder))
+
+
+if __name__ == "__main__":
+    main()
