@@ -6,6 +6,7 @@ Tested by: tests/api/test_compiling.py
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -14,7 +15,8 @@ from numba.core import event
 
 _EVENT = "numba:compile"
 _WHY = "compiling the matcher, once after an installation or a change"
-_BETWEEN_S = 0.2  # two moves of the line
+_BETWEEN_S = 0.2  # two moves of the line, as parts begin
+_TICK_S = 0.5  # and while one goes on
 
 
 class _Compiling(event.Listener):
@@ -27,23 +29,41 @@ class _Compiling(event.Listener):
         self._moves = sys.stderr.isatty() or "ipykernel" in type(sys.stderr).__module__
         self._count = self._depth = self._width = 0
         self._began = self._shown = 0.0
+        self._lock = threading.RLock()
+        self._over = threading.Event()
 
     def on_start(self, _: event.Event) -> None:
-        now = time.monotonic()
-        if self._count == 0:
-            self._began = now
-            if not self._moves:
-                self._write(f"cep: {_WHY}: up to half a minute\n")
-        self._count += 1
-        self._depth += 1
-        if self._moves and now - self._shown > _BETWEEN_S:
-            self._shown = now
-            self._draw(f"cep: {_WHY}: {self._count} parts, {now - self._began:.0f} s")
+        with self._lock:
+            now = time.monotonic()
+            if self._count == 0:
+                self._began = now
+                if not self._moves:
+                    self._write(f"cep: {_WHY}: up to half a minute\n")
+            self._count += 1
+            self._depth += 1
+            if self._moves and now - self._shown > _BETWEEN_S:
+                self._show(now)
+            if self._moves and self._depth == 1:
+                self._over = threading.Event()
+                threading.Thread(target=self._tick, args=(self._over,), name="cep-compiling", daemon=True).start()
 
     def on_end(self, _: event.Event) -> None:
-        self._depth -= 1
-        if self._depth == 0 and self._moves:
-            self._draw("")  # whatever is written next begins on an empty line
+        with self._lock:
+            self._depth -= 1
+            if self._depth == 0 and self._moves:
+                self._over.set()
+                self._draw("")  # whatever is written next begins on an empty line
+
+    def _tick(self, over: threading.Event) -> None:
+        """Move the line while a part goes on: the largest takes ten seconds and more."""
+        while not over.wait(_TICK_S):
+            with self._lock:
+                if not over.is_set():
+                    self._show(time.monotonic())
+
+    def _show(self, now: float) -> None:
+        self._shown = now
+        self._draw(f"cep: {_WHY}: {self._count} parts, {now - self._began:.0f} s")
 
     def _draw(self, text: str) -> None:
         self._write("\r" + text.ljust(self._width) + ("" if text else "\r"))

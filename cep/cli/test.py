@@ -20,7 +20,9 @@ from cep.base.errors import SinkError, UsageError
 from cep.base.limits import WATCH_POLLS_MAX
 from cep.cli.help_pages import read_on
 from cep.cli.paths import pattern_files, printed
+from cep.engine.advance import CARRIERS
 from cep.lang.explain.render import render_text, summary
+from cep.runners.ahead import compiled_ahead
 from cep.testing.coverage import Coverage, Share
 from cep.testing.harness import Outcome, Verdict
 from cep.testing.junit import junit_xml
@@ -77,7 +79,8 @@ def run(options: argparse.Namespace, color: bool) -> int:
 
 def _once(options: argparse.Namespace, console: Console) -> int:
     started = time.perf_counter()
-    suite = run_suite(pattern_files(options.paths), options.only)
+    with compiled_ahead(CARRIERS):
+        suite = run_suite(pattern_files(options.paths), options.only)
     if suite.checked.diagnostics:
         printed(render_text(suite.checked.diagnostics, suite.checked.sources, color=not console.no_color))
     for name in dict.fromkeys(t.test.span.file for t in suite.tested):

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +27,7 @@ from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, empty_sta
 from cep.engine.migrate import migrate_state
 from cep.engine.outputs import Outputs, cut
 from cep.engine.overflows import count_overflows
-from cep.engine.starts import Starts, all_starts, find_starts, keep_starts
+from cep.engine.starts import NO_STARTS, Starts, all_starts, find_starts, keep_starts
 from cep.engine.table import PreparedEvents, prepare
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64, UInt8
@@ -102,6 +103,7 @@ class Bounds:
 
 
 _NO_BOUNDS = Bounds()
+CARRIERS = (advance_plain_rules, advance_rules)
 
 
 def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int) -> Advanced:
@@ -162,6 +164,20 @@ def _count_cost(rule: RuleProgram, batch: EventBatch, steps: int, counters: Coun
     counters[f"rule_steps[{deployed.rule_id}@{deployed.version}]"] += steps
 
 
+def carrier(program: Program) -> Any:
+    """Return the kernel that carries the runs of these rules, one of CARRIERS."""
+    return CARRIERS[0] if bool(np.all(program.tables.rules[:, y.R_PLAIN])) else CARRIERS[1]
+
+
+def compile_carrier(program: Program, nothing: EventBatch) -> None:
+    """Call the kernel that carries the runs of these rules over a batch without events."""
+    fitted = empty_state(program)
+    prepared = prepare(program, fitted, nothing, TIME_MS_MIN)
+    bounds = np.searchsorted(fitted.run_rule, np.arange(len(program.places) + 1))
+    outputs = Outputs(program, fitted.runs, fitted.nodes, 0)
+    _advance_rules(program, prepared, fitted, bounds, NO_STARTS, TIME_MS_MIN, outputs, _NO_BOUNDS)
+
+
 def _advance_rules(
     program: Program, prepared: PreparedEvents, fitted: KeyedState, bounds: Int64, shared: SharedStarts,
     watermark_ms: int, outputs: Outputs, most: Bounds,
@@ -169,7 +185,7 @@ def _advance_rules(
     """Carry the runs of each rule over the new events, into `outputs`; return False if there are too many matches."""
     rules = program.tables._replace(image=prepared.image)
     runs = AllRuns(read_only(fitted.runs), read_only(fitted.run_key), bounds)
-    carry_on = advance_plain_rules if bool(np.all(rules.rules[:, y.R_PLAIN])) else advance_rules
+    carry_on = carrier(program)
     while True:
         full = carry_on(rules, prepared.events, runs, shared, watermark_ms, outputs.work, outputs.scratch, outputs.runs)
         if full == y.FULL_NOT:

@@ -24,6 +24,7 @@ from cep.columnar.batch import EventBatch
 from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.decode import decode_json
 from cep.columnar.route import key_slots, split_by_group
+from cep.engine.advance import CARRIERS
 from cep.engine.keyed_state import KeyedState, concat_states
 from cep.engine.migrate import migrate_state
 from cep.engine.partition import partition_keys
@@ -32,6 +33,7 @@ from cep.model.rule import UpsertRecord
 from cep.nfa.program import Program
 from cep.nfa.shared import SHARED_MIN
 from cep.rulebook.deploy import deploy
+from cep.runners.ahead import compiled_ahead
 from cep.runners.embedded.pages import Pages, Shapes
 from cep.sinks.json_form import json_lines
 from cep.state.memory import MemoryStore
@@ -214,4 +216,5 @@ def _stored(program: Program, keyed_state: KeyedState) -> KeyedState:
 
 
 if __name__ == "__main__":
-    warm_up()
+    with compiled_ahead(CARRIERS):
+        warm_up()

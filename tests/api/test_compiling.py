@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 
 import pytest
 from numba.core import event
@@ -31,6 +32,7 @@ def test_a_terminal_has_a_line_that_moves_and_goes(
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr(compiling, "_BETWEEN_S", -1.0)
+    monkeypatch.setattr(compiling, "_TICK_S", 900.0)
     with announced_compiling(), event.trigger_event("numba:compile"):  # which compiles another one first
         compile_something()
     drawn = capsys.readouterr().err
@@ -40,6 +42,24 @@ def test_a_terminal_has_a_line_that_moves_and_goes(
     assert lines[-1] == ""
     assert lines[-2].isspace()
     assert len(lines[-2]) == len(lines[-3])
+
+
+def test_it_moves_while_one_part_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(compiling, "_TICK_S", 0.001)
+    drawn: list[str] = []
+    moved = threading.Event()
+
+    def draw(_: object, text: str) -> None:
+        drawn.append(text)
+        if len(drawn) > 3:
+            moved.set()
+
+    monkeypatch.setattr("cep.api.compiling._Compiling._draw", draw)
+    with announced_compiling(), event.trigger_event("numba:compile"):
+        assert moved.wait(60)
+    assert drawn[-1] == ""
+    assert all(": 1 parts, " in line for line in drawn[:-1])
 
 
 def test_a_verb_says_it_once_however_often_it_matches(

@@ -35,6 +35,7 @@ from cep.engine.alerts import sorted_together
 from cep.engine.keyed_state import KeyedState, concat_states
 from cep.nfa.program import Program
 from cep.rulebook.rulebook import Rulebook
+from cep.runners.ahead import carriers, compiled_ahead
 from cep.runners.handover.warm_start import Ending, by_group, cut_ms, job_until, put_state
 from cep.runners.output import Replayed
 from cep.sources.inputs import Records
@@ -118,7 +119,8 @@ def replay(
     read = _columns_read(levels, job)
     shares_count = max(1, min(_SHARES_MAX, history.rows // _EVENTS_AT_ONCE))
     shares: Shares = {}
-    with ThreadPoolExecutor(workers) as pool:
+    ahead = compiled_ahead(carriers(program for programs in levels for program in programs.values()))
+    with ahead, ThreadPoolExecutor(workers) as pool:
         done, first_ms, last_ms = 0, TIME_MS_MAX, TIME_MS_MIN
         dead_letters: list[bytes] = []
         counters: Counter[str] = Counter()

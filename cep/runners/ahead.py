@@ -1,0 +1,95 @@
+"""The kernel that carries runs, compiled by a second process while this one reads, decodes and compiles the rest.
+
+    python -m cep.runners.ahead KERNEL …
+
+Half of what a first match after an installation compiles is this one kernel, and numba compiles one after the other. So
+a second process does it on another core. Both share the cache: who needs a kernel that the other one compiles waits for
+it (kernels/compiler.py). Where it cannot be started, everything is compiled here.
+Tested by: tests/runners/test_ahead.py
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from numba.core import event
+
+from cep.columnar.batch import empty_batch
+from cep.engine.advance import CARRIERS, carrier, compile_carrier
+from cep.lang.load import load_text
+from cep.nfa.compile import compile_rules
+from cep.nfa.deployed import DeployedRule
+from cep.nfa.program import Program
+
+_EVENT = "event e { id id  event_time time  k string  n int }\n"
+# One whose runs each of the kernels carries, in the order of CARRIERS.
+_PATTERNS = (
+    "pattern p() by k { seq x -> y within 1 min where x: e n > 1  y: e n > 2 }",
+    "pattern p() by k { seq x -> !y within 1 min where x: e n > 1  y: e n > 2 }",
+)
+
+
+@contextmanager
+def compiled_ahead(kernels: Iterable[Any]) -> Iterator[None]:
+    """Have those of the kernels (of CARRIERS) compiled that are not, meanwhile, if there is a processor for it."""
+    names = [kernel.__name__ for kernel in dict.fromkeys(kernels) if not _is_compiled(kernel)]
+    process = _begun(names) if names and (os.cpu_count() or 1) > 1 else None
+    if process is None:
+        yield
+        return
+    threading.Thread(target=_announce, args=(process,), name="cep-ahead", daemon=True).start()
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def carriers(programs: Iterable[Program]) -> list[Any]:
+    """Return the kernels that carry the runs of these programs."""
+    return list(dict.fromkeys(map(carrier, programs)))
+
+
+def _begun(names: list[str]) -> subprocess.Popen[bytes] | None:
+    # -P: nothing is imported from the folder in which the caller stands.
+    words = [sys.executable, "-P", "-m", "cep.runners.ahead", *names]
+    silent = subprocess.DEVNULL
+    try:
+        return subprocess.Popen(words, stdin=silent, stdout=silent, stderr=silent)  # noqa: S603 no shell, our arguments
+    except OSError:
+        return None
+
+
+def _announce(process: subprocess.Popen[bytes]) -> None:
+    """Let it count as compiling in this process, for who shows that."""
+    with event.trigger_event("numba:compile"):
+        process.wait()
+
+
+def _is_compiled(kernel: Any) -> bool:
+    """Return True if this process has the kernel, or the disk. Where nothing is compiled it is a plain function."""
+    if getattr(kernel, "signatures", True):
+        return True
+    return any(Path(kernel.stats.cache_path).glob(f"*.{kernel.__name__}-*.nbi"))
+
+
+def compile_one(name: str) -> None:
+    """Compile one of CARRIERS by its name."""
+    (number,) = (number for number, kernel in enumerate(CARRIERS) if kernel.__name__ == name)
+    checked = load_text(_EVENT + _PATTERNS[number])
+    (pattern,) = checked.patterns.values()
+    program = compile_rules(checked.schema, pattern.key, (DeployedRule("ahead", 1, 1, "ahead", pattern),))
+    assert carrier(program) is CARRIERS[number], "the pattern is for this kernel"
+    compile_carrier(program, empty_batch(checked.schema))
+
+
+if __name__ == "__main__":
+    for each in sys.argv[1:]:
+        compile_one(each)
