@@ -25,6 +25,7 @@ from typing import Protocol
 
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from cep.base.closing import Closing
@@ -164,6 +165,15 @@ class RealKafka(Closing):
                 }
             )
         send_all(self._producer, topic, records, TIMEOUT_S)
+
+    def alter(self, topic: str, **settings: str) -> None:
+        """Change settings of a topic, as `create` takes them. min_insync_replicas="2" makes it refuse records."""
+        entries = [
+            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in settings.items()
+        ]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
+        self._admin().incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
 
     def damage(self, topic: str, value: bytes) -> None:
         """Change a bit of a stored value, as a disk might."""

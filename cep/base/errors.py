@@ -11,6 +11,7 @@
     ├── SourceError           a source cannot deliver (topic gone, offsets lost, file unreadable)
     │   └── UnreadableError   a file that cannot be read, or must not be
     └── SinkError             a sink cannot accept alerts
+        └── SinkAwayError     nobody answers there for now: the same may do later
 
 Mistakes in pattern files and rules are not exceptions: they are `Diagnostic` values that are collected and
 reported together (cep/lang/diagnostics.py). Bugs of ours are asserts.
@@ -65,3 +66,7 @@ class UnreadableError(SourceError):
 
 class SinkError(CepError):
     """A sink cannot accept alerts."""
+
+
+class SinkAwayError(SinkError):
+    """Nobody answers at a sink for now. The same write may do later; until then nothing is lost."""

@@ -50,6 +50,14 @@ WRITER_FIXED = {
 GONE_CODES = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # noqa: SLF001
 DAMAGED_CODES = (KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION)  # noqa: SLF001
 END_CODE = KafkaError._PARTITION_EOF  # noqa: SLF001
+# Nobody answers, or not yet: what was asked may do later.
+_AWAY_CODES = (
+    KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError._TRANSPORT,  # noqa: SLF001
+    KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._QUEUE_FULL, KafkaError._WAIT_COORD,  # noqa: SLF001
+    KafkaError.REQUEST_TIMED_OUT, KafkaError.BROKER_NOT_AVAILABLE, KafkaError.NETWORK_EXCEPTION,
+    KafkaError.LEADER_NOT_AVAILABLE, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+)  # fmt: skip
 _FULL_QUEUE_WAIT_S = 0.1
 _ACCESS_CODES = (KafkaError._SSL, KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)  # noqa: SLF001
 _TLS, _TLS_ALERT = "SSL routines", "alert"  # how OpenSSL begins, and what the other side sent
@@ -163,3 +171,9 @@ def reason_of(error: KafkaException) -> str:
     """Return what the client or a broker says of a failure, in one sentence."""
     cause = error.args[0] if error.args else error
     return str(cause.str()) if isinstance(cause, KafkaError) else str(cause)
+
+
+def is_away(error: KafkaException) -> bool:
+    """Return True if brokers did not answer in time, or may do what was asked later."""
+    cause = error.args[0] if error.args else None
+    return isinstance(cause, KafkaError) and (cause.retriable() or cause.code() in _AWAY_CODES)

@@ -22,7 +22,7 @@ from cep.columnar.tokens import tokens_of_key
 from cep.runners.embedded import savepoint as embedded
 from cep.runners.embedded.targets import is_embedded, own_target, target_of
 from cep.runners.handover.erase import Erased, erase_savepoint, has_any, ways_to_write
-from cep.runners.handover.payload import Payload
+from cep.runners.handover.payload import payload_in
 from cep.runners.live_checkpoint import read_job
 from cep.state.savepoints import open_savepoint
 from cep.state.target import Target
@@ -143,7 +143,7 @@ def _erase_job(folder: Path, scratch: Path, given: Sequence[str]) -> tuple[Erase
 
 def _erase_saved(folder: Path, scratch: Path, given: Sequence[str], audit: Path | None) -> tuple[Erased, list[bytes]]:
     source = Target(str(folder.resolve()))
-    payload = Payload.from_bytes(open_savepoint(source, scratch / "payload").payload, source.url)
+    payload = payload_in(open_savepoint(source, scratch / "payload"))
     keys = _keys(Job.from_json(payload.job), given)
     texts = {text for of in keys.values() for text in of}
     bare: set[int] = set()

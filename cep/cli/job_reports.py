@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from cep.report.keyed_state import runs_of_key
 from cep.rulebook.kafka import StatusTopic
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine
+from cep.runners.embedded.outlets import Patience
 from cep.runners.embedded.run import BatchReport, Runner
 from cep.runners.live_progress import write_progress
 from cep.runners.observe import CHECKPOINTS, Log, Observed
@@ -35,7 +37,7 @@ _MEASURE_S = 1.0
 _WRITE_S = 60.0
 # Counters of what was set aside or lost, which a line names if they have risen.
 _ASIDE = ("late_events", "events_ahead", "duplicates", "poison[", "unkeyed[", "control_", "checkpoints_failed",
-          "runs_evicted", "matches_dropped")  # fmt: skip
+          "deliveries_retried", "runs_evicted", "matches_dropped")  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -57,7 +59,7 @@ class ProgressLines:
             return
         more = Counter({name: count for name, count in totals.items() if count != self.before[name]})
         more.subtract({name: self.before[name] for name in more})
-        if not any(more[name] for name in ("records", "control_applied", "control_refused")):
+        if not any(more[name] for name in ("records", "control_applied", "control_refused", "deliveries_retried")):
             return
         aside = {name: n for name, n in sorted(more.items()) if name.startswith(_ASIDE) and n > 0}
         alerts = sum(n for name, n in more.items() if name.startswith("alerts["))
@@ -94,12 +96,16 @@ class JobReports:
 
     def __init__(
         self, observed: Observed, log: Log, engine: Engine, commits: Commits, sources: Sources,
-        status: StatusTopic | None, folder: Path | None,
+        status: StatusTopic | None, folder: Path | None, patience: Patience,
     ) -> None:  # fmt: skip
-        """Begin with what `commits` goes on from. `folder` is the job's: its rules and totals are there to be read."""
+        """Begin with what `commits` goes on from. `folder` is the job's: its rules and totals are there to be read.
+
+        `patience` has tried to reach sinks, and does so for the status topic.
+        """
         self._observed, self._log = observed, log
         self._engine, self._commits, self._sources, self._status = engine, commits, sources, status
         self._folder, self._written_s = folder, float("-inf")
+        self._patience, self._retries = patience, 0
         self._lines = ProgressLines(
             log, before=Counter(commits.totals if commits.head is None else commits.head.totals)
         )
@@ -129,6 +135,11 @@ class JobReports:
     def _look(self) -> None:
         self._tell_rules()
         now_s = time.monotonic()
+        retries = self._patience.retries
+        if retries > self._retries:
+            self._commits.totals["deliveries_retried"] += retries - self._retries
+            self._observed.finished(self._commits.batch_id - 1, self._commits.totals)
+            self._retries = retries
         self._observed.positions = self._sources.events.positions()
         if now_s - self._measured_s >= _MEASURE_S:
             self._measured_s = now_s
@@ -165,7 +176,7 @@ class JobReports:
         if self._folder is not None:  # first: who reads that a change is in force finds it here
             write_durably(self._folder / STATUS_FILE, orjson.dumps(status, option=orjson.OPT_INDENT_2))
         if self._status is not None:
-            self._status.publish(orjson.dumps(status))
+            self._patience.keep_trying(partial(self._status.publish, orjson.dumps(status)))
         if self._taken is not None:
             tell_changes(self._taken, status["taken"], self._log)
         self._digest, self._taken = compiled.digest, status["taken"]

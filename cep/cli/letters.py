@@ -90,6 +90,8 @@ def _read_letters(path: Path) -> tuple[Counter[str], pa.Array]:
     for line in _lines(path):
         try:
             letter = orjson.loads(line)
+            if "held" in letter:  # cep 0.2.0 wrote suppressed alerts among the letters of `cep run`
+                continue
             code, event_id = str(letter["code"]), letter.get("event_id")
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{path} has a line that is no dead letter; name the folder of dead letters") from error

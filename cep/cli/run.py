@@ -44,7 +44,7 @@ from cep.runners.embedded.changelog import Changelog
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
-from cep.runners.embedded.outlets import Outlets
+from cep.runners.embedded.outlets import Outlets, Patience
 from cep.runners.embedded.run import RECORDS_MAX, BatchReport, Pace, Runner, shorten_pauses
 from cep.runners.handover.warm_start import WarmStart
 from cep.runners.http import served
@@ -154,7 +154,11 @@ def _match(given: _Given, begins_with: Beginning, seen: _Seen, stop: threading.E
     at_once = _sends_at_once(settings)
     sending = seen.observed.sending if seen.traces is None else seen.traces.around(seen.observed.sending)
     outlets = Outlets(
-        _sinks(settings, at_once), _dead_letters(settings, at_once), _suppressed_alerts(settings), sending
+        _sinks(settings, at_once),
+        _dead_letters(settings, at_once),
+        _suppressed_alerts(settings),
+        sending,
+        patience=Patience(stop, seen.observed.away),
     )
     store = StoreSettings(checkpoint, embedded.store, embedded.target, embedded.kept, cache_bytes, embedded.checkpoints)
     try:
@@ -194,7 +198,9 @@ def _work(given: _Given, begins_with: Beginning, seen: _Seen, around: _Around, s
     engine = Engine(given.job, given.initial, commits.store, given.workers, commits.lists)
     if commits.head is None:
         commits.totals["runs"] += _begin(engine, begins_with.warm)
-    reports = JobReports(seen.observed, log, engine, commits, around.sources, around.status, checkpoint)
+    reports = JobReports(
+        seen.observed, log, engine, commits, around.sources, around.status, checkpoint, around.outlets.patience
+    )
     at_once = _sends_at_once(settings)
     pace = Pace(_interval_ms(settings), at_once, settings.job.trigger, settings.events.max_records or RECORDS_MAX)
     runner = Runner(engine, around.sources, around.outlets, commits, pace, _report(reports, seen.traces), reports.idle)
@@ -205,6 +211,7 @@ def _work(given: _Given, begins_with: Beginning, seen: _Seen, around: _Around, s
         runner.run(stop, until_end=given.until_end)
         reports.write_totals()
     finally:
+        stop.set()  # a delivery that waits for a sink gives up
         engine.close()
         commits.close()
         tell_totals(commits.totals, "", log, Console(stderr=True, highlight=False))

@@ -15,8 +15,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from cep.base.errors import SinkError
-from cep.base.kafka import admin_options, produce, reason_of, seconds_left, writer_options
+from cep.base.errors import SinkAwayError, SinkError
+from cep.base.kafka import admin_options, is_away, produce, reason_of, seconds_left, writer_options
 from cep.base.limits import CONTROL_RECORD_BYTES_MAX, KAFKA_WAIT_MS_MAX
 
 STATUS_KEY = b"rules"
@@ -36,13 +36,13 @@ class Topic:
     def send(self, records: Iterable[tuple[bytes, bytes | None]], wait_ms_max: int = KAFKA_WAIT_MS_MAX) -> int:
         """Produce (key, value) in this order and wait until the brokers have all; a value None forgets its key.
 
-        Returns: how many. Raises: SinkError after `wait_ms_max`; some of the records may have arrived.
+        Returns: how many. Raises: SinkAwayError after `wait_ms_max`, SinkError; some of the records may have arrived.
         """
-        errors: list[str] = []
+        errors: list[KafkaException] = []
 
         def delivered(error: KafkaError | None, _: Message) -> None:
             if error is not None:
-                errors.append(str(error))
+                errors.append(KafkaException(error))
 
         deadline_s = monotonic() + wait_ms_max / 1_000
         count = 0
@@ -54,9 +54,12 @@ class Topic:
                 count += 1
             unsent_count = producer.flush(seconds_left(deadline_s))
         except KafkaException as error:
-            raise SinkError(self._failed(count, reason_of(error))) from error
+            kind = SinkAwayError if is_away(error) else SinkError
+            raise kind(self._failed(count, reason_of(error))) from error
         if errors or unsent_count:
-            raise SinkError(self._failed(count, errors[0] if errors else f"no answer within {wait_ms_max} ms"))
+            kind = SinkAwayError if all(map(is_away, errors)) else SinkError
+            reason = reason_of(errors[0]) if errors else f"no answer within {wait_ms_max} ms"
+            raise kind(self._failed(count, reason))
         return count
 
     def create(self, settings: Mapping[str, str] | None = None) -> bool:

@@ -30,6 +30,7 @@ FROM_ZERO: Mapping[str, str] = {
     "runs_expired": "Partial matches that have ended without a match because their time was over.",
     "runs_evicted": "Partial matches lost to the limit of a rule on one key.",
     "matches_dropped": "Matches lost to the limit of one event.",
+    "deliveries_retried": "Tries in vain to reach a sink that is away; it is tried again. Of `cep run`.",
     "checkpoints_failed": "Checkpoints that could not be brought to their target.",
     "control_refused": "Control records refused; each is a dead letter.",
 }

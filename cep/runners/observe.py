@@ -6,7 +6,7 @@
     lag                    ─▶ cep_lag_records{partition="payments[0]"}
     parts of the job       ─▶ cep_part_up{part="brokers"}, and a line when one stops to be well or is well again
 
-Three questions have answers. Live: does the process get on? Ready: has it its state and its sources? Healthy: is it
+Three questions have answers. Live: does the process get on? Ready: has it its state, sources and sinks? Healthy: is it
 ready, and is every part well? A broker that is away makes a job unhealthy, and a restart would not help it.
 
 Every runner uses it; nothing here knows Spark. No payload goes through: fields of a log line are numbers and names.
@@ -71,6 +71,7 @@ class Observed(Collector):
     failure: str | None = None
     has_begun: bool = False
     sending_since_s: float | None = None  # by time.monotonic(): a delivery is under way
+    sink_away: str | None = None  # why a sink has not taken what waits for it
     _troubles: dict[str, str | None] = field(default_factory=dict)  # by part; None: it is well
     _troubled_s: dict[str, float] = field(default_factory=dict)
     _latency: Latency = field(default_factory=Latency)
@@ -127,6 +128,15 @@ class Observed(Collector):
             with self._lock:
                 self.sending_since_s = None
 
+    def away(self, reason: str | None) -> None:
+        """Note that a sink is away, and will be tried again; None: it has taken what it was given.
+
+        A job that tries again gets on, though it may have stopped to read.
+        """
+        with self._lock:
+            self.sink_away, self._alive_s = reason, time.monotonic()
+        self.note(SINKS, None if reason is None else "nobody answers; it is tried again", reason or "")
+
     def note(self, part: str, trouble: str | None, detail: str = "") -> None:
         """Note what is wrong with a part of the job, None if it is well; say so where that has changed.
 
@@ -164,9 +174,9 @@ class Observed(Collector):
             return is_live, answer if self.failure is None else {**answer, "failure": self.failure}
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
-        """Return True if the job gets on, has its state, and has begun to read its sources."""
+        """Return True if the job gets on, has its state, has begun to read its sources, and no sink is away."""
         is_live, answer = self.live()
-        is_ready = is_live and self.has_begun
+        is_ready = is_live and self.has_begun and self.sink_away is None
         return is_ready, {"ready": is_ready, **answer}
 
     def health(self) -> tuple[bool, dict[str, Any]]:

@@ -17,7 +17,8 @@ class AlertSink(Protocol):
 
     A runner that crashed does its last micro-batch again, so the same batch id may come twice, with the same alerts.
     The sink then ends in the same place as if it had come once. When `write` returns, the alerts are as safe as the
-    sink can make them. When it raises SinkError, the runner stops before it commits, and the batch comes again.
+    sink can make them. When it raises SinkError, the runner stops before it commits, and the batch comes again. After a
+    SinkAwayError the same write may be tried again at once, by the same process.
     """
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:

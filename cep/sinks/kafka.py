@@ -17,8 +17,8 @@ import orjson
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from cep.base.errors import SinkError
-from cep.base.kafka import produce, reason_of, seconds_left, writer_options
+from cep.base.errors import SinkAwayError, SinkError
+from cep.base.kafka import is_away, produce, reason_of, seconds_left, writer_options
 from cep.base.limits import KAFKA_WAIT_MS_MAX
 from cep.sinks.base import Recalled
 from cep.sinks.json_form import json_lines
@@ -79,14 +79,17 @@ class _AtOnce:
         self._servers = servers
         self._topic = topic
         self._wait_ms_max = wait_ms_max
-        self._errors: list[str] = []
+        self._errors: list[KafkaException] = []
         try:
             self._producer = Producer(writer_options(servers, settings or {}, wait_ms_max))
         except KafkaException as error:
             raise SinkError(f"the Kafka client does not accept its settings: {error}; mend them") from error
 
     def send(self, records: Sequence[Record], what: str) -> None:
-        """Send the records and wait until the brokers have all of them. Raises: SinkError after `wait_ms_max`."""
+        """Send the records and wait until the brokers have all of them.
+
+        Raises: SinkAwayError if they do not answer within `wait_ms_max`; SinkError.
+        """
         self._errors.clear()
         deadline_s = monotonic() + self._wait_ms_max / 1_000
         for record in records:
@@ -97,13 +100,14 @@ class _AtOnce:
                     headers=headers, on_delivery=self._delivered,
                 )  # fmt: skip
             except KafkaException as error:
-                self._errors.append(reason_of(error))
+                self._errors.append(error)
             self._producer.poll(0)
         unsent_count = self._producer.flush(seconds_left(deadline_s))
         if self._errors or unsent_count:
             # What is still queued is not purged: should it arrive after all, it is the same record once more.
-            reason = self._errors[0] if self._errors else f"no answer within {self._wait_ms_max} ms"
-            raise SinkError(
+            reason = reason_of(self._errors[0]) if self._errors else f"no answer within {self._wait_ms_max} ms"
+            kind = SinkAwayError if all(map(is_away, self._errors)) else SinkError
+            raise kind(
                 f"{len(self._errors) + unsent_count} of {len(records)} {what} did not reach "
                 f"topic {self._topic} at {self._servers}: {reason}; check the brokers and start again: nothing is lost"
             )
@@ -114,7 +118,7 @@ class _AtOnce:
 
     def _delivered(self, error: KafkaError | None, _: Message) -> None:
         if error is not None:
-            self._errors.append(str(error))
+            self._errors.append(KafkaException(error))
 
 
 class KafkaSink(_AtOnce):

@@ -7,8 +7,8 @@ The table is made if it is not there, in the first schema of the connection's se
 again after a crash finds its rows. libpq connects: it takes what the address leaves out from PGUSER, PGPASSWORD,
 PGSSLMODE, ~/.pgpass and the like. That is where a password belongs.
 
-A server that cannot be reached, or goes away, is tried again until `wait_ms_max` is over. Then the job ends, and
-nothing is lost.
+A server that cannot be reached, or goes away, is tried again until `wait_ms_max` is over. Then `cep live` ends and
+loses nothing; `cep run` waits on.
 Tested by: tests/sinks/test_postgres.py, tests/sinks/test_contract.py
 """
 
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from cep.base.errors import SinkError, UsageError
+from cep.base.errors import SinkAwayError, SinkError, UsageError
 from cep.base.limits import POSTGRES_WAIT_MS_MAX
 from cep.sinks.json_form import json_lines
 
@@ -58,7 +58,10 @@ class PostgresSink:
         self._connection: psycopg.Connection[Any] | None = None
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
-        """Bring the alerts into the table unless they are there. Raises: SinkError."""
+        """Bring the alerts into the table unless they are there.
+
+        Raises: SinkAwayError if there is no server within `wait_ms_max`; SinkError.
+        """
         if alerts.num_rows == 0:
             return
         deadline_s = time.monotonic() + self._wait_ms_max / 1_000
@@ -70,7 +73,7 @@ class PostgresSink:
             except self._library.OperationalError as error:  # no connection, or none any more
                 self.close()
                 if time.monotonic() + _PAUSE_S > deadline_s:
-                    raise SinkError(self._failed(rows, batch_id, error)) from error
+                    raise SinkAwayError(self._failed(rows, batch_id, error)) from error
                 time.sleep(_PAUSE_S)
             except self._library.Error as error:
                 self.close()

@@ -7,8 +7,9 @@
     x-cep-signature  sha256=HEX, the HMAC of "TIMESTAMP.BODY" with the secret that both sides know
 
 An answer from 200 to 299 is a delivery. 429, what begins with 5, and no answer at all are tried again, with pauses that
-double, until `wait_ms_max` is over: then the job ends, and nothing is lost. Any other answer is a refusal that trying
-again cannot mend: the alerts go to the dead letters and are counted there. Receivers tell repeats by `alert_id`.
+double, until `wait_ms_max` is over: then `cep live` ends and loses nothing; `cep run` waits on. Any other answer is a
+refusal that trying again cannot mend: the alerts go to the dead letters and are counted there. Receivers tell repeats
+by `alert_id`.
 
 Alerts name people and cards, so another machine gets them over https:// only, unless the settings say `insecure`. A URL
 with a user or a password is refused. Messages and dead letters show a URL without its query, which may hold a token.
@@ -28,7 +29,7 @@ import httpx2
 import orjson
 import pyarrow as pa
 
-from cep.base.errors import SinkError, UsageError
+from cep.base.errors import SinkAwayError, UsageError
 from cep.base.limits import WEBHOOK_WAIT_MS_MAX
 from cep.model.setting_types import is_loopback
 from cep.sinks.base import DeadLetterSink
@@ -95,7 +96,7 @@ class WebhookSink:
         self._client = httpx2.Client(timeout=_ANSWER_S)
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
-        """Send the alerts of a micro-batch; none for no alerts. Raises: SinkError if nobody answers in time."""
+        """Send the alerts of a micro-batch; none for no alerts. Raises: SinkAwayError if nobody answers in time."""
         if alerts.num_rows == 0:
             return
         lines = list(json_lines(alerts))
@@ -128,7 +129,7 @@ class WebhookSink:
                     return answer.status_code
                 reason = f"it answered {answer.status_code}"
             if time.monotonic() + pause_s > deadline_s:
-                raise SinkError(
+                raise SinkAwayError(
                     f"the alerts of micro-batch {batch_id} did not reach {self._target.shown} in "
                     f"{self._target.wait_ms_max} ms: {reason}; check the receiver and start again: nothing is lost"
                 )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from cep.base.errors import SinkError
+from cep.base.errors import SinkAwayError, SinkError
 from cep.sinks.kafka import KafkaDeadLetters, KafkaSink, KafkaTransactionSink
 from cep.sinks.transactions.kafka import KafkaTarget, Transactions
 from tests.real_kafka import TIMEOUT_S, KafkaCluster, RealKafka
@@ -147,6 +147,36 @@ def test_the_broker_goes_away_before_the_offset_and_comes_back(monkeypatch: pyte
         sink.write(alert_table(4, 1), 2)
         sink.close()
         assert keys(consumed(kafka, to.topic, 5)) == names(0, 5)
+
+
+@pytest.mark.slow
+def test_a_topic_that_takes_nothing_for_a_while() -> None:
+    with RealKafka() as kafka:  # the mock refuses no record
+        _a_topic_that_takes_nothing(kafka)
+
+
+def _a_topic_that_takes_nothing(kafka: RealKafka) -> None:
+    to = target(kafka, wait_ms_max=1_500)
+    sink = KafkaTransactionSink(to)
+    sink.write(alert_table(0, 3), 0)
+    kafka.alter(to.topic, min_insync_replicas="2")
+    for _ in range(2):
+        with pytest.raises(SinkAwayError, match="2 alerts of micro-batch 1 did not reach"):
+            sink.write(alert_table(3, 2), 1)
+    kafka.alter(to.topic, min_insync_replicas="1")
+    sink.write(alert_table(3, 2), 1)
+    assert keys(consumed(kafka, to.topic, 5)) == names(0, 5)
+    # Somebody else has taken the job over in an outage: who comes back does not fence that process off.
+    kafka.alter(to.topic, min_insync_replicas="2")
+    with pytest.raises(SinkAwayError):
+        sink.write(alert_table(5, 1), 2)
+    kafka.alter(to.topic, min_insync_replicas="1")
+    other = KafkaTransactionSink(KafkaTarget(to.servers, to.topic, to.job_id))
+    other.write(alert_table(7, 1), 2)
+    with pytest.raises(SinkError, match="another process of this job has sent meanwhile; stop one of them"):
+        sink.write(alert_table(5, 1), 2)
+    other.write(alert_table(8, 1), 3)
+    assert keys(consumed(kafka, to.topic, 7)) == sorted([*names(0, 5), "a7", "a8"])
 
 
 def test_letters(kafka_broker: KafkaCluster) -> None:

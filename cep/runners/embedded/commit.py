@@ -37,10 +37,11 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -408,6 +409,12 @@ class Commits:
             if self._changelog is not None:
                 self._changelog.settle(delivery.changed)
             self._delivery = None
+
+    def wait_for_delivery(self, wait_s: float) -> None:
+        """Wait for the end of a delivery or a checkpoint that is under way, at most so long."""
+        tasks: list[Future[Any]] = [] if self._delivery is None else [self._delivery.done]
+        tasks += [] if self._copying is None else [self._copying]
+        wait(tasks, wait_s, FIRST_COMPLETED)
 
     def _copied(self, copying: Future[Published]) -> None:
         try:

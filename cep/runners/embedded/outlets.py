@@ -1,25 +1,68 @@
 """Alerts, dead letters and suppressed alerts of a commit → their sinks: step 4 of commit.py.
 
-A number that comes again ends in the same place, since every sink keeps that contract.
-Tested by: tests/runners/embedded/test_commit.py, tests/runners/embedded/test_run.py
+A number that comes again ends in the same place, since every sink keeps that contract. So a sink that is away is tried
+again, under the same number, for as long as it takes. Meanwhile the job matches on until too many alerts wait; then it
+reads nothing more.
+Tested by: tests/runners/embedded/test_outage.py, tests/runners/embedded/test_commit.py,
+tests/runners/embedded/test_run.py
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
-from cep.base.errors import SinkError
+from cep.base.errors import SinkAwayError
 from cep.base.limits import KAFKA_WAIT_MS_MAX
 from cep.sinks.base import AlertSink, DeadLetterSink, RecallingSink
 from cep.step.suppress import is_suppressed
 
 _LEAVE_S = 0.05
+_PAUSE_S = 1.0  # between two tries; a sink has tried for a while by itself before it says that nobody answers
+
+
+@dataclass(slots=True)
+class Patience:
+    """The tries of a job to reach a sink that is away. It ends with the first failure once `stop` is set.
+
+    `away` is called with the reason after each try in vain, and with None once the sink has taken the write.
+    `retries` counts tries in vain.
+    """
+
+    stop: threading.Event
+    away: Callable[[str | None], None] = lambda _: None
+    pause_s: float = _PAUSE_S
+    retries: int = 0
+
+    def keep_trying(self, write: Callable[[], None]) -> None:
+        """Write until it is done. Raises: SinkError for what no waiting mends; SinkAwayError when asked to stop."""
+        is_away = False
+        while True:
+            try:
+                write()
+            except SinkAwayError as error:
+                self.retries += 1
+                is_away = True
+                self.away(str(error))
+                if self.stop.wait(self.pause_s):
+                    raise
+            else:
+                if is_away:
+                    self.away(None)
+                return
+
+
+def _impatient() -> Patience:
+    stopped = threading.Event()
+    stopped.set()
+    return Patience(stopped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +70,8 @@ class Outlets:
     """Where alerts, dead letters and suppressed alerts (`suppressed`) go; those without a sink go nowhere.
 
     `sending` surrounds each delivery of alerts: for who watches how long it takes. `may_send` is False while another
-    process may have taken over the job, and raises SinkError once one has.
+    process may have taken over the job, and raises SinkError once one has. Without `patience` a sink that is away ends
+    the job.
     """
 
     sinks: Sequence[AlertSink]
@@ -35,26 +79,35 @@ class Outlets:
     suppressed: DeadLetterSink | None = None
     sending: Callable[[pa.Table], AbstractContextManager[Any]] = nullcontext
     may_send: Callable[[], bool] = lambda: True
+    patience: Patience = field(default_factory=_impatient)
 
     def deliver(self, alerts: pa.Table, lines: Sequence[bytes], number: int) -> None:
         """Send alerts, and lines of dead letters and suppressed alerts.
 
-        Raises: SinkError; the same number may then come again.
+        A sink that is away is waited for, as `patience` says. Raises: SinkError; the same number may then come again.
         """
-        self._wait_for_leave()
         with self.sending(alerts):
             for sink in self.sinks:
-                sink.write(alerts, number)
+                self._send(partial(sink.write, alerts, number))
         for beside, is_other in ((self.dead_letters, False), (self.suppressed, True)):
             chosen = sorted(line for line in lines if is_suppressed(line) == is_other)
             if chosen and beside is not None:
-                beside.write(chosen, number)
+                self._send(partial(beside.write, chosen, number))
+
+    def _send(self, write: Callable[[], None]) -> None:
+        """Write with leave to do so, which another process may have taken over in an outage."""
+
+        def with_leave() -> None:
+            self._wait_for_leave()
+            write()
+
+        self.patience.keep_trying(with_leave)
 
     def _wait_for_leave(self) -> None:
         deadline_s = time.monotonic() + KAFKA_WAIT_MS_MAX / 1_000
         while not self.may_send():
             if time.monotonic() > deadline_s:
-                raise SinkError(
+                raise SinkAwayError(
                     f"nobody has said for {KAFKA_WAIT_MS_MAX / 1_000:.0f} s that this process still has its job; check "
                     "the brokers and start again: nothing is lost"
                 )

@@ -160,7 +160,8 @@ class Runner:
         """One micro-batch if there is anything to do, and what is due of commits; says whether there was."""
         pace, sources = self._pace, self._sources
         while self._commits.undelivered_count > _HELD_MAX or self._commits.unsent_bytes > _UNSENT_BYTES_MAX:
-            self._commits.finish(wait=True)
+            self._commits.wait_for_delivery(_WAIT_S)
+            self._idle()  # sinks may be away for hours, and the job is none the worse for it
             self.commit(is_due=True)
         controls = self._controls(0.0)
         chunks = sources.events.poll(pace.records_max, 0.0 if controls else wait_s)

@@ -32,7 +32,7 @@ from cep.runners.embedded.opening import PART, StoreSettings
 from cep.runners.embedded.pages import stored_states
 from cep.runners.embedded.pasts import pasts_of_group
 from cep.runners.embedded.targets import is_embedded, own_target, target_of
-from cep.runners.handover.payload import Payload, Saved
+from cep.runners.handover.payload import Payload, Saved, payload_in
 from cep.runners.live_checkpoint import JOB_FILE, RULES_FILE, lock_checkpoint, read_job
 from cep.state.checkpoints import BESIDE, Checkpoints, Part, Restored, restore
 from cep.state.keys import group_range
@@ -139,7 +139,7 @@ def _load(
     chosen = savepoint.groups if groups is None else groups
     if chosen.start < savepoint.groups.start or chosen.stop > savepoint.groups.stop:
         raise UsageError(f"the savepoint has the key groups {savepoint.groups.start}-{savepoint.groups.stop - 1} only")
-    payload = change(Payload.from_bytes(savepoint.payload, target.url))
+    payload = change(payload_in(savepoint))
     # Totals go on once: with the process of the first key groups.
     totals = payload.totals if chosen.start == savepoint.groups.start else {}
     (checkpoint / RULES_FILE).write_bytes(orjson.dumps(payload.rules))

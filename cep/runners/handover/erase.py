@@ -36,7 +36,7 @@ from cep.nfa.program import Program
 from cep.rulebook.erasure import forget_keys
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.runners.handover.group_entries import PAGE_BITS, GroupState, entries_of, state_of
-from cep.runners.handover.payload import Payload
+from cep.runners.handover.payload import Payload, payload_in
 from cep.state.checkpoints import Part
 from cep.state.keys import split_key
 from cep.state.memory import MemoryStore
@@ -69,7 +69,7 @@ def erase_savepoint(
     Raises: StateError, StoreError.
     """
     savepoint = open_savepoint(source, work / "payload")
-    payload = Payload.from_bytes(savepoint.payload, source.url)
+    payload = payload_in(savepoint)
     job = Job.from_json(payload.job)
     rulebook = rulebook_from_bytes(payload.engine["rulebook"].encode(), job.schema, job.domains)
     rulebook.keep_levels(job.levels_count)

@@ -17,10 +17,13 @@ from typing import Any
 import orjson
 
 from cep.base.errors import StateCorruptError, StateFormatError
+from cep.state.savepoints import Savepoint
 from cep.step.event_time import PartitionTime
 from cep.step.job import Job
 
 PAYLOAD_FORMAT = 1
+STAGES = "stages"  # name of the part that Spark's stages come from
+_MIXED = "spark"  # its name in builds up to 0.2.0, which took the last level for the first
 _ENGINE = {"rulebook": str, "held_memory": list, "watermark_ms": int, "times": dict}
 
 
@@ -104,6 +107,19 @@ class Payload:
                 _of_type(f"the position of {lane}", offset, int)
         for name, count in _of_type("totals", self.totals, dict).items():
             _of_type(name, count, int)
+
+
+def payload_in(savepoint: Savepoint) -> Payload:
+    """Return the payload of a savepoint, checked. Raises: StateCorruptError, StateFormatError."""
+    place = savepoint.target.url
+    payload = Payload.from_bytes(savepoint.payload, place)
+    names = {part.name for part in savepoint.manifest.parts}
+    if _MIXED in names and Job.from_json(payload.job).levels_count > 1:
+        raise StateFormatError(
+            f"the savepoint in {place} was made of a job on Spark by cep 0.2.0, which mixed up the levels of patterns "
+            "that feed each other; make it again with this build, `cep savepoint --portable`, from the job's folder"
+        )
+    return payload
 
 
 def _of_type(name: str, value: Any, type_: type) -> Any:

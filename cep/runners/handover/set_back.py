@@ -14,7 +14,7 @@ from pathlib import Path
 from cep.base.errors import UsageError
 from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN, TIME_MS_MIN
 from cep.model.rule import utc_text
-from cep.runners.handover.payload import Payload
+from cep.runners.handover.payload import Payload, payload_in
 from cep.state.savepoints import open_savepoint
 from cep.state.target import Target
 from cep.step.event_time import PartitionTime, times_from_json, times_json
@@ -25,7 +25,7 @@ def read_payload(target: Target) -> Payload:
     """Read the payload of a savepoint in the portable form. Raises: StateError, StoreError."""
     with tempfile.TemporaryDirectory(prefix="cep-payload-") as scratch:
         savepoint = open_savepoint(target, Path(scratch) / "payload")
-        return Payload.from_bytes(savepoint.payload, target.url)
+        return payload_in(savepoint)
 
 
 def set_back(payload: Payload, to_ms: int, now_ms: int) -> Payload:

@@ -28,7 +28,7 @@ from cep.rulebook.saved import Saved as SavedRulebook
 from cep.rulebook.saved import rulebook_from_bytes
 from cep.rulebook.store import RulebookStore
 from cep.runners.handover.beginning import Beginning, Entries, write_beginning
-from cep.runners.handover.payload import Payload, Saved
+from cep.runners.handover.payload import Payload, Saved, payload_in
 from cep.runners.live_checkpoint import JOB_FILE, RULEBOOKS_FOLDER, RULES_FILE
 from cep.runners.live_progress import write_progress
 from cep.runners.rule_output import begin_rule_output
@@ -58,7 +58,7 @@ def load_for_spark(target: Target, checkpoint: Path, change: Callable[[Payload],
 
 def _load(target: Target, folder: Path, change: Callable[[Payload], Payload]) -> Saved:
     savepoint = open_savepoint(target, folder / "payload")
-    payload = change(Payload.from_bytes(savepoint.payload, target.url))
+    payload = change(payload_in(savepoint))
     job, progress = Job.from_json(payload.job), payload.engine
     begins = Beginning(
         SavedRulebook.from_bytes(progress["rulebook"].encode()).digest,

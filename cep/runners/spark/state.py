@@ -98,8 +98,9 @@ def programs_of(spark: SparkSession, checkpoint: Path, job: Job) -> list[Mapping
 
 
 def operators(checkpoint: Path) -> list[int]:
-    """Spark's numbers of the matching stages, one for each level."""
-    return sorted(int(path.name) for path in (checkpoint / QUERY_FOLDER / "state").glob("*") if path.name.isdigit())
+    """Return Spark's numbers of the matching stages, by level: Spark begins to number with the last stage."""
+    numbers = (path.name for path in (checkpoint / QUERY_FOLDER / "state").glob("*") if path.name.isdigit())
+    return sorted(map(int, numbers), reverse=True)
 
 
 def stored_part(spark: SparkSession, checkpoint: Path, name: str, operator: int) -> DataFrame:

@@ -28,7 +28,7 @@ from cep.rulebook.saved import rulebook_bytes
 from cep.rulebook.store import RulebookStore
 from cep.runners.handover.beginning import lane_name, read_beginning
 from cep.runners.handover.group_entries import GroupState, entries_of
-from cep.runners.handover.payload import Payload, Saved
+from cep.runners.handover.payload import STAGES, Payload, Saved
 from cep.runners.live_checkpoint import JOB_FILE, QUERY_FOLDER, RULEBOOKS_FOLDER, RULES_FILE, lock_checkpoint
 from cep.runners.live_progress import read_progress
 from cep.runners.rule_output import last_alerted
@@ -69,7 +69,7 @@ def save_for_both(spark: SparkSession, checkpoint: Path, target: Target) -> Save
             progress = _gather(spark, checkpoint, job, store)
             rulebook = RulebookStore(checkpoint / RULEBOOKS_FOLDER).get(progress.rulebook, job.schema, job.domains)
             payload = _payload(checkpoint, rulebook, progress, done)
-            part = Part("spark", store, 0, job.groups_count)
+            part = Part(STAGES, store, 0, job.groups_count)
             created_ms = int(time.time() * 1_000)
             work, lists = Path(scratch) / "entries", rulebook.lists.files()
             made = write_savepoint(target, work, (part,), payload.to_bytes(), created_ms, lists)

@@ -11,6 +11,9 @@ once. The numbers are those of the protocol in runners/spark/live_output.py:
 Killed before 4, the transaction is still open. The next process has the same transactional id, and the brokers abort
 what that id left behind. A process that only seemed dead is fenced off in the same way: its commit is refused.
 
+Brokers that do not answer in time give SinkAwayError. The next write makes new clients, which end what is open. First
+it looks at the offset: where that has moved on, another process has taken the job over, and this one ends.
+
 The offset is kept for the brokers' `offsets.retention.minutes` after the last record (seven days). A job that was
 killed between 4 and 7 and is started again after that sends its last micro-batch once more, with the same alert ids.
 Tested by: tests/sinks/test_kafka.py, tests/sinks/test_contract.py, tests/runners/spark/test_live_crash.py
@@ -38,8 +41,8 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from cep.base.errors import SinkError
-from cep.base.kafka import END_CODE, produce, reader_options, reason_of, seconds_left, writer_options
+from cep.base.errors import SinkAwayError, SinkError
+from cep.base.kafka import END_CODE, is_away, produce, reader_options, reason_of, seconds_left, writer_options
 from cep.base.limits import KAFKA_WAIT_MS_MAX
 
 _READING = {"isolation.level": "read_committed", "auto.offset.reset": "earliest"}
@@ -90,6 +93,8 @@ class Transactions:
         self._newest: tuple[int, str] = (-1, "")  # the last micro-batch in the topic, and its digest
         self._ends: dict[int, int] = {}  # of partitions, as of some time between two micro-batches
         self._ends_s = -_PLACE_S
+        self._has_looked = False  # at what the topic has
+        self._is_doubtful = False  # the brokers went away in the middle of something
         self._connect()
 
     def _connect(self) -> None:
@@ -107,11 +112,12 @@ class Transactions:
     def write(self, records: Sequence[Record], batch_id: int, beside: Sequence[Record] = ()) -> None:
         """Bring the micro-batch into the topic unless it is there, and `beside` with it.
 
-        Raises: SinkError after `wait_ms_max`.
+        Raises: SinkAwayError if brokers do not answer within `wait_ms_max`: the same may be written again; SinkError.
         """
         deadline_s = monotonic() + self._target.wait_ms_max / 1_000
         try:
             digest = _digest(records)
+            self._connect_again((batch_id, digest), deadline_s)
             while True:
                 try:
                     self._open(deadline_s)
@@ -122,10 +128,38 @@ class Transactions:
                     break
                 except _AgainError as error:
                     if monotonic() >= deadline_s:
-                        raise SinkError(self._failed(records, batch_id, str(error))) from error
+                        self._is_doubtful = True
+                        raise SinkAwayError(self._failed(records, batch_id, str(error))) from error
         except KafkaException as error:
-            raise SinkError(self._failed(records, batch_id, _reason(error))) from error
+            self._is_doubtful = is_away(error)
+            kind = SinkAwayError if self._is_doubtful else SinkError
+            raise kind(self._failed(records, batch_id, _reason(error))) from error
         self._newest = (batch_id, digest)
+
+    def _connect_again(self, begun: tuple[int, str], deadline_s: float) -> None:
+        """Make new clients after an outage, unless another process has taken the job over meanwhile.
+
+        `begun` is the micro-batch to write, which may be in the topic. Raises: SinkError; KafkaException.
+        """
+        if not self._is_doubtful:
+            return
+        target = self._target
+        fixed = {"group.id": self._name, "isolation.level": "read_uncommitted"}  # what is open here holds nothing up
+        consumer = Consumer(reader_options(target.servers, target.settings, fixed=fixed))
+        try:
+            (place,) = consumer.committed([self._place], timeout=seconds_left(deadline_s))
+        finally:
+            consumer.close()
+        if place.error is not None:
+            raise KafkaException(place.error)
+        there = (place.offset - 1, place.metadata or "")
+        if place.offset - 1 > self._newest[0] and there != begun and self._has_looked:
+            raise SinkError(
+                f"topic {target.topic} at {target.servers} has micro-batch {there[0]}, which another process of this "
+                "job has sent meanwhile; stop one of them"
+            )
+        self._connect()
+        self._is_doubtful = False
 
     def open(self) -> None:
         """End what an earlier process of this job has left open. Raises: SinkError after `wait_ms_max`."""
@@ -229,7 +263,7 @@ class Transactions:
             raise KafkaException(committed.error)
         if committed.offset >= 0:
             self._newest = (committed.offset - 1, committed.metadata or "")
-        self._is_open = True
+        self._is_open = self._has_looked = True
 
     def _is_there(self, batch_id: int, digest: str) -> bool:
         if batch_id > self._newest[0]:

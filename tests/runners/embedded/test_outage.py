@@ -1,0 +1,121 @@
+"""A sink that is away: it is tried again for as long as it takes, is seen, and no alert is lost or comes twice."""
+
+from __future__ import annotations
+
+import io
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pytest
+
+from cep.base.errors import SinkAwayError, SinkError
+from cep.runners.embedded import run as run_module
+from cep.runners.embedded.commit import Commits, Sources
+from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.opening import StoreSettings
+from cep.runners.embedded.outlets import Outlets, Patience
+from cep.runners.embedded.run import Pace, Runner
+from cep.runners.observe import Log, Observed
+from cep.runners.watch import Watch, Watched
+from cep.sinks.base import AlertSink
+from cep.sinks.files import FileSink
+from cep.step.job import Job
+from tests.runners.embedded.cases import deployment, expected, morning
+from tests.runners.embedded.outside import Lines
+from tests.runners.spark.live_cases import END, rules
+
+GIVEN = deployment()
+INITIAL = tuple(record.to_json() for record in rules().values())
+JOB = Job(GIVEN.schema, GIVEN.key_domains, 8)
+
+
+@dataclass
+class Away:
+    """A sink that nobody reaches for a while, in front of the write or behind it: the answer is lost then."""
+
+    sink: AlertSink
+    chance: Random
+    share: float = 0.7
+
+    def write(self, alerts: pa.Table, batch_id: int) -> None:
+        drawn = self.chance.random()
+        if drawn < self.share / 2:
+            raise SinkAwayError("no way there")
+        self.sink.write(alerts, batch_id)
+        if drawn < self.share:
+            raise SinkAwayError("no way back")
+
+    def close(self) -> None:
+        self.sink.close()
+
+
+def live(folder: Path, sink: AlertSink, patience: Patience, *, at_once: bool = False) -> None:
+    """One life of a job, to the end of its stream. Raises: SinkError."""
+    commits = Commits(StoreSettings(folder, "rocksdb", cache_bytes=8 << 20))
+    engine = Engine(JOB, INITIAL, commits.store, Workers(1))
+    sources = Sources(Lines(list(morning()), np.random.default_rng(1)), None)
+    runner = Runner(engine, sources, Outlets((sink,), None, patience=patience), commits, Pace(at_once=at_once))
+    try:
+        runner.start()
+        while not sources.events.ended:
+            runner.cycle(0.0)
+        commits.take(engine.step([], (END,), {}))
+        runner.finish()
+    finally:
+        patience.stop.set()
+        engine.close()
+        commits.close()
+
+
+def written(folder: Path) -> list[bytes]:
+    return sorted(line for path in folder.iterdir() for line in path.read_bytes().splitlines())
+
+
+def test_a_sink_that_is_away_is_tried_until_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "_HELD_MAX", 2)  # and nothing is read for a sink that does not take
+    said: list[str | None] = []
+    patience = Patience(threading.Event(), said.append, 0.0)
+    live(tmp_path / "job", Away(FileSink(tmp_path / "alerts"), Random(1)), patience)
+    assert written(tmp_path / "alerts") == sorted(expected(morning(), GIVEN, tmp_path))
+    assert patience.retries == len([reason for reason in said if reason is not None]) > 0
+    assert said[-1] is None, "it is back"
+
+
+def test_a_job_that_is_stopped_in_an_outage_sends_its_alerts_after_the_next_start(tmp_path: Path) -> None:
+    stop = threading.Event()
+    patience = Patience(stop, lambda _: stop.set(), 0.0)
+    with pytest.raises(SinkAwayError, match="no way there"):
+        live(tmp_path / "job", Away(FileSink(tmp_path / "alerts"), Random(1), 2.0), patience)
+    live(tmp_path / "job", FileSink(tmp_path / "alerts"), Patience(threading.Event()))
+    assert written(tmp_path / "alerts") == sorted(expected(morning(), GIVEN, tmp_path))
+
+
+def test_what_no_waiting_mends_ends_the_job_at_once() -> None:
+    patience = Patience(threading.Event(), pause_s=0.0)
+
+    def refuse() -> None:
+        raise SinkError("no right to write")
+
+    with pytest.raises(SinkError, match="no right"):
+        patience.keep_trying(refuse)
+    assert patience.retries == 0
+
+
+def test_a_job_that_waits_for_a_sink_is_live_and_neither_ready_nor_healthy() -> None:
+    lines = io.StringIO()
+    observed = Observed(60_000, Log("json", lines))
+    observed.begin()
+    observed.away("3 alerts did not reach topic alerts")
+    Watch(Watched(), observed, 1_000).look()
+    assert [ask()[0] for ask in (observed.live, observed.ready, observed.health)] == [True, False, False]
+    observed.away("3 alerts did not reach topic alerts")
+    observed.away(None)
+    assert [ask()[0] for ask in (observed.live, observed.ready, observed.health)] == [True, True, True]
+    told = [orjson.loads(line) for line in lines.getvalue().splitlines()]
+    assert [(line["event"], line["part"]) for line in told] == [("unhealthy", "sinks"), ("healthy", "sinks")]
+    assert told[0]["reason"] == "3 alerts did not reach topic alerts"
