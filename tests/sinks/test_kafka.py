@@ -6,12 +6,14 @@ import json
 import threading
 import time
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from cep.base.errors import SinkAwayError, SinkError
+from cep.runners.embedded.outlets import Patience
 from cep.sinks.kafka import KafkaDeadLetters, KafkaSink, KafkaTransactionSink
 from cep.sinks.transactions.kafka import KafkaTarget, Transactions
 from tests.real_kafka import TIMEOUT_S, KafkaCluster, RealKafka
@@ -156,25 +158,26 @@ def test_a_topic_that_takes_nothing_for_a_while() -> None:
 
 
 def _a_topic_that_takes_nothing(kafka: RealKafka) -> None:
-    to = target(kafka, wait_ms_max=1_500)
-    sink = KafkaTransactionSink(to)
-    sink.write(alert_table(0, 3), 0)
+    to = target(kafka)
+    sink = KafkaTransactionSink(replace(to, wait_ms_max=1_500))
+    patience = Patience(threading.Event(), pause_s=0.1)
+    patience.keep_trying(lambda: sink.write(alert_table(0, 3), 0))
     kafka.alter(to.topic, min_insync_replicas="2")
     for _ in range(2):
         with pytest.raises(SinkAwayError, match="2 alerts of micro-batch 1 did not reach"):
             sink.write(alert_table(3, 2), 1)
     kafka.alter(to.topic, min_insync_replicas="1")
-    sink.write(alert_table(3, 2), 1)
+    patience.keep_trying(lambda: sink.write(alert_table(3, 2), 1))
     assert keys(consumed(kafka, to.topic, 5)) == names(0, 5)
     # Somebody else has taken the job over in an outage: who comes back does not fence that process off.
     kafka.alter(to.topic, min_insync_replicas="2")
     with pytest.raises(SinkAwayError):
         sink.write(alert_table(5, 1), 2)
     kafka.alter(to.topic, min_insync_replicas="1")
-    other = KafkaTransactionSink(KafkaTarget(to.servers, to.topic, to.job_id))
+    other = KafkaTransactionSink(to)
     other.write(alert_table(7, 1), 2)
     with pytest.raises(SinkError, match="another process of this job has sent meanwhile; stop one of them"):
-        sink.write(alert_table(5, 1), 2)
+        patience.keep_trying(lambda: sink.write(alert_table(5, 1), 2))
     other.write(alert_table(8, 1), 3)
     assert keys(consumed(kafka, to.topic, 7)) == sorted([*names(0, 5), "a7", "a8"])
 
