@@ -33,7 +33,11 @@ FROM_ZERO: Mapping[str, str] = {
     "deliveries_retried": "Tries in vain to reach a sink that is away; it is tried again. Of `cep run`.",
     "checkpoints_failed": "Checkpoints that could not be brought to their target.",
     "control_refused": "Control records refused; each is a dead letter.",
+    "control_ahead": "Heartbeats dated too far ahead of the clock, refused.",
 }
+
+# As much for each code of a record that cannot be decoded: the first ones are to be seen.
+POISON_CODES = ("unreadable", "missing_field", "wrong_value", "unknown_event_type", "too_long")
 
 COUNTERS: Mapping[str, str] = {
     "alerts": "Alerts sent, by rule; suppressed ones are not among them.",
@@ -65,7 +69,6 @@ COUNTERS: Mapping[str, str] = {
     "control_waiting": "List changes that wait for the version before them, and pauses that wait for their rule.",
     "control_unreadable": "Control records that cannot be read.",
     "control_heartbeat": "Heartbeats.",
-    "control_ahead": "Heartbeats dated too far ahead of the clock, refused.",
     "rule_late_ms": "Milliseconds by which changes of rules came too late, in all.",
 }
 

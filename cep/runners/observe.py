@@ -33,7 +33,7 @@ from prometheus_client.registry import Collector
 from cep.base.limits import EVENT_TIME_MS_MIN
 from cep.model.rule import utc_text
 from cep.runners.latency import Latency
-from cep.runners.meanings import FROM_ZERO, GAUGES, LABELS, TOTALS_THAT_FALL, counter_text
+from cep.runners.meanings import FROM_ZERO, GAUGES, LABELS, POISON_CODES, TOTALS_THAT_FALL, counter_text
 
 _COUNTER = re.compile(r"(\w+)(?:\[(.*)\])?")
 BROKERS, EVENTS, SINKS, CHECKPOINTS, DISK = "brokers", "events", "sinks", "checkpoints", "disk"
@@ -221,7 +221,8 @@ def _labelled(name: str, label: str, values: Mapping[str, float]) -> Metric:
 def _counters(totals: Mapping[str, int]) -> Iterator[Metric]:
     """Every total as a counter; those that differ only in the brackets are one family."""
     families: dict[str, CounterMetricFamily] = {}
-    for full_name, count in sorted({**dict.fromkeys(FROM_ZERO, 0), **totals}.items()):
+    from_zero = dict.fromkeys([*FROM_ZERO, *(f"poison[{code}]" for code in POISON_CODES)], 0)
+    for full_name, count in sorted({**from_zero, **totals}.items()):
         parsed = _COUNTER.fullmatch(full_name)
         assert parsed is not None, full_name
         name, inner = parsed[1], parsed[2]

@@ -1,0 +1,1 @@
+"""Faults by seeds: python -m tests.faults."""

@@ -1,0 +1,48 @@
+"""Seeds → outcomes, and outcomes → a table of what rang: the parts of python -m tests.faults.
+
+Tested by: tests/faults/test_faults.py
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.faults.simulation import FAULTS, Outcome, Simulation
+
+_MEMORY = Path("/dev/shm")  # nothing here outlives a process, so nothing needs a disk
+
+
+def run(seed: int) -> Outcome:
+    """Run one seed; what it raises is its problem."""
+    with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as name:
+        simulation = Simulation(seed, Path(name))
+        try:
+            return simulation.run()
+        except Exception:  # noqa: BLE001 a campaign goes on
+            simulation.outcome.problem = traceback.format_exc(limit=-3)
+            return simulation.outcome
+
+
+def table(outcomes: Iterable[Outcome]) -> list[tuple[str, ...]]:
+    """Return a row for each fault."""
+    rows: list[tuple[str, ...]] = []
+    given = list(outcomes)
+    for fault, alarms in FAULTS.items():
+        having = [outcome for outcome in given if fault in outcome.begun_ms]
+        rang: dict[str, list[float]] = {}
+        for outcome in having:
+            begun_ms, _ = outcome.begun_ms[fault]
+            for alarm in alarms:
+                after = [(at - begun_ms) / 60_000 for at in outcome.rung.get(alarm, ()) if at >= begun_ms]
+                if after:
+                    rang.setdefault(alarm, []).append(after[0])
+        shown = "; ".join(
+            f"{alarm} in {len(minutes)}, after {statistics.median(minutes):.0f} ({max(minutes):.0f})"
+            for alarm, minutes in rang.items()
+        )
+        rows.append((fault, str(len(having)), shown or "-"))
+    return rows

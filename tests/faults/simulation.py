@@ -1,0 +1,361 @@
+"""A seed → an hour of a job of `cep run` with faults in it, its alerts, and the alarms that rang.
+
+    minute by minute: records come ─▶ what goes wrong begins or ends ─▶ the job works, or a new process of it starts
+                      ─▶ its surroundings are looked at (runners/watch.py) ─▶ its metrics are scraped (alarms.py)
+
+The job is the real one: runner, engine, commits, store on disk, rulebook, watch. Brokers, sinks and clocks are those of
+world.py. Its alerts must be those of the replay of all events that no dead letter names, each once.
+Tested by: tests/faults/test_faults.py
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import orjson
+
+from cep.base.errors import CepError, StoreError
+from cep.model.rule import Changes, HeartbeatRecord, utc_text
+from cep.rulebook.chains import hash_of
+from cep.runners.embedded.commit import Commits, Sources
+from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.opening import StoreSettings
+from cep.runners.embedded.outlets import Outlets, Patience
+from cep.runners.embedded.run import Pace, Runner
+from cep.runners.observe import Observed
+from cep.runners.watch import Watch, Watched
+from cep.sources.kafka import KafkaSettings
+from cep.step.job import Job
+from tests.faults.alarms import Alarms
+from tests.faults.world import TOPIC, Brokers, Clock, Control, Partitions, Receiver
+from tests.runners.embedded.cases import MINUTE_MS, deployment, expected, morning, suppressing
+from tests.runners.embedded.outside import Crash
+from tests.runners.spark.live_cases import time_ms
+
+RULES = suppressing()
+GIVEN = deployment(RULES)
+INITIAL = tuple(record.to_json() for record in RULES)
+LATENESS_MS, AHEAD_MS, DAY_MS = 5 * MINUTE_MS, MINUTE_MS, 86_400_000
+JOB = Job(GIVEN.schema, GIVEN.key_domains, 4, 1, LATENESS_MS, idle_ms=2 * MINUTE_MS, ahead_ms=AHEAD_MS)
+FIRST, EVENTS = 20, 260
+STEPS_MAX = 600
+# Fault → the alarms of which one must ring, if it lasts; none for what harms nobody and needs no one.
+FAULTS: dict[str, tuple[str, ...]] = {
+    "two publishers": ("CepChangeRefused",),
+    "burst": (),
+    "outage of brokers": ("CepPartInTrouble",),
+    "outage of the sink": ("CepPartInTrouble",),
+    "old heartbeat": (),
+    "heartbeat of tomorrow": ("CepChangeRefused",),
+    "heartbeat before a backlog": (),
+    "partition added": (),
+    "killed": (),
+    "down for ten minutes": ("CepJobGone",),
+    "disk full": ("CepJobGone",),
+    "clock ahead": (),
+    "clock behind": ("CepEventsAhead",),
+    "event of tomorrow": ("CepEventsAhead",),
+    "late events": ("CepEventsLate",),
+    "unreadable records": ("CepRecordsUnreadable",),
+}
+LASTING = 4  # minutes from which an outage must have rung
+
+
+@dataclass
+class Outcome:
+    """What came of a seed. `begun_ms` has when each fault began and how many minutes it lasts."""
+
+    seed: int
+    problem: str = ""
+    begun_ms: dict[str, tuple[int, int]] = field(default_factory=dict)
+    rung: dict[str, list[int]] = field(default_factory=dict)
+    lives: int = 0
+    totals: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class Letters:
+    """Dead letters by the number of their commit."""
+
+    taken: dict[int, list[bytes]] = field(default_factory=dict)
+
+    def write(self, dead_letters: Sequence[bytes], batch_id: int) -> None:
+        """Take them."""
+        self.taken[batch_id] = list(dead_letters)
+
+    def close(self) -> None:
+        pass
+
+    def ids(self) -> set[str]:
+        """Return the ids of the events that were set aside."""
+        letters = [orjson.loads(line) for lines in self.taken.values() for line in lines]
+        return {letter["event_id"] for letter in letters if "event_id" in letter}
+
+
+class Simulation:
+    """One seed. `run` goes through the hour."""
+
+    def __init__(self, seed: int, folder: Path, faults: Sequence[str] | None = None) -> None:
+        chance = self.chance = Random(seed)
+        self.folder, self.outcome = folder, Outcome(seed)
+        lines = list(morning())[FIRST : FIRST + EVENTS]  # the first ones are of months before
+        begin_ms = time_ms(lines[0]) // MINUTE_MS * MINUTE_MS
+        self.end_ms = time_ms(lines[-1])
+        self.clock = Clock(begin_ms)
+        self.brokers = Brokers([[] for _ in range(chance.randrange(1, 4))])
+        self.receiver, self.letters = Receiver(), Letters()
+        self.alarms = Alarms()
+        self.lines = lines
+        # When each record reaches the brokers, and which partition it is for.
+        self.coming = sorted(
+            (time_ms(line) + int(chance.random() * (LATENESS_MS - 2 * MINUTE_MS)), chance.randrange(4), line)
+            for line in lines
+        )
+        self.is_held = False  # nothing reaches the brokers, and then all at once
+        self.crash_in: int | None = None
+        self.is_full = False
+        self.down_until_ms = 0
+        self.life: Life | None = None
+        minutes = (self.end_ms - begin_ms) // MINUTE_MS
+        chosen = faults or chance.sample(sorted(FAULTS), chance.randrange(1, 4))
+        self.plan = sorted((chance.randrange(5, minutes - 12), name, chance.randrange(2, 9)) for name in chosen)
+        self.ends: list[tuple[int, str]] = []
+        self.begin_ms = begin_ms
+
+    # ------------------------------------------------------------------------------------------------- what goes wrong
+
+    def begin(self, name: str, minutes: int) -> None:
+        """Let a fault begin."""
+        clock, brokers, now_ms = self.clock, self.brokers, self.clock.now_ms
+        self.outcome.begun_ms[name] = (now_ms, minutes)
+        self.ends.append((now_ms + minutes * MINUTE_MS, name))
+        if name == "outage of brokers":
+            brokers.are_away = True
+        elif name in ("burst", "heartbeat before a backlog"):
+            self.is_held = True
+        elif name == "outage of the sink":
+            self.receiver.loses_answers = self.chance.random() < 0.5
+            self.receiver.is_away.set()
+        elif name == "partition added":
+            brokers.partitions.append([])
+        elif name == "killed":
+            self.crash_in = self.chance.randrange(1, 40)
+        elif name == "down for ten minutes":
+            self.crash_in, self.down_until_ms = 1, now_ms + 10 * MINUTE_MS
+        elif name == "disk full":
+            self.is_full, self.down_until_ms = True, now_ms + 10 * MINUTE_MS
+        elif name == "clock ahead":
+            clock.wrong_ms = self.chance.choice((3, 300, 86_400)) * 1_000
+        elif name == "clock behind":
+            clock.wrong_ms = -self.chance.choice((1_200, 86_400)) * 1_000
+        else:
+            self._send(name, now_ms)
+
+    def _send(self, name: str, now_ms: int) -> None:
+        """Let somebody send what is wrong."""
+        brokers, chance = self.brokers, self.chance
+        if name == "two publishers":
+            base = next(record for record in RULES if record.id == "often_short")
+            changes = Changes(version=1, hash=hash_of(base))
+            for suppress in ("1 h", "3 h"):
+                fields = {"version": 2, "suppress": suppress, "changes": changes, "effective_at": utc_text(now_ms)}
+                brokers.control.append(base.model_copy(update=fields).to_json())
+        elif name == "old heartbeat":
+            self._heartbeat(now_ms - 30 * MINUTE_MS)
+        elif name == "heartbeat of tomorrow":
+            self._heartbeat(now_ms + DAY_MS)
+        elif name == "event of tomorrow":
+            self._event(now_ms + DAY_MS, "tomorrow")
+        elif name == "late events":
+            for number in range(5):
+                self._event(now_ms - 60 * MINUTE_MS, f"late{number}")
+        elif name == "unreadable records":
+            for _ in range(5):
+                brokers.partitions[chance.randrange(len(brokers.partitions))].append(b"{")
+
+    def _heartbeat(self, at_ms: int) -> None:
+        self.brokers.control.append(HeartbeatRecord(event_time=utc_text(at_ms)).to_json())
+
+    def _event(self, at_ms: int, name: str) -> None:
+        event = {**orjson.loads(self.lines[0]), "tx_id": f"{name}-{at_ms}", "event_time": utc_text(at_ms)}
+        self.lines.append(orjson.dumps(event))
+        self.coming.append((self.clock.now_ms, 0, self.lines[-1]))
+        self.coming.sort()
+
+    def end(self, name: str) -> None:
+        """Let a fault end."""
+        if name == "outage of brokers":
+            self.brokers.are_away = False
+        elif name in ("burst", "heartbeat before a backlog"):
+            self.is_held = False
+            self._arrive()
+            if name == "heartbeat before a backlog":
+                self._heartbeat(self.clock.now_ms - LATENESS_MS)
+        elif name == "outage of the sink":
+            self.receiver.is_away.clear()
+        elif name.startswith("clock"):
+            self.clock.wrong_ms = 0
+        elif name == "disk full":
+            self.is_full = False
+
+    # ---------------------------------------------------------------------------------------------------- minutes
+
+    def _arrive(self) -> None:
+        """Bring to the brokers what has come by now; what cannot be sent is sent later."""
+        while self.coming and self.coming[0][0] <= self.clock.now_ms and not (self.is_held or self.brokers.are_away):
+            _, number, line = self.coming.pop(0)
+            self.brokers.partitions[number % len(self.brokers.partitions)].append(line)
+
+    def run(self) -> Outcome:
+        """Go through the hour, and on until nothing waits; compare."""
+        with ExitStack() as patched:
+            shim = SimpleNamespace(time=self.clock.time, monotonic=self.clock.monotonic)
+            for module in ("observe", "watch"):
+                patched.enter_context(patch(f"cep.runners.{module}.time", shim))
+            patched.enter_context(patch("cep.runners.watch.ask_brokers", lambda *_: self.brokers.ends()))
+            patched.enter_context(patch("cep.runners.watch.latest_offsets", lambda *_: {TOPIC: self.brokers.ends()}))
+            try:
+                self._run()
+            finally:
+                if self.life is not None:
+                    self.life.close()
+        self.outcome.rung = self.alarms.rung
+        self.outcome.problem = self._compare() or self._silent()
+        return self.outcome
+
+    def _run(self) -> None:
+        for _ in range(STEPS_MAX):
+            now_ms = self.clock.now_ms
+            for at in [at for at in self.plan if self.begin_ms + at[0] * MINUTE_MS <= now_ms]:
+                self.plan.remove(at)
+                self.begin(at[1], at[2])
+            for end in [end for end in self.ends if end[0] <= now_ms]:
+                self.ends.remove(end)
+                self.end(end[1])
+            self._arrive()
+            self._work()
+            self.alarms.scrape(now_ms, None if self.life is None else self.life.observed.collect())
+            self.clock.now_ms += MINUTE_MS
+            if not (self.coming or self.plan or self.ends) and now_ms > self.end_ms + 15 * MINUTE_MS:
+                break
+        # The day is over: the clock has passed all that came, and a heartbeat closes what is open.
+        self.clock.now_ms += 3 * DAY_MS
+        self._heartbeat(self.clock.now_ms - DAY_MS)
+        for _ in range(20):
+            self._work()
+        assert self.life is not None
+        self.life.runner.finish()
+        self.outcome.totals = self.life.commits.totals
+
+    def _work(self) -> None:
+        """Let the job work for a minute; one that has ended is started again, unless it is to be down."""
+        if self.life is None:
+            if self.clock.now_ms < self.down_until_ms:
+                return
+            self.outcome.lives += 1
+        try:
+            if self.life is None:
+                self.life = Life(self)
+                self.life.begin()
+            for _ in range(self.chance.randrange(2, 8)):
+                self.life.runner.cycle(0.0)
+            if not self.receiver.is_away.is_set():
+                self.life.commits.finish(wait=True)
+            self.life.watch.look()
+        except (Crash, CepError) as error:
+            known = isinstance(error, Crash) or "make room" in str(error)
+            if self.life is not None:
+                self.life.close()
+            self.life = None
+            if not known:
+                raise
+
+    def on_step(self, step: str) -> None:
+        """Stand in front of a step of the commit protocol, in whatever thread."""
+        if self.is_full and step in ("2", "3"):
+            raise StoreError("the disk is full; make room on the disk")
+        if self.crash_in is not None:
+            self.crash_in -= 1
+            if self.crash_in <= 0:
+                self.crash_in = None
+                raise Crash(step)
+
+    def _compare(self) -> str:
+        aside = self.letters.ids()
+        history = [line for line in self.lines if orjson.loads(line)["tx_id"] not in aside]
+        changed = deployment([*RULES, *map(_record, self.brokers.control)])
+        wanted, got = sorted(expected(history, changed, self.folder)), self.receiver.lines()
+        if wanted != got:
+            lost, more = Counter(wanted) - Counter(got), Counter(got) - Counter(wanted)
+            return f"{lost.total()} alerts are missing, {more.total()} are too many, of {len(wanted)}"
+        late = {name for name in aside if not name.startswith(("late", "tomorrow"))}
+        is_wrong = late and not {"clock behind", "clock ahead"} & self.outcome.begun_ms.keys()
+        return f"{len(late)} events were set aside that should count" if is_wrong else ""
+
+    def _silent(self) -> str:
+        """Name a fault that rang nothing though it lasted."""
+        for name, (begun_ms, minutes) in self.outcome.begun_ms.items():
+            lasts = minutes >= LASTING or not name.startswith("outage")
+            alarms = FAULTS[name]
+            if name == "clock behind" and not any("ahead" in key for key in self.outcome.totals):
+                continue  # no event came in that time
+            rung = [at for alarm in alarms for at in self.outcome.rung.get(alarm, ()) if at >= begun_ms]
+            if alarms and lasts and not rung:
+                return f"{name} rang nothing"
+        return ""
+
+
+def _record(data: bytes) -> Any:
+    from cep.model.rule import parse_control  # noqa: PLC0415
+
+    return parse_control(data)[0]
+
+
+class Life:
+    """One process of the job."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        chance = simulation.chance
+        self.observed = Observed(300_000)
+        self.patience = Patience(threading.Event(), self.observed.away, 0.002)
+        settings = StoreSettings(simulation.folder / "job", kept_count=2, cache_bytes=8 << 20, checkpoint_ms=3_600_000)
+        self.commits = Commits(settings, simulation.on_step)
+        self.engine = Engine(JOB, INITIAL, self.commits.store, Workers(1))
+        order = chance.choice((sorted, lambda numbers: sorted(numbers, reverse=True)))
+        source = Partitions(simulation.brokers, order, chance.choice((3, 50)))
+        sources = Sources(source, Control(simulation.brokers))
+        outlets = Outlets(
+            (simulation.receiver,), simulation.letters, None, self.observed.sending, patience=self.patience,
+        )  # fmt: skip
+
+        def report(batch: Any) -> None:
+            self.observed.finished(batch.batch_id, batch.totals, self.engine.watermark_ms)
+            self.observed.positions = source.positions()
+
+        def idle() -> None:
+            self.observed.idle()
+            self.observed.positions = source.positions()
+
+        self.runner = Runner(self.engine, sources, outlets, self.commits, Pace(), report, idle, simulation.clock.job_ms)
+        self.watch = Watch(Watched(KafkaSettings("simulated"), TOPIC, TOPIC), self.observed, 5_000)
+
+    def begin(self) -> None:
+        """Go on from the last commit."""
+        self.runner.start()
+        self.observed.begin()
+        self.observed.finished(self.commits.batch_id - 1, self.commits.totals)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.patience.stop.set()
+        self.engine.close()
+        self.commits.close()
