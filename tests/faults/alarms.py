@@ -28,7 +28,7 @@ _UNITS = {"m": "min", "h": "h", "s": "s"}
 
 @dataclass
 class Alarms:
-    """Rings what is to ring. `rung` has for each alarm the times at which it began to."""
+    """Rings what is to ring. `rung` has for each alarm the times of the scrapes at which it did."""
 
     samples: list[tuple[int, dict[str, dict[Labels, float]]]] = field(default_factory=list)
     since_ms: dict[str, int] = field(default_factory=dict)
@@ -47,8 +47,7 @@ class Alarms:
                 self.since_ms.pop(name, None)
                 continue
             since_ms = self.since_ms.setdefault(name, now_ms)
-            begins = now_ms - since_ms >= wait_ms and (not self.rung.get(name) or self.rung[name][-1] < since_ms)
-            if begins:
+            if now_ms - since_ms >= wait_ms:
                 self.rung.setdefault(name, []).append(now_ms)
 
     def _is_so(self, expression: str) -> bool:

@@ -33,13 +33,10 @@ def table(outcomes: Iterable[Outcome]) -> list[tuple[str, ...]]:
     given = list(outcomes)
     for fault, alarms in FAULTS.items():
         having = [outcome for outcome in given if fault in outcome.begun_ms]
-        rang: dict[str, list[float]] = {}
-        for outcome in having:
-            begun_ms, _ = outcome.begun_ms[fault]
-            for alarm in alarms:
-                after = [(at - begun_ms) / 60_000 for at in outcome.rung.get(alarm, ()) if at >= begun_ms]
-                if after:
-                    rang.setdefault(alarm, []).append(after[0])
+        rang: dict[str, list[int]] = {}
+        for outcome in having if alarms else ():
+            for alarm, minutes in outcome.rang(fault).items():
+                rang.setdefault(alarm, []).append(minutes)
         shown = "; ".join(
             f"{alarm} in {len(minutes)}, after {statistics.median(minutes):.0f} ({max(minutes):.0f})"
             for alarm, minutes in rang.items()

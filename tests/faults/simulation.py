@@ -23,7 +23,7 @@ from unittest.mock import patch
 
 import orjson
 
-from cep.base.errors import CepError, StoreError
+from cep.base.errors import CepError, SinkAwayError, StoreError
 from cep.model.rule import Changes, HeartbeatRecord, utc_text
 from cep.rulebook.chains import hash_of
 from cep.runners.embedded.commit import Commits, Sources
@@ -67,6 +67,8 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "late events": ("CepEventsLate",),
     "unreadable records": ("CepRecordsUnreadable",),
 }
+GONE = "CepJobGone"
+SEEN_WITHIN = 20  # minutes after the end of a fault
 LASTING = 4  # minutes from which an outage must have rung
 
 
@@ -80,6 +82,20 @@ class Outcome:
     rung: dict[str, list[int]] = field(default_factory=dict)
     lives: int = 0
     totals: Counter[str] = field(default_factory=Counter)
+
+    def rang(self, fault: str) -> dict[str, int]:
+        """Return the alarms that say of a fault, and after how many minutes; of those that rang before it after 0.
+
+        Where the job was gone meanwhile, that says it: counters that rise behind a gap show no increase.
+        """
+        begun_ms, minutes = self.begun_ms[fault]
+        ends_ms = begun_ms + (minutes + SEEN_WITHIN) * MINUTE_MS
+        after: dict[str, int] = {}
+        for alarm in (*FAULTS[fault], GONE):
+            times = [at for at in self.rung.get(alarm, ()) if begun_ms <= at <= ends_ms]
+            if times and not (alarm == GONE and after):
+                after[alarm] = (times[0] - begun_ms) // MINUTE_MS
+        return after
 
 
 @dataclass
@@ -125,6 +141,7 @@ class Simulation:
         self.is_full = False
         self.down_until_ms = 0
         self.life: Life | None = None
+        self.observed: Observed | None = None  # of the process there is, which may wait for the sink in its start
         minutes = (self.end_ms - begin_ms) // MINUTE_MS
         chosen = faults or chance.sample(sorted(FAULTS), chance.randrange(1, 4))
         self.plan = sorted((chance.randrange(5, minutes - 12), name, chance.randrange(2, 9)) for name in chosen)
@@ -243,7 +260,7 @@ class Simulation:
                 self.end(end[1])
             self._arrive()
             self._work()
-            self.alarms.scrape(now_ms, None if self.life is None else self.life.observed.collect())
+            self.alarms.scrape(now_ms, None if self.observed is None else self.observed.collect())
             self.clock.now_ms += MINUTE_MS
             if not (self.coming or self.plan or self.ends) and now_ms > self.end_ms + 15 * MINUTE_MS:
                 break
@@ -258,25 +275,27 @@ class Simulation:
 
     def _work(self) -> None:
         """Let the job work for a minute; one that has ended is started again, unless it is to be down."""
-        if self.life is None:
-            if self.clock.now_ms < self.down_until_ms:
-                return
-            self.outcome.lives += 1
+        if self.life is None and self.clock.now_ms < self.down_until_ms:
+            return
         try:
             if self.life is None:
                 self.life = Life(self)
+                self.observed = self.life.observed
                 self.life.begin()
+                self.outcome.lives += 1
             for _ in range(self.chance.randrange(2, 8)):
                 self.life.runner.cycle(0.0)
             if not self.receiver.is_away.is_set():
                 self.life.commits.finish(wait=True)
             self.life.watch.look()
         except (Crash, CepError) as error:
-            known = isinstance(error, Crash) or "make room" in str(error)
+            waits = isinstance(error, SinkAwayError)  # with what a process before it has left to send
             if self.life is not None:
                 self.life.close()
             self.life = None
-            if not known:
+            if not waits:
+                self.observed = None
+            if not (waits or isinstance(error, Crash) or "make room" in str(error)):
                 raise
 
     def on_step(self, step: str) -> None:
@@ -303,13 +322,11 @@ class Simulation:
 
     def _silent(self) -> str:
         """Name a fault that rang nothing though it lasted."""
-        for name, (begun_ms, minutes) in self.outcome.begun_ms.items():
+        for name, (_, minutes) in self.outcome.begun_ms.items():
             lasts = minutes >= LASTING or not name.startswith("outage")
-            alarms = FAULTS[name]
             if name == "clock behind" and not any("ahead" in key for key in self.outcome.totals):
                 continue  # no event came in that time
-            rung = [at for alarm in alarms for at in self.outcome.rung.get(alarm, ()) if at >= begun_ms]
-            if alarms and lasts and not rung:
+            if FAULTS[name] and lasts and not self.outcome.rang(name):
                 return f"{name} rang nothing"
         return ""
 
@@ -349,8 +366,10 @@ class Life:
         self.watch = Watch(Watched(KafkaSettings("simulated"), TOPIC, TOPIC), self.observed, 5_000)
 
     def begin(self) -> None:
-        """Go on from the last commit."""
+        """Go on from the last commit. Raises: SinkAwayError where a process would wait: no time passes in here."""
+        self.patience.stop.set()
         self.runner.start()
+        self.patience.stop.clear()
         self.observed.begin()
         self.observed.finished(self.commits.batch_id - 1, self.commits.totals)
 

@@ -37,4 +37,4 @@ def test_an_alarm_rings_once_it_has_been_so_for_its_time() -> None:
     alarms = Alarms()
     for minute in range(10):
         alarms.scrape(minute * 60_000, None)
-    assert alarms.rung == {"CepJobGone": [300_000]}
+    assert alarms.rung == {"CepJobGone": [minute * 60_000 for minute in range(5, 10)]}
