@@ -102,8 +102,10 @@ def suggest(
         hits = finds & frauds
         if len(chosen) == count or not (hits & ~covered).any():  # what others find need not be proposed again
             continue
+        tests = tests_text(f"suggested_{at + 1}", f"{head}\n\n{texts[at]}", (mined[at], ground, rows), events)
+        if not tests:
+            continue
         covered |= hits
-        tests = tests_text(f"suggested_{at + 1}", (mined[at], ground, rows), events)
         chosen.append(Suggestion(
             f"suggested_{at + 1}", f"{texts[at]}\n{tests}", alerts, ratio(right, alerts),
             ratio(int(hits.sum()), int(frauds.sum())), mined[at].score,

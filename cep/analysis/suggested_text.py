@@ -15,11 +15,17 @@ from cep.analysis.atoms import Atom
 from cep.analysis.history import Events
 from cep.analysis.mine import Ground, Mined, Rows, Step
 from cep.base.schema import Schema
+from cep.lang.load import load_text
 from cep.lang.show import show_duration, show_value
+from cep.testing.harness import Outcome
+from cep.testing.suite import run_checked
 
 _FRAUDS_LOOKED_AT = 200
+_FRAUDS_TRIED = 8  # as tests
+_NONE = "expect none"
 Values = Mapping[str, str]
-TestEvent = tuple[int, str, Values]  # time since the first one in ms, event type, fields as they are written
+TestEvent = tuple[int, str, Values]  # time in ms, event type, fields as they are written
+_Candidate = tuple[str, list[TestEvent], str]
 
 
 def declarations(schema: Schema) -> str:
@@ -75,58 +81,70 @@ def _condition(place: int, atom: Atom, params: list[str]) -> str:
     return atom.text(param)
 
 
-def tests_text(name: str, of: tuple[Mined, Ground, NDArray[np.int64]], events: Events) -> str:
+def tests_text(name: str, text: str, of: tuple[Mined, Ground, NDArray[np.int64]], events: Events) -> str:
     """Return three tests: a fraud that was mined from fires; an honest event does not; nor does the fraud without
-    its first event or its past, or a single event just outside of a limit.
+    its first event or its past, too late, or a single event just outside of a limit.
+
+    `text` is the pattern with the event types. Of each kind the first one stays that the engine passes: what a few
+    events of a key do without the rest of its past need not be what they did with it. "" if a kind has none.
     """
+    kinds = _candidates(of, events)
+    blocks = [
+        _test(name, f"{at} {number}", given, expected)
+        for at, kind in enumerate(kinds) for number, (_, given, expected) in enumerate(kind)
+    ]  # fmt: skip
+    suite = run_checked(load_text("\n".join([text, *blocks]), "suggested"))
+    passed = {each.test.name for each in suite.tested if each.outcome is Outcome.PASSED}
+    chosen = []
+    for at, kind in enumerate(kinds):
+        stays = next((each for number, each in enumerate(kind) if f"{at} {number}" in passed), None)
+        if stays is None:
+            return ""
+        chosen.append(_test(name, *stays))
+    return "\n".join(chosen)
+
+
+def _candidates(of: tuple[Mined, Ground, NDArray[np.int64]], events: Events) -> list[list[_Candidate]]:
+    """Return what fires, an honest event, and near misses: of each some, as title, events and what is expected."""
     mined, ground, rows = of
-    ends, starts = ground.chain(mined.steps, mined.window_ms)
+    ends, _ = ground.chain(mined.steps, mined.window_ms)
     atoms = [ground.atoms[at] for step in mined.steps for at in step if at >= 0]
     absent = [ground.links[~at] for step in mined.steps for at in step if at < 0]
     fields = {field for atom in atoms for field in atom.fields} | {link.same for link in absent if link.same}
     fields |= {field for link in absent if link.absent >= 0 for field in ground.atoms[link.absent].fields}
-    chain, past = _fraud(ground, mined, (ends, starts), max(atom.past_ms for atom in atoms))
-    first_ms = int(ground.time_ms[past[0]])
 
     def written(some: Sequence[int]) -> list[TestEvent]:
-        return [(int(ground.time_ms[row]) - first_ms, *_written(events, int(rows[row]), fields)) for row in some]
+        return [(int(ground.time_ms[row]), *_written(events, int(rows[row]), fields)) for row in some]
 
-    fired = [row for row in past if row in set(ends.tolist())]
-    expected = "\n  ".join(
-        f"expect match on k1 at {show_duration(int(ground.time_ms[row]) - first_ms)}" for row in fired
-    )
-    blocks = [_test(name, "a fraud of the data", written(past), expected)]
-    honest = np.setdiff1d(np.flatnonzero(ground.fraud < 0), ends)
-    like_last = honest[ground.holds(mined.steps[-1])[honest]]
-    some = (*like_last[:1], *honest[:1])[:1]
-    blocks += [_test(name, "an honest event of the data", written([int(row)]), "expect none") for row in some]
-    if len(chain) > 1:
-        blocks.append(_test(name, "the fraud without its first event", written(chain[1:]), "expect none"))
-    elif len(past) > 1:
-        blocks.append(_test(name, "the fraud without its past", written(chain), "expect none"))
-    else:
-        near = _outside(written(chain)[0], [ground.atoms[at] for at in mined.steps[0]])
-        if near is not None:
-            blocks.append(_test(name, "just outside of a limit", [near], "expect none"))
-    return "\n".join(blocks)
+    fires, misses = list[_Candidate](), list[_Candidate]()
+    for chain, past in _frauds(ground, mined, ends, max(atom.past_ms for atom in atoms)):
+        at = show_duration(int(ground.time_ms[chain[-1]]) - int(ground.time_ms[past[0]]))
+        fires.append(("a fraud of the data", written(past), f"expect match on k1 at {at}"))
+        if len(chain) > 1:
+            last = written(chain)[-1]
+            late = [*written(chain)[:-1], (last[0] + mined.window_ms, *last[1:])]
+            misses += [("the fraud without its first event", written(chain[1:]), _NONE), ("too late", late, _NONE)]
+        elif len(past) > 1:
+            misses.append(("the fraud without its past", written(chain), _NONE))
+        near = _outside(written(chain)[-1], [ground.atoms[at] for at in mined.steps[-1] if at >= 0])
+        misses += [("just outside of a limit", [*written(past)[:-1], near], _NONE)] if near is not None else []
+    others = np.setdiff1d(np.flatnonzero(ground.fraud < 0), ends)
+    like_last = others[ground.holds(mined.steps[-1])[others]]
+    honest = [("an honest event of the data", written([int(row)]), _NONE) for row in (*like_last[:1], *others[:1])]
+    return [fires, honest, misses]
 
 
-def _fraud(ground: Ground, mined: Mined, of: tuple[Rows, Rows], past_ms: int) -> tuple[list[int], list[int]]:
-    """Return the rows of the first fraud, and with conditions on the past those of the one with the shortest past, with
-    all that its key had done before."""
-    ends = of[0][ground.fraud[of[0]] >= 0]
-    if not past_ms:
-        chain = _bound(ground, mined.steps, int(ends[0]))
-        return chain, chain
-    begin = np.maximum(
-        ground.key_start[ends],
-        [int(np.searchsorted(ground.time_ms[ground.key_start[end] : end], ground.time_ms[end] - past_ms, side="right"))
-         + ground.key_start[end] for end in ends],
-    )  # fmt: skip
-    chains = [_bound(ground, mined.steps, int(end)) for end in ends[:_FRAUDS_LOOKED_AT]]
-    firsts = [min(chain[0], int(first)) for chain, first in zip(chains, begin, strict=False)]
-    best = min(range(len(chains)), key=lambda at: chains[at][-1] - firsts[at])
-    return chains[best], list(range(firsts[best], chains[best][-1] + 1))
+def _frauds(ground: Ground, mined: Mined, ends: Rows, past_ms: int) -> list[tuple[list[int], list[int]]]:
+    """Return the rows of some frauds, each with all that its key did from where its past begins; the shortest first."""
+    chains = [_bound(ground, mined.steps, int(end)) for end in ends[ground.fraud[ends] >= 0][:_FRAUDS_LOOKED_AT]]
+    made = []
+    for chain in chains:
+        start = int(ground.key_start[chain[-1]])
+        times = ground.time_ms[start : chain[-1]]
+        begin = int(np.searchsorted(times, ground.time_ms[chain[-1]] - past_ms, side="right")) + start
+        made.append((chain, list(range(min(chain[0], begin), chain[-1] + 1)) if past_ms else chain))
+    made.sort(key=lambda each: (len(each[1]), each[1]))
+    return made[:_FRAUDS_TRIED]
 
 
 def _bound(ground: Ground, steps: Sequence[Step], end: int) -> list[int]:
@@ -153,7 +171,7 @@ def _written(events: Events, row: int, names: set[str]) -> tuple[str, Values]:
 def _outside(event: TestEvent, atoms: Sequence[Atom]) -> TestEvent | None:
     """Return the event with a value just outside of a limit; None if it has no limit."""
     for atom in atoms:
-        if atom.op in (">=", "<="):
+        if atom.op in (">=", "<=") and not atom.past_ms:
             limit = Decimal(atom.limit)
             unit = abs(limit) / 100 + 1 if "float" in atom.kind else Decimal(1).scaleb(int(limit.as_tuple().exponent))
             value = limit - unit if atom.op == ">=" else limit + unit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -17,12 +18,18 @@ def suggest(folder: Path, *more: str, key: str = "card_id") -> int:
     return main(["suggest", *given, "--key", key, *more])
 
 
+OTHER = "event other { other_id id  event_time time  card_id string  note string  sum decimal(2) }\npattern any"
+
+
 def test_a_pattern_file_that_stands_its_tests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The rules' file has an event type besides, of which the history has no event and no column."""
     for part in ("rules", "patterns"):
         (tmp_path / part).mkdir()
-    (tmp_path / "patterns" / "pays.cep").write_text(BASE)
+    (tmp_path / "patterns" / "pays.cep").write_text(BASE.replace("pattern any", OTHER))
     (tmp_path / "rules" / "any.toml").write_text(RULE.format(name="any"))
-    pq.write_table(planted(4, frauds=40, count=4_000), tmp_path / "events.parquet")
+    table = planted(4, frauds=40, count=4_000)
+    table = table.append_column("event_type", pa.array(["pay"] * table.num_rows))
+    pq.write_table(table, tmp_path / "events.parquet")
     out = tmp_path / "suggested.cep"
     assert suggest(tmp_path, "--out", str(out), "--max-steps", "2") == 0
     assert "not yet found" in capsys.readouterr().out
