@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.columnar.protected import KEYS
+from tests.java_archive import java_options
 from tests.real_kafka import MockCluster, RealKafka, open_kafka
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 os.environ["TZ"] = "UTC"
 os.environ["CEP_DEBUG"] = "1"  # a bug that a test meets shows its traceback
+os.environ.setdefault("SPARK_SUBMIT_OPTS", java_options())
 time.tzset()
 
 # The same examples on every machine: a red build is red for everyone. No deadline, because the first call of a kernel

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -173,7 +173,7 @@ class HistoryColumn:
         return self.expr.fn in ("first", "first_seen")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HistoryPlan:
     """The histories of a program.
 
@@ -190,35 +190,35 @@ class HistoryPlan:
     retained_ms: Mapping[int, int]
     types_count: int
 
-    @property
+    @cached_property
     def span_max_ms(self) -> int:
         """How long after an event of a segment it may be asked for at most; 0 if none is kept."""
         spans = [history.span_ms for history in self.histories if not history.is_single]
         of_panes = [history.panes_span_ms for history in self.histories if history.panes]
         return max([*spans, *of_panes, *self.retained_ms.values()], default=0)
 
-    @property
+    @cached_property
     def stored_columns(self) -> tuple[Column, ...]:
         """The columns that are kept of past events: fields, and what lists said of them."""
         return tuple(c for c in self.columns[y.COLUMNS_FIXED :] if c.is_read or c.is_listed)
 
-    @property
+    @cached_property
     def events_max(self) -> int:
         """How many of the newest events of a key can decide the value of one of its histories."""
         of_events = (h for h in self.histories if not h.is_single and not h.is_approximate)
         return max((history.events_max for history in of_events), default=HISTORY_EVENTS_MAX)
 
-    @property
+    @cached_property
     def identities(self) -> frozenset[str]:
         """The identities of its histories."""
         return frozenset(history.identity for history in self.histories)
 
-    @property
+    @cached_property
     def panes(self) -> Mapping[int, HistoryColumn]:
         """A history for each number of panes, which is worked out from them."""
         return {history.panes: history for history in self.histories if history.panes}
 
-    @property
+    @cached_property
     def by_known_sub_keys(self) -> Mapping[int, HistoryColumn]:
         """A history for each number of known sub-keys, whose panes have no values."""
         return {
@@ -227,17 +227,17 @@ class HistoryPlan:
             if h.known_sub_keys
         }
 
-    @property
+    @cached_property
     def kept_panes(self) -> Mapping[int, HistoryColumn]:
         """A history for each number of segments of panes, which are stored as its panes are."""
         return {**self.panes, **self.by_known_sub_keys}
 
-    @property
+    @cached_property
     def approximate(self) -> Mapping[int, HistoryColumn]:
         """Those of approximate histories, which have all events."""
         return {number: history for number, history in self.panes.items() if history.is_approximate}
 
-    @property
+    @cached_property
     def carried(self) -> frozenset[str]:
         """The names of what is carried for its histories."""
         return frozenset(history.carried for history in self.histories if history.carried)
@@ -247,11 +247,11 @@ class HistoryPlan:
         windows = (h.expr.window for h in self.histories if names & {h.tally, h.counted, h.ranked})
         return tuple(dict.fromkeys(replace(window, previous=False) for window in windows if window is not None))
 
-    @property
+    @cached_property
     def stored_names(self) -> frozenset[str]:
         return frozenset(column.name for column in self.stored_columns)
 
-    @property
+    @cached_property
     def derived_first(self) -> int:
         return next((i for i, c in enumerate(self.columns) if c.derived), len(self.columns))
 
