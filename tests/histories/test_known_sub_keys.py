@@ -165,9 +165,9 @@ def test_values_are_those_of_the_definition_however_events_come(seed: int) -> No
         ] == []
 
 
+@pytest.mark.parametrize("most", [pytest.param(3, marks=pytest.mark.always), 7], indirect=True)
 @pytest.mark.usefixtures("most")
 @pytest.mark.slow
-@pytest.mark.always
 def test_what_may_be_forgotten_is_told_and_counted_and_the_panes_are_bounded() -> None:
     random = Random(5)
     events = {"x": events_of(random, 300, shops=120)["x"]}

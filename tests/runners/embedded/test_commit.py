@@ -101,8 +101,14 @@ def test_a_crash_in_each_step(step: str, backend: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.always
-@pytest.mark.parametrize(("seed", "backend"), [(1, "memory"), (2, "rocksdb"), (3, "rocksdb")])
+@pytest.mark.parametrize(
+    ("seed", "backend"),
+    [
+        pytest.param(1, "memory", marks=pytest.mark.always),
+        pytest.param(2, "rocksdb", marks=pytest.mark.always),
+        (3, "rocksdb"),
+    ],
+)
 def test_crashes_redelivery_and_a_sink_that_refuses(seed: int, backend: str, tmp_path: Path) -> None:
     """Random lives; a failure names its seed by its parameter."""
     random = np.random.default_rng(seed)
