@@ -27,11 +27,13 @@ from cep.api.frames import Source
 from cep.api.given import GivenRules
 from cep.api.levels import Past
 from cep.api.picture import Picture
+from cep.api.plots import Plot, by_day, spread
 from cep.api.replay import Outcome
 from cep.api.why import Why, explain
 from cep.base.errors import UsageError
 from cep.base.schema import Kind, Type
 from cep.columnar.route import KEY_SEPARATOR
+from cep.lang.diagnostics import did_you_mean
 from cep.report.timeline import timeline
 from cep.runners.output import check_writable, format_of, write_outputs
 from cep.step.suppress import suppressed_lines
@@ -103,6 +105,18 @@ class Alerts:
     def timeline(self, which: int | str = 0) -> Picture:
         """Draw the events of an alert over time, a line for each variable. Raises: UsageError."""
         return Picture(timeline(self._row(which)))
+
+    def by_day(self) -> Plot:
+        """Draw how many alerts each rule gives on each day, in UTC."""
+        return by_day(self.table)
+
+    def spread(self, rule_id: str, measure: str) -> Plot:
+        """Draw how what a rule emits is spread over its alerts. Raises: UsageError for what it does not emit."""
+        table = measures_of(self._given, self.table, rule_id)
+        if measure not in table.column_names:
+            hint = did_you_mean(measure, table.column_names[2:], "measures")
+            raise UsageError(f"the rule `{rule_id}` emits no `{measure}`; {hint}")
+        return spread(table[measure], rule_id, measure)
 
     def write(self, path: str | Path) -> list[Path]:
         """Write the files that `cep replay --out` writes, byte for byte. Raises: UsageError, SinkError."""

@@ -11,6 +11,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "demo" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+ON_SPARK = [path for path in NOTEBOOKS if "pyspark" in path.read_text()]
 
 
 def run_cell(source: str, names: dict[str, Any]) -> Any:
@@ -25,14 +26,13 @@ def shown(value: Any) -> str:
     """Return what a notebook shows of a value: its pictures, HTML and text."""
     parts = [repr(value)]
     if hasattr(value, "_repr_mimebundle_"):
-        parts += value._repr_mimebundle_().values()
+        parts += map(str, value._repr_mimebundle_().values())
     if hasattr(value, "_repr_html_"):
         parts.append(value._repr_html_())
     return "\n".join(parts)
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def run_notebook(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
     assert all(not cell["outputs"] for cell in cells), "outputs are not committed; clear them"
     monkeypatch.chdir(FOLDER)
@@ -42,5 +42,18 @@ def test_a_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("alerts of" in text for text in texts)
 
 
-def test_there_is_one() -> None:
-    assert NOTEBOOKS
+@pytest.mark.parametrize("path", [path for path in NOTEBOOKS if path not in ON_SPARK], ids=lambda path: path.stem)
+def test_a_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_notebook(path, monkeypatch)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.usefixtures("spark")
+def test_the_notebook_on_spark_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    (path,) = ON_SPARK
+    run_notebook(path, monkeypatch)
+
+
+def test_there_are_some() -> None:
+    assert len(NOTEBOOKS) > len(ON_SPARK) > 0

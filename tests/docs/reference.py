@@ -32,6 +32,7 @@ import cep.base.limits as limits_module
 from cep.api.alerts import Alerts
 from cep.api.describe import Draft
 from cep.api.picture import Picture
+from cep.api.plots import Plot
 from cep.api.quality import Difference, Quality
 from cep.api.rules import Rule, Rules
 from cep.api.why import Why
@@ -248,7 +249,7 @@ def python() -> str:
     functions = [name for name in names if inspect.isfunction(getattr(cep, name))]
     for name in functions:
         lines += _documented(f"cep.{name}", getattr(cep, name), 2)
-    for kind in (Rules, Rule, Alerts, Why, Picture, Difference, Quality, Draft):
+    for kind in (Rules, Rule, Alerts, Why, Picture, Plot, Difference, Quality, Draft):
         lines += ["", f"## {kind.__name__}", *_prose(inspect.getdoc(kind) or "")]
         for name, member in vars(kind).items():
             if not name.startswith("_") and (member.__doc__ or inspect.isfunction(member)):

@@ -1,0 +1,128 @@
+"""Alerts → charts: how many a day, and how what a pattern emits is spread.
+
+A chart has counts and no alert. A notebook draws its Vega-Lite; who draws none gets SVG, where the extra `charts` is.
+Tested by: tests/api/test_plots.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cep.analysis.charts import Chart, axis, colors, svg
+from cep.base.errors import UsageError
+
+_BARS_MAX = 20
+_VEGA_LITE = "application/vnd.vegalite.v5+json"
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A chart of counts: `spec` is its Vega-Lite, `svg` the picture, and the text says what it shows."""
+
+    _chart: Chart
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The chart in Vega-Lite, to change or to save."""
+        return self._chart.spec()
+
+    @property
+    def svg(self) -> str:
+        """The chart as SVG. Raises: UsageError without the extra `charts`."""
+        return svg(self._chart)
+
+    def __str__(self) -> str:
+        return self._chart.text
+
+    __repr__ = __str__
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        bundle = {_VEGA_LITE: self.spec, "text/plain": str(self)}
+        try:
+            return {**bundle, "image/svg+xml": self.svg}
+        except UsageError:
+            return bundle
+
+
+def by_day(alerts: pa.Table) -> Plot:
+    """Draw the alerts of each day of the calendar, in UTC, by rule: those of the rules with the most alerts."""
+    counts = pc.value_counts(alerts["rule_id"]).to_pylist()
+    rules = sorted(each["values"] for each in sorted(counts, key=lambda each: -each["counts"])[:_BARS_MAX])
+    days = pc.strftime(alerts["detected_at"], "%Y-%m-%d")
+    grouped = (
+        pa.table({"day": days, "rule": alerts["rule_id"]}).group_by(["day", "rule"]).aggregate([([], "count_all")])
+    )
+    rows = [
+        {"day": row["day"], "rule": row["rule"], "alerts": row["count_all"]}
+        for row in grouped.sort_by([("day", "ascending"), ("rule", "ascending")]).to_pylist()
+        if row["rule"] in rules
+    ]
+    drawing = {
+        "mark": {"type": "bar", "width": {"band": 0.9}},
+        "encoding": {
+            "x": axis("day", "day (UTC)", "temporal", timeUnit="utcyearmonthdate"),
+            "y": axis("alerts", "alerts a day", stack="zero"),
+            "color": colors("rule", rules),
+        },
+    }
+    shown = {row["day"] for row in rows}
+    text = f"{sum(row['alerts'] for row in rows):,} alerts of {len(rules)} rules on {len(shown)} days"
+    return Plot(Chart("Alerts a day", text, rows, drawing))
+
+
+def spread(values: pa.ChunkedArray, rule_id: str, measure: str) -> Plot:
+    """Draw how often which values came: numbers in ranges, others by value. Raises: UsageError."""
+    given = values.drop_null()
+    type_ = given.type
+    is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
+    title = f"{rule_id}: {measure}"
+    if is_number and pc.count_distinct(given).as_py() > _BARS_MAX:
+        return Plot(_ranges(given, title, measure))
+    return Plot(_values(given, title, measure, ordered=is_number))
+
+
+def _ranges(values: pa.ChunkedArray, title: str, measure: str) -> Chart:
+    numbers = np.asarray(values.cast(pa.float64()))
+    try:
+        counts, edges = np.histogram(numbers[np.isfinite(numbers)], bins=_BARS_MAX)
+    except ValueError as error:
+        raise UsageError(f"the values of `{measure}` are too far apart to be drawn") from error
+    rows = [
+        {"from": low, "to": high, "alerts": count}
+        for low, high, count in zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True)
+    ]
+    drawing = {
+        "mark": {"type": "bar"},
+        "encoding": {
+            "x": axis("from", measure, bin={"binned": True}),
+            "x2": {"field": "to"},
+            "y": axis("alerts", "alerts"),
+        },
+    }
+    median = float(np.median(numbers))
+    return Chart(title, f"{title} of {len(numbers):,} alerts, half of them up to {median:g}", rows, drawing)
+
+
+def _values(values: pa.ChunkedArray, title: str, measure: str, *, ordered: bool) -> Chart:
+    counts = sorted(pc.value_counts(values).to_pylist(), key=lambda each: -each["counts"])
+    chosen = counts[:_BARS_MAX]
+    if ordered:
+        chosen = sorted(chosen, key=lambda each: float(each["values"]))
+    rows = [{"value": _text(each["values"]), "alerts": each["counts"]} for each in chosen]
+    drawing = {
+        "mark": {"type": "bar"},
+        "encoding": {"x": axis("alerts", "alerts"), "y": axis("value", measure, "nominal", sort=None)},
+    }
+    shown = f"the {len(rows)} most frequent of {len(counts):,} values" if len(counts) > len(rows) else "all values"
+    return Chart(title, f"{title} of {len(values):,} alerts: {shown}", rows, drawing, height=max(20 * len(rows), 40))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
