@@ -96,8 +96,7 @@ def replay_history(
     """Match the history with the rules of the deployment, and keep `columns` of its events. Raises: SourceError."""
     job = Job(deployment.schema, deployment.key_domains)
     parts: dict[int, Decoded] = {}
-    types = job.schema.columns()
-    pieces = _watched(pieces_of(job.schema), {name: arrow_type(types[name]) for name in columns}, parts)
+    pieces = _watched(pieces_of(job.schema), tuple(columns), parts)
     made: list[pa.Table] = []
     replayed = replay_shown(job, deployment.rulebook, pieces, cores, console, made=made)
     events = _joined(job.schema, tuple(columns), [parts[at] for at in sorted(parts)])
@@ -123,14 +122,13 @@ def _sources(alert: NDArray[np.int64], ids: pa.Array, made: pa.Table) -> tuple[N
     return alert, ids
 
 
-def _watched(pieces: Pieces, columns: Mapping[str, pa.DataType], parts: dict[int, Decoded]) -> Pieces:
-    """Return pieces that put what they decode into `parts`, by their number; a column that there is not is of nulls."""
+def _watched(pieces: Pieces, columns: tuple[str, ...], parts: dict[int, Decoded]) -> Pieces:
+    """Return pieces that put what they decode into `parts`, by their number."""
 
     def watch(number: int, piece: Piece) -> Piece:
         def decode() -> Decoded:
             decoded = piece.decode()
-            count, has = len(decoded.time_ms), decoded.columns
-            lean = {name: has[name] if name in has else pa.nulls(count, type_) for name, type_ in columns.items()}
+            lean = {name: decoded.columns[name] for name in columns}
             parts[number] = Decoded(decoded.event_id, decoded.event_type, decoded.time_ms, lean, ())
             return decoded
 

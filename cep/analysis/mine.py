@@ -74,9 +74,17 @@ class Ground:
     same: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)
     _before: dict[tuple[Step, str], NDArray[np.integer[Any]]] = field(default_factory=dict)
+    _groups: dict[str, tuple[Rows, Rows]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """List the links that a search may take."""
+        """List the links that a search may take, and the rows in the order of the values that are compared.
+
+        `_groups` has that order, and at which place of it the value of each place begins: past the end for no value.
+        """
+        for name, group in self.same.items():
+            order = np.argsort(group, kind="stable")
+            begin = np.searchsorted(group[order], group[order])
+            self._groups[name] = order, np.where(group[order] >= 0, begin, len(group))
         plain = [at for at, atom in enumerate(self.atoms) if not atom.past_ms and atom.op in ("", "==")]
         self.links = [*(Link(same=name) for name in self.same), *(Link(absent=at) for at in plain[:_ABSENT_MAX])]
 
@@ -99,15 +107,11 @@ class Ground:
         return earlier
 
     def _latest(self, step: Step, same: str) -> NDArray[np.int64]:
-        count = len(self.time_ms)
-        group = self.same[same] if same else self.key_start
-        order = np.argsort(group, kind="stable")
-        place = np.where(self.holds(step)[order], np.arange(count), -1)
-        latest = np.concatenate([[-1], np.maximum.accumulate(place)[:-1]]) if count else place
-        sorted_group = group[order]
-        inside = (latest >= np.searchsorted(sorted_group, sorted_group)) & (latest >= 0) & (sorted_group >= 0)
-        earlier = np.full(count, -1, np.int64)
-        earlier[order] = np.where(inside, order[latest], -1)
+        here = np.arange(len(self.time_ms))
+        order, begin = self._groups[same] if same else (here, self.key_start)
+        latest = np.maximum.accumulate(np.concatenate([[-1], np.where(self.holds(step)[order], here, -1)]))[:-1]
+        earlier = np.full(len(here), -1, np.int64)
+        earlier[order] = np.where((latest >= begin) & (latest >= 0), order[latest], -1)
         return earlier
 
     def chain(self, steps: Sequence[Step], window_ms: int) -> tuple[Rows, Rows]:
@@ -142,7 +146,9 @@ class Ground:
             return 0.0
         wrong = float(self.weight[ends[fraud < 0]].sum())
         precision = len(hits) / (len(hits) + wrong)
-        recall = len(np.unique(hits)) / max(1, int(self.open_frauds.sum()))
+        seen = np.zeros(len(self.open_frauds), np.bool_)
+        seen[hits] = True
+        recall = int(seen.sum()) / max(1, int(self.open_frauds.sum()))
         return (1 + _BETA2) * precision * recall / (_BETA2 * precision + recall)
 
 

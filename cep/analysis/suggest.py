@@ -32,7 +32,8 @@ from cep.model.rule import UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.sources.pieces import Pieces
 
-WINDOWS_MS = (10 * 60_000, 60 * 60_000, 6 * 3_600_000, DAY_MS, 7 * DAY_MS)
+WINDOWS_MS = (10 * 60_000, 60 * 60_000, 6 * 3_600_000, DAY_MS, 7 * DAY_MS, 30 * DAY_MS)
+_WINDOW_SHARE = 5  # windows of more than a fifth of the time leave no later time to judge them on.
 MINED = 0.7  # of the time
 _VALUES_MIN = 30  # different values of a field whose equality binds two steps
 _COMPARED_MAX = 4  # such fields, the first ones
@@ -84,7 +85,8 @@ def suggest(
     ground, rows = ground_of(events, marks, key, cut_ms)
     if not ground.open_frauds.any():
         raise UsageError("no fraud is known in the first part of the time: there is nothing to learn from")
-    mined = mine(ground, WINDOWS_MS, steps_max, _TRIED * count)
+    windows = [each for each in WINDOWS_MS if each * _WINDOW_SHARE <= last - first] or list(WINDOWS_MS[:1])
+    mined = mine(ground, windows, steps_max, _TRIED * count)
     head = declarations(events.schema)
     texts = [pattern_text(f"suggested_{at + 1}", each, ground, key) for at, each in enumerate(mined)]
     begin_ms = cut_ms + max((each.window_ms for each in mined if len(each.steps) > 1), default=0)

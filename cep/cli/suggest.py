@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import orjson
 from rich.console import Console
 from rich.table import Table
 
@@ -27,8 +28,9 @@ from cep.sources.pieces import read_pieces
 HELP = """\
 Look for sequences that frauds have and other events have not, and write the best ones as patterns. They are mined from
 the first seven tenths of the time. What is precise on the rest, which had no say, is proposed, each with three tests
-from the data. The rules of the folder say which events there are; what they find already is told apart. Nothing is
-put in force: give a pattern a name, say why it is fraud, and begin with a rule in status shadow.
+from the data. The rules of the folder say which events there are; what they find already is told apart. With --out
+stands a rule of each beside it, in status shadow. Nothing is put in force: give a pattern a name, and say why it is
+fraud.
 
 examples:
   cep suggest --rules rules --events history.parquet --labels is_fraud --key card_id
@@ -80,10 +82,29 @@ def run(options: argparse.Namespace) -> int:
     _print(outcome, options.precision, console)
     if outcome.suggestions and options.out is not None:
         write_bytes(outcome.text.encode(), options.out)
-        console.print(f"wrote {options.out}; run its tests with: cep test {options.out}", markup=False)
+        for each in outcome.suggestions:
+            write_bytes(_rule_file(each.name, options.out.name).encode(), options.out.with_name(f"{each.name}.toml"))
+        console.print(
+            f"wrote {options.out}, and {len(outcome.suggestions)} rules in status shadow beside it; run its tests "
+            f"with: cep test {options.out}", markup=False,
+        )  # fmt: skip
     elif outcome.suggestions:
         console.print(f"\n{outcome.text}", markup=False)
     return 0 if outcome.suggestions else 1
+
+
+def _rule_file(name: str, file: str) -> str:
+    """Return a rule that is matched and recorded, and sends nothing."""
+    return f"""\
+id       = "{name}"
+pattern  = "{name}"
+file     = {orjson.dumps(file).decode()}
+version  = 1
+status   = "shadow"
+severity = "low"
+owner    = "nobody yet"
+message  = "{{key}} did what labelled frauds do"
+"""
 
 
 def _print(outcome: Suggested, precision: float, console: Console) -> None:

@@ -6,8 +6,7 @@
 patterns of `patterns/payments.cep`. **Transfers** of a generator of laundering, five copies of which make a million,
 each with accounts of its own, and the patterns of `typologies.py`. For each: a report, made twice and compared, with
 every figure by rule computed once more by DuckDB from the same alerts and labels. Then 10 500 settings of three
-thresholds over the million payments. Then suggestions: of twenty histories, each with one planted sequence, how many
-come back with a precision of 0.8 on later time; and what the million payments suggest, by customer.
+thresholds over the million payments.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from cep.analysis.labels import labels_of_table
 from cep.analysis.measure import Measured, Terms, measure
 from cep.analysis.report import report
 from cep.analysis.split import parts_of_time
-from cep.analysis.suggest import suggest
 from cep.analysis.sweep import Bench
 from cep.analysis.tune import Aim, tune
 from cep.lang.load import load_text
@@ -39,7 +37,6 @@ from cep.model.rule import UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.sources.pieces import read_pieces
 from tests.analysis import oracle
-from tests.analysis.test_suggest import suggested as planted_suggestions
 from tests.bench import typologies
 from tests.bench.detection import payments
 from tests.bench.detection import rule as rule_of
@@ -167,32 +164,6 @@ def tuned(events: pa.Table, labels: pa.Table, folder: Path) -> None:
          ("setting, part of the time", "alerts a day", "precision", "recall", "f1"), rows)  # fmt: skip
 
 
-def suggested(events: pa.Table, labels: pa.Table, folder: Path) -> None:
-    """Mine planted sequences and the payments, and print what is proposed."""
-    good = 0
-    for seed in range(1, 21):
-        with tempfile.TemporaryDirectory() as made:
-            first = planted_suggestions(seed, Path(made)).suggestions[:1]
-        good += sum((each.precision.value or 0) >= 0.8 for each in first)
-    print(f"{good} of 20 planted sequences suggested with a precision of 0.8 or more on later time")
-    path = folder / "tuned.parquet"
-    deployment = deploy([upsert(TUNED, "leaked")])
-    pieces_of = partial(read_pieces, path)
-    given = labels_of_table(labels, deployment.schema, "labels")
-    began = time.monotonic()
-    fields = ("customer_id", "terminal_id", "amount")
-    measured = measure(deployment, pieces_of, given, Terms(), SILENT, fields)
-    outcome = suggest(measured.history.events, measured.marks, pieces_of, "customer_id", (3, 3, 0.8))
-    rows = [
-        (each.name, f"{each.alerts}", f"{each.precision.value:.3f}", f"{each.recall.value:.3f}")
-        for each in outcome.suggestions
-    ]
-    title = (
-        f"{outcome.tried} sequences of {len(measured.history.events):,} payments in {time.monotonic() - began:.1f} s"
-    )
-    show(title, ("on later time", "alerts", "precision", "recall"), rows)
-
-
 def main() -> None:
     """Measure and print."""
     if not ULB.exists() or not typologies.DATA.exists():
@@ -211,7 +182,6 @@ def main() -> None:
         heads = ("data", "events", "alerts", "size", "same bytes", "matched in", "report in", "beside DuckDB")
         show("A report of a million events", heads, rows)
         tuned(card_events, card_labels, folder)
-        suggested(card_events, card_labels, folder)
 
 
 if __name__ == "__main__":
