@@ -1,6 +1,8 @@
 # Sourced by demo/run and tests/run: `bootstrap "" ` or `bootstrap dev` leaves a virtual environment in .venv with the
 # package and its pinned dependencies, and a Java that Spark can use. Does nothing when all is there already. The demo can
-# do without Java, so `bootstrap ""` only says that there is none.
+# do without Java, so `bootstrap ""` only says that there is none. `venv` names another folder, `pythons` what may make it.
+venv=.venv
+pythons="python3 python3.14 python3.13 python3.12 python3.11 python"
 
 die() {
   printf '%s\n' "$*" >&2
@@ -10,7 +12,7 @@ die() {
 # The first Python that the locks are for, by its own word.
 find_python() {
   local candidate
-  for candidate in python3 python3.14 python3.13 python3.12 python3.11 python; do
+  for candidate in $pythons; do
     if "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null; then
       printf '%s\n' "$candidate"
       return
@@ -52,7 +54,7 @@ need_java() {
 }
 
 install() {
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@" ||
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" ||
     die "pip could not install the dependencies; the reason is above"
 }
 
@@ -60,17 +62,17 @@ bootstrap() {
   local extra="$1" lock="demo/locks/demo.txt" wanted stamp # dev has all of it too
   [ -n "$extra" ] && lock="demo/locks/$extra.txt"
   need_java "$extra"
-  if [ ! -x .venv/bin/python ]; then
+  if [ ! -x "$venv/bin/python" ]; then
     local python
     python=$(find_python) || exit 3
-    echo "creating .venv with $("$python" --version)" >&2
-    "$python" -m venv .venv || die "no virtual environment could be made. Debian, Ubuntu: apt-get install python3-venv"
+    echo "creating $venv with $("$python" --version)" >&2
+    "$python" -m venv "$venv" || die "no virtual environment could be made. Debian, Ubuntu: apt-get install python3-venv"
   fi
   # One stamp for each extra, so that the demo does not install the test tools.
-  stamp=".venv/installed${extra:+-$extra}"
+  stamp="$venv/installed${extra:+-$extra}"
   wanted=$(cat pyproject.toml demo/locks/build.txt "$lock" | cksum)
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
-    echo "installing what $lock has into .venv (a few minutes the first time)" >&2
+    echo "installing what $lock has into $venv (a few minutes the first time)" >&2
     # Files with the hashes of the lock and no others. What comes as source is built with what build.txt has.
     install --require-hashes -r demo/locks/build.txt
     install --require-hashes --no-build-isolation -r "$lock"

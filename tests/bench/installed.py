@@ -1,0 +1,73 @@
+"""What an installation brings: packages and megabytes of `pip install cep`, and what each extra adds.
+
+    python -m tests.bench.installed
+
+Counted in this environment: the files of each package that is asked for, in turn.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.bench.peer_data import show
+
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+NOT_SHOWN = ("all", "dev", "docs", "bench")
+
+
+def brought(wanted: Iterable[str]) -> set[str]:
+    """Return the packages that these requirements bring, in turn, as far as they are installed."""
+    waiting, seen = [Requirement(text) for text in wanted], set[tuple[str, str]]()
+    packages: set[str] = set()
+    while waiting:
+        asked = waiting.pop()
+        name = canonicalize_name(asked.name)
+        for extra in ("", *asked.extras):
+            if (name, extra) in seen:
+                continue
+            seen.add((name, extra))
+            try:
+                requires = distribution(name).requires or []
+            except PackageNotFoundError:
+                continue
+            packages.add(name)
+            given = [Requirement(text) for text in requires]
+            waiting += [each for each in given if each.marker is None or each.marker.evaluate({"extra": extra})]
+    return packages
+
+
+def size(package: str) -> int:
+    """Return the bytes of a package's files."""
+    paths = [Path(str(file.locate())) for file in distribution(package).files or []]
+    return sum(path.stat().st_size for path in paths if path.is_file())
+
+
+def main() -> None:
+    """Print a line for the bare installation, and one for each extra."""
+    project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
+    bare = brought(project["dependencies"])
+    lines = [("cep", str(len(bare)), _megabytes(bare), _largest(bare))]
+    for extra, wanted in sorted(project["optional-dependencies"].items()):
+        if extra not in NOT_SHOWN:
+            more = brought(wanted) - bare
+            shown = (str(len(more)), _megabytes(more), _largest(more)) if more else ("not installed", "", "")
+            lines.append((f"{extra} adds", *shown))
+    show("what is installed", ("", "packages", "MB", "largest"), lines)
+
+
+def _megabytes(packages: set[str]) -> str:
+    return f"{sum(map(size, packages)) / 1e6:.0f}"
+
+
+def _largest(packages: set[str]) -> str:
+    return ", ".join(f"{name} {size(name) / 1e6:.0f}" for name in sorted(packages, key=size, reverse=True)[:3])
+
+
+if __name__ == "__main__":
+    main()
