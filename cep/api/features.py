@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from cep.base.schema import Kind, Schema, Type
 from cep.columnar.batch import TEXT, EventBatch, from_slots
 from cep.columnar.decode import Decoded, decode_table
 from cep.columnar.route import KeyDomain, route
+from cep.columnar.shown import shown_row
 from cep.engine.keyed_state import empty_state
 from cep.engine.table import prepare
 from cep.lang.explain.render import render_text
@@ -130,7 +132,7 @@ def _history(declared: str, text: str, by: tuple[str, ...]) -> PatternIR:
 
 def _decoded(table: pa.Table, schema: Schema) -> Decoded:
     """Decode all events. Raises: SourceError for the first that cannot be read."""
-    decoded = decode_table(schema, table, lambda row: str(table.slice(row, 1).to_pylist()[0]))
+    decoded = decode_table(schema, table, partial(shown_row, table))
     if decoded.poison:
         first = decoded.poison[0]
         count = len(decoded.poison)

@@ -25,6 +25,7 @@ from cep.columnar.batch import TEXT
 from cep.columnar.convert import Written
 from cep.columnar.mapping import TYPE_FIELD, FieldMapping, check_fields, mapping_of
 from cep.columnar.route import KeyDomain
+from cep.columnar.shown import shown_row
 from cep.lang.diagnostics import did_you_mean
 from cep.sources.check import check_records
 from cep.sources.files import KeyRecords, key_of_table, open_dataset, read_key
@@ -180,8 +181,7 @@ def _source_of(frame: Frame, naming: Naming) -> Source:
         table = events_table(frame, schema, naming, keeps_views=True)
 
         def show(row: int) -> str:
-            values = table.slice(row, 1).to_pylist()[0] if frame.row is None else frame.row(row)
-            return json.dumps(values, default=str)
+            return shown_row(table, row) if frame.row is None else json.dumps(frame.row(row), default=str)
 
         return pieces_of_table(table, schema, show, naming.values(schema))
 

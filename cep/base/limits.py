@@ -83,7 +83,7 @@ AHEAD_MS_DEFAULT = 60_000
 
 # A control record larger than this is refused: rules are a few kB, the topic's own limit is 1 MB.
 CONTROL_RECORD_BYTES_MAX = 1_048_576
-# One JSON record of a stream of lines; what is longer has no line ends.
+# One JSON record, of a file, a stream or a topic. A longer one is set aside, and no more of it comes into memory.
 RECORD_BYTES_MAX = 16_777_216
 # Rule ids that a rulebook knows, the retired ones too: it must remember their last version.
 RULES_MAX = 10_000

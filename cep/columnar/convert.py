@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN
 from cep.base.schema import Kind, Type
 from cep.columnar.batch import TEXT, arrow_type
+from cep.columnar.shown import shown_value
 
 _FLOAT_UNITS_MAX = 2.0**53
 _SHOWN_CHARACTERS = 40
@@ -94,7 +95,7 @@ def convert(source: pa.Array, type_: Type, written: Written | None = None) -> Co
     shown_type = type_.as_nullable(False)
 
     def reason(row: int) -> str:
-        return f"{str(source[row].as_py())[:_SHOWN_CHARACTERS]!r} is not a value of type {shown_type}"
+        return f"{str(shown_value(source, row))[:_SHOWN_CHARACTERS]!r} is not a value of type {shown_type}"
 
     return Converted(values, nulls, bad, reason)
 

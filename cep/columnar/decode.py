@@ -1,17 +1,15 @@
 """Records → typed columns, with what cannot be decoded set aside.
 
-    JSON texts ──plain_json.py, else Arrow's JSON reader──▶ columns ─┐
-    Parquet, CSV: a table ───────────────────────────────────────────┴─ one conversion each ─▶ Decoded (good rows)
-                                                                                               + Poison (the others)
-A block of records is parsed as a whole. If that fails it is halved until the record that spoils it stands alone, so
-a poison record costs a few more passes and nothing else is lost. No Python object is made for a good record.
+    JSON texts ──parse_json.py──▶ columns ─┐
+    Parquet, CSV: a table ─────────────────┴─ one conversion each ─▶ Decoded (good rows) + Poison (the others)
+
+No Python object is made for a good record.
 Tested by: tests/columnar/test_decode.py
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
@@ -19,25 +17,22 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pj
 from numpy.typing import NDArray
 
 from cep.base.limits import FIELD_BYTES_MAX
-from cep.base.schema import Kind, Schema
+from cep.base.schema import Schema
 from cep.columnar.batch import TEXT, data_columns, text_buffers
-from cep.columnar.convert import WIDE_DECIMAL, convert
+from cep.columnar.convert import convert
 from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
-from cep.columnar.plain_json import PlainShape, plain_shape, read_plain
+from cep.columnar.parse_json import columns_of, parse_json, text_of
 from cep.columnar.texts import numbered
 from cep.columnar.tokens import with_tokens
-from cep.kernels.text.lines import join_lines
 
 TOO_LONG = "too_long"
-_PARSE_BLOCK_BYTES = 1 << 26
 # Unknown event types that are named in the reason: a stream of noise may have a new one in every record.
 _TYPES_NAMED_MAX = 16
 _TYPE_CHARS = 64
-_SHAPES_KEPT = 64  # ways of reading JSON that are kept: of a few schemas, by which fields are written as numbers
+_SCHEMAS_KEPT = 64
 _NO_ID = pa.scalar(None, TEXT)
 
 
@@ -87,179 +82,13 @@ def decode_json(schema: Schema, values: pa.Array, mapping: FieldMapping = PLAIN)
     where the schema has a single one.
     """
     large = values if values.type == pa.large_binary() else values.cast(pa.large_binary())
-    good, broken = _parse(schema, large, mapping)
+    good, broken = parse_json(schema, large, mapping)
     parts = [_decode(schema, len(texts), given, partial(_record_text, texts), mapping) for given, texts in good]
     merged = concat_decoded(schema, parts)
-    return replace(merged, poison=(*merged.poison, *broken)) if broken else merged
-
-
-def _parse(
-    schema: Schema, values: pa.Array, mapping: FieldMapping
-) -> tuple[list[tuple[dict[str, pa.Array], pa.Array]], list[Poison]]:
-    """Columns with the records they came from, and the records that are no JSON objects of the schema's shape."""
-    good: list[tuple[dict[str, pa.Array], pa.Array]] = []
-    broken: list[Poison] = []
-    blocks = [values] if len(values) else []
-    while blocks:
-        block = blocks.pop()
-        try:
-            read = _parse_block(schema, block, mapping)
-            good.append((read if mapping.is_plain else mapping.arrays(schema, read, len(block)), block))
-        except (pa.ArrowInvalid, orjson.JSONDecodeError) as error:
-            if len(block) == 1:
-                value = block[0].as_py()
-                broken.append(Poison("unreadable", _reason(schema, value, mapping, error), _text(value)))
-            else:
-                half = len(block) // 2
-                blocks += [block.slice(half), block.slice(0, half)]
-    return good, broken
-
-
-def _reason(schema: Schema, record: bytes | None, mapping: FieldMapping, error: Exception) -> str:
-    """Name the value of a record that does not fit its field, else what the parser says of it."""
-    said = str(error).split("\n")[0]
-    try:
-        read = orjson.loads(record or b"")
-    except orjson.JSONDecodeError:
-        return said
-    for use in schema.column_uses:
-        value = mapping.value(read, use.name) if isinstance(read, dict) else None
-        if isinstance(value, str | int | float) and not use.type.protected:
-            value = str(value) if isinstance(value, int) and abs(value) >= 2**63 else value
-            converted = convert(pa.array([value]), use.type, mapping.written(use.name, use.type.kind))
-            if converted.bad is not None:
-                return _of_field(use.name, converted.reason, 0)
-    return said
-
-
-def _parse_block(schema: Schema, block: pa.Array, mapping: FieldMapping) -> dict[str, pa.Array]:
-    """All records of the block as columns of their own names, or an error if one of them spoils it.
-
-    The parser takes objects one after the other, wherever they end. As each record begins and ends with a brace, and
-    there are as many objects as records, each record is one object.
-    """
-    if block.null_count:
-        raise pa.ArrowInvalid("the record is empty")
-    if mapping.is_flat:
-        plain = read_plain(_plain_shape(schema, mapping), block)
-        if plain is not None:
-            return plain
-    records = block
-    lines, in_braces, breaks = join_lines(*text_buffers(records))
-    if not in_braces:
-        records = pc.ascii_trim_whitespace(block.cast(TEXT)).cast(pa.large_binary())
-        lines, in_braces, breaks = join_lines(*text_buffers(records))
-    if not in_braces:
-        is_empty = len(records[0].as_py()) == 0
-        raise pa.ArrowInvalid("the record is empty" if is_empty else "the record is not a JSON object")
-    if breaks:  # a record with line breaks of its own; none can be inside a JSON text
-        for value in records.to_pylist():
-            orjson.loads(value)
-        records = pc.replace_substring(records, b"\n", b" ")
-        lines, _, _ = join_lines(*text_buffers(records))
-    numbers = _numbers(schema, records[0].as_py(), mapping)
-    try:
-        table = _read(lines, _parse_options(schema, numbers, mapping, exact=True))
-    except pa.ArrowInvalid:
-        # Producers that compute with doubles send 24.150000000000002 for 24.15; convert.py decides on those.
-        table = _read(lines, _parse_options(schema, numbers, mapping, exact=False))
-    if table.num_rows != len(records):
-        raise pa.ArrowInvalid("the record is more than one JSON object")
-    return _arrays(table)
-
-
-def _read(lines: NDArray[np.uint8], parse_options: pj.ParseOptions) -> pa.RecordBatch:
-    # As a stream of one block: without threads but the one that reads it.
-    options = pj.ReadOptions(use_threads=False, block_size=max(len(lines) + 1, _PARSE_BLOCK_BYTES))
-    table = pj.open_json(pa.py_buffer(lines), read_options=options, parse_options=parse_options).read_next_batch()
-    table.validate(full=True)  # text that is not UTF-8
-    return table
-
-
-def _numbers(schema: Schema, record: bytes, mapping: FieldMapping) -> frozenset[tuple[str, pa.DataType]]:
-    """Those of the fields that may be numbers which are numbers in this record, with the type to read them as."""
-    names = _may_be_numbers(schema)
-    try:
-        sample = orjson.loads(record)
-    except orjson.JSONDecodeError:
-        # Arrow takes some that orjson does not, as text that is not UTF-8 in a field that nobody asks for. What becomes
-        # of a record is not to hang on whether it is the first of its block.
-        paths = mapping.paths(schema)
-        return frozenset(
-            [(name, pa.int64()) for name in names if name in paths and _is_whole_number(record, paths[name])]
-        )
-    types = {name: type(mapping.value(sample, name)) for name in names}
-    whole = [(name, pa.int64()) for name in names if types[name] is int]
-    if mapping.time.unit:  # seconds with a fraction
-        times = {name for name, type_ in schema.columns().items() if type_.kind is Kind.TIME}
-        whole = [(name, pa.float64() if name in times else type_) for name, type_ in whole]
-        whole += [(name, pa.float64()) for name in names if types[name] is float and name in times]
-    return frozenset(whole)
-
-
-def _is_whole_number(record: bytes, path: tuple[str, ...]) -> bool:
-    options = pj.ParseOptions(explicit_schema=_tree({path: pa.int64()}), unexpected_field_behavior="ignore")
-    try:
-        column = pj.open_json(pa.py_buffer(record), parse_options=options).read_next_batch().column(0)
-    except pa.ArrowInvalid:
-        return False
-    for name in path[1:]:
-        column = pc.struct_field(column, [name])
-    return not column.null_count
-
-
-@lru_cache(maxsize=_SHAPES_KEPT)
-def _plain_shape(schema: Schema, mapping: FieldMapping = PLAIN) -> PlainShape:
-    wanted = _parse_options(schema, frozenset(), mapping, exact=True).explicit_schema
-    return plain_shape(wanted, [mapping.path(name)[0] for name in _may_be_numbers(schema)])
-
-
-@lru_cache(maxsize=_SHAPES_KEPT)
-def _may_be_numbers(schema: Schema) -> tuple[str, ...]:
-    """Find the fields that one producer writes as a number and another one as text."""
-    return tuple(name for name, type_ in schema.columns().items() if type_.is_text or type_.kind is Kind.TIME)
-
-
-@lru_cache(maxsize=_SHAPES_KEPT)
-def _parse_options(
-    schema: Schema, numbers: AbstractSet[tuple[str, pa.DataType]], mapping: FieldMapping, *, exact: bool
-) -> pj.ParseOptions:
-    """How to read each field: as its type wants it, those in `numbers` as numbers."""
-    types: dict[str, pa.DataType] = {TYPE_FIELD: pa.string()}
-    read_as = dict(numbers)
-    for name, type_ in schema.columns().items():
-        if name in read_as:
-            types[name] = read_as[name]
-        elif type_.kind is Kind.DECIMAL:
-            scale = 0 if name in mapping.minor else type_.scale
-            types[name] = pa.decimal128(18 + type_.scale, scale) if exact else WIDE_DECIMAL
-        else:
-            types[name] = _JSON_TYPES.get(type_.kind, TEXT)
-    shape = {path: types[name] for name, path in reversed(mapping.paths(schema).items())}
-    return pj.ParseOptions(
-        explicit_schema=_tree(dict(reversed(shape.items()))),
-        unexpected_field_behavior="ignore",
-        newlines_in_values=False,
-    )
-
-
-def _tree(shape: Mapping[tuple[str, ...], pa.DataType]) -> pa.Schema:
-    """Return the columns for values at these paths: those of one outermost name are one column of objects."""
-    inner: dict[str, dict[tuple[str, ...], pa.DataType]] = {}
-    fields: dict[str, pa.DataType] = {}
-    for path, type_ in shape.items():
-        fields.setdefault(path[0], type_)
-        if len(path) > 1:
-            inner.setdefault(path[0], {})[path[1:]] = type_
-    return pa.schema([(name, pa.struct(_tree(inner[name])) if name in inner else fields[name]) for name in fields])
-
-
-_JSON_TYPES = {
-    Kind.DURATION: pa.int64(),
-    Kind.INT: pa.int64(),
-    Kind.FLOAT: pa.float64(),
-    Kind.BOOL: pa.bool_(),
-}
+    if not broken:
+        return merged
+    unreadable = (Poison("unreadable", record.reason, record.record) for record in broken)
+    return replace(merged, poison=(*merged.poison, *unreadable))
 
 
 def decode_table(
@@ -274,7 +103,7 @@ def decode_table(
         table.validate(full=True)
     except pa.ArrowInvalid as error:
         return _decode_halves(schema, table, show, mapping, error)
-    given = _arrays(table)
+    given = columns_of(table)
     if not mapping.is_plain:
         given = mapping.arrays(schema, given, table.num_rows)
     return _decode(schema, table.num_rows, given, show, mapping)
@@ -418,30 +247,13 @@ def _event_types(schema: Schema, column: pa.Array | None, rows: int) -> tuple[ND
     return np.asarray(codes.fill_null(given[0] if single else 0)).astype(np.int16), verdict
 
 
-@lru_cache(maxsize=_SHAPES_KEPT)
+@lru_cache(maxsize=_SCHEMAS_KEPT)
 def _type_names(schema: Schema) -> pa.Array:
     return pa.array([e.name for e in schema.event_types], pa.string())
 
 
-def _arrays(table: pa.Table | pa.RecordBatch) -> dict[str, pa.Array]:
-    columns = table.columns if isinstance(table, pa.RecordBatch) else [_whole(column) for column in table.columns]
-    by_name = dict(zip(table.schema.names, columns, strict=True))
-    if len(by_name) < len(columns):
-        for name in by_name:
-            table.column(name)  # of two columns of one name neither is meant: Arrow says so where one is asked for
-    return by_name
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
 def _record_text(records: pa.Array, row: int) -> str:
-    return _text(records[row].as_py())
-
-
-def _text(record: bytes | None) -> str:
-    return "" if record is None else record.decode("utf-8", "backslashreplace")
+    return text_of(records[row].as_py())
 
 
 def concat_decoded(schema: Schema, parts: Sequence[Decoded]) -> Decoded:

@@ -58,8 +58,8 @@ def read_plain(shape: PlainShape, records: pa.Array) -> dict[str, pa.Array] | No
     _, data = content = text_buffers(records)
     kinds = shape.kinds.copy()
     wanted_columns = JsonColumns(shape.names, shape.name_ends, kinds, shape.scales)
-    is_plain, (values, text_ends, is_there), counts = read_records(*content, wanted_columns)
-    if not is_plain:
+    plain_count, (values, text_ends, is_there), counts = read_records(*content, wanted_columns)
+    if plain_count < count:
         return None
     arrays: dict[str, pa.Array] = {}
     read = zip(shape.wanted, kinds.tolist(), counts.tolist(), strict=True)
@@ -78,6 +78,12 @@ def read_plain(shape: PlainShape, records: pa.Array) -> dict[str, pa.Array] | No
             return None
         arrays[name] = array
     return arrays
+
+
+def plain_rows(shape: PlainShape, records: pa.Array) -> int:
+    """Return how many records there are before the first that is not plain; texts may be no UTF-8."""
+    wanted_columns = JsonColumns(shape.names, shape.name_ends, shape.kinds.copy(), shape.scales)
+    return int(read_records(*text_buffers(records), wanted_columns)[0])
 
 
 def _is_utf_8(array: pa.Array) -> bool:

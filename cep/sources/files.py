@@ -7,10 +7,9 @@ Tested by: tests/sources/test_files.py
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,9 @@ from cep.columnar.decode import Decoded, Poison, concat_decoded, decode_json, de
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.columnar.redact import redact
 from cep.columnar.route import KeyDomain, key_parts, route
+from cep.columnar.shown import shown_row
 from cep.sources.inputs import files_of, kind_of, open_bytes, packing_of
+from cep.sources.json_lines import LineCutter, whole_lines
 
 # Letters that JSON writers leave as they are: a key of these stands in its line as it is.
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:@ ")
@@ -75,17 +76,13 @@ def key_of_table(
     """Return the events of one key in a table, as `read_key` reads them from files."""
     some = _has_parts(table.schema, _written_parts(schema, domain, key, mapping))
     chosen = table if some is None else table.filter(some)
-    return _of_key(decode_table(schema, chosen, lambda row: _shown_row(chosen, row), mapping), schema, domain, key)
+    return _of_key(decode_table(schema, chosen, partial(shown_row, chosen), mapping), schema, domain, key)
 
 
 def _of_key(decoded: Decoded, schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
     batch, _ = route(decoded, domain, schema.columns())
     poison = tuple(redact(schema, record) for record in decoded.poison)
     return KeyRecords(batch.take(np.asarray(pc.equal(batch.key, key))), poison)
-
-
-def _shown_row(table: pa.Table, row: int) -> str:
-    return json.dumps(table.slice(row, 1).to_pylist()[0], default=str)
 
 
 def _read_key(path: Path, schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping) -> Decoded:
@@ -120,7 +117,7 @@ def _decoded_table(
     places = [(mapping.path(name), part) for name, part in parts]
     table = source.to_table(filter=_has_parts(source.schema, [(p[0], part) for p, part in places if len(p) == 1]))
 
-    return decode_table(schema, table, lambda row: _shown_row(table, row), mapping)
+    return decode_table(schema, table, partial(shown_row, table), mapping)
 
 
 def _has_parts(written: pa.Schema, parts: Sequence[tuple[str, str]]) -> ds.Expression | None:
@@ -158,7 +155,8 @@ def _decoded_lines(path: Path, schema: Schema, mapping: FieldMapping, parts: Seq
 def _lines_with(path: Path, parts: list[str]) -> Iterator[bytes]:
     """Yield the lines that may have the key: those with its parts, or with any of JSON's escapes."""
     plain = [part.encode() for part in parts if set(part) <= _PLAIN]
-    with io.BufferedReader(open_bytes(path)) as file:
-        for line in file:
-            if line.strip() and (all(part in line for part in plain) or b"\\" in line):
-                yield line
+    with open_bytes(path) as file:
+        for lines in whole_lines(file, LineCutter()):
+            for line in lines.split(b"\n"):
+                if line.strip() and (all(part in line for part in plain) or b"\\" in line):
+                    yield line

@@ -1,14 +1,61 @@
-"""A block of JSON lines → its values, without a Python object a line.
+"""Blocks of bytes → whole lines; a block of JSON lines → its values, without a Python object a line.
+
+A line that never ends takes no memory: what is longer than a record may be is dropped up to its end, and decoding
+refuses the rest.
 
 Tested by: tests/sources/test_pieces.py, tests/sources/test_live.py
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Protocol
+
 import numpy as np
 import pyarrow as pa
 
+from cep.base.limits import RECORD_BYTES_MAX
+
+_READ_BYTES = 16 << 20
 _NEWLINE, _BRACE = ord("\n"), ord("{")
+
+
+class _Bytes(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+class LineCutter:
+    """Blocks of bytes in turn → the lines that end in them. `position` is behind the last line that was given."""
+
+    def __init__(self, position: int = 0) -> None:
+        self.position = position
+        self._read = position
+        self._begun = b""
+
+    def take(self, block: bytes) -> bytes:
+        """Return the lines that end in this block, with the beginning that was there before; nothing if none does."""
+        first, cut = block.find(b"\n"), block.rfind(b"\n") + 1
+        begun, self._read = self._begun, self._read + len(block)
+        room = max(RECORD_BYTES_MAX + 1 - len(begun), 0)
+        if cut == 0:
+            self._begun = begun + block[:room]
+            return b""
+        self.position, self._begun = self._read - len(block) + cut, block[cut:]
+        return begun + (block[:cut] if first <= room else block[:room] + block[first:cut])
+
+    def last(self) -> bytes:
+        """Return the last line, which has no end."""
+        self.position, line, self._begun = self._read, self._begun, b""
+        return line
+
+
+def whole_lines(file: _Bytes, cutter: LineCutter, block_bytes: int = _READ_BYTES) -> Iterator[bytes]:
+    """Yield the lines of a file, many at a time."""
+    while block := file.read(block_bytes):
+        if lines := cutter.take(block):
+            yield lines
+    if line := cutter.last():
+        yield line
 
 
 def json_values(block: bytes) -> pa.Array:

@@ -8,7 +8,6 @@ Tested by: tests/sources/test_pieces.py
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,13 +21,13 @@ import pyarrow.dataset as ds
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, decode_json, decode_table
 from cep.columnar.mapping import PLAIN, FieldMapping
+from cep.columnar.shown import shown_row
 from cep.sources.files import open_dataset, unreadable
 from cep.sources.inputs import files_of, kind_of, open_bytes, packing_of
-from cep.sources.json_lines import json_values
+from cep.sources.json_lines import LineCutter, json_values, whole_lines
 
 # Enough to make fixed costs small, few enough that several threads have work and a column fits the cache.
 PIECE_ROWS = 131_072
-_BLOCK_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +91,9 @@ def _table_cuts(table: pa.Table, schema: Schema, show: Callable[[int], str], map
 
 def _json_pieces(files: list[Path], schema: Schema, mapping: FieldMapping) -> Iterator[Piece]:
     for path in files:
-        rest = b""
         with open_bytes(path) as file:
-            while block := file.read(_BLOCK_BYTES):
-                cut = block.rfind(b"\n") + 1
-                if cut == 0:
-                    rest += block
-                    continue
-                yield _json_piece(schema, rest + block[:cut], mapping)
-                rest = block[cut:]
-        if rest:
-            yield _json_piece(schema, rest, mapping)
+            for lines in whole_lines(file, LineCutter()):
+                yield _json_piece(schema, lines, mapping)
 
 
 def _json_piece(schema: Schema, block: bytes, mapping: FieldMapping) -> Piece:
@@ -137,7 +128,7 @@ def _shower(dataset: ds.Dataset, fragment: ds.Fragment) -> Callable[[int], str]:
         return fragment.to_table(schema=dataset.schema)
 
     def show(row: int) -> str:
-        return json.dumps(whole().slice(row, 1).to_pylist()[0], default=str)
+        return shown_row(whole(), row)
 
     return show
 

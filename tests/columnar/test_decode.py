@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 from datetime import UTC, datetime
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from cep.base.limits import FIELD_BYTES_MAX
 from cep.columnar.decode import Decoded, decode_table
+from cep.columnar.shown import shown_row
 from tests.columnar.common import GOOD, GOOD_MS, ONE, TWO, decode, record
 
 
@@ -33,6 +35,26 @@ def test_a_good_record_becomes_one_row() -> None:
         "tx_id": "t1", "card_id": "c1", "amount": 1234, "status": 1, "lat": 48.5, "retries": 2, "online": True,
         "took": 1500,
     }  # fmt: skip
+
+
+def test_many_records_that_are_none_are_what_each_is_alone() -> None:
+    """However many of them come: a sender must not make the job work for each as for a block."""
+    random = Random(7)
+    bad = [b"{", b"", None, record(amount="x"), record(online=3), record(card_id=[1]), record() * 2, b'{"a":{}']
+    good = [record(), record(card_id="c\n"), record(other={"a": 1}), b" " + record() + b"\n", record(amount=1.005)]
+    for shares in ((1, 1), (9, 1), (1, 9), (40, 1)):
+        values = [random.choice(random.choices((good, bad), shares)[0]) for _ in range(60)]
+        whole, alone = decode(values), [decode([value]) for value in values]
+        assert whole.event_id.to_pylist() == [e for one in alone for e in one.event_id.to_pylist()]
+        assert sorted(whole.poison, key=repr) == sorted((p for one in alone for p in one.poison), key=repr)
+
+
+def test_a_time_that_python_does_not_have_is_set_aside() -> None:
+    for type_, value in ((pa.timestamp("us"), -(2**63) + 1), (pa.timestamp("s"), 2**55)):
+        table = pa.table({"tx_id": ["t1"], "event_time": pa.array([value], type_)})
+        poison = decode_table(ONE, table, partial(shown_row, table)).poison
+        assert [p.code for p in poison] == ["wrong_value"]
+        assert "t1" in poison[0].record
 
 
 @pytest.mark.parametrize(

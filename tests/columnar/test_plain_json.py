@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from cep.base.schema import EventType, Field, Kind, Schema, Type
-from cep.columnar import decode as decode_module
+from cep.columnar import parse_json as parse_module
 from cep.columnar.decode import Decoded, decode_json
 from cep.columnar.plain_json import plain_shape, read_plain
 from tests.columnar.common import ONE, TWO, record
@@ -31,12 +31,12 @@ _VALUES = [
 
 
 def _by_arrow(schema: Schema, given: list[bytes]) -> Decoded:
-    with patch.object(decode_module, "read_plain", lambda *_: None):
+    with patch.object(parse_module, "read_plain", lambda *_: None):
         return decode_json(schema, pa.array(given, pa.large_binary()))
 
 
 def _is_plain(given: list[bytes], schema: Schema = ONE) -> bool:
-    return read_plain(decode_module._plain_shape(schema), pa.array(given, pa.large_binary())) is not None
+    return read_plain(parse_module._plain_shape(schema), pa.array(given, pa.large_binary())) is not None
 
 
 def _assert_same(schema: Schema, given: list[bytes]) -> None:
@@ -136,7 +136,7 @@ def test_a_record_is_taken_or_set_aside_wherever_it_stands(value: bytes) -> None
 
 def test_part_of_an_array_is_read() -> None:
     given = pa.array([record(tx_id=f"t{n}") for n in range(9)], pa.large_binary())
-    found = read_plain(decode_module._plain_shape(ONE), given.slice(3, 4))
+    found = read_plain(parse_module._plain_shape(ONE), given.slice(3, 4))
     assert found is not None
     assert found["tx_id"].to_pylist() == ["t3", "t4", "t5", "t6"]
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 from pathlib import Path
+from unittest.mock import patch
 
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cep.base.errors import SourceError, UsageError
-from cep.sources.live import lines as lines_source
+from cep.columnar import parse_json
+from cep.sources import json_lines
+from cep.sources.json_lines import LineCutter, whole_lines
 from cep.sources.live.base import Chunk, LiveSource, decode_chunks
 from cep.sources.live.files import FilesSource
 from cep.sources.live.lines import LinesSource
@@ -85,7 +91,7 @@ def test_files_of_one_millisecond_come_in_the_order_of_their_names(tmp_path: Pat
 
 
 def test_no_files(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is nothing at"):
+    with pytest.raises(UsageError, match="no file or folder at"):
         FilesSource(tmp_path / "gone", follow=True)
     (tmp_path / "a.parquet").write_bytes(b"x")
     with pytest.raises(SourceError, match="cannot be read"):
@@ -113,14 +119,51 @@ def test_lines_of_a_pipe_however_they_are_cut() -> None:
     assert source.positions() == {"lines": 500}
 
 
-def test_a_line_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines_source, "RECORD_BYTES_MAX", 100)
+@given(st.lists(st.binary(max_size=9)), st.integers(1, 9))
+def test_a_line_that_is_too_long_is_cut(lines: list[bytes], block_bytes: int) -> None:
+    data, cutter = b"\n".join(lines), LineCutter(7)
+    with patch.object(json_lines, "RECORD_BYTES_MAX", 4):
+        pieces = [(piece, cutter.position) for piece in whole_lines(io.BytesIO(data), cutter, block_bytes)]
+    assert all(piece.endswith(b"\n") and data[at - 8 : at - 7] == b"\n" for piece, at in pieces[:-1])
+    assert cutter.position == 7 + len(data)
+    cut = b"".join(piece for piece, _ in pieces).split(b"\n")
+    for line, left in zip(data.split(b"\n"), cut, strict=True):
+        assert left == line if len(line) <= 4 else line.startswith(left) and len(left) > 4
+
+
+def test_a_line_without_an_end_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (json_lines, parse_json):
+        monkeypatch.setattr(module, "RECORD_BYTES_MAX", 1_000)
+    long = b'{"tx_id": "' + b"x" * 5_000
+    (tmp_path / "a.jsonl").write_bytes(record() + b"\n" + long + b"\n" + record(tx_id="t2") + b"\n" + long)
     reading, writing = os.pipe()
-    os.write(writing, b"x" * 200)
-    with pytest.raises(SourceError, match="without a line end"):
-        LinesSource(reading).poll(1, 1.0)
-    os.close(reading)
+    os.write(writing, (tmp_path / "a.jsonl").read_bytes())
     os.close(writing)
+    for source in (LinesSource(reading), FilesSource(tmp_path, follow=False)):
+        chunks = [chunk for _ in range(5) for chunk in source.poll(1, 0.0)]
+        decoded = decode_chunks(ONE, chunks)
+        assert [e for part in decoded.parts for e in part.event_id.to_pylist()] == ["t1", "t2"]
+        poison = [p for part in decoded.parts for p in part.poison]
+        assert [p.code for p in poison] == ["unreadable"] * 2
+        assert all("more than" in p.reason for p in poison)
+        assert source.ended
+    os.close(reading)
+
+
+def test_what_is_no_file_is_passed_over(tmp_path: Path) -> None:
+    """Whoever may write into the folder may put other things there: a pipe would make the job wait for ever."""
+    os.mkfifo(tmp_path / "a.jsonl")
+    (tmp_path / "b.jsonl").mkdir()
+    (tmp_path / "c.jsonl").symlink_to(tmp_path / "gone")
+    (tmp_path / "d.jsonl").symlink_to("/dev/zero")
+    write(tmp_path, "jsonl", "e", ROWS[:3])
+    assert drain(FilesSource(tmp_path, follow=True)) == [row["tx_id"] for row in ROWS[:3]]
+    with pytest.raises(UsageError, match="no file or folder"):
+        FilesSource(tmp_path / "a.jsonl", follow=False)
+    twice = pa.table([["t1"], ["t2"]], names=["tx_id", "tx_id"])
+    pq.write_table(twice, tmp_path / "f.parquet")
+    with pytest.raises(SourceError, match="two columns of one name"):
+        drain(FilesSource(tmp_path / "f.parquet", follow=False))
 
 
 def test_the_latest_time_of_each_lane_whatever_is_poisoned() -> None:

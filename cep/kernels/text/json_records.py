@@ -218,11 +218,12 @@ def _read_record(
 
 
 @kernel
-def read_records(offsets: Int64, data: UInt8, wanted: JsonColumns) -> tuple[bool, JsonValues, Int64]:
+def read_records(offsets: Int64, data: UInt8, wanted: JsonColumns) -> tuple[int, JsonValues, Int64]:
     """Read N records, int64 offsets[N + 1] into data uint8.
 
     Where wanted.kinds has NAME, it becomes what the column is.
-    Returns: True if all records are plain; their values; and how many values each column has, int64[C].
+    Returns: how many records there are before the first that is not plain; the values, and how many of them each
+    column has, int64[C]: of use if all records are plain.
     """
     kinds = wanted.kinds
     count, columns = offsets.shape[0] - 1, kinds.shape[0]
@@ -235,10 +236,10 @@ def read_records(offsets: Int64, data: UInt8, wanted: JsonColumns) -> tuple[bool
     for record in range(count):
         is_plain = _read_record(data, offsets[record], offsets[record + 1], record, wanted, members, filled, out)
         if not is_plain:
-            return False, out, filled
+            return record, out, filled
         if record == 0:
             for column in range(columns):
                 kinds[column] = TEXT if kinds[column] == NAME else kinds[column]
     for column in range(columns):
         filled[column] = is_there[column].sum()
-    return True, out, filled
+    return count, out, filled

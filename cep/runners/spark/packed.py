@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from cep.columnar.codec import encode_batch
 from cep.columnar.decode import Decoded, concat_decoded, decode_json, decode_table
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.columnar.route import route, split_by_group
+from cep.columnar.shown import shown_row
 from cep.step.event_time import NOTHING_READ, TimesRead, read_time
 from cep.step.job import Job
 from cep.step.validate import ValidEvents, validate_events
@@ -102,10 +104,7 @@ def packer(
 
 
 def _columns_part(job: Job, table: pa.Table, mapping: FieldMapping) -> DecodedPart:
-    def show(row: int) -> str:
-        return json.dumps(table.slice(row, 1).to_pylist()[0], default=str)
-
-    return DecodedPart(_WHOLE, decode_table(job.schema, table, show, mapping))
+    return DecodedPart(_WHOLE, decode_table(job.schema, table, partial(shown_row, table), mapping))
 
 
 def _parts(job: Job, table: pa.Table, values_column: str, decode: Decode) -> list[DecodedPart]:

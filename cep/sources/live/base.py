@@ -7,9 +7,9 @@ Tested by: tests/sources/test_live.py
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, decode_json, decode_table
 from cep.columnar.mapping import PLAIN, FieldMapping
+from cep.columnar.shown import shown_row
 
 # Lane or file → offset, bytes or rows done.
 Positions = dict[str, int]
@@ -110,7 +111,7 @@ def decode_chunks(
             decoded.parts.extend(parts)
             _note(decoded, texts, [part.time_ms for part in parts])
     for chunk in tables:
-        part = decode_table(schema, chunk.records.combine_chunks(), _shower(chunk.records), mapping)
+        part = decode_table(schema, chunk.records.combine_chunks(), partial(shown_row, chunk.records), mapping)
         decoded.parts.append(part)
         _note(decoded, [chunk], [part.time_ms])
     return decoded
@@ -121,7 +122,3 @@ def _note(decoded: DecodedChunks, chunks: Sequence[Chunk], times: Sequence[NDArr
         if len(time_ms):
             before = decoded.time_ms.get(chunk.lane)
             decoded.time_ms[chunk.lane] = time_ms if before is None else np.concatenate([before, time_ms])
-
-
-def _shower(table: pa.Table) -> Callable[[int], str]:
-    return lambda row: json.dumps(table.slice(row, 1).to_pylist()[0], default=str)

@@ -8,6 +8,7 @@ Tested by: tests/sources/test_live.py
 
 from __future__ import annotations
 
+import stat
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cep.base.errors import SourceError, UsageError
-from cep.sources.json_lines import json_values
+from cep.sources.json_lines import LineCutter, json_values, whole_lines
 from cep.sources.live.base import Chunk, Positions
 
 LANE = "files"
@@ -34,8 +35,8 @@ class FilesSource:
 
     def __init__(self, path: Path, *, follow: bool) -> None:
         """Begin at the first file. Raises: UsageError if there is nothing at the path."""
-        if not path.exists():
-            raise UsageError(f"there is nothing at {path}; make the folder first, files may come later")
+        if not path.is_file() and not path.is_dir():
+            raise UsageError(f"there is no file or folder at {path}; make the folder first, files may come later")
         self._path = path
         self._follow = follow and path.is_dir()
         self._done: Positions = {}
@@ -108,14 +109,27 @@ class FilesSource:
         self._looked_s = time.monotonic()
         paths = [self._path] if self._path.is_file() else [p for p in self._path.iterdir() if p.name[0] not in "._"]
         fresh = [p for p in paths if p.suffix in _KINDS and self._done.get(self._name_of(p)) != _DONE]
-        self._waiting.extend(sorted(fresh, key=lambda p: (p.stat().st_mtime_ns // 1_000_000, p.name)))
+        written = [(at, p.name, p) for p in fresh if (at := _written_ms(p)) is not None]
+        self._waiting.extend(p for _, _, p in sorted(written))
 
     def _name_of(self, path: Path) -> str:
         return path.name
 
 
+def _written_ms(path: Path) -> int | None:
+    """Return when a file was written; None for what is no regular file, such as a pipe that nobody writes into."""
+    try:
+        about = path.stat()
+    except OSError:  # it is gone, or a link that leads nowhere
+        return None
+    return about.st_mtime_ns // 1_000_000 if stat.S_ISREG(about.st_mode) else None
+
+
 def _rows(path: Path, start: int, records_max: int) -> Iterator[tuple[Chunk, int]]:
     with pq.ParquetFile(path) as file:
+        names = file.schema_arrow.names
+        if len(set(names)) < len(names):
+            raise pa.ArrowInvalid("it has two columns of one name")
         done = 0
         for batch in file.iter_batches(batch_size=records_max):
             end = done + batch.num_rows
@@ -126,17 +140,8 @@ def _rows(path: Path, start: int, records_max: int) -> Iterator[tuple[Chunk, int
 
 
 def _lines(path: Path, start: int, records_max: int) -> Iterator[tuple[Chunk, int]]:
-    rest = b""
-    position = start
+    cutter = LineCutter(start)
     with path.open("rb") as file:
         file.seek(start)
-        while block := file.read(records_max * _BYTES_A_RECORD):
-            cut = block.rfind(b"\n") + 1
-            if cut == 0:
-                rest += block
-                continue
-            whole, rest = rest + block[:cut], block[cut:]
-            position += len(whole)
-            yield Chunk(LANE, json_values(whole)), position
-    if rest:
-        yield Chunk(LANE, json_values(rest)), position + len(rest)
+        for lines in whole_lines(file, cutter, records_max * _BYTES_A_RECORD):
+            yield Chunk(LANE, json_values(lines)), cutter.position

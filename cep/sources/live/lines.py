@@ -11,9 +11,7 @@ import select
 import time
 from collections.abc import Collection, Mapping
 
-from cep.base.errors import SourceError
-from cep.base.limits import RECORD_BYTES_MAX
-from cep.sources.json_lines import json_values
+from cep.sources.json_lines import LineCutter, json_values
 from cep.sources.live.base import Chunk, Positions
 
 LANE = "lines"
@@ -25,7 +23,7 @@ class LinesSource:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._rest = b""
+        self._cutter = LineCutter()
         self._records_count = 0
         self._is_more = False  # when somebody looked
         self.ended = False
@@ -39,15 +37,7 @@ class LinesSource:
                 return []
             block = os.read(self._descriptor, _BLOCK_BYTES)
             self.ended = not block
-            cut = len(block) if self.ended else block.rfind(b"\n") + 1
-            whole, rest = self._rest + block[:cut], block[cut:]
-            if cut == 0 and not self.ended:
-                self._rest += block
-                if len(self._rest) > RECORD_BYTES_MAX:
-                    raise SourceError(f"{len(self._rest)} bytes without a line end; give JSON lines, one record a line")
-                continue
-            self._rest = rest
-            values = json_values(whole)
+            values = json_values(self._cutter.take(block) if block else self._cutter.last())
             if len(values):
                 self._records_count += len(values)
                 return [Chunk(LANE, values)]

@@ -1,0 +1,307 @@
+"""JSON records → columns of their own names, with those that are none set aside.
+
+    ──plain_json.py, else Arrow's JSON reader──▶ columns
+
+A block of records is parsed as a whole. If that fails it is halved until the record that spoils it stands alone, or
+the first record that is not plain is looked at alone: a poison record costs a few more passes, many of them a parse
+each, and nothing else is lost. No Python object is made for a good record.
+Tested by: tests/columnar/test_decode.py, tests/columnar/test_plain_json.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+from numpy.typing import NDArray
+
+from cep.base.limits import RECORD_BYTES_MAX
+from cep.base.schema import Kind, Schema
+from cep.columnar.batch import TEXT, text_buffers
+from cep.columnar.convert import WIDE_DECIMAL, convert
+from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
+from cep.columnar.plain_json import PlainShape, plain_rows, plain_shape, read_plain
+from cep.kernels.text.lines import join_lines
+
+_BLOCK_BYTES = 1 << 16  # at least; the reader takes a while to begin with larger ones
+_TOO_LONG = f"the record has more than {RECORD_BYTES_MAX} bytes"
+_SHOWN_BYTES = 2_000
+_NO_CONVERSION = "JSON parse error"  # reading numbers in another way would not help
+_REASONS_MAX = 100  # of those that come together, so many are looked at once more to name the field
+_PEELED_ROWS_MAX = 4_096  # of a block that is peeled record by record
+_SHAPES_KEPT = 64  # ways of reading JSON that are kept: of a few schemas, by which fields are written as numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A record that is no JSON object of the schema's shape: the reason, and the record as text."""
+
+    reason: str
+    record: str
+
+
+def parse_json(
+    schema: Schema, values: pa.Array, mapping: FieldMapping
+) -> tuple[list[tuple[dict[str, pa.Array], pa.Array]], list[Unreadable]]:
+    """Return columns with the records they came from, and the records that are no objects of the schema's shape."""
+    good: list[tuple[dict[str, pa.Array], pa.Array]] = []
+    broken: list[Unreadable] = []
+    blocks = [values] if len(values) else []
+    while blocks:
+        block = blocks.pop()
+        too_long = _too_long(block)
+        if too_long is not None:
+            if len(block) == 1:
+                broken.append(Unreadable(_TOO_LONG, text_of(block[0].as_py()[:_SHOWN_BYTES])))
+            else:
+                blocks += _apart(block, too_long)
+            continue
+        if broken:
+            rest, poison = _peeled(schema, block, mapping, len(broken))
+            broken += poison
+            if poison:
+                blocks += rest
+                continue
+        try:
+            read = _parse_block(schema, block, mapping)
+            good.append((read if mapping.is_plain else mapping.arrays(schema, read, len(block)), block))
+        except (pa.ArrowInvalid, orjson.JSONDecodeError) as error:
+            if len(block) == 1:
+                broken.append(_unreadable(schema, block, mapping, error, len(broken)))
+            else:
+                half = len(block) // 2
+                blocks += [block.slice(half), block.slice(0, half)]
+    return good, broken
+
+
+def _too_long(block: pa.Array) -> int | None:
+    """Return the place of the first record that is longer than one may be; None if there is none."""
+    offsets, _ = text_buffers(block)
+    if offsets[-1] - offsets[0] <= RECORD_BYTES_MAX:
+        return None
+    places = np.flatnonzero(np.diff(offsets) > RECORD_BYTES_MAX)
+    return int(places[0]) if len(places) else None
+
+
+def _apart(block: pa.Array, at: int) -> list[pa.Array]:
+    """Divide a block into what is behind a record, the record, and what is before it."""
+    return [part for part in (block.slice(at + 1), block.slice(at, 1), block.slice(0, at)) if len(part)]
+
+
+def _peeled(
+    schema: Schema, block: pa.Array, mapping: FieldMapping, before: int
+) -> tuple[list[pa.Array], list[Unreadable]]:
+    """Take poison out of a block as long as most of what is not plain is poison; return the rest, and the poison.
+
+    A sender of many poison records makes a job work for each of them, and a parse of each alone costs the least.
+    `before` counts poison of other blocks.
+    """
+    at, good_count, places, poison = 0, 0, [], []
+    while mapping.is_flat and 1 < len(block) <= _PEELED_ROWS_MAX:
+        at += plain_rows(_plain_shape(schema, mapping), block.slice(at))
+        if at == len(block) or good_count > len(poison):
+            break
+        try:
+            read = _parse_block(schema, block.slice(at, 1), mapping)
+            if not mapping.is_plain:
+                mapping.arrays(schema, read, 1)
+            good_count += 1
+        except (pa.ArrowInvalid, orjson.JSONDecodeError) as error:
+            poison.append(_unreadable(schema, block.slice(at, 1), mapping, error, before + len(poison)))
+            places.append(at)
+        at += 1
+    left = np.ones(at, bool)
+    left[places] = False
+    return [part for part in (block.slice(at), block.slice(0, at).filter(pa.array(left))) if len(part)], poison
+
+
+def _unreadable(schema: Schema, block: pa.Array, mapping: FieldMapping, error: Exception, before: int) -> Unreadable:
+    value = block[0].as_py()
+    reason = _reason(schema, value, mapping, error) if before < _REASONS_MAX else str(error).split("\n")[0]
+    return Unreadable(reason, text_of(value))
+
+
+def _reason(schema: Schema, record: bytes | None, mapping: FieldMapping, error: Exception) -> str:
+    """Name the value of a record that does not fit its field, else what the parser says of it."""
+    said = str(error).split("\n")[0]
+    try:
+        read = orjson.loads(record or b"")
+    except orjson.JSONDecodeError:
+        return said
+    values = [(use, mapping.value(read, use.name)) for use in schema.column_uses] if isinstance(read, dict) else []
+    # First those that are of another kind than their field: they are the likely reason, and a look at each costs.
+    for use, value in sorted(values, key=lambda of: _is_natural(of[1], of[0].type.kind)):
+        if isinstance(value, str | int | float) and not use.type.protected:
+            given = str(value) if isinstance(value, int) and abs(value) >= 2**63 else value
+            converted = convert(pa.array([given]), use.type, mapping.written(use.name, use.type.kind))
+            if converted.bad is not None:
+                return f"field `{use.name}`: {converted.reason(0)}"
+    return said
+
+
+def _is_natural(value: object, kind: Kind) -> bool:
+    return isinstance(value, _NATURAL.get(kind, str)) and isinstance(value, bool) == (kind is Kind.BOOL)
+
+
+_NATURAL: Mapping[Kind, type | tuple[type, ...]] = {
+    Kind.BOOL: bool, Kind.INT: int, Kind.DURATION: int, Kind.DECIMAL: (int, float), Kind.FLOAT: (int, float),
+    Kind.TIME: (int, str),
+}  # fmt: skip
+
+
+def _parse_block(schema: Schema, block: pa.Array, mapping: FieldMapping) -> dict[str, pa.Array]:
+    """All records of the block as columns of their own names, or an error if one of them spoils it.
+
+    The parser takes objects one after the other, wherever they end. As each record begins and ends with a brace, and
+    there are as many objects as records, each record is one object.
+    """
+    if block.null_count:
+        raise pa.ArrowInvalid("the record is empty")
+    if mapping.is_flat:
+        plain = read_plain(_plain_shape(schema, mapping), block)
+        if plain is not None:
+            return plain
+    records = block
+    lines, in_braces, breaks = join_lines(*text_buffers(records))
+    if not in_braces:
+        records = pc.ascii_trim_whitespace(block.cast(TEXT)).cast(pa.large_binary())
+        lines, in_braces, breaks = join_lines(*text_buffers(records))
+    if not in_braces:
+        is_empty = len(records[0].as_py()) == 0
+        raise pa.ArrowInvalid("the record is empty" if is_empty else "the record is not a JSON object")
+    if breaks:  # a record with line breaks of its own; none can be inside a JSON text
+        for value in records.to_pylist():
+            orjson.loads(value)
+        records = pc.replace_substring(records, b"\n", b" ")
+        lines, _, _ = join_lines(*text_buffers(records))
+    numbers = _numbers(schema, records[0].as_py(), mapping)
+    try:
+        table = _read(lines, _parse_options(schema, numbers, mapping, exact=True))
+    except pa.ArrowInvalid as error:
+        if str(error).startswith(_NO_CONVERSION):
+            raise
+        # Producers that compute with doubles send 24.150000000000002 for 24.15; convert.py decides on those.
+        table = _read(lines, _parse_options(schema, numbers, mapping, exact=False))
+    if table.num_rows != len(records):
+        raise pa.ArrowInvalid("the record is more than one JSON object")
+    return columns_of(table)
+
+
+def _read(lines: NDArray[np.uint8], parse_options: pj.ParseOptions) -> pa.RecordBatch:
+    # As a stream of one block: without threads but the one that reads it.
+    options = pj.ReadOptions(use_threads=False, block_size=max(len(lines) + 1, _BLOCK_BYTES))
+    table = pj.open_json(pa.py_buffer(lines), read_options=options, parse_options=parse_options).read_next_batch()
+    table.validate(full=True)  # text that is not UTF-8
+    return table
+
+
+def _numbers(schema: Schema, record: bytes, mapping: FieldMapping) -> frozenset[tuple[str, pa.DataType]]:
+    """Those of the fields that may be numbers which are numbers in this record, with the type to read them as."""
+    names = _may_be_numbers(schema)
+    try:
+        sample = orjson.loads(record)
+    except orjson.JSONDecodeError:
+        # Arrow takes some that orjson does not, as text that is not UTF-8 in a field that nobody asks for. What becomes
+        # of a record is not to hang on whether it is the first of its block.
+        paths = mapping.paths(schema)
+        return frozenset(
+            [(name, pa.int64()) for name in names if name in paths and _is_whole_number(record, paths[name])]
+        )
+    types = {name: type(mapping.value(sample, name)) for name in names}
+    whole = [(name, pa.int64()) for name in names if types[name] is int]
+    if mapping.time.unit:  # seconds with a fraction
+        times = {name for name, type_ in schema.columns().items() if type_.kind is Kind.TIME}
+        whole = [(name, pa.float64() if name in times else type_) for name, type_ in whole]
+        whole += [(name, pa.float64()) for name in names if types[name] is float and name in times]
+    return frozenset(whole)
+
+
+def _is_whole_number(record: bytes, path: tuple[str, ...]) -> bool:
+    options = pj.ParseOptions(explicit_schema=_tree({path: pa.int64()}), unexpected_field_behavior="ignore")
+    try:
+        column = pj.open_json(pa.py_buffer(record), parse_options=options).read_next_batch().column(0)
+    except pa.ArrowInvalid:
+        return False
+    for name in path[1:]:
+        column = pc.struct_field(column, [name])
+    return not column.null_count
+
+
+@lru_cache(maxsize=_SHAPES_KEPT)
+def _plain_shape(schema: Schema, mapping: FieldMapping = PLAIN) -> PlainShape:
+    wanted = _parse_options(schema, frozenset(), mapping, exact=True).explicit_schema
+    return plain_shape(wanted, [mapping.path(name)[0] for name in _may_be_numbers(schema)])
+
+
+@lru_cache(maxsize=_SHAPES_KEPT)
+def _may_be_numbers(schema: Schema) -> tuple[str, ...]:
+    """Find the fields that one producer writes as a number and another one as text."""
+    return tuple(name for name, type_ in schema.columns().items() if type_.is_text or type_.kind is Kind.TIME)
+
+
+@lru_cache(maxsize=_SHAPES_KEPT)
+def _parse_options(
+    schema: Schema, numbers: AbstractSet[tuple[str, pa.DataType]], mapping: FieldMapping, *, exact: bool
+) -> pj.ParseOptions:
+    """How to read each field: as its type wants it, those in `numbers` as numbers."""
+    types: dict[str, pa.DataType] = {TYPE_FIELD: pa.string()}
+    read_as = dict(numbers)
+    for name, type_ in schema.columns().items():
+        if name in read_as:
+            types[name] = read_as[name]
+        elif type_.kind is Kind.DECIMAL:
+            scale = 0 if name in mapping.minor else type_.scale
+            types[name] = pa.decimal128(18 + type_.scale, scale) if exact else WIDE_DECIMAL
+        else:
+            types[name] = _JSON_TYPES.get(type_.kind, TEXT)
+    shape = {path: types[name] for name, path in reversed(mapping.paths(schema).items())}
+    return pj.ParseOptions(
+        explicit_schema=_tree(dict(reversed(shape.items()))),
+        unexpected_field_behavior="ignore",
+        newlines_in_values=False,
+    )
+
+
+def _tree(shape: Mapping[tuple[str, ...], pa.DataType]) -> pa.Schema:
+    """Return the columns for values at these paths: those of one outermost name are one column of objects."""
+    inner: dict[str, dict[tuple[str, ...], pa.DataType]] = {}
+    fields: dict[str, pa.DataType] = {}
+    for path, type_ in shape.items():
+        fields.setdefault(path[0], type_)
+        if len(path) > 1:
+            inner.setdefault(path[0], {})[path[1:]] = type_
+    return pa.schema([(name, pa.struct(_tree(inner[name])) if name in inner else fields[name]) for name in fields])
+
+
+_JSON_TYPES = {
+    Kind.DURATION: pa.int64(),
+    Kind.INT: pa.int64(),
+    Kind.FLOAT: pa.float64(),
+    Kind.BOOL: pa.bool_(),
+}
+
+
+def columns_of(table: pa.Table | pa.RecordBatch) -> dict[str, pa.Array]:
+    """Return the columns by name. Raises: ArrowInvalid if two have one name, as neither is meant."""
+    columns = table.columns if isinstance(table, pa.RecordBatch) else [_whole(column) for column in table.columns]
+    by_name = dict(zip(table.schema.names, columns, strict=True))
+    if len(by_name) < len(columns):
+        twice = sorted({name for name in by_name if table.schema.names.count(name) > 1})
+        raise pa.ArrowInvalid(f"there are two columns called {', '.join(twice)}")
+    return by_name
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def text_of(record: bytes | None) -> str:
+    """Return a record as text, whatever bytes it has."""
+    return "" if record is None else record.decode("utf-8", "backslashreplace")

@@ -1,0 +1,24 @@
+"""A value or a row of a table → a text for people, whatever it is: what is set aside is shown in a dead letter.
+
+Tested by: tests/columnar/test_decode.py
+"""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+
+
+def shown_row(table: pa.Table | pa.RecordBatch, row: int) -> str:
+    """Return a row as JSON."""
+    values = {name: shown_value(table.column(at), row) for at, name in enumerate(table.schema.names)}
+    return json.dumps(values, default=str)
+
+
+def shown_value(values: pa.Array | pa.ChunkedArray, row: int) -> object:
+    """Return a value as Python has it; as Arrow prints it where Python has none, as for a time in the year 300000."""
+    try:
+        return values[row].as_py()
+    except (OverflowError, ValueError):
+        return " ".join(values.slice(row, 1).to_string().split())
