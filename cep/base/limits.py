@@ -37,9 +37,11 @@ MEASURES_MAX = 62
 # run, some 5 to 50 ns: with this many, a hundred thousand events of one key cost a few times those of as many keys.
 RUNS_PER_KEY_MAX = 1_000
 # Events that the runs of one rule on one key have bound, each step of a run once, however many runs share it: 24 bytes
-# each, 1.2 MB. A run takes 600 bytes at most, so that both bounds together are 1.8 MB, beside the fields of the bound
-# events that the rule looks at. Past it the oldest runs leave until half of it is left, and are counted as above.
-NODES_PER_KEY_MAX = 50_000
+# each, 0.6 MB. A run takes 600 bytes at most, so that both bounds together are 1.2 MB, beside the fields of the bound
+# events that the rule looks at. Past it the oldest runs leave until half of it is left, and are counted as above. An
+# event that every run of a key binds costs some 80 ns a run: a hundred thousand such events of one key cost three to
+# four times those of as many keys.
+NODES_PER_KEY_MAX = 25_000
 # Matches completed by one event, per rule; the rest are dropped; `matches_dropped` and `rule_matches_dropped` count
 # them. Nobody looks at a hundred alerts of one payment. Each takes some 250 bytes until it is written, so one event
 # 25 kB a rule.
@@ -261,6 +263,14 @@ SIGNERS_MAX = 1_000  # keys in a signers file
 SIGNERS_FILE_BYTES_MAX = 262_144
 KEY_FILE_BYTES_MAX = 65_536  # a private key, or the signature of a signers file: some hundred bytes
 # A schema of Avro or descriptors of Protobuf: a large company's messages together take some MB.
+# Ids of schemas that a registry does not have, asked for with one micro-batch. Whoever sends records makes them up for
+# nothing, and each is a request. Those of most records come first; records of further ones are set aside unasked.
+UNKNOWN_SCHEMAS_MAX = 20
+# Schemas that one of a registry refers to, with those that they refer to.
+SCHEMA_REFERENCES_MAX = 100
+# A record of an Avro schema that has itself inside: each byte may be a level of nesting, and each level takes up to two
+# kilobytes of a stack of some megabytes. A longer one is set aside.
+NESTED_RECORD_BYTES_MAX = 1_000
 SCHEMA_FILE_BYTES_MAX = 16_777_216
 # Lines of versions with signed changes: of each rule, its pauses and shadows, and each key that is snoozed. It must
 # remember the last of each, or an old record would count again. Past this, new lines are refused.

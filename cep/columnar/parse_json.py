@@ -103,7 +103,9 @@ def _peeled(
     A sender of many poison records makes a job work for each of them, and a parse of each alone costs the least.
     `before` counts poison of other blocks.
     """
-    at, good_count, places, poison = 0, 0, [], []
+    at, good_count = 0, 0
+    places: list[int] = []
+    poison: list[Unreadable] = []
     while mapping.is_flat and 1 < len(block) <= _PEELED_ROWS_MAX:
         at += plain_rows(_plain_shape(schema, mapping), block.slice(at))
         if at == len(block) or good_count > len(poison):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import io
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,11 +34,17 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError, Message
 
 from cep.base.errors import SourceError, UnreadableError, UsageError
-from cep.base.limits import SCHEMA_FILE_BYTES_MAX
+from cep.base.limits import (
+    NESTED_RECORD_BYTES_MAX,
+    SCHEMA_FILE_BYTES_MAX,
+    SCHEMA_REFERENCES_MAX,
+    UNKNOWN_SCHEMAS_MAX,
+)
 from cep.base.reading import read_file
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, Poison, concat_decoded, decode_json, decode_table
 from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
+from cep.sources.registry.avro_shape import Shape, shape_of
 
 # The registry's client takes a tenth of a second to import: a job over JSON starts without it.
 if TYPE_CHECKING:
@@ -80,14 +87,14 @@ def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> 
     if form.name == "json":
         return decode_json(schema, _without_frames(values) if form.registry else values, form.mapping)
     texts = values.to_pylist()
-    unknown = _unknown_ids(form, texts) if form.registry else {}
+    refusals = _refusals(form, texts)
     read = _reader(form)
     context = SerializationContext(topic, MessageField.VALUE)
     rows: list[dict[str, Any]] = []
     decoded: list[bytes] = []
     poison: list[Poison] = []
     for value in texts:
-        reason = "the record is empty" if not value else unknown.get(value[:_FRAME_BYTES], "")
+        reason = "the record is empty" if not value else refusals(value)
         if not reason:
             try:
                 rows.append(read(value, context))
@@ -173,28 +180,103 @@ def client_of(registry: tuple[tuple[str, str], ...]) -> SchemaRegistryClient:
         raise UsageError(f"the schema registry's client refuses its settings: {error}") from error
 
 
-def _unknown_ids(form: RecordFormat, values: Sequence[bytes | None]) -> dict[bytes, str]:
-    """Map the first bytes of records whose schema nobody has to the reason. The client remembers schemas.
+def _refusals(form: RecordFormat, values: Sequence[bytes | None]) -> Callable[[bytes], str]:
+    """Return why a record is not even looked at: nobody has its schema, or it would cost without end; else nothing."""
+    if not form.registry:
+        shape = _shape_of_file(str(form.schema_file))
+        return lambda value: _too_costly(shape, value)
+    known = _known_shapes(form.registry)
+    unknown = _unknown_ids(form, known, values)
+
+    def refusal(value: bytes) -> str:
+        frame = value[:_FRAME_BYTES]
+        return unknown.get(frame, "") or (_too_costly(known[frame], value) if frame in known else "")
+
+    return refusal
+
+
+def _too_costly(shape: Shape, value: bytes) -> str:
+    if shape.has_empty_items:
+        return "its schema has an array of items that take no bytes"
+    if shape.is_nested and len(value) > NESTED_RECORD_BYTES_MAX:
+        return f"its schema has itself inside, and it has more than {NESTED_RECORD_BYTES_MAX} bytes"
+    return ""
+
+
+@functools.cache
+def _known_shapes(_registry: tuple[tuple[str, str], ...]) -> dict[bytes, Shape]:
+    """Return what is kept of a registry's schemas, by the first bytes of their records; empty at first."""
+    return {}
+
+
+def _unknown_ids(form: RecordFormat, known: dict[bytes, Shape], values: Sequence[bytes | None]) -> dict[bytes, str]:
+    """Map the first bytes of records whose schema nobody has to the reason; put those of the others into `known`.
 
     Raises: SourceError if the registry does not answer, or refuses to.
     """
+    unknown: dict[bytes, str] = {}
+    framed = (value[:_FRAME_BYTES] for value in values if value and len(value) >= _FRAME_BYTES and value[0] == 0)
+    for frame, _ in Counter(framed).most_common():
+        if frame in known:
+            continue
+        number = int.from_bytes(frame[1:], "big")
+        if len(unknown) >= UNKNOWN_SCHEMAS_MAX:
+            unknown[frame] = f"schema {number} is not asked for: {UNKNOWN_SCHEMAS_MAX} others are not in the registry"
+            continue
+        shape = _asked(form, number)
+        if shape is None:
+            unknown[frame] = f"the schema registry has no schema {number}"
+        else:
+            known[frame] = shape
+    return unknown
+
+
+def _asked(form: RecordFormat, number: int) -> Shape | None:
+    """Ask the registry for a schema, which the client remembers; None if it has none. Raises: SourceError."""
     from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415
 
     client = client_of(form.registry)
-    unknown: dict[bytes, str] = {}
-    for frame in {value[:_FRAME_BYTES] for value in values if value and len(value) >= _FRAME_BYTES and value[0] == 0}:
-        number = int.from_bytes(frame[1:], "big")
-        try:
-            client.get_schema(number)
-        except SchemaRegistryError as error:
-            if error.http_status_code != _NOT_FOUND:
-                raise SourceError(_unanswered(form, number, str(error))) from error
-            unknown[frame] = f"the schema registry has no schema {number}"
-        except httpx2.HTTPError as error:
-            raise SourceError(_unanswered(form, number, str(error) or type(error).__name__)) from error
-        except Exception as error:
-            raise SourceError(_unanswered(form, number, f"its answer is no schema ({type(error).__name__})")) from error
-    return unknown
+    try:
+        schema = client.get_schema(number)
+        if form.name != "avro":
+            return Shape(is_nested=False, has_empty_items=False)
+        return shape_of(_parsed(schema.schema_str), _referred(client, schema))
+    except SchemaRegistryError as error:
+        if error.http_status_code != _NOT_FOUND:
+            raise SourceError(_unanswered(form, number, str(error))) from error
+        return None
+    except httpx2.HTTPError as error:
+        raise SourceError(_unanswered(form, number, str(error) or type(error).__name__)) from error
+    except Exception as error:
+        raise SourceError(_unanswered(form, number, f"its answer is no schema ({type(error).__name__})")) from error
+
+
+def _referred(client: SchemaRegistryClient, schema: Any) -> list[object]:
+    """Return the schemas that one of a registry refers to, and those that they refer to."""
+    waiting, referred = list(schema.references or ()), []
+    seen: set[tuple[str, int]] = set()
+    while waiting and len(seen) < SCHEMA_REFERENCES_MAX:
+        named = waiting.pop()
+        if (named.subject, named.version) not in seen:
+            seen.add((named.subject, named.version))
+            other = client.get_version(named.subject, named.version, deleted=True).schema
+            referred.append(_parsed(other.schema_str))
+            waiting += other.references or ()
+    return referred
+
+
+def _parsed(text: str | None) -> object:
+    """Return a schema as JSON; a primitive type may stand as a bare word."""
+    try:
+        return json.loads(text or "")
+    except ValueError:
+        return text
+
+
+@functools.cache
+def _shape_of_file(path: str) -> Shape:
+    """Return the shape of an Avro schema in a file."""
+    return shape_of(_parsed(_file(path).decode("utf-8", "replace")))
 
 
 def _unanswered(form: RecordFormat, number: int, reason: str) -> str:

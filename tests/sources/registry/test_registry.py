@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.base.errors import SourceError, UsageError
+from cep.base.limits import UNKNOWN_SCHEMAS_MAX
 from cep.columnar.decode import Decoded
 from cep.sources.registry.kafka import RecordFormat, _message_class, client_of, decode
 from tests.columnar import common
@@ -201,6 +202,45 @@ def test_what_cannot_be_read_is_set_aside(registry: tuple[_Server, tuple[tuple[s
     assert "the schema registry has no schema 999" in reasons
     assert {poison.code for poison in found.poison} == {"unreadable"}
     assert read(RecordFormat("avro", settings), [None]).event_id.to_pylist() == []
+
+
+def test_a_few_bytes_do_not_end_the_process(
+    registry: tuple[_Server, tuple[tuple[str, str], ...]], tmp_path: Path
+) -> None:
+    """A schema may have itself inside, or arrays of nothing: who sends records decides how often."""
+    server, settings = registry
+    node = {"type": "record", "name": "Node", "fields": [{"name": "n", "type": ["null", "Node"]}]}
+    nested = {**AVRO, "fields": [*AVRO["fields"], {"name": "next", "type": ["null", "Node"]}]}
+    empty = {**AVRO, "fields": [*AVRO["fields"], {"name": "xs", "type": {"type": "array", "items": "null"}}]}
+    client = client_of(settings)
+    first = avro(
+        client,
+        [{**EVENTS[0], "next": {"n": None}}],
+        json.loads(json.dumps(nested).replace('"Node"', json.dumps(node), 1)),
+    )
+    second = avro(client, [{**EVENTS[1], "xs": []}], empty)
+    deep = first[0][:-1] + b"\x02" * 100_000 + b"\x00"
+    many = second[0][:-1] + b"\x80\xd0\xdb\xc3\xf4\x02\x00"  # a hundred billion of nothing
+    found = read(RecordFormat("avro", settings), [first[0], deep, many])
+    assert found.event_id.to_pylist() == ["t0"]
+    assert [p.reason.partition(",")[0] for p in found.poison] == [
+        "its schema has itself inside", "its schema has an array of items that take no bytes"
+    ]  # fmt: skip
+    path = tmp_path / "nested.avsc"
+    path.write_text(server.schemas[0]["schema"])
+    found = read(RecordFormat("avro", schema_file=str(path)), [first[0][5:], deep[5:]])
+    assert (found.event_id.to_pylist(), len(found.poison)) == (["t0"], 1)
+
+
+def test_made_up_ids_are_few_requests(registry: tuple[_Server, tuple[tuple[str, str], ...]]) -> None:
+    server, settings = registry
+    good = avro(client_of(settings), EVENTS[:2])
+    server.asked.clear()
+    made_up = [b"\x00" + number.to_bytes(4, "big") + good[0][5:] for number in range(1_000, 1_200)]
+    found = read(RecordFormat("avro", settings), [*made_up, *good])
+    assert found.event_id.to_pylist() == ["t0", "t1"]
+    assert len(found.poison) == len(made_up)
+    assert len(server.asked) <= UNKNOWN_SCHEMAS_MAX + 4
 
 
 def test_fields_that_do_not_fit_are_set_aside_alone(registry: tuple[_Server, tuple[tuple[str, str], ...]]) -> None:
