@@ -33,8 +33,10 @@ from cep.kernels.text.lines import join_lines
 _BLOCK_BYTES = 1 << 16  # at least; the reader takes a while to begin with larger ones
 _TOO_LONG = f"the record has more than {RECORD_BYTES_MAX} bytes"
 _SHOWN_BYTES = 2_000
-_NO_CONVERSION = "JSON parse error"  # reading numbers in another way would not help
-_REASONS_MAX = 100  # of those that come together, so many are looked at once more to name the field
+# Reading numbers in another way would not help.
+_NO_CONVERSION = "JSON parse error"
+# Of poison that comes together, so many records are looked at once more to name the field.
+_REASONS_MAX = 100
 _PEELED_ROWS_MAX = 4_096  # of a block that is peeled record by record
 _SHAPES_KEPT = 64  # ways of reading JSON that are kept: of a few schemas, by which fields are written as numbers
 

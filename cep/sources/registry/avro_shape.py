@@ -1,8 +1,8 @@
 """A schema of Avro → whether a short record of it may be made to cost without end.
 
 The reader takes as many levels of the processor's stack as a record has, and as many items of an array as the record
-says there are. So a schema that has itself inside lets a sender end the process, and an array whose items take no
-bytes lets a few bytes ask for all of the memory.
+says there are. So a schema that has itself inside lets a sender end the process. An array whose items take no bytes
+lets a few bytes ask for all of the memory.
 Tested by: tests/sources/registry/test_avro_shape.py
 """
 

@@ -185,12 +185,12 @@ def _refusals(form: RecordFormat, values: Sequence[bytes | None]) -> Callable[[b
     if not form.registry:
         shape = _shape_of_file(str(form.schema_file))
         return lambda value: _too_costly(shape, value)
-    known = _known_shapes(form.registry)
-    unknown = _unknown_ids(form, known, values)
+    shapes = _shapes_of(form.registry)
+    unknown = _unknown_ids(form, shapes, values)
 
     def refusal(value: bytes) -> str:
         frame = value[:_FRAME_BYTES]
-        return unknown.get(frame, "") or (_too_costly(known[frame], value) if frame in known else "")
+        return unknown.get(frame, "") or (_too_costly(shapes[frame], value) if frame in shapes else "")
 
     return refusal
 
@@ -204,20 +204,20 @@ def _too_costly(shape: Shape, value: bytes) -> str:
 
 
 @functools.cache
-def _known_shapes(_registry: tuple[tuple[str, str], ...]) -> dict[bytes, Shape]:
+def _shapes_of(_registry: tuple[tuple[str, str], ...]) -> dict[bytes, Shape]:
     """Return what is kept of a registry's schemas, by the first bytes of their records; empty at first."""
     return {}
 
 
-def _unknown_ids(form: RecordFormat, known: dict[bytes, Shape], values: Sequence[bytes | None]) -> dict[bytes, str]:
-    """Map the first bytes of records whose schema nobody has to the reason; put those of the others into `known`.
+def _unknown_ids(form: RecordFormat, shapes: dict[bytes, Shape], values: Sequence[bytes | None]) -> dict[bytes, str]:
+    """Map the first bytes of records whose schema nobody has to the reason; put those of the others into `shapes`.
 
     Raises: SourceError if the registry does not answer, or refuses to.
     """
     unknown: dict[bytes, str] = {}
     framed = (value[:_FRAME_BYTES] for value in values if value and len(value) >= _FRAME_BYTES and value[0] == 0)
     for frame, _ in Counter(framed).most_common():
-        if frame in known:
+        if frame in shapes:
             continue
         number = int.from_bytes(frame[1:], "big")
         if len(unknown) >= UNKNOWN_SCHEMAS_MAX:
@@ -227,7 +227,7 @@ def _unknown_ids(form: RecordFormat, known: dict[bytes, Shape], values: Sequence
         if shape is None:
             unknown[frame] = f"the schema registry has no schema {number}"
         else:
-            known[frame] = shape
+            shapes[frame] = shape
     return unknown
 
 
