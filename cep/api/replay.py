@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from cep.api.compiling import announced_compiling
 from cep.api.given import GivenRules
-from cep.base.limits import AHEAD_MS_DEFAULT, KEY_GROUPS_DEFAULT
+from cep.base.limits import AHEAD_MS_DEFAULT, KEY_GROUPS_DEFAULT, TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Schema
 from cep.base.secrets import secret_keys
 from cep.rulebook.deploy import Deployment
@@ -30,13 +30,15 @@ from cep.step.rules import refusal_letters
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The terms of a replay: threads, for how long event ids are remembered, and how far ahead of the clock an event
-    may be dated (None: as far as it likes)."""
+    """The terms of a replay: threads, for how long event ids are remembered, how far ahead of the clock an event may be
+    dated (None: as far as it likes), and from when to when events count."""
 
     cores: int = 2
     key_groups: int = KEY_GROUPS_DEFAULT
     dedup_ms: int = 0
     ahead_ms: int | None = AHEAD_MS_DEFAULT
+    since_ms: int = TIME_MS_MIN
+    until_ms: int = TIME_MS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ def job_of(deployment: Deployment, terms: Terms, levels_count: int = 1) -> Job:
         terms.key_groups,
         dedup_ms=terms.dedup_ms,
         levels_count=max(levels_count, levels_needed(deployment.rulebook.deployed())),
+        begins_ms=terms.since_ms,
+        ends_ms=terms.until_ms,
         ahead_ms=terms.ahead_ms,
     )
 

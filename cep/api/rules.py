@@ -27,7 +27,7 @@ from cep.api.replay import Terms, matches, replay
 from cep.api.spark import StreamTerms, aside_spark, forms_of, is_spark, match_spark, match_stream_spark
 from cep.api.why import Why, explain_not
 from cep.base.errors import UsageError
-from cep.base.limits import PLAN_EVENTS_PER_KEY
+from cep.base.limits import PLAN_EVENTS_PER_KEY, TIME_MS_MAX, TIME_MS_MIN
 from cep.lang.explain.render import render_text
 from cep.lang.load import Checked, bundle_source, load_files, load_text
 from cep.model.rule import utc_ms
@@ -69,6 +69,13 @@ class Rule:
         return f"{rule.rule_id} version {rule.version} ({rule.status}, {rule.severity}) by {', '.join(self.key)}"
 
 
+class Period(Forms, total=False):
+    """How values are written, and from when to when events count."""
+
+    since: str
+    until: str
+
+
 class Rules:
     """Rules in force, to match frames with. `problems` has what was left out, and why."""
 
@@ -83,14 +90,15 @@ class Rules:
     def match(
         self, events: Any, *, columns: Mapping[str, str] | None = None, tz: str | None = None,
         dedup: str = "0 s", ahead_max: str = "1 min", cores: int | None = None, partitions: int | None = None,
-        **forms: Unpack[Forms],
+        **forms: Unpack[Period],
     ) -> Alerts:  # fmt: skip
         """Match a history and return its alerts, which are those of `cep replay`, byte for byte.
 
         `events` is a frame of pandas, polars, Arrow or DuckDB, or the path of files. `columns` names the column of each
         field whose name differs, like {"card_id": "cc_num"}. `tz` is the zone of times that name none. `fixed` gives
         fields one value in every row, `minor` names decimals that come in whole cents; `time_unit` ("s", "ms", "us",
-        "ns") and `time_form` (as strptime has it) say how times are written. The others are the flags of `cep replay`.
+        "ns") and `time_form` (as strptime has it) say how times are written. `since` and `until` leave out events
+        before the one time, and from the other on. The others are the flags of `cep replay`.
 
         Of a Spark DataFrame it returns another one, of the alerts in no order: a part of the user's query, which Spark
         plans and runs in `partitions` tasks when rows are asked for.
@@ -106,6 +114,8 @@ class Rules:
             cores=cores or os.cpu_count() or 1,
             dedup_ms=_duration("dedup", dedup),
             ahead_ms=None if ahead_max == OFF else _duration("ahead_max", ahead_max),
+            since_ms=_moment("since", forms.pop("since", None), TIME_MS_MIN),
+            until_ms=_moment("until", forms.pop("until", None), TIME_MS_MAX),
         )
         if is_spark(events):
             spark_alerts: Alerts = match_spark(self._given, events, Naming(columns, tz, forms), terms, partitions)
@@ -197,7 +207,9 @@ class Rules:
         else:
             table = source.with_column(deployment.schema, str(labels))
             given = labels_of_column([table], str(labels), deployment.schema)
-        terms = MeasureTerms(amount, None if as_of is None else _moment(as_of), None, cores or os.cpu_count() or 1)
+        terms = MeasureTerms(
+            amount, None if as_of is None else _moment("as_of", as_of, 0), None, cores or os.cpu_count() or 1
+        )
         return Quality(measure(deployment, source.pieces, given, terms, Console(quiet=True)).figures)
 
     def __getitem__(self, rule_id: str) -> Rule:
@@ -280,11 +292,11 @@ def _in_force(given: GivenRules) -> Rules:
     return rules
 
 
-def _moment(text: str) -> int:
+def _moment(name: str, text: str | None, missing_ms: int) -> int:
     try:
-        return utc_ms(text)
+        return missing_ms if text is None else utc_ms(text)
     except ValueError as error:
-        raise UsageError(f"as_of: {error}") from error
+        raise UsageError(f"{name}: {error}") from error
 
 
 def _duration(name: str, text: str) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -231,12 +230,15 @@ def _job(options: argparse.Namespace, deployment: Deployment, levels_count: int)
     """Describe the job. Raises: UsageError for a time that is none."""
     ahead_ms = None if options.ahead_max == OFF else _duration("--ahead-max", options.ahead_max)
     since_ms, until_ms = _moment("--since", options.since), _moment("--until", options.until)
-    terms = Terms(options.cores, options.key_groups, _duration("--dedup", options.dedup), ahead_ms)
-    return replace(
-        job_of(deployment, terms, levels_count),
-        begins_ms=TIME_MS_MIN if since_ms is None else since_ms,
-        ends_ms=TIME_MS_MAX if until_ms is None or options.savepoint is not None else until_ms,
+    terms = Terms(
+        options.cores,
+        options.key_groups,
+        _duration("--dedup", options.dedup),
+        ahead_ms,
+        TIME_MS_MIN if since_ms is None else since_ms,
+        TIME_MS_MAX if until_ms is None or options.savepoint is not None else until_ms,
     )
+    return job_of(deployment, terms, levels_count)
 
 
 def _duration(flag: str, text: str) -> int:

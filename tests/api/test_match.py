@@ -205,3 +205,15 @@ def test_texts_of_polars_are_handed_on_without_a_copy_unless_they_are_categories
     frame = pl.DataFrame({"a": ["x"], "b": pl.Series(["y"], dtype=pl.Categorical)})
     assert open_frame(frame).columns(["a"]).schema.types == [pa.string_view()]
     assert open_frame(frame).columns(["a", "b"]).column("b").cast(pa.string()).to_pylist() == ["y"]
+
+
+def test_since_and_until_leave_out_what_is_outside(place: Path) -> None:
+    rules, table = cep.load(place / "rules"), payments()
+    times = table["event_time"]
+    first, last = (times[at].as_py().isoformat().replace("+00:00", "Z") for at in (60, 180))
+    alerts = rules.match(table, since=first, until=last, cores=2)
+    assert alerts.table.equals(rules.match(table.slice(60, 120), cores=2).table)
+    assert 0 < len(alerts) < len(rules.match(table, cores=2))
+    for name in ("since", "until"):
+        with pytest.raises(cep.CepError, match=f"{name}: "):
+            rules.match(table, **{name: "yesterday"})  # type: ignore[arg-type]
