@@ -30,6 +30,7 @@ figure { margin: 0 } figure img { width: 100%; max-width: 30rem; height: auto }
 figcaption { font-size: .8rem; color: #444 } .note { color: #444; font-size: .9rem } code { font-size: .9em }
 details { margin: .6rem 0; border: 1px solid #d5d9df; padding: .4rem .8rem }
 summary { cursor: pointer; font-weight: 600 }
+@media (max-width: 40rem) { td:first-child { white-space: normal } }
 @media print { details > * { display: block } }
 """
 Cell = str | int | float | None

@@ -7,7 +7,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-# `f`: labelled events that are known, with the fraud they are of. `b`: (alert, event). `d`: alerts with their verdict.
+# `f`: labelled events that are known, with the fraud they are of. `b`: (alert, event), where those behind stand for
+# a produced one. `d`: alerts with their verdict.
 _VIEWS = """
 create view l as select * from labels where reported_at <= {as_of};
 create view e as select *, epoch_ms(event_time) as t from events
@@ -20,7 +21,12 @@ create view kinds as select fraud, arg_min(kind, n) as kind from (
     where label and reported_at <= {as_of} and event_id in (select tx_id from e)) group by 1;
 create view a as select *, epoch_ms(detected_at) as t from alerts where epoch_ms(detected_at) <= {as_of};
 create view u as select a.alert_id, a.rule_id, a.key, a.t, unnest(a.events).event_id as id from a;
-create view b as select * replace (regexp_replace(id, '~[0-9a-f]+$', '') as id) from u;
+create view m as select alert_id as match, unnest(events).event_id as id from made;
+create table b as with recursive w as (
+    select alert_id, rule_id, key, t, id, regexp_extract(id, '~([0-9a-f]+)$', 1) as match from u
+    union select w.alert_id, w.rule_id, w.key, w.t, m.id, regexp_extract(m.id, '~([0-9a-f]+)$', 1)
+    from w join m using (match) where w.match <> '')
+    select * exclude (match) from w where match = '';
 create view d as select a.alert_id, a.rule_id, a.key, a.t,
     bool_or(f.tx_id is not null) as is_right,
     not bool_or(f.tx_id is not null) and bool_or(e.t > {as_of} - {maturity} and no.event_id is null) as is_immature
@@ -53,9 +59,13 @@ select
 """
 
 
-def views(alerts: pa.Table, events: pa.Table, labels: pa.Table, as_of_ms: int, maturity_ms: int) -> Any:
+def views(
+    alerts: pa.Table, events: pa.Table, labels: pa.Table, as_of_ms: int, maturity_ms: int, made: pa.Table | None = None
+) -> Any:
+    """`made` are the matches that produced events, as alerts."""
     connection = duckdb.connect()
-    for name, table in (("alerts", alerts), ("events", events), ("labels", labels)):
+    made = alerts.slice(0, 0) if made is None else made
+    for name, table in (("alerts", alerts), ("events", events), ("labels", labels), ("made", made)):
         connection.register(name, table)
     connection.register("numbered", labels.append_column("n", pa.array(range(labels.num_rows))))
     connection.execute(_VIEWS.format(as_of=as_of_ms, maturity=maturity_ms))

@@ -119,7 +119,8 @@ def compared(measured: Measured, events: pa.Table, labels: pa.Table) -> str:
     if "event_type" in events.column_names:  # reports have an id of their own
         ids = pa.compute.coalesce(events["tx_id"], events["report_id"])
         events = events.set_column(events.column_names.index("tx_id"), "tx_id", ids)
-    asked = oracle.views(measured.history.replayed.alerts, events, labels, measured.marks.as_of_ms, 0)
+    history = measured.history
+    asked = oracle.views(history.replayed.alerts, events, labels, measured.marks.as_of_ms, 0, history.made)
     count = 0
     for each in (*measured.figures.rules, measured.figures.together):
         wanted = oracle.figures(asked, None if each.rule == ALL else each.rule)

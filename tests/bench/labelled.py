@@ -1,7 +1,8 @@
 """Labelled data, simulated or beside the repository → events and labels, with what rules and models read of them.
 
-`cards` are payments with a report of each fraud days later, `laundering` IBM's AMLSim as money that leaves one account
-and comes into another, `charged_back` one month of a payments company, `logins` servers with planted break-ins.
+`cards` are payments with a report of each fraud days later, `laundering` transfers, each as money that leaves one
+account and comes into another, `charged_back` one month of a payments company, `logged_in` logins to servers with
+planted break-ins.
 Tested by: tests/bench/test_baselines.py
 """
 
@@ -12,16 +13,17 @@ from dataclasses import dataclass
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tests.bench import library
 from tests.bench.detection import SSH
 from tests.bench.handbook_data import simulated
+from tests.bench.laundering_data import simulated_transfers
 from tests.bench.peer_data import SHARED, ULB
 from tests.testing.library import PATTERNS
 
 DELAY_DAYS = 7
-NAMES = ("simulated", "payments", "transfers", "chargebacks", "logins")
-_AMLSIM = SHARED / "data" / "amlsim_typologies_12k_accounts.parquet"
+NAMES = ("simulated", "laundering", "payments", "transfers", "chargebacks", "logins")
 _CHARGEBACKS = SHARED / "data" / "cloudwalk_card_transactions.parquet"
 Tries = Mapping[str, Mapping[str, str]]
 # What `cep tune --try` is given, by pattern: an analyst knows the size of amounts and the pace of the business.
@@ -109,15 +111,16 @@ def cards(name: str, payments: pa.Table) -> Given:
     )  # fmt: skip
 
 
-def laundering() -> Given:
+def laundering(name: str, transfers: pa.Table) -> Given:
     """Return transfers as money that leaves an account and money that comes into another; a model scores the first."""
-    events, labels = library.transfers()
+    events, labels = library.transfers(transfers)
     with duckdb.connect() as connection:
         connection.register("l", labels)
-        labels = connection.sql(f"""
+        connection.register("t", transfers)
+        labels = connection.sql("""
             select l.event_id, true as label, l.kind, t.alert_id::varchar as episode, 0::bigint as reported_at,
                    t.alert_id::varchar as spell
-            from l join '{_AMLSIM}' t on t.tx_id::varchar = substr(l.event_id, 2)""").to_arrow_table()
+            from l join t on t.tx_id::varchar = substr(l.event_id, 2)""").to_arrow_table()
     of = {"n": "count(money", "sum": "sum(money.sum_of_money", "who": "distinct(money.counterparty"}
     features = {"known": "count(money over previous 400 d by account_id)"}
     for way in ("incoming", "outgoing"):
@@ -130,7 +133,7 @@ def laundering() -> Given:
         from e a join e b on b.money_id = 'b' || substr(a.money_id, 2) where a.direction = 'outgoing'"""
     declared = (PATTERNS / "money.cep").read_text(encoding="utf-8")
     return Given(
-        "transfers", events, labels, frozenset({"money"}), scored, 4, features, declared, _TRIES["transfers"]
+        name, events, labels, frozenset({"money"}), scored, 4, features, declared, _TRIES["transfers"]
     )  # fmt: skip
 
 
@@ -162,7 +165,7 @@ def logged_in() -> Given:
 
 
 def given(names: Iterable[str], days: int, customers: int, seed: int) -> list[Given]:
-    """Return the sets of these names that are there. `customers` and `seed` are for the simulated one."""
+    """Return the sets of these names that are there. `customers` and `seed` are for those that are simulated."""
     made = []
     if "simulated" in names:
         made.append(cards("simulated", simulated(seed, customers, customers * 2, days)))
@@ -170,8 +173,11 @@ def given(names: Iterable[str], days: int, customers: int, seed: int) -> list[Gi
         until = f"timestamptz '2018-04-01 00:00:00+00' + interval {days} day"
         with duckdb.connect() as connection:
             made.append(cards("payments", connection.sql(f"from '{ULB}' where event_time < {until}").to_arrow_table()))
-    if "transfers" in names and _AMLSIM.exists():
-        made.append(laundering())
+    if "laundering" in names:
+        transfers = simulated_transfers(seed, customers, 3 * days, max(1, customers // 25))
+        made.append(laundering("laundering", transfers))
+    if "transfers" in names and library.TRANSFERS.exists():
+        made.append(laundering("transfers", pq.read_table(library.TRANSFERS)))
     if "chargebacks" in names and _CHARGEBACKS.exists():
         made.append(charged_back())
     if "logins" in names and SSH.exists():

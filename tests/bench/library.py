@@ -37,7 +37,7 @@ _CARD = """'transaction' as event_type, {id} as tx_id, event_time, {card}::varch
     {card}::varchar as account_id, round(amount, 2) as amount, 'approved' as status, '{channel}' as channel,
     '' as country, null::double as lat, null::double as lon, {device} as device_id,
     {merchant}::varchar as merchant_id"""
-_TRANSFERS = SHARED / "data" / "amlsim_typologies_12k_accounts.parquet"
+TRANSFERS = SHARED / "data" / "amlsim_typologies_12k_accounts.parquet"
 _CHARGEBACKS = SHARED / "data" / "cloudwalk_card_transactions.parquet"
 
 
@@ -46,8 +46,10 @@ def _labels(event: str, kind: str) -> str:
     return f"{event} as event_id, true as label, {kind} as kind, null::varchar as episode, 0::bigint as reported_at"
 
 
-def _asked(events: str, labels: str) -> tuple[pa.Table, pa.Table]:
+def _asked(events: str, labels: str, **tables: pa.Table) -> tuple[pa.Table, pa.Table]:
     with duckdb.connect() as connection:
+        for name, table in tables.items():
+            connection.register(name, table)
         return connection.sql(events).to_arrow_table(), connection.sql(labels).to_arrow_table()
 
 
@@ -81,23 +83,23 @@ def chargebacks() -> tuple[pa.Table, pa.Table]:
     )
 
 
-def transfers() -> tuple[pa.Table, pa.Table]:
+def transfers(given: pa.Table) -> tuple[pa.Table, pa.Table]:
     """(events, labels) of transfers: each is money that leaves an account, and money that comes into another."""
     half = """select 'money' as event_type, '{way}' || tx_id as money_id, event_time, {own}::varchar as account_id,
         '{direction}' as direction, 'transfer' as means, {other}::varchar as counterparty,
-        round(amount, 2) as sum_of_money, null::varchar as to_country from '{file}'"""
+        round(amount, 2) as sum_of_money, null::varchar as to_country from given"""
     halves = [
-        half.format(way=way, own=own, other=other, direction=direction, file=_TRANSFERS)
+        half.format(way=way, own=own, other=other, direction=direction)
         for way, own, other, direction in (
             ("a", "orig_account_id", "dest_account_id", "outgoing"),
             ("b", "dest_account_id", "orig_account_id", "incoming"),
         )
     ]
     labels = [
-        f"select {columns} from '{_TRANSFERS}' where is_sar"
+        f"select {columns} from given where is_sar"
         for columns in (_labels(f"'{way}' || tx_id", "typology") for way in "ab")
     ]
-    return _asked(" union all ".join(halves) + " order by event_time", " union all ".join(labels))
+    return _asked(" union all ".join(halves) + " order by event_time", " union all ".join(labels), given=given)
 
 
 def logins() -> tuple[pa.Table, pa.Table]:
@@ -144,7 +146,7 @@ def main() -> None:
     run("payments", payments(days), {"payment", "fraud_report"})
     run("the same as transactions", transactions(days), {"transaction"})
     run("card payments with chargebacks", chargebacks(), {"transaction"})
-    run("transfers", transfers(), {"money"})
+    run("transfers", transfers(pq.read_table(TRANSFERS)), {"money"})
     run("logins", logins(), {"login"})
 
 

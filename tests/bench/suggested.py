@@ -1,6 +1,6 @@
 """What `cep suggest` finds in labelled data, beside the best pattern that somebody wrote.
 
-    python -m tests.bench.suggested [--days N] [--planted N] [simulated] [payments] [transfers] [chargebacks] [logins]
+    python -m tests.bench.suggested [--days N] [--planted N] [SETS]
 
 **Planted**: histories with a fraud of its own each: an order of events, a repetition, an absence, an equal value, what
 is unusual for the key. A fraud is recovered if a suggestion finds half of it on later time with a precision of 0.8.
@@ -42,7 +42,8 @@ from tests.testing.library import rules_for
 _SILENT = Console(quiet=True)
 _KEYS = {
     "simulated": ("customer_id", "terminal_id"), "payments": ("customer_id", "terminal_id"),
-    "transfers": ("account_id",), "chargebacks": ("card_id", "device_id", "merchant_id"), "logins": ("source_ip",),
+    "laundering": ("account_id",), "transfers": ("account_id",),
+    "chargebacks": ("card_id", "device_id", "merchant_id"), "logins": ("source_ip",),
 }  # fmt: skip
 _PLANTS = (repeated, absent, equal, unusual)
 _GAP_MS = 7 * 86_400_000

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 
 from cep.analysis.marks import Marks
 from cep.analysis.split import Part
 from tests.bench.baselines import Alerts, best_limit, card_precision, figures, matrix, of_events
 from tests.bench.handbook_data import START_MS, simulated
+from tests.bench.laundering_data import TYPOLOGIES, simulated_transfers
 
 DAY_MS = 86_400_000
 
@@ -67,3 +72,34 @@ def test_the_simulator_plants_what_the_book_says() -> None:
     assert (kind[amount > 220] > 0).all()
     assert pc.all(pc.equal(payments["is_fraud"], pc.greater(payments["fraud_scenario"], 0))).as_py()
     assert np.median(amount[kind == 3]) > 3 * np.median(amount[kind == 0])
+
+
+def test_money_is_laundered_as_its_typology_says() -> None:
+    """A cycle comes back to where it began, less at each step; what is scattered is gathered in the same sums."""
+    transfers = simulated_transfers(2, 300, 90, 4)
+    assert transfers.equals(simulated_transfers(2, 300, 90, 4))
+    times = transfers["event_time"].cast(pa.int64()).to_numpy()
+    assert (np.diff(times) >= 0).all()
+    rows = transfers.filter(transfers["is_sar"]).to_pylist()
+    of: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        of.setdefault(row["alert_id"], []).append(row)
+    assert Counter(each[0]["typology"] for each in of.values()) == dict.fromkeys(TYPOLOGIES, 4)
+    for each in of.values():
+        sums, payers, payees = (
+            [row[name] for row in each] for name in ("amount", "orig_account_id", "dest_account_id")
+        )
+        match each[0]["typology"]:
+            case "cycle":
+                assert payees == [*payers[1:], payers[0]]
+                assert sums == sorted(sums, reverse=True)
+            case "scatter_gather":
+                half = len(each) // 2
+                assert (payees[:half], sums[:half]) == (payers[half:], sums[half:])
+                assert len({*payers[:half], *payees[half:]}) == 2
+            case "fan_in":
+                assert (len({*payees}), len({*payers})) == (1, len(each))
+            case "gather_scatter":
+                hub = payees[0]
+                out = [amount for amount, payer in zip(sums, payers, strict=True) if payer == hub]
+                assert sum(out) == pytest.approx(0.9 * (sum(sums) - sum(out)), abs=0.1)

@@ -1,0 +1,87 @@
+"""A seed → transfers between accounts, some of which launder money, after IBM's AMLSim.
+
+Counts, periods and amounts are those of AMLSim's parameter files; the margin is what its transfers show. Ordinary
+accounts pay others once or at a regular pace; how many they pay follows a power law. Money is laundered by accounts
+that are ordinary besides, in 5 to 20 days, with 5 to 10 accounts and amounts of 100 to 200. The forms are *fan-in*,
+*fan-out*, a *cycle*, a path (*random*), *scatter-gather* over accounts that pass on what they got, and *gather-scatter*
+over one that keeps a tenth. Times are any of a day, where AMLSim has whole days.
+Tested by: tests/bench/test_baselines.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+START_MS = int(datetime(2017, 1, 1, tzinfo=UTC).timestamp() * 1_000)
+TYPOLOGIES = ("fan_in", "fan_out", "cycle", "random", "scatter_gather", "gather_scatter")
+_DAY_MS = 86_400_000
+_PACES = (0, 7, 14, 30)  # days between payments, 0 for a single one
+_MARGIN = 0.1
+Transfer = tuple[float, int, int, float]  # day, from, to, amount
+
+
+def simulated_transfers(seed: int, accounts: int, days: int, of_each: int) -> pa.Table:
+    """Return transfers by time, in the columns of AMLSim's output; `of_each` typology are planted."""
+    draw = np.random.default_rng(seed)
+    rows = [(*each, -1, "") for each in _ordinary(draw, accounts, days)]
+    for number in range(of_each * len(TYPOLOGIES)):
+        kind = TYPOLOGIES[number % len(TYPOLOGIES)]
+        rows += [(*each, number, kind) for each in _laundered(draw, kind, accounts, days)]
+    rows.sort(key=lambda row: row[0])
+    times = pa.array([START_MS + int(row[0] * _DAY_MS) for row in rows], pa.timestamp("ms", "UTC"))
+    return pa.table({
+        "tx_id": list(range(len(rows))), "event_time": times, "orig_account_id": [row[1] for row in rows],
+        "dest_account_id": [row[2] for row in rows], "amount": [round(row[3], 2) for row in rows],
+        "is_sar": [row[4] >= 0 for row in rows], "alert_id": [row[4] for row in rows],
+        "typology": [row[5] for row in rows],
+    })  # fmt: skip
+
+
+def _ordinary(draw: np.random.Generator, accounts: int, days: int) -> Iterator[Transfer]:
+    for account in range(accounts):
+        for _ in range(min(20, int(draw.pareto(1.2)) + 1)):
+            other = int(draw.integers(accounts))
+            usual, pace = float(draw.uniform(50, 1_000)), _PACES[int(draw.integers(len(_PACES)))]
+            first = float(draw.uniform(0, days if pace == 0 else pace))
+            for day in np.arange(first, days, pace or days):
+                if other != account:
+                    yield float(day), account, other, usual * float(draw.uniform(0.9, 1.1))
+
+
+def _laundered(draw: np.random.Generator, kind: str, accounts: int, days: int) -> list[Transfer]:
+    """Return one instance. Its accounts are drawn anew; its transfers come in the order that the money needs."""
+    count, period = int(draw.integers(5, 11)), float(draw.uniform(5, 20))
+    who = [int(each) for each in draw.choice(accounts, count + 2, replace=False)]
+    begin, amount = float(draw.uniform(0, days - period)), float(draw.uniform(100, 200))
+    main, last, others = who[0], who[1], who[2:]
+    at = begin + np.sort(draw.uniform(0, period, 2 * count))
+    match kind:
+        case "fan_in":
+            pairs = [(other, main, float(draw.uniform(100, 200))) for other in others]
+        case "fan_out":
+            pairs = [(main, other, float(draw.uniform(100, 200))) for other in others]
+        case "cycle" | "random":
+            way = [main, *others, main] if kind == "cycle" else [main, *others]
+            pairs = [(one, other, amount * (1 - _MARGIN) ** n) for n, (one, other) in enumerate(pairwise(way))]
+        case "scatter_gather":
+            sums = [float(draw.uniform(100, 200)) for _ in others]
+            pairs = [(main, other, each) for other, each in zip(others, sums, strict=True)]
+            pairs += [(other, last, each) for other, each in zip(others, sums, strict=True)]
+        case _:
+            payers, payees = others[: count // 2], others[count // 2 :]
+            sums = [float(draw.uniform(100, 200)) for _ in payers]
+            pairs = [(payer, main, each) for payer, each in zip(payers, sums, strict=True)]
+            pairs += [(main, payee, sum(sums) * (1 - _MARGIN) / len(payees)) for payee in payees]
+    return _at(at, pairs)
+
+
+def _at(days: NDArray[np.float64], pairs: Sequence[tuple[int, int, float]]) -> list[Transfer]:
+    """Give each transfer a day, in order and evenly over the period."""
+    step = len(days) / len(pairs)
+    return [(float(days[int(number * step)]), *pair) for number, pair in enumerate(pairs)]
