@@ -25,7 +25,7 @@ from cep.analysis.mine import Ground, mine
 from cep.analysis.past_atoms import Rows, past_atoms
 from cep.analysis.suggested_text import declarations, pattern_text, tests_text
 from cep.base.errors import UsageError
-from cep.base.limits import SUGGEST_EVENTS_MAX
+from cep.base.limits import SUGGEST_EVENTS_MAX, SUGGEST_STEPS_MAX
 from cep.base.schema import Kind, Schema
 from cep.lang.load import load_text
 from cep.model.rule import UpsertRecord
@@ -65,6 +65,20 @@ class Suggested:
     tried: int
     held_out_days: float
     held_out_frauds: int
+
+
+def fields_of(schema: Schema) -> tuple[str, ...]:
+    """Return the fields that a suggestion may ask for: all but ids and times."""
+    fixed = {field.name for e in schema.event_types for field in e.fields if field.name in (e.id_field, e.time_field)}
+    return tuple(name for name in schema.columns() if name not in fixed)
+
+
+def check_wanted(wanted: tuple[int, int, float]) -> None:
+    """Refuse numbers of steps and patterns, or a precision, that nothing can have. Raises: UsageError."""
+    steps_max, count, precision = wanted
+    if not 1 <= steps_max <= SUGGEST_STEPS_MAX or count < 1 or not 0 < precision <= 1:
+        raise UsageError(f"a sequence has 1 to {SUGGEST_STEPS_MAX} steps; ask for 1 pattern or more, and a precision "
+                         "above 0 and up to 1, like 0.8")  # fmt: skip
 
 
 def suggest(

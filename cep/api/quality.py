@@ -5,17 +5,27 @@ Tested by: tests/api/test_quality.py
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from html import escape
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.analysis.backtest import Backtest, Figures
+from cep.analysis.measure import Measured
+from cep.analysis.prune import Pruned, prune
+from cep.analysis.report import report
 from cep.analysis.show import with_interval
 from cep.api.frames import Like
+from cep.base.durable import replace_file
+from cep.base.errors import SinkError, UsageError
+from cep.base.schema import Schema
 from cep.rulebook.compare import compare
+from cep.sources.pieces import Pieces
 
 
 @dataclass(frozen=True)
@@ -51,9 +61,42 @@ def _chosen(alerts: pa.Table, ids: list[str]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """The figures of a backtest: `figures.rules` has those of each rule, `figures.together` those of all."""
+    """The outcome of a backtest: `figures.rules` has those of each rule, `figures.together` those of all."""
 
-    figures: Backtest
+    measured: Measured
+    pieces_of: Callable[[Schema], Pieces]
+
+    @property
+    def figures(self) -> Backtest:
+        """The figures of each rule, and of all together."""
+        return self.measured.figures
+
+    def report(self, path: str | Path, *, against: Quality | None = None, review_cost: float = 0.0) -> Path:
+        """Write a report as a page of HTML, and its numbers as JSON beside it, as `cep report` does. Return the path.
+
+        `against` is a backtest of other rules on the same events. Raises: UsageError without the extra `charts`,
+        SinkError.
+        """
+        page = Path(path)
+        if page.suffix.lower() not in (".html", ".htm"):
+            raise UsageError(f"{page}: name the report *.html; its numbers get the same name with .json")
+        made = report(self.measured, self.pieces_of, against.measured if against else None, review_cost)
+        try:
+            for to, data in ((page.with_suffix(".json"), made.numbers), (page, made.html.encode())):
+                replace_file(to, partial(_write, data))
+        except OSError as error:
+            raise SinkError(f"{page} cannot be written: {error}; make room or name another file") from error
+        return page
+
+    def prune(self, *, tolerance: float = 0.0, budget: float | None = None) -> Pruned:
+        """Say which rules could go without losing more than this share of the frauds, as `cep prune` does.
+
+        With a `budget` the rules that stay have at most so many alerts a day together. Raises: UsageError.
+        """
+        if not 0 <= tolerance < 1:
+            raise UsageError(f"tolerance {tolerance}: a share of the frauds, like 0.01")
+        alerts_max = None if budget is None else budget * self.figures.about["days"]
+        return prune(self.measured.judged, self.measured.marks, tolerance, alerts_max)
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures, as `cep backtest --json` writes them."""
@@ -77,6 +120,10 @@ class Quality:
     def _repr_html_(self) -> str:
         lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in self._rows())
         return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+
+
+def _write(data: bytes, file: BinaryIO) -> None:
+    file.write(data)
 
 
 def _row(each: Figures) -> tuple[str, ...]:

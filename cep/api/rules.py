@@ -12,13 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
+import numpy as np
 from rich.console import Console
 
 from cep.analysis.labels import labels_of_column, labels_of_table, read_labels
+from cep.analysis.measure import Measured, measure
 from cep.analysis.measure import Terms as MeasureTerms
-from cep.analysis.measure import measure
+from cep.analysis.suggest import Suggested, check_wanted, fields_of, suggest
 from cep.api.alerts import Alerts
-from cep.api.frames import Forms, Naming, open_frame, open_source
+from cep.api.frames import Forms, Naming, Source, open_frame, open_source
 from cep.api.given import GivenRules
 from cep.api.levels import Past
 from cep.api.picture import Picture
@@ -198,7 +200,29 @@ class Rules:
         the time at which labels count as reported. Raises: UsageError, SourceError.
         """
         source = open_source(events, Naming(columns, tz, forms))
-        deployment = self._given.deployment
+        return Quality(self._measured(source, labels, (amount, as_of, cores), ()), source.pieces)
+
+    def suggest(
+        self, events: Any, labels: Any, key: str, *, steps: int = 3, count: int = 5, precision: float = 0.8,
+        columns: Mapping[str, str] | None = None, cores: int | None = None, **forms: Unpack[Forms],
+    ) -> Suggested:  # fmt: skip
+        """Look for sequences of a key that labelled frauds have and other events have not, as `cep suggest` does.
+
+        `text` of the answer is a pattern file with tests, and "" if nothing is precise enough on later time. `steps`
+        and `count` are the most events of a sequence and the most patterns. Raises: UsageError, SourceError.
+        """
+        source = open_source(events, Naming(columns, None, forms))
+        check_wanted(wanted := (steps, count, precision))
+        fields = fields_of(self._given.deployment.schema)
+        measured = self._measured(source, labels, (None, None, cores), fields)
+        found_now = np.asarray(measured.judged.has_found.any(axis=0))
+        return suggest(measured.history.events, measured.marks, source.pieces, key, wanted, found_now)
+
+    def _measured(
+        self, source: Source, labels: Any, terms: tuple[str | None, str | None, int | None], fields: Sequence[str]
+    ) -> Measured:
+        """Replay and judge. `terms`: the field of money, the time as of which labels are known, the cores."""
+        deployment, (amount, as_of, cores) = self._given.deployment, terms
         if not isinstance(labels, str | Path):
             frame = open_frame(labels)
             given = labels_of_table(frame.whole(), deployment.schema, "the frame of labels")
@@ -207,10 +231,9 @@ class Rules:
         else:
             table = source.with_column(deployment.schema, str(labels))
             given = labels_of_column([table], str(labels), deployment.schema)
-        terms = MeasureTerms(
-            amount, None if as_of is None else _moment("as_of", as_of, 0), None, cores or os.cpu_count() or 1
-        )
-        return Quality(measure(deployment, source.pieces, given, terms, Console(quiet=True)).figures)
+        at_ms = None if as_of is None else _moment("as_of", as_of, 0)
+        measure_terms = MeasureTerms(amount, at_ms, None, cores or os.cpu_count() or 1)
+        return measure(deployment, source.pieces, given, measure_terms, Console(quiet=True), fields)
 
     def __getitem__(self, rule_id: str) -> Rule:
         """Return the newest version of a rule. Raises: KeyError with the reason why it is not in force."""

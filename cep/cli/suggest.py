@@ -16,7 +16,7 @@ from rich.table import Table
 
 from cep.analysis.labels import read_labels
 from cep.analysis.measure import measure
-from cep.analysis.suggest import Suggested, suggest
+from cep.analysis.suggest import Suggested, check_wanted, fields_of, suggest
 from cep.base.errors import UsageError
 from cep.base.limits import SUGGEST_STEPS_MAX
 from cep.base.secrets import use_secrets_file
@@ -60,15 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Mine and print; returns 0, or 1 if nothing is good enough. Raises: UsageError and other CepErrors."""
     use_secrets_file(options.secrets)
-    if not 1 <= options.max_steps <= SUGGEST_STEPS_MAX or options.count < 1 or not 0 < options.precision <= 1:
-        raise UsageError(f"--max-steps is 1 to {SUGGEST_STEPS_MAX}, --count 1 or more, --precision a share like 0.8")
+    check_wanted(wanted := (options.max_steps, options.count, options.precision))
     if options.out is not None:
         check_writable(options.out)
     errors = Console(stderr=True, highlight=False)
     deployment = deployed_folder(options.rules, errors)
     schema = deployment.schema
-    fixed = {field.name for e in schema.event_types for field in e.fields if field.name in (e.id_field, e.time_field)}
-    fields = tuple(name for name in schema.columns() if name not in fixed)
+    fields = fields_of(schema)
     if options.key not in fields:
         raise UsageError(f"--key {options.key} is no field of the rules' events; these are: {', '.join(fields)}")
     given = given_events(options, schema)
@@ -76,7 +74,6 @@ def run(options: argparse.Namespace) -> int:
     labels = read_labels(options.labels, given, schema)
     measured = measure(deployment, pieces_of, labels, terms_of(options), errors, fields)
     present = np.asarray(measured.judged.has_found.any(axis=0))
-    wanted = (options.max_steps, options.count, options.precision)
     outcome = suggest(measured.history.events, measured.marks, pieces_of, options.key, wanted, present)
     console = Console(highlight=False, soft_wrap=True)
     _print(outcome, options.precision, console)

@@ -12,6 +12,7 @@ import pytest
 
 import cep
 from cep.cli import main as cli
+from tests.analysis.test_suggest import BASE, planted
 from tests.api.frames import EVENT, KINDS, PATTERN, payments, write_rules
 
 
@@ -47,3 +48,35 @@ def test_backtest_gives_the_figures_of_the_verb(kind: str, tmp_path: Path) -> No
     assert given.figures.together.fraud_recall == quality.figures.together.fraud_recall
     with pytest.raises(cep.CepError, match="no column `is_fruad`; did you mean `is_fraud`"):
         rules.backtest(KINDS[kind](table), "is_fruad")
+
+
+def test_report_and_prune_are_those_of_the_verbs(tmp_path: Path) -> None:
+    is_fraud = np.random.default_rng(1).random(240) < 0.2
+    pq.write_table(payments().append_column("is_fraud", pa.array(is_fraud)), tmp_path / "payments.parquet")
+    folder = write_rules(tmp_path / "rules")
+    arguments = ["--rules", folder, "--events", tmp_path / "payments.parquet", "--labels", "is_fraud"]
+    assert cli.main(["report", *map(str, arguments), "--out", str(tmp_path / "verb.html")]) == 0
+    quality = cep.load(folder).backtest(tmp_path / "payments.parquet", "is_fraud", cores=2)
+    page = quality.report(tmp_path / "python.html", against=quality)
+    assert "Beside the other rules" in page.read_text()
+    quality.report(tmp_path / "python.html")
+    for form in ("html", "json"):
+        assert (tmp_path / f"python.{form}").read_bytes() == (tmp_path / f"verb.{form}").read_bytes()
+    pruned = quality.prune()
+    assert pruned.frauds_after == pruned.frauds_before == quality.figures.together.fraud_recall.part
+    assert quality.prune(budget=0.001).stay == ()
+    with pytest.raises(cep.CepError, match=r"\*\.html"):
+        quality.report(tmp_path / "page.txt")
+    with pytest.raises(cep.CepError, match="a share of the frauds"):
+        quality.prune(tolerance=2)
+
+
+def test_suggest_in_python(tmp_path: Path) -> None:
+    rules = cep.parse(BASE)
+    answer = rules.suggest(planted(4, frauds=40, count=1_500), "is_fraud", "card_id", steps=2, count=1, cores=2)
+    assert len(answer.suggestions) == 1
+    assert "pattern suggested_" in answer.text
+    with pytest.raises(cep.CepError, match="no field of the events"):
+        rules.suggest(planted(4, frauds=40, count=300), "is_fraud", "nobody")
+    with pytest.raises(cep.CepError, match="precision"):
+        rules.suggest(planted(4, frauds=40, count=300), "is_fraud", "card_id", precision=80)

@@ -26,7 +26,7 @@ from rich.console import Console
 
 from cep.analysis.measure import Measured
 from cep.analysis.split import Part
-from cep.analysis.suggest import MINED, Suggested, suggest
+from cep.analysis.suggest import MINED, Suggested, fields_of, suggest
 from cep.lang.load import load_text
 from cep.rulebook.deploy import deploy
 from cep.sources.pieces import read_pieces
@@ -85,10 +85,7 @@ def run(of: Given, precision: float, folder: Path) -> None:
         tuned(of, rule, path).model_copy(update={"id": f"{rule.id}, tuned"}) for rule in library if rule.id in of.tries
     ]
     written = measured_on(of, [*library, *by_tune], path)
-    schema = deploy(library[:1]).schema
-    fixed = {field.name for e in schema.event_types for field in e.fields if field.name in (e.id_field, e.time_field)}
-    fields = tuple(name for name in schema.columns() if name not in fixed)
-    mined = measured_on(of, library[:1], path, fields)
+    mined = measured_on(of, library[:1], path, fields_of(deploy(library[:1]).schema))
     events, marks = mined.history.events, mined.marks
     first, last = int(events.time_ms.min()), int(events.time_ms.max())
     begin = int(first + MINED * (last - first)) + _GAP_MS
