@@ -38,6 +38,7 @@ class GivenRules:
     problems: tuple[str, ...]
     deployment: Deployment
     levels_count: int
+    lists: ListStore
 
     @staticmethod
     def read(
@@ -79,7 +80,7 @@ class GivenRules:
         if later:
             deployment = deploy_to_job(deployment, later, keys, levels_count)
         shown = " with ".join(str(path) for path in (folder, control) if path is not None)
-        return GivenRules(shown, (*first, *later), tuple(problems), deployment, levels_count)
+        return GivenRules(shown, (*first, *later), tuple(problems), deployment, levels_count, lists)
 
     @staticmethod
     def of_patterns(source: str, shown: str, lists: Sequence[GivenList] = ()) -> GivenRules:
@@ -96,7 +97,14 @@ class GivenRules:
         given = [list_record(each, store) for each in lists]
         deployment = deploy([*given, *records], store)
         levels_count = levels_needed(deployment.rulebook.deployed())
-        return GivenRules(shown, (*given, *records), (), deployment, levels_count)
+        return GivenRules(shown, (*given, *records), (), deployment, levels_count, store)
+
+    def newest(self, rule_id: str) -> UpsertRecord:
+        """Return the record of the highest version. Raises: UsageError if there is no such rule."""
+        records = [each for each in self.records if isinstance(each, UpsertRecord) and each.id == rule_id]
+        if not records:
+            raise UsageError(self.reason_against(rule_id))
+        return max(records, key=lambda each: each.version)
 
     def versions(self, rule_id: str) -> list[DeployedRule]:
         """Those in force at some time, the oldest first."""

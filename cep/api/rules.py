@@ -15,10 +15,15 @@ from typing import Any, Unpack
 import numpy as np
 from rich.console import Console
 
-from cep.analysis.labels import labels_of_column, labels_of_table, read_labels
+from cep.analysis.axes import axes_of
+from cep.analysis.labels import Labels, labels_of_column, labels_of_table, read_labels
 from cep.analysis.measure import Measured, measure
 from cep.analysis.measure import Terms as MeasureTerms
+from cep.analysis.one_rule import one_rule_of
+from cep.analysis.split import parts_of_time
 from cep.analysis.suggest import Suggested, check_wanted, fields_of, suggest
+from cep.analysis.sweep import Bench
+from cep.analysis.tune import Aim, Objective, Tuned, tune
 from cep.api.alerts import Alerts
 from cep.api.frames import Forms, Naming, Source, open_frame, open_source
 from cep.api.given import GivenRules
@@ -30,9 +35,10 @@ from cep.api.spark import StreamTerms, aside_spark, forms_of, is_spark, match_sp
 from cep.api.why import Why, explain_not
 from cep.base.errors import UsageError
 from cep.base.limits import PLAN_EVENTS_PER_KEY, TIME_MS_MAX, TIME_MS_MIN
+from cep.base.schema import Schema
 from cep.lang.explain.render import render_text
 from cep.lang.load import Checked, bundle_source, load_files, load_text
-from cep.model.rule import utc_ms
+from cep.model.rule import ListRecord, utc_ms
 from cep.model.setting_types import OFF, duration_ms
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.given_lists import given_lists
@@ -218,21 +224,37 @@ class Rules:
         found_now = np.asarray(measured.judged.has_found.any(axis=0))
         return suggest(measured.history.events, measured.marks, source.pieces, key, wanted, found_now)
 
+    def tune(
+        self, rule_id: str, events: Any, labels: Any, *, objective: Objective = "f1",
+        tries: Mapping[str, str] | None = None, budget: float | None = None, cores: int | None = None,
+        **forms: Unpack[Forms],
+    ) -> Tuned:  # fmt: skip
+        """Find the best parameters of a rule, as `cep tune` does: `proposed` of the answer, and figures on later time.
+
+        `tries` has values by parameter, like `{"large": "100..900/17"}`; `budget` is the most alerts a day. Nothing is
+        written. Raises: UsageError, SourceError.
+        """
+        source = open_source(events, Naming(None, None, forms))
+        given = self._given
+        lists = [each for each in given.records if isinstance(each, ListRecord)]
+        rule = one_rule_of(given.newest(rule_id), (lists, given.lists))
+        axes = axes_of(rule.pattern, rule.record.params, tries or {})
+        console = Console(quiet=True)
+        terms = MeasureTerms(None, None, None, cores or os.cpu_count() or 1)
+        labelled = _labels(source, labels, rule.deployment.schema)
+        measured = measure(rule.deployment, source.pieces, labelled, terms, console)
+        parts = parts_of_time(measured.history.events, measured.marks, rule.gap_ms)
+        bench = Bench(rule.record, rule.lists, source.pieces, measured.marks, tuple(parts), terms.cores, console)
+        return tune(bench, rule.pattern, rule.bound, axes, Aim(objective, budget))
+
     def _measured(
         self, source: Source, labels: Any, terms: tuple[str | None, str | None, int | None], fields: Sequence[str]
     ) -> Measured:
         """Replay and judge. `terms`: the field of money, the time as of which labels are known, the cores."""
         deployment, (amount, as_of, cores) = self._given.deployment, terms
-        if not isinstance(labels, str | Path):
-            frame = open_frame(labels)
-            given = labels_of_table(frame.whole(), deployment.schema, "the frame of labels")
-        elif Path(labels).is_file():
-            given = read_labels(str(labels), Path(), deployment.schema)
-        else:
-            table = source.with_column(deployment.schema, str(labels))
-            given = labels_of_column([table], str(labels), deployment.schema)
         at_ms = None if as_of is None else _moment("as_of", as_of, 0)
         measure_terms = MeasureTerms(amount, at_ms, None, cores or os.cpu_count() or 1)
+        given = _labels(source, labels, deployment.schema)
         return measure(deployment, source.pieces, given, measure_terms, Console(quiet=True), fields)
 
     def __getitem__(self, rule_id: str) -> Rule:
@@ -255,6 +277,15 @@ class Rules:
 
     def __repr__(self) -> str:
         return "\n".join([*(repr(rule) for rule in self), *self.problems])
+
+
+def _labels(source: Source, labels: Any, schema: Schema) -> Labels:
+    """Read labels: a frame, the path of a file, or a column of the events. Raises: UsageError, SourceError."""
+    if not isinstance(labels, str | Path):
+        return labels_of_table(open_frame(labels).whole(), schema, "the frame of labels")
+    if Path(labels).is_file():
+        return read_labels(str(labels), Path(), schema)
+    return labels_of_column([source.with_column(schema, str(labels))], str(labels), schema)
 
 
 def load(rules: str | Path, *, control: str | Path | None = None) -> Rules:

@@ -14,13 +14,13 @@ from cep.analysis.axes import numeric_axes
 from cep.analysis.curves import Curve, Pair, curves, pairs
 from cep.analysis.measure import Terms, measure_files
 from cep.analysis.near import Line, lines
+from cep.analysis.one_rule import OneRule, one_rule
 from cep.analysis.report import Report, report
 from cep.analysis.split import whole_time
 from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
 from cep.cli.given_events import given_events
 from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_bytes
-from cep.cli.one_rule import OneRule, one_rule
 from cep.runners.output import check_writable
 from cep.sources.pieces import read_pieces
 

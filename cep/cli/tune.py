@@ -16,14 +16,13 @@ from rich.console import Console
 from rich.table import Table
 
 from cep.analysis.axes import axes_of
+from cep.analysis.one_rule import one_rule
 from cep.analysis.split import parts_of_time
 from cep.analysis.tune import Aim, Row, Tuned, tune
 from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
 from cep.cli.given_events import given_events
 from cep.cli.labelled import add_label_arguments, alerts_a_day, terms_of, write_bytes, write_json
-from cep.cli.one_rule import one_rule
-from cep.lang.ir import PatternIR
 from cep.lang.show import show_duration
 from cep.model.setting_types import duration_ms
 
@@ -37,7 +36,6 @@ examples:
   cep tune large --rules rules --events history/ --labels fraud.csv --objective recall --budget 50/day
   cep tune large --rules rules --events history/ --labels fraud.csv --try large=100..900/17 --try back=7d,14d,30d
 """
-_DAY_MS = 86_400_000
 _WAYS = {
     "combined": "all of them exactly: each value of a threshold was replayed, and what a setting finds follows",
     "replayed": "each of them by a replay",
@@ -85,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
     errors = Console(stderr=True, highlight=False)
     rule = one_rule(options.rules, options.rule)
     axes = axes_of(rule.pattern, rule.record.params, tries)
-    gap_ms = _gap_ms(options.gap, rule.bound)
+    gap_ms = rule.gap_ms if options.gap is None else _gap_ms(options.gap)
     given = given_events(options, rule.deployment.schema)
     measured = rule.measure(given, options.labels, terms, errors)
     parts = parts_of_time(measured.history.events, measured.marks, gap_ms)
@@ -112,9 +110,7 @@ def _tries(given: list[str]) -> dict[str, str]:
     return tries
 
 
-def _gap_ms(text: str | None, bound: PatternIR) -> int:
-    if text is None:
-        return bound.within_ms if isinstance(bound.within_ms, int) and len(bound.variables) > 1 else _DAY_MS
+def _gap_ms(text: str) -> int:
     try:
         return duration_ms(text)
     except ValueError as error:

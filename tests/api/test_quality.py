@@ -80,3 +80,17 @@ def test_suggest_in_python(tmp_path: Path) -> None:
         rules.suggest(planted(4, frauds=40, count=300), "is_fraud", "nobody")
     with pytest.raises(cep.CepError, match="precision"):
         rules.suggest(planted(4, frauds=40, count=300), "is_fraud", "card_id", precision=80)
+
+
+def test_tune_proposes_what_the_verb_does(tmp_path: Path) -> None:
+    is_fraud = np.random.default_rng(1).random(240) < 0.2
+    table = payments().append_column("is_fraud", pa.array(is_fraud))
+    pq.write_table(table, tmp_path / "payments.parquet")
+    folder = write_rules(tmp_path / "rules")
+    read = ["--rules", folder, "--events", tmp_path / "payments.parquet", "--labels", "is_fraud"]
+    given = ["--try", "small=1..5/5", "--json", tmp_path / "tuned.json"]
+    assert cli.main(["tune", "small_then_large", *map(str, [*read, *given])]) == 0
+    best = cep.load(folder).tune("small_then_large", table, "is_fraud", tries={"small": "1..5/5"}, cores=2)
+    assert orjson.loads(orjson.dumps(best)) == orjson.loads((tmp_path / "tuned.json").read_bytes())
+    with pytest.raises(cep.CepError, match="has no rule small_then_larg; did you mean small_then_large"):
+        cep.load(folder).tune("small_then_larg", table, "is_fraud")

@@ -1,4 +1,4 @@
-"""A folder and a rule's id → the rule by itself, with the lists of the folder: what tuning replays.
+"""A rule of a folder, or of records → the rule by itself, with its lists: what tuning replays.
 
 Tested by: tests/cli/test_tune.py, tests/cli/test_report.py
 """
@@ -27,6 +27,8 @@ from cep.rulebook.files import read_lists, read_rules
 from cep.sources.inputs import Records
 from cep.sources.pieces import read_pieces
 
+_DAY_MS = 86_400_000
+
 
 @dataclass(frozen=True, slots=True)
 class OneRule:
@@ -48,10 +50,20 @@ class OneRule:
         pieces_of = partial(read_pieces, given.paths, mapping=given.mapping)
         return Bench(self.record, self.lists, pieces_of, measured.marks, tuple(parts), terms.cores, errors)
 
+    @property
+    def gap_ms(self) -> int:
+        """The time that the parts of a history should be apart, so that no match spans two: the window, or a day."""
+        within = self.bound.within_ms
+        return within if isinstance(within, int) and len(self.bound.variables) > 1 else _DAY_MS
+
 
 def one_rule(folder: Path, rule_id: str) -> OneRule:
     """Read a rule of a folder. Raises: UsageError for a rule that is not there, or cannot be tuned by itself."""
-    record, lists = _rule(folder, rule_id)
+    return one_rule_of(*_rule(folder, rule_id))
+
+
+def one_rule_of(record: UpsertRecord, lists: tuple[list[ListRecord], ListStore]) -> OneRule:
+    """Deploy a rule by itself. Raises: UsageError for one that cannot be in force or tuned by itself."""
     deployment = deploy([*lists[0], record], lists[1])
     pattern, bound = _patterns(record, deployment)
     record = record.model_copy(update={"params": {**_defaults(pattern), **record.params}})
