@@ -36,10 +36,12 @@ from cep.cli.job_reports import JobReports, KeyAnswers
 from cep.cli.standby import turn_of
 from cep.cli.topics import made_topics
 from cep.columnar.decode import Decoded
+from cep.engine.advance import CARRIERS
 from cep.model.rule import utc_text
 from cep.model.settings import Settings
 from cep.rulebook.deploy import deploy
 from cep.rulebook.kafka import StatusTopic
+from cep.runners.ahead import compiled_ahead
 from cep.runners.embedded.changelog import Changelog
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
@@ -108,6 +110,7 @@ def run(options: argparse.Namespace) -> int:
     with (
         served(observe.listen, observed, answers, observe.bearer_token()) as address,
         watch_of(settings, observed),
+        compiled_ahead(CARRIERS),
         ExitStack() as stack,
     ):
         paths = PATHS + (", /key?key=…" if answers else "")

@@ -39,7 +39,7 @@ RULES = str(ROOT / "rules")
         (["--topic", "y"], "needs --bootstrap-servers"),
         (["--events", "x", "--alerts", "kafka:alerts"], "needs --bootstrap-servers"),
         (["--events", "x", "--control", "a", "--control-topic", "b"], "not both"),
-        (["--events", "x"], "there is nothing at x"),
+        (["--events", "x"], "there is no file or folder at x"),
         (["--events", "-", "--groups", "0-40000"], "below the job's"),
         (["--events", "-", "--groups", "7"], "give first-last"),
         (["--events", "x", "--workers", "0"], "$.embedded.workers"),
