@@ -17,6 +17,7 @@ from cep.analysis.labels import Labels, read_labels
 from cep.analysis.marks import Marks, key_field, mark_events
 from cep.base.errors import UsageError
 from cep.base.schema import Schema
+from cep.report.plan import plan
 from cep.rulebook.deploy import Deployment
 from cep.sources.inputs import Records
 from cep.sources.pieces import Pieces, read_pieces
@@ -71,6 +72,17 @@ def measure(
     marks = mark_events(history.events, labels, field, amount, terms.as_of_ms, terms.maturity_ms)
     judged = judge(history, marks)
     return Measured(amount, history, marks, judged, backtest(history, marks, judged))
+
+
+def state_bytes(measured: Measured) -> dict[str, int]:
+    """Return what each rule holds of a key with a hundred events in its window, as `cep plan` has it."""
+    deployment = measured.history.deployment
+    made = {}
+    for rule in deployment.rulebook.deployed():
+        planned = plan([rule.pattern], deployment.schema, {}).patterns
+        if planned:
+            made[rule.rule_id] = planned[0].state_bytes
+    return made
 
 
 def amount_field(schema: Schema, name: str | None) -> str | None:

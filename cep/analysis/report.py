@@ -25,12 +25,13 @@ from cep.analysis.backtest import Figures
 from cep.analysis.budget import by_budget, by_week
 from cep.analysis.cases import Funnel, walk_frauds
 from cep.analysis.curves import PAIRED_ALERTS_TIMES, Curve, Pair, in_unit
-from cep.analysis.measure import Measured
+from cep.analysis.measure import Measured, state_bytes
 from cep.analysis.near import Line
 from cep.analysis.page import Cell, charts, details, escape, page, paragraph, table
 from cep.analysis.show import percent, time_text, with_interval
 from cep.analysis.timelines import Timeline, alert_timelines, missed_timelines
 from cep.base.schema import Schema
+from cep.report.plan_text import size_text
 from cep.rulebook.compare import compare
 from cep.sources.pieces import Pieces
 
@@ -107,6 +108,7 @@ def _numbers(parts: Parts) -> bytes:
         ],
         "weeks": parts.weeks,
         "funnel": [asdict(funnel) for funnel in parts.funnels],
+        "state_bytes_of_a_key": state_bytes(parts.measured),
     }  # fmt: skip
     return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
@@ -197,18 +199,23 @@ _COLUMNS: dict[str, Callable[[Figures], Cell]] = {
 
 
 def _rules(parts: Parts) -> str:
-    figures = parts.measured.figures
+    figures, sizes = parts.measured.figures, state_bytes(parts.measured)
     every = (*figures.rules, figures.together)
     kinds = sorted(figures.together.recall_by_kind)
     by_kind = ""
     if len(kinds) > 1:
         rows = [(each.rule, *(with_interval(each.recall_by_kind[kind]) for kind in kinds)) for each in every]
         by_kind = "<h3>Recall of frauds by kind</h3>" + table(("rule", *(kind or "not said" for kind in kinds)), rows)
+    worth: list[list[Cell]] = [
+        [*(column(each) for column in _COLUMNS.values()), size_text(sizes[each.rule]) if each.rule in sizes else None]
+        for each in every
+    ]  # fmt: skip
     note = (
-        "Intervals are Wilson's, for 95 %. Times are medians. Repeats are alerts that are not the first of their key."
+        "Intervals are Wilson's, for 95 %. Times are medians. Repeats are alerts that are not the first of their key. "
+        "State is that of a key with a hundred events in the window."
     )
     return (
-        table(tuple(_COLUMNS), [[column(each) for column in _COLUMNS.values()] for each in every])
+        table((*_COLUMNS, "state of a key"), worth)
         + paragraph(note, is_note=True)
         + charts(draw.rule_intervals(figures))
         + by_kind

@@ -24,6 +24,7 @@ from cep.analysis.measure import Measured, Terms, measure
 from cep.analysis.page import page, table
 from cep.analysis.report import Report, report
 from cep.base.schema import Schema
+from cep.report.plan_text import size_text
 from cep.rulebook.deploy import deploy
 from cep.sources.pieces import Pieces, read_pieces
 from tests.analysis.bench_data import deployed, payments, pieces_of
@@ -88,6 +89,9 @@ def test_a_page_that_needs_nothing_else(
     numbers = orjson.loads(first.numbers)
     assert numbers["against"] == {key: numbers[key] for key in numbers["against"]}
     assert "are lost" in first.html
+    state = numbers["state_bytes_of_a_key"]
+    assert state.keys() == {row["rule"] for row in numbers["rules"]}
+    assert all(size_text(size) in first.html and size > 0 for size in state.values())
 
 
 def test_nothing_in_the_data_is_markup() -> None:
