@@ -64,7 +64,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "clock ahead": (),
     "clock behind": ("CepEventsAhead",),
     "event of tomorrow": ("CepEventsAhead",),
-    "late events": ("CepEventsLate",),
+    "late events": ("CepEventsLate", "CepEventsAhead"),  # the latter to a clock that is a day behind
     "unreadable records": ("CepRecordsUnreadable",),
 }
 GONE = "CepJobGone"
@@ -80,6 +80,7 @@ class Outcome:
     problem: str = ""
     begun_ms: dict[str, tuple[int, int]] = field(default_factory=dict)
     rung: dict[str, list[int]] = field(default_factory=dict)
+    refused_ms: int = 0  # when the sink did not take what it was first given; an outage without alerts harms nobody
     lives: int = 0
     totals: Counter[str] = field(default_factory=Counter)
 
@@ -167,9 +168,10 @@ class Simulation:
         elif name == "killed":
             self.crash_in = self.chance.randrange(1, 40)
         elif name == "down for ten minutes":
-            self.crash_in, self.down_until_ms = 1, now_ms + 10 * MINUTE_MS
+            self._end_life()
+            self.down_until_ms = now_ms + 10 * MINUTE_MS
         elif name == "disk full":
-            self.is_full, self.down_until_ms = True, now_ms + 10 * MINUTE_MS
+            self.is_full = True
         elif name == "clock ahead":
             clock.wrong_ms = self.chance.choice((3, 300, 86_400)) * 1_000
         elif name == "clock behind":
@@ -289,14 +291,21 @@ class Simulation:
                 self.life.commits.finish(wait=True)
             self.life.watch.look()
         except (Crash, CepError) as error:
-            waits = isinstance(error, SinkAwayError)  # with what a process before it has left to send
-            if self.life is not None:
-                self.life.close()
-            self.life = None
-            if not waits:
-                self.observed = None
-            if not (waits or isinstance(error, Crash) or "make room" in str(error)):
+            observed = self.observed
+            self._end_life()
+            if isinstance(error, SinkAwayError):  # it waits with what a process before it has left to send
+                self.observed = observed
+            elif "make room" in str(error):
+                self.down_until_ms = self.clock.now_ms + 10 * MINUTE_MS
+            elif not isinstance(error, Crash):
                 raise
+        if self.receiver.refused and not self.outcome.refused_ms:
+            self.outcome.refused_ms = self.clock.now_ms
+
+    def _end_life(self) -> None:
+        if self.life is not None:
+            self.life.close()
+        self.life = self.observed = None
 
     def on_step(self, step: str) -> None:
         """Stand in front of a step of the commit protocol, in whatever thread."""
@@ -322,8 +331,9 @@ class Simulation:
 
     def _silent(self) -> str:
         """Name a fault that rang nothing though it lasted."""
-        for name, (_, minutes) in self.outcome.begun_ms.items():
-            lasts = minutes >= LASTING or not name.startswith("outage")
+        for name, (began_ms, minutes) in self.outcome.begun_ms.items():
+            begun_ms = self.outcome.refused_ms if name == "outage of the sink" else began_ms
+            lasts = began_ms + (minutes - LASTING) * MINUTE_MS >= begun_ms > 0 or not name.startswith("outage")
             if name == "clock behind" and not any("ahead" in key for key in self.outcome.totals):
                 continue  # no event came in that time
             if FAULTS[name] and lasts and not self.outcome.rang(name):

@@ -137,10 +137,12 @@ class Receiver:
 
     is_away: threading.Event = field(default_factory=threading.Event)
     loses_answers: bool = False
+    refused: int = 0
     taken: dict[int, list[bytes]] = field(default_factory=dict)
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
         """Take the alerts of a number, which has one meaning. Raises: SinkAwayError."""
+        self.refused += self.is_away.is_set()
         if self.is_away.is_set() and not self.loses_answers:
             raise SinkAwayError("nobody answers")
         lines = list(json_lines(alerts))

@@ -1,0 +1,401 @@
+"""`python -m tests.faults.soak`: an hour of `cep run` with all sinks on, while everything around it goes wrong once.
+
+    python -m tests.faults.soak [--minutes 60] [--rate 100]
+
+Payments come through an Apache Kafka at a steady rate, with every oddity there is; alerts go to a folder, Parquet, a
+Delta table, a webhook, PostgreSQL where there is one, and a topic with the changelog. In the first half of the time one
+of two processes is killed and the standby takes over; the target of checkpoints, the webhook, PostgreSQL and the
+brokers go away for a while. Rules are changed all the time, in right and wrong ways. The second half is quiet. At the
+end it prints whether memory and state were flat (the median of the last quarter beside the third), percentiles of the
+latency from event time to the webhook, which metrics of the page have moved, and whether each sink has the alerts of
+the replay. It ends with 1 if something grew by more than a tenth or a sink has other alerts.
+Tested by: tests/faults/test_soak.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from random import Random
+
+import deltalake
+import numpy as np
+import orjson
+import psycopg
+import pyarrow.parquet as pq
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+
+from cep.base.kafka import WRITER_FIXED
+from cep.model.rule import HeartbeatRecord, utc_ms, utc_text
+from cep.rulebook.files import read_rules
+from tests.bench.metrics import Samples, metrics, resident_bytes
+from tests.bench.peer_data import show
+from tests.faults.soak_stream import Payments, Publisher, write_rules
+from tests.real_kafka import RealKafka
+from tests.real_postgres import IS_THERE, RealPostgres
+
+ROOT = Path(__file__).parents[2]
+GROWTH_MAX = 1.1
+FLAT = ("cep_runs", "cep_state_bytes", "python_bytes", "process_open_fds")
+SAMPLES_EVERY_S = 5.0
+WAIT_S = 300.0
+_ROW = re.compile(r"^\| `(cep_\w+)")
+# What a job like this one cannot show: a warm start, a replay, signers, and limits that take millions of keys.
+ELSEWHERE = frozenset({
+    "cep_events_before_start_total", "cep_events_after_end_total", "cep_control_unverified_total",
+    "cep_fired_forgotten_total", "cep_history_values_dropped_total", "cep_histories_cut_total",
+    "cep_origins_dropped_total",
+})  # fmt: skip
+
+
+@dataclass
+class Webhook:
+    """Takes alerts over HTTP, and says how late each came. While it is away it answers 503."""
+
+    is_away: bool = False
+    arrived: dict[str, float] = field(default_factory=dict)  # id → milliseconds from event time
+    repeats: int = 0
+
+    def take(self, body: bytes) -> None:
+        """Note the alerts of a request."""
+        now_ms = time.time() * 1_000
+        for line in body.splitlines():
+            alert = orjson.loads(line)
+            self.repeats += alert["alert_id"] in self.arrived
+            self.arrived.setdefault(alert["alert_id"], now_ms - utc_ms(alert["detected_at"]))
+
+    def serve(self) -> ThreadingHTTPServer:
+        """Return a server; its thread ends with it."""
+        webhook = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if not webhook.is_away:
+                    webhook.take(body)
+                self.send_response(503 if webhook.is_away else 204)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return server
+
+
+@dataclass
+class Member:
+    """A process of the job."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    target: Path
+    address: str
+
+    def says(self, event: str) -> bool:
+        return f'"event":"{event}"' in self.log.read_text()
+
+
+class Soak:
+    """All that runs, and what was seen."""
+
+    def __init__(self, folder: Path, stack: ExitStack, minutes: float, rate: float) -> None:
+        self.folder, self.seconds, self.rate = folder, minutes * 60, rate
+        self.kafka = stack.enter_context(RealKafka())
+        self.postgres = RealPostgres() if IS_THERE else None
+        if self.postgres is not None:
+            stack.callback(self.postgres.close)
+        self.webhook = Webhook()
+        server = self.webhook.serve()
+        stack.callback(server.shutdown)
+        for topic, partitions in (("payments", 4), ("rules", 1), ("alerts", 1)):
+            self.kafka.create(topic, partitions)
+        write_rules(folder / "rules")
+        self.payments = Payments(Random(1), folder / "history.jsonl")
+        base = next(record for record in read_rules(folder / "rules")[0] if record.id == "testing")
+        self.publisher = Publisher(base)
+        self.producer = Producer(
+            {**WRITER_FIXED, "bootstrap.servers": self.kafka.address, "log_level": 2, "linger.ms": 5}
+        )
+        self.samples, self.moved, self.first = Samples(), set[str](), dict[str, float]()
+        self.sinks = [str(folder / "alerts"), f"parquet:{folder / 'parquet'}", f"delta:{folder / 'delta'}",
+                      f"http://127.0.0.1:{server.server_port}/alerts"]  # fmt: skip
+        self.sinks += [] if self.postgres is None else [self.postgres.address]
+        self.sinks.append("kafka:alerts")  # last: it carries the changelog
+        self.members: list[Member] = []
+        stack.callback(self.kill)
+
+    def start(self, name: str) -> Member:
+        """Start a process of the job, with a folder of its own."""
+        own = self.folder / name
+        own.mkdir(exist_ok=True)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        conf, target = own / "cep.toml", own / "target"
+        conf.write_text('[output]\nwebhook = { "secret" = "of the soak, known to both" }\n')
+        words = [
+            "run", "--conf", str(conf), "--rules", str(self.folder / "rules"), "--bootstrap-servers",
+            self.kafka.address, "--topic", "payments", "--control-topic", "rules", "--status-topic", "rules-status",
+            "--checkpoint", str(own / "job"), "--checkpoint-target", str(target), "--checkpoint-interval", "20 s",
+            "--changelog", "state", "--standby", "--lateness", "2 s", "--dedup", "1 min", "--key", "device_id",
+            "--key-groups", "8", "--interval", "200 ms", "--log", "json", "--listen", address,
+        ]  # fmt: skip
+        words += [word for sink in self.sinks for word in ("--alerts", sink)]
+        log = own / f"{len(self.members)}.log"
+        with log.open("wb") as file:
+            command = [sys.executable, "-c", "import cep.cli.main as m, sys; sys.exit(m.main(sys.argv[1:]))", *words]
+            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            process = subprocess.Popen(command, env=environment, stderr=file, start_new_session=True)
+        self.members.append(Member(process, log, target, address))
+        return self.members[-1]
+
+    def kill(self) -> None:
+        for member in self.members:
+            member.process.kill()
+
+    # ------------------------------------------------------------------------------------------------- while it runs
+
+    def look(self) -> None:
+        """Take a sample of each process that answers; the last one at work is judged. Errors: none is there."""
+        is_there = any(member.process.poll() is None for member in self.members)
+        assert is_there, "\n".join(member.log.read_text()[-3_000:] for member in self.members)
+        for member in self.members:
+            if member.process.poll() is not None:
+                continue
+            try:
+                values = metrics(member.address)
+            except OSError:
+                continue
+            for name, value in values.items():
+                if self.first.setdefault(name, 0.0 if "_total" in name else value) != value:
+                    self.moved.add(name.partition("{")[0])
+            if values.get("cep_standby") == 0.0:
+                told = {name: values[name] for name in FLAT if name in values}
+                self.samples.add({**told, **resident_bytes(member.process.pid)})
+
+    def feed(self) -> None:
+        """Send payments at the rate, oddities and changes each minute, and let things go wrong, until time is over."""
+        begun_s, sent, minute = time.monotonic(), 0, -1
+        pending = self._plan()
+        looked_s = 0.0
+        while (passed_s := time.monotonic() - begun_s) < self.seconds:
+            while pending and pending[0][0] * self.seconds <= passed_s:
+                _, what, act = pending.pop(0)
+                print(f"{time.strftime('%H:%M:%S')} {passed_s / self.seconds:.0%}: {what}", flush=True)
+                act()
+            if int(passed_s // 60) > minute:
+                minute = int(passed_s // 60)
+                self._minute(minute)
+            while sent < passed_s * self.rate:
+                self._send("payments", self.payments.payment(self._now_ms()))
+                sent += 1
+            self.producer.poll(0)
+            if passed_s - looked_s > SAMPLES_EVERY_S:
+                looked_s = passed_s
+                self.look()
+            time.sleep(0.02)
+        while pending:
+            pending.pop(0)[2]()
+
+    def _minute(self, minute: int) -> None:
+        now_ms = self._now_ms()
+        self.payments.write()
+        for line in self.payments.odd(now_ms):
+            self._send("payments", line)
+        changes = self.publisher.changes(now_ms) if minute % 2 == 0 else self.publisher.end()
+        for record in changes:
+            self._send("rules", record)
+
+    def _send(self, topic: str, value: bytes) -> None:
+        """Keys say nothing: partitions are drawn, and control records have one."""
+        number = 0 if topic == "rules" else self.payments.chance.randrange(4)
+        self.producer.produce(topic, value, partition=number)
+
+    def _now_ms(self) -> int:
+        return int(time.time() * 1_000)
+
+    def _plan(self) -> list[tuple[float, str, Callable[[], object]]]:
+        """What goes wrong, by the share of the time at which it does; nothing in the second half."""
+        webhook, kafka, postgres = self.webhook, self.kafka, self.postgres
+        at_work = next(member for member in self.members if member.says("started"))
+        waits = next(member for member in self.members if member is not at_work)
+        plan: list[tuple[float, str, Callable[[], object]]] = [
+            (0.05, "one process is killed", at_work.process.kill),
+            (0.26, "the target of checkpoints is a file", lambda: _spoil(waits.target)),
+            (0.29, "it is a folder again", lambda: _mend(waits.target)),
+            (0.14, "the webhook refuses", lambda: setattr(webhook, "is_away", True)),
+            (0.18, "the webhook takes", lambda: setattr(webhook, "is_away", False)),
+            (0.41, "the brokers end", kafka.stop),
+            (0.44, "the brokers are back", kafka.start),
+        ]
+        if postgres is not None:
+            plan += [(0.31, "PostgreSQL ends", postgres.stop), (0.37, "PostgreSQL is back", postgres.start)]
+        return sorted(plan, key=lambda item: item[0])
+
+    # ---------------------------------------------------------------------------------------------------- at the end
+
+    def finish(self) -> None:
+        """Let the job send what is certain, and end it."""
+        self.producer.flush(WAIT_S)
+        self.payments.write()
+        self.look()
+        member = next(member for member in self.members if member.process.poll() is None)
+        seen, since_s, begun_s = -1, time.monotonic(), time.monotonic()
+        while time.monotonic() - since_s < 40 and time.monotonic() - begun_s < WAIT_S:  # the longest window and more
+            if len(self.webhook.arrived) != seen:
+                seen, since_s = len(self.webhook.arrived), time.monotonic()
+            self.look()
+            self._send("rules", HeartbeatRecord(event_time=utc_text(self._now_ms())).to_json())
+            self.producer.flush(WAIT_S)
+            time.sleep(2)
+        member.process.send_signal(signal.SIGTERM)
+        code = member.process.wait(WAIT_S)
+        assert code == 0, member.log.read_text()[-2_000:]
+
+    def ids(self) -> dict[str, list[str]]:
+        """Return the ids that each sink has."""
+        folder = self.folder
+        lines = [line for path in (folder / "alerts").glob("*.jsonl") for line in path.read_bytes().splitlines()]
+        found = {
+            "folder": [orjson.loads(line)["alert_id"] for line in lines],
+            "Parquet": pq.read_table(folder / "parquet", columns=["alert_id"])["alert_id"].to_pylist(),
+            "Delta Lake": deltalake.DeltaTable(str(folder / "delta"))
+            .to_pyarrow_table(columns=["alert_id"])["alert_id"]
+            .to_pylist(),
+            "webhook": list(self.webhook.arrived),
+            "topic": [orjson.loads(value)["alert_id"] for value in committed(self.kafka.address, "alerts")],
+        }
+        if self.postgres is not None:
+            with psycopg.connect(self.postgres.address) as connection:
+                found["PostgreSQL"] = [row[0] for row in connection.execute("select alert_id from cep_alerts")]
+        return found
+
+    def replayed(self) -> list[str]:
+        """Return the ids of the replay of all that was not set aside: late, dated ahead."""
+        aside = set[str]()
+        for path in self.folder.glob("*/job/dead_letters/*.jsonl"):
+            aside |= {orjson.loads(line).get("event_id", "") for line in path.read_bytes().splitlines()}
+        history = self.folder / "counted.jsonl"
+        with history.open("wb") as file:
+            for line in (self.folder / "history.jsonl").read_bytes().splitlines():
+                if orjson.loads(line)["tx_id"] not in aside:
+                    file.write(line + b"\n")
+        out = self.folder / "replayed.jsonl"
+        words = ["replay", "--rules", str(self.folder / "rules"), "--events", str(history), "--out", str(out)]
+        command = [sys.executable, "-c", "import cep.cli.main as m, sys; sys.exit(m.main(sys.argv[1:]))", *words]
+        subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
+        return [orjson.loads(line)["alert_id"] for line in out.read_bytes().splitlines()]
+
+
+def _spoil(target: Path) -> None:
+    if target.exists():
+        target.rename(target.with_suffix(".away"))
+    target.write_text("no folder")
+
+
+def _mend(target: Path) -> None:
+    target.unlink()
+    if target.with_suffix(".away").exists():
+        target.with_suffix(".away").rename(target)
+
+
+def committed(address: str, topic: str) -> list[bytes]:
+    """Return the committed values of a topic of one partition."""
+    options = {"bootstrap.servers": address, "group.id": "soak", "enable.auto.commit": False,
+               "enable.partition.eof": True, "isolation.level": "read_committed"}  # fmt: skip
+    consumer, values, is_over = Consumer(options), list[bytes](), False
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    while not is_over:
+        for message in consumer.consume(1_000, 0.5):
+            error, value = message.error(), message.value()
+            is_over = is_over or (error is not None and error.code() == KafkaError._PARTITION_EOF)
+            if error is None and value is not None:
+                values.append(value)
+    consumer.close()
+    return values
+
+
+def page() -> list[str]:
+    """Return the names of the metrics of the page."""
+    text = (ROOT / "cep" / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+    return [match[1] for line in text.splitlines() if (match := _ROW.match(line))]
+
+
+def judge_flat(samples: Samples) -> tuple[list[tuple[str, ...]], bool]:
+    """Return a row for each value that is to be flat, and whether all are."""
+    rows: list[tuple[str, ...]] = []
+    is_flat = True
+    for name in samples.found:
+        third, last = samples.quarters(name)
+        is_flat = is_flat and (name not in FLAT or last <= third * GROWTH_MAX)
+        rows.append((name, f"{third:,.0f}", f"{last:,.0f}", f"{last / third:.3f}" if third else "-"))
+    return rows, is_flat
+
+
+def judge_sinks(wanted: Sequence[str], found: dict[str, list[str]]) -> tuple[list[tuple[str, ...]], bool]:
+    """Return a row for each sink, and whether all have the replay's alerts, each once."""
+    rows: list[tuple[str, ...]] = []
+    are_right = True
+    for sink, ids in found.items():
+        lost, more = Counter(wanted) - Counter(ids), Counter(ids) - Counter(wanted)
+        rows.append((sink, f"{len(ids):,}", f"{lost.total():,}", f"{more.total():,}"))
+        are_right = are_right and not (lost or more)
+    return rows, are_right
+
+
+def main() -> None:
+    """Run, print, judge."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--rate", type=float, default=100.0, help="payments a second")
+    parser.add_argument("--keep", type=Path, help="an empty folder for all that is written, which stays")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and what it has started ends with it
+    with ExitStack() as stack:
+        folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cep-soak-")))
+        soak = Soak(folder, stack, options.minutes, options.rate)
+        for name in ("one", "two"):
+            soak.start(name)
+        until_s = time.monotonic() + WAIT_S
+        while not (any(m.says("started") for m in soak.members) and any(m.says("standby_ready") for m in soak.members)):
+            assert time.monotonic() < until_s, [member.log.read_text()[-2_000:] for member in soak.members]
+            soak.look()
+            time.sleep(0.5)
+        soak.feed()
+        soak.finish()
+        seen = {"samples": soak.samples.found, "moved": sorted(soak.moved), "arrived": soak.webhook.arrived}
+        (folder / "seen.json").write_bytes(orjson.dumps(seen))
+        rows, is_flat = judge_flat(soak.samples)
+        title = f"{options.minutes:g} minutes, {options.rate:g} payments/s"
+        show(title, ("median of", "third quarter", "last quarter", "last ÷ third"), rows)
+        late_s = np.array(list(soak.webhook.arrived.values())) / 1_000
+        shown = ", ".join(f"p{q:g} {np.percentile(late_s, q):.2f} s" for q in (50, 90, 95, 99, 99.9))
+        print(f"event time to webhook, outages and 2 s of lateness in it: {shown}; {soak.webhook.repeats} came again")
+        rows, are_right = judge_sinks(soak.replayed(), soak.ids())
+        show("alerts beside the replay", ("sink", "alerts", "missing", "too many"), rows)
+        still = [name for name in page() if not soak.moved & {name, f"{name}_count", f"{name}_sum"}]
+        print(f"{len(page()) - len(still)} of {len(page())} metrics have moved; not: {', '.join(still) or '-'}")
+        unexpected = set(still) - ELSEWHERE
+        print(f"of these expected here: {', '.join(sorted(unexpected)) or 'none'}")
+        sys.exit(0 if is_flat and are_right else 1)
+
+
+if __name__ == "__main__":
+    main()
