@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from cep.base.limits import RECORD_BYTES_MAX
 
-_READ_BYTES = 16 << 20
+READ_BYTES = 16 << 20
 _NEWLINE, _BRACE = ord("\n"), ord("{")
 
 
@@ -49,7 +49,7 @@ class LineCutter:
         return line
 
 
-def whole_lines(file: _Bytes, cutter: LineCutter, block_bytes: int = _READ_BYTES) -> Iterator[bytes]:
+def whole_lines(file: _Bytes, cutter: LineCutter, block_bytes: int = READ_BYTES) -> Iterator[bytes]:
     """Yield the lines of a file, many at a time."""
     while block := file.read(block_bytes):
         if lines := cutter.take(block):

@@ -44,7 +44,7 @@ def ids(path: Path) -> list[str]:
 @pytest.mark.parametrize("block", [100, 1_000, 1 << 24])
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
 def test_every_record_once_in_order(kind: str, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(pieces, "READ_BYTES", block)
     monkeypatch.setattr(pieces, "PIECE_ROWS", block)
     for number, rows in enumerate((ROWS[:400], ROWS[400:])):
         path = tmp_path / f"part-{number}.{kind}"

@@ -17,16 +17,19 @@ Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_state.py
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
+from cep.base.durable import replace_file
 from cep.base.errors import StateCorruptError, UsageError
 
 VARIABLE = "parts"
 PROGRESS, PAGES, PAST, SEGMENTS, WAITING, SEEN = "progress", "pages", "past", "segments", "waiting", "ids"
 FIRED = "fired"
+_SCHEMAS = "/_stateSchema/"
 # Types, not text: Spark's Python asks Java twice what a text means.
 _KEY = StructType(
     [StructField("part", StringType()), StructField("at", IntegerType()), StructField("number", LongType())]
@@ -69,21 +72,42 @@ class GroupParts:
         self.fired = Part(entries, FIRED)
 
 
-def refuse_other_variables(query: Path) -> None:
-    """Refuse a query's keyed state with other variables, which Spark would drop.
+def prepare_query(query: Path) -> None:
+    """Refuse a query's keyed state with other variables, which Spark would drop; follow a folder that has moved.
 
+    Spark writes down where its schema files lie from the root of the file system, so a checkpoint directory that was
+    moved or restored elsewhere would look for them in the old place.
     Raises: UsageError, StateCorruptError.
     """
     for path in sorted(query.glob("state/*/_metadata/v2/*")):
         if not path.name.isdigit():
             continue
         try:
-            properties = json.loads(json.loads(path.read_text().splitlines()[1])["operatorPropertiesJson"])
+            version, text = path.read_text().splitlines()
+            metadata = json.loads(text)
+            properties = json.loads(metadata["operatorPropertiesJson"])
             names = [variable["stateName"] for variable in properties["stateVariables"]]
-        except (ValueError, IndexError, KeyError, TypeError) as error:
+            stores = metadata.get("stateStoreInfo", [])
+            places = [list(map(str, store["stateSchemaFilePaths"])) for store in stores]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StateCorruptError(f"{path} does not say what the job keeps ({error!r}); restore it") from error
         if names != [VARIABLE]:
             raise UsageError(
                 f"{query.parent} keeps {', '.join(names)} apart, as an older build did; make a savepoint with "
                 "`cep savepoint --portable` of that build and restore it with `cep restore --engine spark`"
             )
+        here = [[_place_here(path.parents[2], place) for place in of_store] for of_store in places]
+        if here != places:
+            for store, of_store in zip(stores, here, strict=True):
+                store["stateSchemaFilePaths"] = of_store
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of what was there
+            replace_file(path, f"{version}\n{json.dumps(metadata, separators=(',', ':'))}".encode())
+
+
+def _place_here(operator: Path, place: str) -> str:
+    """Return where a schema file lies that some folder of this operator had; the same text if it lies there."""
+    _, folder, name = place.rpartition(_SCHEMAS)
+    if not folder or ".." in name:
+        return place
+    here = Path(os.path.abspath(operator)) / folder.strip("/") / name  # noqa: PTH100 as Spark, which follows no links
+    return place if Path(place.removeprefix("file:")) == here else f"file:{here}"

@@ -49,7 +49,7 @@ from cep.runners.spark import daemon
 from cep.runners.spark.admission import HAS_ADMISSION, end_when_done
 from cep.runners.spark.connector import packed_topic
 from cep.runners.spark.failures import failure_of
-from cep.runners.spark.group_parts import refuse_other_variables
+from cep.runners.spark.group_parts import prepare_query
 from cep.runners.spark.kafka import EVENTS_FORMAT, FORMAT, KafkaDataSource, KafkaEventsSource
 from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.local_files import set_permissions_in_java
@@ -115,7 +115,7 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
     Raises: SourceError if the events cannot be read, UsageError if an older build wrote the keyed state.
     """
     job = settings.job
-    refuse_other_variables(settings.checkpoint)
+    prepare_query(settings.checkpoint)
     set_permissions_in_java(spark)
     spark.dataSource.register(KafkaDataSource)
     spark.dataSource.register(KafkaEventsSource)

@@ -22,7 +22,7 @@ from cep.nfa.program import Program
 from cep.rulebook.store import RulebookStore
 from cep.runners.handover.group_entries import PAGE_BITS
 from cep.runners.live_checkpoint import QUERY_FOLDER, RULEBOOKS_FOLDER, read_job
-from cep.runners.spark.group_parts import PAGES, PAST, PROGRESS, SEGMENTS, VARIABLE, refuse_other_variables
+from cep.runners.spark.group_parts import PAGES, PAST, PROGRESS, SEGMENTS, VARIABLE, prepare_query
 from cep.runners.spark.group_progress import GroupProgress
 from cep.state.pages import StoredPage
 from cep.state.past import StoredPast
@@ -108,7 +108,7 @@ def stored_part(spark: SparkSession, checkpoint: Path, name: str, operator: int)
 
     Raises: UsageError if an older build wrote it, StateCorruptError.
     """
-    refuse_other_variables(checkpoint / QUERY_FOLDER)
+    prepare_query(checkpoint / QUERY_FOLDER)
     reader = spark.read.format("statestore").option("stateVarName", VARIABLE).option("operatorId", operator)
     try:
         entries = reader.load(str(checkpoint / QUERY_FOLDER)).where(F.col("user_map_key.part") == name)

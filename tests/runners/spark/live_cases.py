@@ -103,6 +103,7 @@ class LiveRun:
     partitions: int = 2
     reports: list[BatchReport] = field(default_factory=list)
     files_count: int = 0
+    job_folder: str = "checkpoint"
 
     def __post_init__(self) -> None:
         for name in ("events", "control"):
@@ -110,7 +111,7 @@ class LiveRun:
 
     @property
     def checkpoint(self) -> Path:
-        return self.folder / "checkpoint" / "query"
+        return self.folder / self.job_folder / "query"
 
     @property
     def letters(self) -> list[dict[str, object]]:
@@ -133,9 +134,7 @@ class LiveRun:
         if control:
             self._add("control", control)
         self.spark.conf.set("spark.sql.shuffle.partitions", str(self.partitions))
-        output = LiveOutput(
-            self.folder / "checkpoint", DeadLetterFiles(self.folder / "letters"), [], self.reports.append
-        )
+        output = LiveOutput(self.checkpoint.parent, DeadLetterFiles(self.folder / "letters"), [], self.reports.append)
         settings = LiveSettings(
             self.job,
             self.initial,

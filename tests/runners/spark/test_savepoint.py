@@ -35,6 +35,8 @@ def test_a_job_goes_on_from_a_savepoint(spark: SparkSession, tmp_path: Path) -> 
     live.phase(parts[1:])  # is lost with the folder
     shutil.rmtree(checkpoint)
     del live.reports[before:]
+    live.job_folder = "elsewhere"
+    checkpoint = live.checkpoint.parent
     restored = restore(target, checkpoint)
     assert (restored.batch_id, restored.size) == (first.batch_id, first.size)
     assert read_progress(checkpoint)[0] == first.batch_id

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from cep.base.errors import StateCorruptError, StateFormatError, UsageError
 from cep.cli import state
 from cep.runners.live_checkpoint import open_checkpoint
-from cep.runners.spark.group_parts import VARIABLE, refuse_other_variables
+from cep.runners.spark.group_parts import VARIABLE, prepare_query
 from cep.runners.spark.group_progress import GroupProgress
 from tests.runners.spark.live_cases import ROOT, LiveRun, make_job, rules
 
@@ -46,13 +46,13 @@ def test_state_of_an_older_build_is_refused_by_name(tmp_path: Path) -> None:
 
     written("progress", "pages", "past")
     with pytest.raises(UsageError, match="progress, pages, past apart, as an older build did"):
-        refuse_other_variables(tmp_path / "query")
+        prepare_query(tmp_path / "query")
     written(VARIABLE)
-    refuse_other_variables(tmp_path / "query")
+    prepare_query(tmp_path / "query")
     (folder / "0").write_text("v2\nnonsense")
     with pytest.raises(StateCorruptError, match="does not say what the job keeps"):
-        refuse_other_variables(tmp_path / "query")
-    refuse_other_variables(tmp_path / "none")
+        prepare_query(tmp_path / "query")
+    prepare_query(tmp_path / "none")
     values = json.loads(GroupProgress().to_bytes())
     without_heartbeat = GroupProgress.from_bytes(json.dumps(values[:-1]).encode())
     assert without_heartbeat == GroupProgress(), "a build before had no heartbeat that waits"
@@ -82,7 +82,7 @@ def test_runs_of_a_job(
         return code, json.loads(capsys.readouterr().out)
 
     # What Spark says of a real job is read as meant.
-    refuse_other_variables(live.checkpoint)
+    prepare_query(live.checkpoint)
     code, whole = told()
     assert code == 0
     assert isinstance(whole, dict)
