@@ -213,7 +213,9 @@ class Release:
     def begin(self, *words: str) -> subprocess.Popen[bytes]:
         """Start a verb."""
         script = "import sys; from cep.cli.main import main; sys.exit(main(sys.argv[1:]))"
-        return subprocess.Popen([sys.executable, "-c", script, *words], env=self._environment, cwd=self._folder)
+        # Spark starts a process that cannot do without what is compiled.
+        environment = {**self._environment, "NUMBA_DISABLE_JIT": str(int(words[0] != "live"))}
+        return subprocess.Popen([sys.executable, "-c", script, *words], env=environment, cwd=self._folder)
 
     def cep(self, *words: str) -> None:
         """Run a verb to its end."""
