@@ -82,11 +82,16 @@ def test_suggest_in_python(tmp_path: Path) -> None:
         rules.suggest(planted(4, frauds=40, count=300), "is_fraud", "card_id", precision=80)
 
 
-def test_tune_proposes_what_the_verb_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_list", [False, True])
+def test_tune_proposes_what_the_verb_does(has_list: bool, tmp_path: Path) -> None:
     is_fraud = np.random.default_rng(1).random(240) < 0.2
     table = payments().append_column("is_fraud", pa.array(is_fraud))
     pq.write_table(table, tmp_path / "payments.parquet")
     folder = write_rules(tmp_path / "rules")
+    if has_list:
+        watched = PATTERN.replace("amount > 500.00", "amount > 500.00 and card_id in watched")
+        assert watched != PATTERN
+        (folder / "patterns.cep").write_text(f'{EVENT}list watched: string = ["c1", "c3", "c5", "c7"]\n{watched}')
     read = ["--rules", folder, "--events", tmp_path / "payments.parquet", "--labels", "is_fraud"]
     given = ["--try", "small=1..5/5", "--json", tmp_path / "tuned.json"]
     assert cli.main(["tune", "small_then_large", *map(str, [*read, *given])]) == 0

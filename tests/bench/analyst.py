@@ -6,7 +6,8 @@
 patterns of `patterns/payments.cep`. **Transfers** of a generator of laundering, five copies of which make a million,
 each with accounts of its own, and the patterns of `typologies.py`. For each: a report, made twice and compared, with
 every figure by rule computed once more by DuckDB from the same alerts and labels. Then 10 500 settings of three
-thresholds over the million payments.
+thresholds over the million payments. With `--keep` both pages are photographed too, where there is Chromium: without
+scripts, on a telephone and on a screen.
 """
 
 from __future__ import annotations
@@ -41,9 +42,11 @@ from tests.bench import typologies
 from tests.bench.detection import payments
 from tests.bench.detection import rule as rule_of
 from tests.bench.peer_data import ULB, show, stop, upsert
+from tests.docs.pictures import photograph
 
 DAYS = 105  # of card payments are a million
 COPIES = 5
+WIDTHS, HEIGHT = (380, 1_400), 6_000  # of pictures, in pixels
 SILENT = Console(quiet=True)
 TUNED = """
 event payment {
@@ -140,6 +143,18 @@ def compared(measured: Measured, events: pa.Table, labels: pa.Table) -> str:
     return f"{count} equal"
 
 
+def photographed(folder: Path) -> None:
+    """Draw the beginning of both pages as pictures."""
+    for name in ("cards", "transfers"):
+        for width in WIDTHS:
+            try:
+                photograph(folder / f"{name}.html", folder / f"{name}-{width}.png", width, HEIGHT)
+            except FileNotFoundError as error:
+                print(f"no pictures: {error}", file=sys.stderr)
+                return
+            print(f"wrote {folder / name}-{width}.png")
+
+
 def tuned(events: pa.Table, labels: pa.Table, folder: Path) -> None:
     """Tune three thresholds and print what was found."""
     path = folder / "tuned.parquet"
@@ -183,6 +198,8 @@ def main() -> None:
         heads = ("data", "events", "alerts", "size", "same bytes", "matched in", "report in", "beside DuckDB")
         show("A report of a million events", heads, rows)
         tuned(card_events, card_labels, folder)
+        if sys.argv[1:2] == ["--keep"]:
+            photographed(folder)
 
 
 if __name__ == "__main__":

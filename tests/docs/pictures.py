@@ -10,6 +10,7 @@ Tested by: tests/docs/test_pictures.py
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,7 @@ _RULE = "card_testing"  # the pattern that README.md begins with
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _WIDTH, _HEIGHT = 1_100, 1_150
 _SECONDS_MAX = 60
+_BLOCKED = 2  # as Chromium writes it in its settings
 
 
 def small_day() -> Stream:
@@ -56,14 +58,21 @@ def report_page(day: Stream, folder: Path) -> str:
     return whole.replace("</head>", f"<style>nav, {others} {{ display: none }}</style></head>", 1)
 
 
-def photograph(page: Path, picture: Path) -> None:
-    """Let Chromium draw a page. Raises: FileNotFoundError where there is none, CalledProcessError."""
+def photograph(page: Path, picture: Path, width: int = _WIDTH, height: int = _HEIGHT) -> None:
+    """Let Chromium draw a page without running its scripts; width and height in pixels.
+
+    Raises: FileNotFoundError where there is no Chromium, CalledProcessError.
+    """
     browser = next((path for path in map(shutil.which, _BROWSERS) if path), None)
     if browser is None:
         raise FileNotFoundError(f"none of {', '.join(_BROWSERS)} is on the path")
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={_WIDTH},{_HEIGHT}"]
-    command = [browser, *flags, f"--screenshot={picture}", page.as_uri()]
-    subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS_MAX)
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={width},{height}"]
+    with tempfile.TemporaryDirectory() as profile:
+        preferences = Path(profile) / "Default" / "Preferences"
+        preferences.parent.mkdir()
+        preferences.write_text(json.dumps({"profile": {"managed_default_content_settings": {"javascript": _BLOCKED}}}))
+        command = [browser, *flags, f"--user-data-dir={profile}", f"--screenshot={picture}", page.as_uri()]
+        subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS_MAX)
 
 
 def main() -> int:

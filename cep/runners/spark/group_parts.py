@@ -75,8 +75,8 @@ class GroupParts:
 def prepare_query(query: Path) -> None:
     """Refuse a query's keyed state with other variables, which Spark would drop; follow a folder that has moved.
 
-    Spark writes down where its schema files lie from the root of the file system, so a checkpoint directory that was
-    moved or restored elsewhere would look for them in the old place.
+    Spark writes down the whole paths of its schema files. In a checkpoint directory that was moved, or restored
+    elsewhere, it would look for them in the old place.
     Raises: UsageError, StateCorruptError.
     """
     for path in sorted(query.glob("state/*/_metadata/v2/*")):
