@@ -3,7 +3,7 @@
 1. The time is cut into train, validation and test (split.py).
 2. Settings are scored: all combinations where that is exact, else all that are few enough, else along the axes, from
    the present setting, to the best neighbour, until none is better (sweep.py).
-3. The few best on train are compared on validation; the best there is proposed.
+3. The few best on train, of those that keep to the budget there, are compared on validation; the best is proposed.
 4. The present setting, the proposed one and the other few are replayed: what is shown is what the engine finds.
 
 Tested by: tests/analysis/test_tune.py
@@ -79,16 +79,28 @@ def tune(bench: Bench, pattern: PatternIR, bound: PatternIR, axes: Sequence[Axis
     way, settings, scores, replays = _scored(bench, pattern, bound, axes, aim, present)
     train, validation = (_values(scores[at], bench, at, aim) for at in (0, 1))
     order = np.lexsort((scores[0].alerts, -train))[:_FINALISTS]
-    finalists = [settings[at] for at in order]
-    best = finalists[int(np.argmax(validation[order]))]
-    if best != present and train[order].max() == -np.inf:
-        raise UsageError("no setting keeps to the budget on train; give a larger --budget, or tighter values (--try)")
+    order = order[train[order] > -np.inf]
+    if not len(order):
+        raise UsageError(_nothing_fits(bench, scores[0], settings, aim))
+    best = settings[order[int(np.argmax(validation[order]))]]
     shown = replayed_scores(bench, [present, best])
     return Tuned(
         way, len(settings), replays, present, best,
         tuple(_row(shown[at], bench, at, 0, aim) for at in range(len(bench.parts))),
         tuple(_row(shown[at], bench, at, 1, aim) for at in range(len(bench.parts))),
     )  # fmt: skip
+
+
+def _nothing_fits(bench: Bench, train: Scores, settings: Sequence[Setting], aim: Aim) -> str:
+    """Say which setting comes closest to a budget that none keeps to, and what to do."""
+    assert aim.budget is not None, "only a budget makes a setting unfit"
+    fewest = int(np.argmin(train.alerts))
+    a_day = int(train.alerts[fewest]) / bench.parts[0].days if bench.parts[0].days else 0.0
+    closest = ", ".join(f"{name}={value}" for name, value in settings[fewest].items())
+    return (
+        f"no setting keeps to the budget of {aim.budget:g} alerts a day on train; of {len(settings):,} the fewest are "
+        f"{a_day:,.1f} a day, with {closest}; give a larger budget, or tighter values to try"
+    )
 
 
 def _scored(
@@ -108,10 +120,13 @@ def _scored(
 def _along_axes(
     bench: Bench, axes: Sequence[Axis], aim: Aim, present: Setting
 ) -> tuple[Way, list[Setting], tuple[Scores, ...], int]:
-    """Go from the present setting to the best that differs in one parameter, until none is better on train."""
+    """Go from the present setting to the best that differs in one parameter, until none is better on train.
+
+    Over the budget no setting has a value, so there the one with fewer alerts is better.
+    """
     settings: list[Setting] = [present]
     blocks = [replayed_scores(bench, settings)]
-    here, value = present, float(_values(blocks[0][0], bench, 0, aim)[0])
+    here, rank = present, _rank(blocks[0][0], bench, aim)[0]
     for _ in range(_ROUNDS_MAX):
         others = [{**here, axis.name: each} for axis in axes for each in axis.values]
         others = [setting for setting in others if setting not in settings]
@@ -120,16 +135,24 @@ def _along_axes(
         scores = replayed_scores(bench, others)
         settings += others
         blocks.append(scores)
-        values = _values(scores[0], bench, 0, aim)
-        best = int(np.argmax(values))
-        if values[best] <= value:
+        ranks = _rank(scores[0], bench, aim)
+        best = max(range(len(others)), key=ranks.__getitem__)
+        if ranks[best] <= rank:
             break
-        here, value = others[best], float(values[best])
+        here, rank = others[best], ranks[best]
     joined = tuple(
         Scores(*(np.concatenate([getattr(block[at], name) for block in blocks]) for name in Scores.__slots__))
         for at in range(len(bench.parts))
     )
     return "along the axes", settings, joined, len(settings)
+
+
+def _rank(train: Scores, bench: Bench, aim: Aim) -> list[tuple[float, int]]:
+    """Return what is larger for a better setting: its value on train, then, where over the budget, fewer alerts."""
+    values = _values(train, bench, 0, aim).tolist()
+    return [
+        (value, 0 if value > -np.inf else -alerts) for value, alerts in zip(values, train.alerts.tolist(), strict=True)
+    ]
 
 
 def _values(scores: Scores, bench: Bench, at: int, aim: Aim) -> NDArray[np.float64]:

@@ -174,6 +174,101 @@ def test_along_the_axes_ends_no_worse_than_it_began(tmp_path: Path, monkeypatch:
     assert best.proposed_rows[0].f1 >= best.present_rows[0].f1
 
 
+AXES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]] = {
+    "spend": ({"large": 100.0, "least": 1, "times": 1.0, "back": "5 d"}, {"large": "50..400/5", "least": "1,2,3"}),
+    "pair": ({"small": 5.0, "large": 300.0, "window": "2 h"}, {"small": "2,3,50,100", "large": "100..500/5"}),
+}
+
+
+def best_of_replays(bench: Bench, axes: tuple[Axis, ...], aim: Aim) -> Mapping[str, Any]:
+    """The setting that the rules of a proposal give, by scores that are computed here from single replays."""
+    rows = []
+    for setting in every_setting(axes):
+        parts = replayed_scores(bench, [setting], at_once=1)
+        values = []
+        for part, scores in zip(bench.parts, parts, strict=True):
+            alerts, right, frauds = int(scores.alerts[0]), int(scores.right[0]), int(scores.frauds[0])
+            precision = right / max(1, alerts - int(scores.immature[0]))
+            recall = frauds / max(1, int(part.frauds.sum()))
+            f1 = 2 * precision * recall / (precision + recall) if frauds else 0.0
+            money = float(scores.money[0]) - aim.review_cost * alerts
+            value = {"f1": f1, "recall": recall, "money": money}[aim.objective]
+            is_over = aim.budget is not None and alerts / part.days > aim.budget
+            values.append(-np.inf if is_over else round(value, 6))
+        rows.append((setting, values[0], values[1], int(parts[0].alerts[0])))
+    few = sorted((row for row in rows if row[1] > -np.inf), key=lambda row: (-row[1], row[3]))[:10]
+    assert any(row[1] == -np.inf for row in rows) == (aim.budget is not None), "a budget is too small for some settings"
+    return max(few, key=lambda row: row[2])[0]
+
+
+@pytest.mark.parametrize("budget", [None, 4.0])
+@pytest.mark.parametrize("objective", ["f1", "recall", "money"])
+@pytest.mark.parametrize("name", ["spend", "pair"])
+def test_the_proposal_is_the_optimum_of_all_replays(
+    name: str, objective: Objective, budget: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Combined or replayed one by one, the same setting is proposed: the best of an exhaustive search."""
+    params, tries = AXES[name]
+    aim = Aim(objective, budget, review_cost=20.0)
+    bench, pattern, bound = bench_of(name, payments(1)[0], tmp_path, params)
+    axes = axes_of(pattern, params, tries)
+    combined = tune(bench, pattern, bound, axes, aim)
+    monkeypatch.setattr("cep.analysis.tune.is_divisible", lambda *_: False)
+    replayed = tune(bench, pattern, bound, axes, aim)
+    assert (combined.way, replayed.way) == ("combined", "replayed")
+    assert combined.proposed == replayed.proposed == best_of_replays(bench, axes, aim)
+    assert combined.proposed_rows == replayed.proposed_rows
+
+
+def ebbing() -> pa.Table:
+    """Payments of 200 every hour of the first twelve days, then none; each day two frauds, of 200 and of 500."""
+    rows = [
+        {"event_time": START_MS + hour * 3_600_000, "card_id": f"c{hour % 7}", "amount": 200.0, "is_fraud": False}
+        for hour in range(12 * 24)
+    ] + [
+        {"event_time": START_MS + day * DAY_MS + at, "card_id": f"b{day}", "amount": amount, "is_fraud": True}
+        for day in range(20)
+        for at, amount in ((1, 200.0), (2, 500.0))
+    ]  # fmt: skip
+    table = pa.Table.from_pylist([{"tx_id": f"t{number}", "shop": "s", **row} for number, row in enumerate(rows)])
+    times = table["event_time"].cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
+    return table.set_column(table.column_names.index("event_time"), "event_time", times)
+
+
+def test_no_setting_over_the_budget_on_train_is_proposed(tmp_path: Path) -> None:
+    """With 100 all frauds are found on validation, within the budget; but on train it has 26 alerts a day."""
+    params, tries = {"large": 450.0, "least": 1}, {"large": "100,450,600"}
+    best = tuned("planted", ebbing(), tmp_path, params, tries, Aim("recall", budget=5.0))
+    assert best.proposed == {"large": 450.0}
+    assert best.proposed_rows[0].alerts_per_day == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.mark.parametrize("replayed_max", [256, 1])
+def test_where_no_setting_keeps_to_the_budget_it_says_what_comes_closest(
+    replayed_max: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The present setting is not called the best one where it is over the budget, too."""
+    monkeypatch.setattr("cep.analysis.tune.is_divisible", lambda *_: False)
+    monkeypatch.setattr("cep.analysis.tune.TUNE_REPLAYED_MAX", replayed_max)
+    params, tries = {"large": 450.0, "least": 1}, {"large": "100,450"}
+    with pytest.raises(UsageError, match=r"budget of 0\.5 alerts a day on train; .* 1\.1 a day, with large=450\.0;"):
+        tuned("planted", ebbing(), tmp_path, params, tries, Aim("recall", budget=0.5))
+
+
+def test_along_the_axes_goes_towards_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither parameter alone brings it within the budget: the way leads over fewer alerts that are still too many."""
+    monkeypatch.setattr("cep.analysis.tune.is_divisible", lambda *_: False)
+    monkeypatch.setattr("cep.analysis.tune.TUNE_REPLAYED_MAX", 1)
+    params, tries = {"small": 250.0, "large": 100.0}, {"small": "2,60,250", "large": "100,320,500"}
+    events = payments(2)[0]
+    bench, pattern, bound = bench_of("probes", events, tmp_path, params)
+    train = replayed_scores(bench, every_setting(axes_of(pattern, params, tries)))[0]
+    days = bench.parts[0].days
+    budget = float(np.sort(train.alerts)[1]) / days
+    best = tune(bench, pattern, bound, axes_of(pattern, params, tries), Aim("recall", budget=budget))
+    assert best.proposed_rows[0].alerts_per_day <= budget
+
+
 def test_thresholds_know_their_direction() -> None:
     pattern = load_text(PATTERNS, "p").patterns
     spend = axes_of(pattern["spend"], {"large": 100.0, "least": 1, "times": 1.0}, {"large": "3,1", "back": "2 d,1 d"})
