@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
@@ -24,6 +25,7 @@ from tests.testing.library import PATTERNS
 
 DELAY_DAYS = 7
 NAMES = ("simulated", "laundering", "payments", "transfers", "chargebacks", "logins")
+_WRITTEN = Path(__file__).with_name("chargebacks.cep")
 _CHARGEBACKS = SHARED / "data" / "cloudwalk_card_transactions.parquet"
 Tries = Mapping[str, Mapping[str, str]]
 # What `cep tune --try` is given, by pattern: an analyst knows the size of amounts and the pace of the business.
@@ -42,7 +44,14 @@ _TRIES: dict[str, Tries] = {
         "passed_on": {"least": "50,100", "window": "3d,7d,14d,20d,30d"},
         "gather_scatter": {"payers": "3,4", "payees": "3,4", "known": "0,2,5"},
     },
-    "chargebacks": {},
+    "chargebacks": {
+        "large_payment": {"limit": "500..4000/8"},
+        "pays_again": {"times": "2,3", "least": "0,500,1000,2000,3000", "window": "1h,1d,3d,7d"},
+        "two_payments": {"small": "0,100,300", "least": "0,500,1000,2000,3000", "window": "1h,1d,3d,7d"},
+        "same_shop_again": {"times": "2,3", "least": "0,500,1000,2000", "window": "1h,1d,3d,7d"},
+        "busy_shop": {"sales": "2,3,4", "least": "1000,2000,3000,4000", "window": "1d,3d,7d"},
+        "shared_device": {"cards": "2,3", "window": "1d,3d,7d"},
+    },
 }
 _PAST = {
     "n{w}": "count({e} over previous {w} d by {k})",
@@ -70,6 +79,7 @@ class Given:
     declared: str
     tries: Tries
     gap_days: int = DELAY_DAYS
+    rivals: Path | None = None
 
 
 def _past(event: str, amount: str, keys: tuple[str, ...], days: tuple[int, ...]) -> dict[str, str]:
@@ -142,11 +152,11 @@ def charged_back() -> Given:
     events, labels = library.chargebacks()
     labels = labels.append_column("spell", labels["event_id"])
     declared = (PATTERNS / "events.cep").read_text(encoding="utf-8")
-    features = _past("transaction", "amount", ("card_id", "device_id", "merchant_id"), (1, 7, 30))
+    features = _past("transaction", "amount", ("card_id", "account_id", "device_id", "merchant_id"), (1, 7, 30))
     scored = f"""select tx_id, event_time, device_id::int, merchant_id::int, hash(card_id) % 1000003, amount,
         {", ".join(features)} from e"""
-    types = frozenset({"transaction"})
-    return Given("chargebacks", events, labels, types, scored, 5, features, declared, _TRIES["chargebacks"], 1)
+    types, tries = frozenset({"transaction"}), _TRIES["chargebacks"]
+    return Given("chargebacks", events, labels, types, scored, 5, features, declared, tries, 1, _WRITTEN)
 
 
 def logged_in() -> Given:

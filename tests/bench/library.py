@@ -34,7 +34,7 @@ from tests.testing.library import rules_for
 Row = tuple[str, ...]
 _HEAD = ("pattern", "alerts", "precision", "recall", "f1", "alerts a day at a million events a day")
 _CARD = """'transaction' as event_type, {id} as tx_id, event_time, {card}::varchar as card_id,
-    {card}::varchar as account_id, round(amount, 2) as amount, 'approved' as status, '{channel}' as channel,
+    {account}::varchar as account_id, round(amount, 2) as amount, 'approved' as status, '{channel}' as channel,
     '' as country, null::double as lat, null::double as lon, {device} as device_id,
     {merchant}::varchar as merchant_id"""
 TRANSFERS = SHARED / "data" / "amlsim_typologies_12k_accounts.parquet"
@@ -66,8 +66,9 @@ def transactions(days: int) -> tuple[pa.Table, pa.Table]:
     """(events, labels) of the same payments as transactions of a card: all approved, at a desk, in one country."""
     part = f"from '{ULB}' where event_time < timestamptz '2018-04-01 00:00:00+00' + interval {days} day"
     columns = _CARD.format(
-        id="tx_id::varchar", card="customer_id", channel="pos", device="null::varchar", merchant="terminal_id"
-    )
+        id="tx_id::varchar", card="customer_id", account="customer_id", channel="pos", device="null::varchar",
+        merchant="terminal_id",
+    )  # fmt: skip
     labels = _labels("tx_id::varchar", "'kind ' || fraud_scenario")
     return _asked(f"select {columns} {part}", f"select {labels} {part} and is_fraud")
 
@@ -75,8 +76,9 @@ def transactions(days: int) -> tuple[pa.Table, pa.Table]:
 def chargebacks() -> tuple[pa.Table, pa.Table]:
     """(events, labels) of card payments online, some of which were charged back."""
     columns = _CARD.format(
-        id="tx_id::varchar", card="card_masked", channel="ecom", device="device_id::varchar", merchant="merchant_id"
-    )
+        id="tx_id::varchar", card="card_masked", account="user_id", channel="ecom", device="device_id::varchar",
+        merchant="merchant_id",
+    )  # fmt: skip
     labels = _labels("tx_id::varchar", "'chargeback'")
     return _asked(
         f"select {columns} from '{_CHARGEBACKS}'", f"select {labels} from '{_CHARGEBACKS}' where is_chargeback"

@@ -110,17 +110,26 @@ def written_table(text: str) -> str:
 
 
 def rules_for(event_types: set[str]) -> list[UpsertRecord]:
-    """Return a rule for each pattern that reads one of these event types and no other."""
+    """Return a rule for each pattern of the library that reads some of these event types and no other."""
     checked = library()
+    return [
+        rule
+        for path in sorted(PATTERNS.glob("*.cep"))
+        for rule in rules_in(path, checked)
+        if set(checked.patterns[rule.pattern].event_types) <= event_types
+    ]
+
+
+def rules_in(path: Path, checked: Checked) -> list[UpsertRecord]:
+    """Return a rule for each pattern that stands in a file."""
+    text = path.read_text(encoding="utf-8")
     return [
         UpsertRecord(
             id=name, version=1, pattern=name, status="live", severity="low", owner="test", message="m",
             source=bundle_source(path),
         )
-        for path in sorted(PATTERNS.glob("*.cep"))
         for name in checked.patterns
-        if f"\npattern {name}(" in path.read_text(encoding="utf-8")
-        and set(checked.patterns[name].event_types) <= event_types
+        if f"\npattern {name}(" in text
     ]  # fmt: skip
 
 
