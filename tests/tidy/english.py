@@ -84,7 +84,7 @@ def _check_sentences(findings: Findings, place: str, text: str, kind: str) -> No
             findings.add(f"{kind} over {WORDS_MAX} words", place, f"({words}) {sentence[:110]}…")
 
 
-def _bound_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def bound_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.lineno, node.id
@@ -130,7 +130,7 @@ def check_source(source: Source) -> Findings:
             _check_sentences(findings, place, docstring.split("Tested by:")[0], "code")
     for line, comment in _comments(source.text):
         _check_sentences(findings, f"{source.name}:{line}", comment, "code")
-    for line, name in _bound_names(tree):
+    for line, name in bound_names(tree):
         if name.lstrip("_") in BAD_NAMES:
             findings.add("name", f"{source.name}:{line}", name)
     return findings
