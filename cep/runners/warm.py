@@ -34,11 +34,9 @@ from cep.nfa.program import Program
 from cep.nfa.shared import SHARED_MIN
 from cep.rulebook.deploy import deploy
 from cep.runners.ahead import compiled_ahead
-from cep.runners.embedded.pages import Pages, Shapes
+from cep.runners.handover.group_entries import page_prefixes, page_store_keys
 from cep.sinks.json_form import json_lines
-from cep.state.memory import MemoryStore
 from cep.state.packed import Shape, pack, unpack
-from cep.state.store import WriteBatch
 from cep.state.whole import decode_whole, encode_whole
 from cep.step.duplicates import event_ids, new_secrets
 from cep.step.job import Job
@@ -205,13 +203,9 @@ def _stored(program: Program, keyed_state: KeyedState) -> KeyedState:
     if len(keyed_state.keys):  # and as the pages of `cep run` are
         shape, registers = Shape.of(keyed_state), program.row_registers
         slots = np.arange(len(keyed_state.keys))
-        packed, deadlines = pack(keyed_state, slots, len(slots), registers, shape)
-        store, batch = MemoryStore(), WriteBatch()
-        pages = Pages(store, b"", (range(1), 1, len(slots)), Shapes(store), 0)  # which keeps none beside the store
-        pages.hold(slots, packed, deadlines)
-        pages.save(batch)
-        store.write(batch)
-        keyed_state = replace(unpack(pages.read(slots), shape, registers), histories=keyed_state.histories)
+        packed, _ = pack(keyed_state, slots, len(slots), registers, shape)
+        page_store_keys(slots, len(slots), page_prefixes(range(1), b""))
+        keyed_state = replace(unpack(packed, shape, registers), histories=keyed_state.histories)
     return keyed_state
 
 

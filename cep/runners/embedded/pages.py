@@ -26,10 +26,9 @@ from cep.engine.keyed_state import KeyedState, concat_states
 from cep.engine.migrate import migrate_state
 from cep.histories.store import Histories
 from cep.kernels import layout as y
-from cep.kernels.arrange import page_keys
 from cep.kernels.layout import Int64
 from cep.nfa.program import Program
-from cep.runners.handover.group_entries import NEVER, PAGE, PAGES, domain_name
+from cep.runners.handover.group_entries import NEVER, PAGES, domain_name, page_prefixes, page_store_keys
 from cep.state.keys import STORE_GROUP, prefix_range, store_key
 from cep.state.packed import Shape, by_shape, pack, runs_count, unpack
 from cep.state.store import KeyedStore, WriteBatch
@@ -99,9 +98,7 @@ class Pages:
         self.shapes = shapes
         self._groups, self._groups_count, self._count = layout
         assert self._count <= PAGES_MAX, "the number of a page has 16 bits"
-        prefixes = b"".join(store_key(group, b"", PAGES, name) + bytes(PAGE.size) for group in self._groups)
-        # Of each key group a key in the store, with room for the page.
-        self._prefixes = np.frombuffer(prefixes, np.uint8).reshape(len(self._groups), -1)
+        self._prefixes = page_prefixes(self._groups, name)
         self._bytes_max = bytes_max
         self.open_bytes_max = _OPEN_BYTES_MAX if bytes_max is None else min(_OPEN_BYTES_MAX, max(1, bytes_max // 2))
         slots_count = len(self._groups) * self._count
@@ -223,11 +220,8 @@ class Pages:
         self._encoded[slots], self._sizes[slots] = None, 0
 
     def _keys(self, slots: Int64) -> list[bytes]:
-        """Their keys in the store."""
-        rows = np.empty((len(slots), self._prefixes.shape[1]), np.uint8)
-        page_keys(slots, self._count, self._prefixes, rows)
-        keys: list[bytes] = rows.view(f"V{rows.shape[1]}")[:, 0].tolist()
-        return keys
+        """Return the keys of these pages in the store."""
+        return page_store_keys(slots, self._count, self._prefixes)
 
 
 class MatchedPages:

@@ -22,6 +22,8 @@ import numpy as np
 
 from cep.base.limits import TIME_MS_MAX
 from cep.columnar.route import KeyDomain
+from cep.kernels.arrange import page_keys
+from cep.kernels.layout import Int64, UInt8
 from cep.state.keys import split_key, store_key
 from cep.step.duplicates import refuse_earlier_ids
 from cep.step.job import Job
@@ -58,6 +60,20 @@ def domain_name(domain: KeyDomain, level: int = 0) -> bytes:
 def deadlines_name(level: int) -> bytes:
     """Return the name of a level's deadlines in a store key."""
     return b"" if level == 0 else b"@%d" % level
+
+
+def page_prefixes(groups: Iterable[int], name: bytes) -> UInt8:
+    """Return for each key group a store key of its pages of a domain, with room for the page: uint8[key groups, B]."""
+    keys = [store_key(group, b"", PAGES, name) + bytes(PAGE.size) for group in groups]
+    return np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), -1)
+
+
+def page_store_keys(slots: Int64, pages_count: int, prefixes: UInt8) -> list[bytes]:
+    """Return the store keys of the pages of these slots, of which each key group of `prefixes` has `pages_count`."""
+    rows = np.empty((len(slots), prefixes.shape[1]), np.uint8)
+    page_keys(slots, pages_count, prefixes, rows)
+    keys: list[bytes] = rows.view(f"V{rows.shape[1]}")[:, 0].tolist()
+    return keys
 
 
 def entries_of(job: Job, level: int, group: int, group_state: GroupState) -> Iterator[tuple[bytes, bytes]]:
