@@ -19,9 +19,10 @@ from cep.base.limits import TIME_MS_MAX
 from cep.base.schema import Kind
 from cep.engine.advance import advance
 from cep.lang.check.bind import bind
-from cep.lang.ir import ParamDecl, PatternIR
+from cep.lang.ir import History, ParamDecl, PatternIR
 from cep.lang.ir_tests import PatternTest
 from cep.lang.load import Checked, bundle_source, load_files
+from cep.lang.walk import nodes
 from cep.model.rule import UpsertRecord
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
@@ -142,9 +143,21 @@ def flips(checked: Checked, test: PatternTest, *, durations: bool) -> bool:
     return any(_matches(checked, replace(test, pattern=other)) != before for other in _beside(pattern, test, durations))
 
 
-def _matches(checked: Checked, test: PatternTest) -> int:
+def looks_back(pattern: PatternIR) -> bool:
+    """Say whether the pattern has a window of the calendar."""
+    histories = (node for node in nodes(pattern) if isinstance(node, History))
+    return any(node.window is not None and node.window.calendar is not None for node in histories)
+
+
+def flips_in_time(checked: Checked, test: PatternTest) -> bool:
+    """Say whether the outcome changes with all events a millisecond earlier, or later: one crosses midnight then."""
+    before = _matches(checked, test)
+    return any(_matches(checked, test, START_MS + step) != before for step in (-1, 1))
+
+
+def _matches(checked: Checked, test: PatternTest, start_ms: int = START_MS) -> int:
     program = compile_rules(checked.schema, test.pattern.key, (DeployedRule("test", 1, 1, "test", test.pattern),))
-    batch = batch_of(checked.schema, test.events, test.pattern.key, START_MS)
+    batch = batch_of(checked.schema, test.events, test.pattern.key, start_ms)
     return len(found_matches(program, advance(program, None, batch, TIME_MS_MAX).matches))
 
 

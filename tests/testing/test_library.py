@@ -11,10 +11,23 @@ from pathlib import Path
 import pytest
 
 from cep.base.schema import Kind
+from cep.lang.ir import History
 from cep.lang.ir_tests import PatternTest
 from cep.lang.load import Checked
+from cep.lang.walk import nodes
 from cep.rulebook.files import read_rules
-from tests.testing.library import DOMAINS, README, Entry, entries, flips, library, table, written_table
+from tests.testing.library import (
+    DOMAINS,
+    README,
+    Entry,
+    entries,
+    flips,
+    flips_in_time,
+    library,
+    looks_back,
+    table,
+    written_table,
+)
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = list(entries())
@@ -67,8 +80,20 @@ def test_it_has_the_four_kinds_of_tests(name: str) -> None:
     assert len(silent) >= 2
     if any(param.type.kind is Kind.DURATION for param in params):
         assert any(flips(checked(), test, durations=True) for test in tests), "no test stands at the edge of a window"
+    elif looks_back(checked().patterns[name]):
+        assert any(flips_in_time(checked(), test) for test in tests), "no test stands at the edge of the calendar"
     if any(param.type.kind in NUMBERS[:3] for param in params):
         assert any(flips(checked(), test, durations=False) for test in silent), "no test misses by a single step"
+
+
+def test_a_pattern_with_a_window_has_its_edge_tested_whatever_the_window_is() -> None:
+    """A window is a parameter, or of the calendar. One that is written as a number would be exempt: there is none."""
+    for pattern in checked().patterns.values():
+        if any(param.type.kind is Kind.DURATION for param in pattern.params):
+            continue
+        assert not isinstance(pattern.within_ms, int), f"{pattern.name}: make its window a parameter"
+        windows = [node.window for node in nodes(pattern) if isinstance(node, History) and node.window is not None]
+        assert all(window.calendar is not None for window in windows), f"{pattern.name}: make its window a parameter"
 
 
 def test_the_page_has_the_table() -> None:
