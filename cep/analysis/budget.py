@@ -55,35 +55,67 @@ def by_budget(judged: Judged, marks: Marks, days: int, review_cost: float = 0.0)
     return tuple(rows)
 
 
-def by_week(judged: Judged, marks: Marks, events: Events, amount: str | None) -> tuple[dict[str, Any], ...]:
-    """Return for each week events, frauds, quantiles of the money of events, and by rule the alerts and right ones."""
-    seen = events.time_ms <= marks.as_of_ms
-    week = _weeks(events.time_ms)
-    of_alert = _weeks(judged.detected_ms)
+def by_week(
+    judged: Judged, marks: Marks, events: Events, amount: str | None, span: int = 1
+) -> tuple[dict[str, Any], ...]:
+    """Return for each week events, frauds, quantiles of the money of events, and by rule the alerts and right ones.
+
+    With `span` each row is of so many weeks, named by the first. Cost: one pass over events, one over alerts.
+    """
+    seen = np.flatnonzero(events.time_ms <= marks.as_of_ms)
+    origin = int(events.time_ms[seen].min(initial=marks.as_of_ms))
+    numbers, week = np.unique(week_numbers(events.time_ms[seen], span, origin), return_inverse=True)
+    counts = np.bincount(week, minlength=len(numbers))
+    bad = np.bincount(week[marks.fraud[seen] >= 0], minlength=len(numbers))
+    money = None if amount is None else _money(events.numbers(amount)[seen], week, len(numbers))
+    alerts, right, mature = _alerts_by_week(judged, numbers, week_numbers(judged.detected_ms, span, origin))
     rows: list[dict[str, Any]] = []
-    for number in np.unique(week[seen]).tolist():
-        of_week = seen & (week == number)
-        row: dict[str, Any] = {
-            "week": utc_text((number * 7 - _MONDAY) * DAY_MS)[:10],
-            "events": int(of_week.sum()),
-            "fraud_events": int((marks.fraud[of_week] >= 0).sum()),
-        }
-        if amount is not None:
-            values = events.numbers(amount)[of_week]
-            values = values[~np.isnan(values)]
-            row["amount"] = [float(np.quantile(values, q)) for q in _QUANTILES] if len(values) else None
+    for at, number in enumerate(numbers.tolist()):
+        row: dict[str, Any] = {"week": week_text(number), "events": int(counts[at]), "fraud_events": int(bad[at])}
+        if money is not None:
+            row["amount"] = money[at]
         row["rules"] = [
             {
                 "rule": name,
-                "alerts": int(chosen.sum()),
-                "precision": ratio(int(judged.is_right[chosen].sum()), int((chosen & ~judged.is_immature).sum())).value,
+                "alerts": int(alerts[at, rule]),
+                "precision": ratio(int(right[at, rule]), int(mature[at, rule])).value,
             }
-            for at, name in enumerate(judged.names)
-            for chosen in [(of_alert == number) & (judged.rule == at)]
+            for rule, name in enumerate(judged.names)
         ]
         rows.append(row)
     return tuple(rows)
 
 
-def _weeks(time_ms: NDArray[np.int64]) -> NDArray[np.int64]:
-    return (time_ms // DAY_MS + _MONDAY) // 7
+def _money(values: NDArray[np.float64], week: NDArray[np.int64], count: int) -> list[list[float] | None]:
+    order = np.argsort(week, kind="stable")
+    parts = np.split(values[order], np.searchsorted(week[order], np.arange(1, count)))
+    present = [part[~np.isnan(part)] for part in parts]
+    return [[float(np.quantile(part, q)) for q in _QUANTILES] if len(part) else None for part in present]
+
+
+def _alerts_by_week(
+    judged: Judged, numbers: NDArray[np.int64], week: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], ...]:
+    """Count the alerts, the right and the mature ones of each week and rule. Shapes: int64[weeks, rules] each."""
+    rules = len(judged.names)
+    inside = np.isin(week, numbers)
+    place = np.searchsorted(numbers, week) * rules + judged.rule
+    masks = (inside, inside & judged.is_right, inside & ~judged.is_immature)
+    return tuple(
+        np.bincount(place[mask], minlength=len(numbers) * rules).reshape(len(numbers), rules) for mask in masks
+    )
+
+
+def week_numbers(time_ms: NDArray[np.int64], span: int = 1, origin_ms: int | None = None) -> NDArray[np.int64]:
+    """Return the number of the week of each time; with `span` that of the first of so many weeks, counted from the
+    week of the origin, or of the earliest time."""
+    weeks: NDArray[np.int64] = (time_ms // DAY_MS + _MONDAY) // 7
+    if span == 1 or not len(weeks):
+        return weeks
+    first = int(weeks.min()) if origin_ms is None else (origin_ms // DAY_MS + _MONDAY) // 7
+    return first + (weeks - first) // span * span
+
+
+def week_text(number: int) -> str:
+    """Return the Monday on which a week begins, as a date."""
+    return utc_text((number * 7 - _MONDAY) * DAY_MS)[:10]

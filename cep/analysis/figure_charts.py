@@ -13,29 +13,34 @@ from cep.analysis.backtest import Backtest, Figures, Ratio
 from cep.analysis.cases import Funnel
 from cep.analysis.charts import Chart, Rows, axis, colors, day_axis
 from cep.analysis.curves import Cell, Curve, Pair, Point, in_unit
+from cep.analysis.detail import FULL, Detail, fitting
+from cep.analysis.drift import QUANTILES, FieldDrift
 from cep.analysis.near import Line
 
 _VERDICTS = ("right", "wrong", "immature")
-_DAYS_MAX = 120  # bars that a chart has room for; of a longer history each is a week
-_RULES_MAX = 8  # rules that a chart tells apart by colour or row: those with the most alerts
 _ROW_HEIGHT = 22
+_NAME_CHARS = 24  # of a value in a legend
+_QUANTILE_NAMES = tuple("median" if share == 0.5 else f"{100 * share:.0f} of 100 below" for share in QUANTILES)
+_UNITS = (("day", 1), ("week", 7), ("month", 30), ("year", 365))  # of a bar, with its days
+_STEPS = {"day": "utcyearmonthdate", "week": "utcyearweek", "month": "utcyearmonth", "year": "utcyear"}
 
 
-def most_alerted(figures: Backtest) -> list[str]:
-    """Return the rules with the most alerts, in the order of their names."""
+def most_alerted(figures: Backtest, count: int = FULL.rules) -> list[str]:
+    """Return so many rules, those with the most alerts, in the order of their names."""
     by_count = sorted(figures.rules, key=lambda each: (-each.alerts, each.rule))
-    return sorted(each.rule for each in by_count[:_RULES_MAX])
+    return sorted(each.rule for each in by_count[:count])
 
 
-def alerts_by_day(figures: Backtest) -> list[Chart]:
-    """Draw for each rule the alerts of each day, by verdict."""
+def alerts_by_day(figures: Backtest, detail: Detail = FULL) -> list[Chart]:
+    """Draw for each rule the alerts of each day, by verdict; of a long history those of each week, month or year."""
     charts = []
-    for rule in most_alerted(figures):
+    unit = next((unit for unit, days in _UNITS if figures.about["days"] <= detail.bars * days), _UNITS[-1][0])
+    for rule in most_alerted(figures, detail.rules):
         days = [day for day in figures.days if day["rule"] == rule]
         if not days:
             continue
-        unit, bars = ("week", _weekly(days)) if figures.about["days"] > _DAYS_MAX else ("day", days)
-        steps = {"day": "utcyearmonthdate", "week": "utcyearweek"}[unit]
+        bars = days if unit == "day" else _added_up(days, unit)
+        steps = _STEPS[unit]
         rows = [{"day": bar["day"], "verdict": name, "alerts": bar[name]} for bar in bars for name in _VERDICTS]
         counts = ", ".join(f"{sum(bar[name] for bar in bars):,} {name}" for name in _VERDICTS)
         busiest = max(bars, key=lambda bar: sum(bar[name] for name in _VERDICTS))
@@ -53,21 +58,23 @@ def alerts_by_day(figures: Backtest) -> list[Chart]:
     return charts
 
 
-def _weekly(days: Rows) -> list[dict[str, Any]]:
-    """Add up days by week, which is named by its first day that is here."""
-    weeks: dict[tuple[int, int], dict[str, Any]] = {}
+def _added_up(days: Rows, unit: str) -> list[dict[str, Any]]:
+    """Add up days by week, month or year, which is named by its first day that is here."""
+    periods: dict[tuple[int, int], dict[str, Any]] = {}
     for day in days:
-        year, number, _ = date.fromisoformat(day["day"]).isocalendar()
-        week = weeks.setdefault((year, number), {"day": day["day"], **dict.fromkeys(_VERDICTS, 0)})
+        when = date.fromisoformat(day["day"])
+        place = {"week": when.isocalendar()[:2], "month": (when.year, when.month), "year": (when.year, 0)}[unit]
+        period = periods.setdefault(place, {"day": day["day"], **dict.fromkeys(_VERDICTS, 0)})
         for name in _VERDICTS:
-            week[name] += day[name]
-    return list(weeks.values())
+            period[name] += day[name]
+    return list(periods.values())
 
 
-def rule_intervals(figures: Backtest) -> list[Chart]:
+def rule_intervals(figures: Backtest, detail: Detail = FULL) -> list[Chart]:
     """Draw precision and recall of each rule with their intervals."""
     rows = []
-    chosen = [*(each for each in figures.rules if each.rule in most_alerted(figures)), figures.together]
+    drawn = most_alerted(figures, detail.rules)
+    chosen = [*(each for each in figures.rules if each.rule in drawn), figures.together]
     for each in chosen:
         for name, share in (("precision", each.precision), ("recall of frauds", each.fraud_recall)):
             if share.value is not None:
@@ -238,22 +245,6 @@ def _ends_and_present(curve: Curve) -> list[Point]:
     return [point for at, point in enumerate(curve.points) if at in (0, last) or point.value == curve.present]
 
 
-def overlap(figures: Backtest) -> list[Chart]:
-    """Draw how many frauds each set of rules finds, exactly these and no other."""
-    rows = [{"rules": " + ".join(row["rules"]) or "no rule", "frauds": row["frauds"]} for row in figures.overlap[:12]]
-    if not rows:
-        return []
-    text = "Frauds that exactly these rules find: " + "; ".join(f"{r['rules']} {r['frauds']:,}" for r in rows) + "."
-    drawing = {
-        "mark": "bar",
-        "encoding": {
-            "y": {"field": "rules", "type": "nominal", "title": None, "sort": [row["rules"] for row in rows]},
-            "x": axis("frauds", "frauds", axis={"tickCount": 4}),
-        },
-    }
-    return [Chart("Frauds by the rules that find them", text, rows, drawing, _ROW_HEIGHT * len(rows))]
-
-
 def funnels(given: Sequence[Funnel], names: Sequence[str]) -> list[Chart]:
     """Draw for each rule how many frauds came as far as each step, or further."""
     charts = []
@@ -278,8 +269,11 @@ def funnels(given: Sequence[Funnel], names: Sequence[str]) -> list[Chart]:
     return charts
 
 
-def weeks(given: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Chart]:
-    """Draw by week the rate of alerts and the precision of each rule, the share of fraud, and the money of events."""
+def weeks(given: Sequence[Mapping[str, Any]], names: Sequence[str], span: int = 1) -> list[Chart]:
+    """Draw by week the rate of alerts and the precision of each rule, the share of fraud, and the money of events.
+
+    With `span` each row is of so many weeks.
+    """
     rate = [
         {"day": week["week"], "rule": of_rule["rule"], "value": 1_000 * of_rule["alerts"] / week["events"]}
         for week in given for of_rule in week["rules"] if of_rule["rule"] in names and week["events"]
@@ -293,21 +287,43 @@ def weeks(given: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Char
         {"day": week["week"], "quantile": name, "value": week["amount"][at]}
         for week in given if week.get("amount") for at, name in enumerate(("median", "95 of 100 below"))
     ]  # fmt: skip
+    by = _by(span)
     charts = [
-        _lines("Alerts by 1 000 events", "alerts by 1 000 events", rate, ("rule", names)),
-        _lines("Precision by week", "share", precision, ("rule", names)),
-        _lines("Fraud by 1 000 events", "events of frauds by 1 000", fraud, None),
-        _lines("Money of an event", "amount", money, ("quantile", ("median", "95 of 100 below"))),
+        _lines(("Alerts by 1 000 events", by), "alerts by 1 000 events", rate, ("rule", names)),
+        _lines(("Precision " + by, ""), "share", precision, ("rule", names)),
+        _lines(("Fraud by 1 000 events", by), "events of frauds by 1 000", fraud, None),
+        _lines(("Money of an event", by), "amount", money, ("quantile", ("median", "95 of 100 below"))),
     ]
     return [chart for chart in charts if chart.rows]
 
 
-def _lines(title: str, unit: str, rows: Rows, color: tuple[str, Sequence[str]] | None) -> Chart:
+def field_weeks(given: Sequence[FieldDrift], span: int = 1) -> list[Chart]:
+    """Draw the values of each field by week: quantiles of a number, shares of the most frequent values of a text."""
+    charts = []
+    for drift in given:
+        names, key = (drift.values, "shares") if drift.values else (_QUANTILE_NAMES, "quantiles")
+        rows = [
+            {"day": week["week"], "line": fitting(name, _NAME_CHARS), "value": value}
+            for week in drift.weeks if week[key] is not None for name, value in zip(names, week[key], strict=True)
+        ]  # fmt: skip
+        if rows:
+            unit = "share of events with a value" if drift.values else drift.field
+            title = (f"{drift.field}: {'most frequent values' if drift.values else 'values'}", _by(span))
+            charts.append(_lines(title, unit, rows, ("line", [fitting(name, _NAME_CHARS) for name in names])))
+    return charts
+
+
+def _by(span: int) -> str:
+    return "by week" if span == 1 else f"by {span} weeks"
+
+
+def _lines(title: tuple[str, str], unit: str, rows: Rows, color: tuple[str, Sequence[str]] | None) -> Chart:
+    """Draw lines over days. A title is what is drawn, and by which time."""
     values = [row["value"] for row in rows]
     shown = f"between {min(values):.3g} and {max(values):.3g}" if values else "no values"
     encoding: dict[str, Any] = {"x": day_axis("day"), "y": axis("value", unit, axis={"tickCount": 4})}
     if color is not None:
         encoding["color"] = colors(*color)
-    return Chart(
-        title, f"{title}, by week: {shown}.", rows, {"mark": {"type": "line", "point": True}, "encoding": encoding}
-    )
+    name, by = title
+    text = f"{name}{', ' + by if by else ''}: {shown}."
+    return Chart(name, text, rows, {"mark": {"type": "line", "point": True}, "encoding": encoding})

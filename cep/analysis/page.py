@@ -10,6 +10,7 @@ import html
 from collections.abc import Iterable, Sequence
 
 from cep.analysis.charts import Chart, image
+from cep.analysis.detail import FULL, Detail, fitting
 
 _STYLE = """\
 :root { color-scheme: light }
@@ -33,6 +34,8 @@ summary { cursor: pointer; font-weight: 600 }
 @media (max-width: 40rem) { td:first-child { white-space: normal } }
 @media print { details > * { display: block } }
 """
+_COLUMNS_MIN = 18  # of the tables whose columns are fixed; only those of kinds of fraud have more
+_CAPTION_TIMES = 5  # as long as a cell may be the words under a chart
 Cell = str | int | float | None
 
 
@@ -63,31 +66,45 @@ def paragraph(text: str, *, is_note: bool = False) -> str:
 
 
 def table(
-    heads: Sequence[str], rows: Iterable[Sequence[Cell]], texts: Iterable[int] = (), classes: Sequence[str] = ()
-) -> str:
-    """Return a table. Columns in `texts` are prose; `classes` has one for each row, or none at all."""
-    prose = {*texts}
-    mark = [' class="text"' if at in prose else "" for at in range(len(heads))]
-    head = "".join(f'<th scope="col"{mark[at]}>{escape(name)}</th>' for at, name in enumerate(heads))
+    heads: Sequence[str], rows: Iterable[Sequence[Cell]], texts: Iterable[int] = (), classes: Sequence[str] = (),
+    detail: Detail = FULL,
+) -> str:  # fmt: skip
+    """Return a table. Columns in `texts` are prose; `classes` has one for each row, or none at all.
+
+    It has no more rows and columns than `detail` says, and a note that names how many there are besides.
+    """
+    prose, every = {*texts}, list(rows)
+    width = min(len(heads), max(detail.columns, _COLUMNS_MIN))
+    mark = [' class="text"' if at in prose else "" for at in range(width)]
+    head = "".join(
+        f'<th scope="col"{mark[at]}>{escape(fitting(name, detail.chars))}</th>' for at, name in enumerate(heads[:width])
+    )
     lines = []
-    for number, row in enumerate(rows):
-        cells = "".join(f"<td{mark[at]}>{escape('–' if cell is None else cell)}</td>" for at, cell in enumerate(row))
+    for number, row in enumerate(every[: detail.rows]):
+        cells = "".join(
+            f"<td{mark[at]}>{escape('–' if cell is None else fitting(cell, detail.chars))}</td>"
+            for at, cell in enumerate(row[:width])
+        )
         class_ = f' class="{classes[number]}"' if classes and classes[number] else ""
         lines.append(f"<tr{class_}>{cells}</tr>")
     if not lines:
         return paragraph("Nothing.", is_note=True)
     inner = f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
-    return f'<div class="scroll" tabindex="0"><table>{inner}</table></div>'
+    more = [
+        f"{count:,} more {name}"
+        for count, name in ((len(every) - len(lines), "rows"), (len(heads) - width, "columns")) if count > 0
+    ]  # fmt: skip
+    note = paragraph(f"Not shown: {' and '.join(more)}.", is_note=True) if more else ""
+    return f'<div class="scroll" tabindex="0"><table>{inner}</table></div>{note}'
 
 
-def charts(given: Iterable[Chart]) -> str:
+def charts(given: Iterable[Chart], detail: Detail = FULL) -> str:
     """Return charts beside each other, as many as the screen has room for."""
     figures = []
     for chart in given:
-        address, text = image(chart)
-        figures.append(
-            f'<figure><img src="{address}" alt="{escape(text)}"><figcaption>{escape(text)}</figcaption></figure>'
-        )
+        address, whole = image(chart)
+        text = escape(fitting(whole, _CAPTION_TIMES * detail.chars))
+        figures.append(f'<figure><img src="{address}" alt="{text}"><figcaption>{text}</figcaption></figure>')
     return f'<div class="charts">{"".join(figures)}</div>' if figures else paragraph("Nothing to draw.", is_note=True)
 
 

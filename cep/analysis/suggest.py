@@ -2,7 +2,8 @@
 
 1. The first 70 % of the time are mined (mine.py): all keys with frauds, and others as far as there is room.
 2. What is found becomes text, with its limits as parameters, and is replayed over the whole history.
-3. What is precise enough on the rest of the time, behind a gap, is proposed, with tests from the data.
+3. The rest of the time, behind a gap, is cut in two. What is precise enough on its first half is proposed, with tests
+   from the data. The figures are of the second half, which has no say.
 
 Tested by: tests/analysis/test_suggest.py
 """
@@ -42,9 +43,10 @@ _TRIED = 2  # times as many sequences are mined as are wanted: some do not stand
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A pattern as text with its tests, and its figures on the time that it was not mined from.
+    """A pattern as text with its tests, and its figures on the last part of the time, which had no say in it.
 
-    `new` frauds are found there by none of the rules that there are; None if none were given.
+    `chosen_for` is the precision on the part of the time that chose it. `new` frauds of the last part are found by none
+    of the rules that there are; None if none were given.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Suggestion:
     alerts: int
     precision: Ratio
     recall: Ratio
+    chosen_for: Ratio
     mined_score: float
     new: int | None
 
@@ -104,17 +107,19 @@ def suggest(
     head = declarations(events.schema)
     texts = [pattern_text(f"suggested_{at + 1}", each, ground, key) for at, each in enumerate(mined)]
     begin_ms = cut_ms + max((each.window_ms for each in mined if len(each.steps) > 1), default=0)
-    figures = _replayed(head, texts, pieces_of, marks, begin_ms)
-    frauds = (marks.first_ms >= begin_ms) & (marks.first_ms <= marks.as_of_ms)
+    middle_ms = begin_ms + (last + 1 - begin_ms) // 2
+    figures = _replayed(head, texts, pieces_of, marks, (begin_ms, middle_ms))
+    frauds = (marks.first_ms >= begin_ms) & (marks.first_ms < middle_ms)
+    later = (marks.first_ms >= max(begin_ms, middle_ms)) & (marks.first_ms <= marks.as_of_ms)
     good = [
-        at for at, (alerts, right, finds) in enumerate(figures)
-        if alerts and right >= precision_min * alerts and (finds & frauds).any()
+        at for at, (choosing, _, finds) in enumerate(figures)
+        if choosing.whole and choosing.part >= precision_min * choosing.whole and (finds & frauds).any()
     ]  # fmt: skip
     good.sort(key=lambda at: (-int((figures[at][2] & frauds).sum()), at))
     chosen: list[Suggestion] = []
     covered = np.zeros(marks.frauds_count, np.bool_)
     for at in good:
-        alerts, right, finds = figures[at]
+        choosing, reporting, finds = figures[at]
         hits = finds & frauds
         if len(chosen) == count or not (hits & ~covered).any():  # what others find need not be proposed again
             continue
@@ -123,14 +128,14 @@ def suggest(
             continue
         covered |= hits
         chosen.append(Suggestion(
-            f"suggested_{at + 1}", f"{texts[at]}\n{tests}", alerts, ratio(right, alerts),
-            ratio(int(hits.sum()), int(frauds.sum())), mined[at].score,
-            None if present is None else int((hits & ~present).sum()),
+            f"suggested_{at + 1}", f"{texts[at]}\n{tests}", reporting.whole, reporting,
+            ratio(int((finds & later).sum()), int(later.sum())), choosing, mined[at].score,
+            None if present is None else int((finds & later & ~present).sum()),
         ))  # fmt: skip
     text = "\n\n".join([head, *(each.text for each in chosen)]) + "\n" if chosen else ""
     checked = load_text(text, "suggested") if text else None
     assert checked is None or checked.ok, "what is written can be read"
-    return Suggested(tuple(chosen), text, len(mined), (last - begin_ms) / DAY_MS, int(frauds.sum()))
+    return Suggested(tuple(chosen), text, len(mined), max(0, last - middle_ms) / DAY_MS, int(later.sum()))
 
 
 def ground_of(events: Events, marks: Marks, key: str, cut_ms: int) -> tuple[Ground, np.ndarray]:
@@ -187,9 +192,10 @@ def _sampled(mask: np.ndarray, code: np.ndarray, room: int) -> tuple[np.ndarray,
 
 
 def _replayed(
-    head: str, texts: Sequence[str], pieces_of: Callable[[Schema], Pieces], marks: Marks, begin_ms: int
-) -> list[tuple[int, int, np.ndarray]]:
-    """Replay all patterns. Return for each, of the time from `begin_ms` on: alerts, right ones, the frauds found."""
+    head: str, texts: Sequence[str], pieces_of: Callable[[Schema], Pieces], marks: Marks, edges_ms: tuple[int, int]
+) -> list[tuple[Ratio, Ratio, np.ndarray]]:
+    """Replay all patterns. Return for each the precision between the edges, that from the second on, and the frauds
+    that it finds at any time."""
     if not texts:
         return []
     source = "\n\n".join([head, *texts])
@@ -204,10 +210,12 @@ def _replayed(
     assert not deployment.set_aside, deployment.set_aside
     history = replay_history(deployment, pieces_of, (), 2, Console(quiet=True))
     judged = judge(history, marks)
-    late = judged.detected_ms >= begin_ms
+    begin_ms, middle_ms = edges_ms
     outcome = []
     for at in range(len(texts)):
         number = judged.names.index(f"suggested_{at + 1}")
-        mine_ = late & (judged.rule == number) & ~judged.is_immature
-        outcome.append((int(mine_.sum()), int((mine_ & judged.is_right).sum()), judged.has_found[number]))
+        mature = (judged.rule == number) & ~judged.is_immature & (judged.detected_ms >= begin_ms)
+        halves = (mature & (judged.detected_ms < middle_ms), mature & (judged.detected_ms >= middle_ms))
+        choosing, reporting = (ratio(int((each & judged.is_right).sum()), int(each.sum())) for each in halves)
+        outcome.append((choosing, reporting, judged.has_found[number]))
     return outcome

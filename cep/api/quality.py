@@ -5,7 +5,7 @@ Tested by: tests/api/test_quality.py
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from html import escape
@@ -20,6 +20,7 @@ from cep.analysis.measure import Measured
 from cep.analysis.prune import Pruned, prune
 from cep.analysis.report import report
 from cep.analysis.show import with_interval
+from cep.analysis.thresholds import Drawn
 from cep.api.frames import Like
 from cep.base.durable import replace_file
 from cep.base.errors import SinkError, UsageError
@@ -65,22 +66,28 @@ class Quality:
 
     measured: Measured
     pieces_of: Callable[[Schema], Pieces]
+    _thresholds_of: Callable[[Backtest, Sequence[str] | None], Drawn]
 
     @property
     def figures(self) -> Backtest:
         """The figures of each rule, and of all together."""
         return self.measured.figures
 
-    def report(self, path: str | Path, *, against: Quality | None = None, review_cost: float = 0.0) -> Path:
+    def report(
+        self, path: str | Path, *, against: Quality | None = None, review_cost: float = 0.0,
+        thresholds: Sequence[str] | None = None,
+    ) -> Path:  # fmt: skip
         """Write a report as a page of HTML, and its numbers as JSON beside it, as `cep report` does. Return the path.
 
-        `against` is a backtest of other rules on the same events. Raises: UsageError without the extra `charts`,
-        SinkError.
+        `against` is a backtest of other rules on the same events. `thresholds` are rules of which other values of the
+        parameters are replayed: none if it is empty; if it is None one is chosen, as the verb does. Raises: UsageError
+        without the extra `charts`, SinkError.
         """
         page = Path(path)
         if page.suffix.lower() not in (".html", ".htm"):
             raise UsageError(f"{page}: name the report *.html; its numbers get the same name with .json")
-        made = report(self.measured, self.pieces_of, against.measured if against else None, review_cost)
+        drawn = self._thresholds_of(self.figures, thresholds)
+        made = report(self.measured, self.pieces_of, against.measured if against else None, review_cost, drawn)
         try:
             for to, data in ((page.with_suffix(".json"), made.numbers), (page, made.html.encode())):
                 replace_file(to, partial(_write, data))

@@ -9,6 +9,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -19,15 +20,17 @@ from cep.analysis.axes import axes_of
 from cep.analysis.labels import Labels, labels_of_column, labels_of_table, read_labels
 from cep.analysis.measure import Measured, measure
 from cep.analysis.measure import Terms as MeasureTerms
-from cep.analysis.one_rule import one_rule_of
+from cep.analysis.one_rule import OneRule, one_rule_of
 from cep.analysis.split import parts_of_time
 from cep.analysis.suggest import Suggested, check_wanted, fields_of, suggest
 from cep.analysis.sweep import Bench
+from cep.analysis.thresholds import Replays, drawn
 from cep.analysis.tune import Aim, Objective, Tuned, tune
 from cep.api.alerts import Alerts
 from cep.api.frames import Forms, Naming, Source, open_frame, open_source
 from cep.api.given import GivenRules
 from cep.api.levels import Past
+from cep.api.measuring import Measuring, length_ms, measuring
 from cep.api.picture import Picture
 from cep.api.quality import Difference, Quality
 from cep.api.replay import Terms, matches, replay
@@ -39,7 +42,7 @@ from cep.base.schema import Schema
 from cep.lang.explain.render import render_text
 from cep.lang.load import Checked, bundle_source, load_files, load_text
 from cep.model.rule import ListRecord, utc_ms
-from cep.model.setting_types import OFF, duration_ms
+from cep.model.setting_types import OFF
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.given_lists import given_lists
 from cep.report.picture import picture
@@ -120,8 +123,8 @@ class Rules:
         """
         terms = Terms(
             cores=cores or os.cpu_count() or 1,
-            dedup_ms=_duration("dedup", dedup),
-            ahead_ms=None if ahead_max == OFF else _duration("ahead_max", ahead_max),
+            dedup_ms=length_ms("dedup", dedup),
+            ahead_ms=None if ahead_max == OFF else length_ms("ahead_max", ahead_max),
             since_ms=_moment("since", forms.pop("since", None), TIME_MS_MIN),
             until_ms=_moment("until", forms.pop("until", None), TIME_MS_MAX),
         )
@@ -164,7 +167,7 @@ class Rules:
         """
         if not is_spark(events):
             raise UsageError("only a Spark DataFrame is asked apart; of another frame, see `match(…).set_aside`")
-        terms = Terms(ahead_ms=None if ahead_max == OFF else _duration("ahead_max", ahead_max))
+        terms = Terms(ahead_ms=None if ahead_max == OFF else length_ms("ahead_max", ahead_max))
         return aside_spark(self._given, events, Naming(columns, tz, forms), terms)
 
     def why_not(
@@ -194,68 +197,73 @@ class Rules:
         before, after = (matches(each, source.pieces, terms).alerts for each in given)
         return Difference.of(before, after, source.like)
 
-    def backtest(
-        self, events: Any, labels: Any, *, amount: str | None = None, as_of: str | None = None,
-        columns: Mapping[str, str] | None = None, tz: str | None = None, cores: int | None = None,
-        **forms: Unpack[Forms],
-    ) -> Quality:  # fmt: skip
+    def backtest(self, events: Any, labels: Any, **given: Unpack[Measuring]) -> Quality:
         """Measure by labels what each rule finds, as `cep backtest` does: precision and recall with their intervals,
         money, lead times.
 
-        `labels` is a column of the events, the path of a file, or a frame. `amount` names the field of money, `as_of`
-        the time at which labels count as reported. Raises: UsageError, SourceError.
+        `labels` is a column of the events, the path of a file, or a frame. By name may be given `amount`, the field of
+        money; `as_of`, the time at which labels count as reported; `maturity`, the age at which an event that nobody
+        has reported counts as honest, like `"30 d"`; and `columns`, `tz`, `cores` and how values are written, as in
+        `match`. Raises: UsageError, SourceError.
         """
-        source = open_source(events, Naming(columns, tz, forms))
-        return Quality(self._measured(source, labels, (amount, as_of, cores), ()), source.pieces)
+        naming, terms = measuring(given)
+        source = open_source(events, naming)
+        replays = Replays(
+            self._one_rule, source.pieces, lambda schema: _labels(source, labels, schema), terms, Console(quiet=True)
+        )
+        return Quality(self._measured(source, labels, terms, ()), source.pieces, partial(drawn, replays))
 
     def suggest(
         self, events: Any, labels: Any, key: str, *, steps: int = 3, count: int = 5, precision: float = 0.8,
-        columns: Mapping[str, str] | None = None, cores: int | None = None, **forms: Unpack[Forms],
+        **given: Unpack[Measuring],
     ) -> Suggested:  # fmt: skip
         """Look for sequences of a key that labelled frauds have and other events have not, as `cep suggest` does.
 
         `text` of the answer is a pattern file with tests, and "" if nothing is precise enough on later time. `steps`
-        and `count` are the most events of a sequence and the most patterns. Raises: UsageError, SourceError.
+        and `count` are the most events of a sequence and the most patterns; the others are those of `backtest`. Raises:
+        UsageError, SourceError.
         """
-        source = open_source(events, Naming(columns, None, forms))
+        naming, terms = measuring(given)
+        source = open_source(events, naming)
         check_wanted(wanted := (steps, count, precision))
         fields = fields_of(self._given.deployment.schema)
-        measured = self._measured(source, labels, (None, None, cores), fields)
+        measured = self._measured(source, labels, terms, fields)
         found_now = np.asarray(measured.judged.has_found.any(axis=0))
         return suggest(measured.history.events, measured.marks, source.pieces, key, wanted, found_now)
 
     def tune(
         self, rule_id: str, events: Any, labels: Any, *, objective: Objective = "f1",
-        tries: Mapping[str, str] | None = None, budget: float | None = None, cores: int | None = None,
-        **forms: Unpack[Forms],
+        tries: Mapping[str, str] | None = None, budget: float | None = None, review_cost: float = 0.0,
+        gap: str | None = None, **given: Unpack[Measuring],
     ) -> Tuned:  # fmt: skip
         """Find the best parameters of a rule, as `cep tune` does: `proposed` of the answer, and figures on later time.
 
-        `tries` has values by parameter, like `{"large": "100..900/17"}`; `budget` is the most alerts a day. Nothing is
-        written. Raises: UsageError, SourceError.
+        `tries` has values by parameter, like `{"large": "100..900/17"}`; `budget` is the most alerts a day,
+        `review_cost` what one costs, `gap` the time between the parts, like `2 d`; the others are those of `backtest`.
+        Nothing is written. Raises: UsageError, SourceError.
         """
-        source = open_source(events, Naming(None, None, forms))
-        given = self._given
-        lists = [each for each in given.records if isinstance(each, ListRecord)]
-        rule = one_rule_of(given.newest(rule_id), (lists, given.lists))
+        naming, terms = measuring(given)
+        source = open_source(events, naming)
+        rule = self._one_rule(rule_id)
         axes = axes_of(rule.pattern, rule.record.params, tries or {})
+        gap_ms = rule.gap_ms if gap is None else length_ms("gap", gap)
         console = Console(quiet=True)
-        terms = MeasureTerms(None, None, None, cores or os.cpu_count() or 1)
         labelled = _labels(source, labels, rule.deployment.schema)
         measured = measure(rule.deployment, source.pieces, labelled, terms, console)
-        parts = parts_of_time(measured.history.events, measured.marks, rule.gap_ms)
+        parts = parts_of_time(measured.history.events, measured.marks, gap_ms)
         bench = Bench(rule.record, rule.lists, source.pieces, measured.marks, tuple(parts), terms.cores, console)
-        return tune(bench, rule.pattern, rule.bound, axes, Aim(objective, budget))
+        return tune(bench, rule.pattern, rule.bound, axes, Aim(objective, budget, review_cost))
 
-    def _measured(
-        self, source: Source, labels: Any, terms: tuple[str | None, str | None, int | None], fields: Sequence[str]
-    ) -> Measured:
-        """Replay and judge. `terms`: the field of money, the time as of which labels are known, the cores."""
-        deployment, (amount, as_of, cores) = self._given.deployment, terms
-        at_ms = None if as_of is None else _moment("as_of", as_of, 0)
-        measure_terms = MeasureTerms(amount, at_ms, None, cores or os.cpu_count() or 1)
+    def _one_rule(self, rule_id: str) -> OneRule:
+        given = self._given
+        lists = [each for each in given.records if isinstance(each, ListRecord)]
+        return one_rule_of(given.newest(rule_id), (lists, given.lists))
+
+    def _measured(self, source: Source, labels: Any, terms: MeasureTerms, fields: Sequence[str]) -> Measured:
+        """Replay and judge."""
+        deployment = self._given.deployment
         given = _labels(source, labels, deployment.schema)
-        return measure(deployment, source.pieces, given, measure_terms, Console(quiet=True), fields)
+        return measure(deployment, source.pieces, given, terms, Console(quiet=True), fields)
 
     def __getitem__(self, rule_id: str) -> Rule:
         """Return the newest version of a rule. Raises: KeyError with the reason why it is not in force."""
@@ -349,12 +357,5 @@ def _in_force(given: GivenRules) -> Rules:
 def _moment(name: str, text: str | None, missing_ms: int) -> int:
     try:
         return missing_ms if text is None else utc_ms(text)
-    except ValueError as error:
-        raise UsageError(f"{name}: {error}") from error
-
-
-def _duration(name: str, text: str) -> int:
-    try:
-        return duration_ms(text)
     except ValueError as error:
         raise UsageError(f"{name}: {error}") from error

@@ -171,6 +171,10 @@ TRACE_STEPS_MAX = 500_000
 # Frauds of a report that are walked through each pattern, evenly over all: enough for shares to a few percent, and some
 # seconds of plain Python a rule.
 REPORT_FRAUDS_WALKED_MAX = 300
+# Bytes of the page of a report: it is sent by mail and opened on a telephone. A larger one is made with less detail.
+REPORT_BYTES_MAX = 1_000_000
+# Events of a history in which a report replays the values of a rule's parameters without being asked: some seconds.
+REPORT_REPLAYED_EVENTS_MAX = 100_000
 # Events that `cep suggest` mines, three quarters of them of keys with frauds. A search looks at them some ten thousand
 # times, and there is one for each window and pattern: minutes on one core.
 SUGGEST_EVENTS_MAX = 50_000

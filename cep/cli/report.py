@@ -6,18 +6,18 @@ Tested by: tests/cli/test_report.py
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from cep.analysis.axes import numeric_axes
-from cep.analysis.curves import Curve, Pair, curves, pairs
-from cep.analysis.measure import Terms, measure_files
-from cep.analysis.near import Line, lines
-from cep.analysis.one_rule import OneRule, one_rule
+from cep.analysis.labels import read_labels
+from cep.analysis.measure import measure_files
+from cep.analysis.one_rule import one_rule
 from cep.analysis.report import Report, report
-from cep.analysis.split import whole_time
+from cep.analysis.thresholds import Replays, drawn
 from cep.base.errors import UsageError
+from cep.base.limits import REPORT_REPLAYED_EVENTS_MAX
 from cep.base.secrets import use_secrets_file
 from cep.cli.given_events import given_events
 from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_bytes
@@ -27,15 +27,19 @@ from cep.sources.pieces import read_pieces
 HELP = """\
 Replay a history, in this process, and write a report about what the rules have found. It has alerts by day, the
 figures of each rule, and what a team with so many alerts a day would find. It says what each rule adds, how far frauds
-came in each pattern and what stopped them. It shows the weeks, and some alerts and misses with their events. It is one
-file that needs no network and no script. The same input gives the same bytes. Values of protected fields are hidden.
-Charts need the extra `charts`: pip install 'cep[charts]'.
+came in each pattern and what stopped them. It shows the weeks with the values that conditions read, and some alerts and
+misses with their events. It is one file below a megabyte that needs no network and no script. The same input gives the
+same bytes. Values of protected fields are hidden. Charts need the extra `charts`: pip install 'cep[charts]'.
 
 examples:
   cep report --rules rules --events history.parquet --labels is_fraud --out report.html
   cep report --rules rules --against before/rules --events history/ --labels chargebacks.csv --out report.html
   cep report --rules rules --thresholds card_testing --events history/ --labels is_fraud --out report.html
+  cep report --rules rules --thresholds none --events history/ --labels is_fraud --out report.html
 """
+
+
+_NONE = "none"  # of --thresholds: draw nothing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,9 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--thresholds",
+        action="append",
         metavar="RULE",
         help="draw what this rule would have found with other values of each parameter that is a number or a length of "
-        "time, from a quarter of what it is to four times that, and which alerts are near the line: dozens of replays",
+        "time, from a quarter of what it is to four times that, and which alerts are near the line: dozens of replays. "
+        "May be given several times; `none` draws nothing (default: the rule with the most alerts that has such "
+        f"parameters, in a history of up to {REPORT_REPLAYED_EVENTS_MAX:,} events)",
     )
     parser.add_argument(
         "--out",
@@ -71,36 +78,38 @@ def run(options: argparse.Namespace) -> int:
     terms = terms_of(options)
     folders = [options.rules] if options.against is None else [options.rules, options.against]
     deployments = [deployed_folder(folder, errors) for folder in folders]
-    drawn = None if options.thresholds is None else one_rule(options.rules, options.thresholds)
+    names = _named(options)
+    for name in names or ():
+        one_rule(options.rules, name)  # refuse before the work
     records = [given_events(options, each.schema) for each in deployments]
     measured = [
         measure_files(each, given, options.labels, terms, errors)
         for each, given in zip(deployments, records, strict=True)
     ]
-    made = report(
-        measured[0],
-        lambda schema: read_pieces(records[0].paths, schema, records[0].mapping),
-        measured[1] if len(measured) > 1 else None,
-        options.review_cost,
-        *(((), (), ()) if drawn is None else _curves(drawn, options, terms, errors)),
+    pieces_of = partial(read_pieces, records[0].paths, mapping=records[0].mapping)
+    replays = Replays(
+        partial(one_rule, options.rules),
+        pieces_of,
+        lambda schema: read_labels(options.labels, given_events(options, schema), schema),
+        terms,
+        errors,
     )
+    other = measured[1] if len(measured) > 1 else None
+    made = report(measured[0], pieces_of, other, options.review_cost, drawn(replays, measured[0].figures, names))
     console = Console(highlight=False, soft_wrap=True)
     for path in write_report(made, options.out):
         console.print(f"wrote {path}", markup=False)
     return 0
 
 
-def _curves(
-    rule: OneRule, options: argparse.Namespace, terms: Terms, errors: Console
-) -> tuple[tuple[Curve, ...], tuple[Pair, ...], tuple[Line, ...]]:
-    """Replay the values of a rule's parameters, some two together, and those near its lines, over the whole history."""
-    given = given_events(options, rule.deployment.schema)
-    measured = rule.measure(given, options.labels, terms, errors)
-    whole = whole_time(measured.history.events, measured.marks)
-    bench = rule.bench(given, measured, [whole], terms, errors)
-    axes = numeric_axes(rule.pattern, rule.record.params)
-    single = curves(bench, axes, measured.figures.about["days"])
-    return single, pairs(bench, single), lines(bench, axes)
+def _named(options: argparse.Namespace) -> list[str] | None:
+    """Return the rules whose thresholds are asked for; None if the default is wanted. Raises: UsageError."""
+    names: list[str] | None = options.thresholds
+    if names is None or _NONE not in names:
+        return names
+    if len(names) > 1:
+        raise UsageError(f"--thresholds {_NONE} draws nothing; leave it out, or the rules {', '.join(names)}")
+    return []
 
 
 def write_report(made: Report, path: Path) -> tuple[Path, Path]:

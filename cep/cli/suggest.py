@@ -20,6 +20,7 @@ from cep.analysis.suggest import Suggested, check_wanted, fields_of, suggest
 from cep.base.errors import UsageError
 from cep.base.limits import SUGGEST_STEPS_MAX
 from cep.base.secrets import use_secrets_file
+from cep.cli.backtest import show_ratio
 from cep.cli.given_events import given_events
 from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_bytes
 from cep.runners.output import check_writable
@@ -27,10 +28,10 @@ from cep.sources.pieces import read_pieces
 
 HELP = """\
 Look for sequences that frauds have and other events have not, and write the best ones as patterns. They are mined from
-the first seven tenths of the time. What is precise on the rest, which had no say, is proposed, each with three tests
-from the data. The rules of the folder say which events there are; what they find already is told apart. With --out
-stands a rule of each beside it, in status shadow. Nothing is put in force: give a pattern a name, and say why it is
-fraud.
+the first seven tenths of the time. The rest, behind a gap, is cut in two: what is precise on its first half is
+proposed, each with three tests from the data, and the second half, which has no say, shows what to expect. The rules of
+the folder say which events there are; what they find already is told apart. With --out stands a rule of each beside it,
+in status shadow. Nothing is put in force: give a pattern a name, and say why it is fraud.
 
 examples:
   cep suggest --rules rules --events history.parquet --labels is_fraud --key card_id
@@ -52,7 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--count", type=int, default=5, metavar="N", help="patterns at most (default 5)")
     parser.add_argument(
-        "--precision", type=float, default=0.8, metavar="SHARE", help="least precision on later time (default 0.8)"
+        "--precision",
+        type=float,
+        default=0.8,
+        metavar="SHARE",
+        help="least precision on the time that chooses (default 0.8)",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the patterns here instead of printing them")
 
@@ -106,17 +111,18 @@ message  = "{{key}} did what labelled frauds do"
 
 def _print(outcome: Suggested, precision: float, console: Console) -> None:
     console.print(
-        f"{outcome.tried} sequences mined. In the last {outcome.held_out_days:.1f} days, which have "
-        f"{outcome.held_out_frauds:,} frauds, {len(outcome.suggestions)} have a precision of {precision} or more "
-        "and frauds of their own"
+        f"{outcome.tried} sequences mined. {len(outcome.suggestions)} have a precision of {precision} or more on the "
+        "time that chooses, and frauds of their own there"
     )
     if not outcome.suggestions:
         return
+    console.print(
+        f"the last {outcome.held_out_days:.1f} days, which had no say, have {outcome.held_out_frauds:,} frauds"
+    )
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("in these days", "alerts", "precision", "recall", "not yet found"):
+    for title in ("in these days", "alerts", "precision", "recall", "not yet found", "precision when chosen"):
         table.add_column(title, justify="left" if title == "in these days" else "right", no_wrap=True)
     for each in outcome.suggestions:
-        table.add_row(
-            each.name, f"{each.alerts:,}", f"{each.precision.value:.3f}", f"{each.recall.value:.3f}", str(each.new)
-        )
+        shares = (show_ratio(share) for share in (each.precision, each.recall))
+        table.add_row(each.name, f"{each.alerts:,}", *shares, str(each.new), show_ratio(each.chosen_for))
     console.print(table)

@@ -7,14 +7,18 @@ Tested by: tests/demo/test_report.py
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv as pcsv
 from rich.console import Console
 
+from cep.analysis.labels import read_labels
 from cep.analysis.measure import Terms, measure_files
+from cep.analysis.one_rule import one_rule
 from cep.analysis.report import Report, report
+from cep.analysis.thresholds import Replays, drawn
 from cep.demo.library import library_folder
 from cep.demo.stream import Stream
 from cep.rulebook.deploy import deploy
@@ -22,6 +26,7 @@ from cep.rulebook.files import read_rules
 from cep.sources.pieces import read_pieces
 
 LABELS_FILE = "labels.csv"
+THRESHOLDS_OF = "card_testing"  # the rule of which other values of the parameters are replayed
 
 
 def labels_of(stream: Stream) -> pa.Table:
@@ -43,6 +48,10 @@ def write_labels(stream: Stream, folder: Path) -> Path:
 
 def report_day(payments: Path, labels: Path, cores: int, console: Console) -> Report:
     """Measure the library's rules on the day. Raises: UsageError without the extra `charts`."""
-    records, _ = read_rules(library_folder() / "rules")
-    measured = measure_files(deploy(records), payments, str(labels), Terms(cores=cores), console)
-    return report(measured, lambda schema: read_pieces(payments, schema))
+    folder, terms = library_folder() / "rules", Terms(cores=cores)
+    records, _ = read_rules(folder)
+    measured = measure_files(deploy(records), payments, str(labels), terms, console)
+    pieces_of = partial(read_pieces, payments)
+    labels_of = partial(read_labels, str(labels), payments)
+    replays = Replays(partial(one_rule, folder), pieces_of, labels_of, terms, console)
+    return report(measured, pieces_of, thresholds=drawn(replays, measured.figures, (THRESHOLDS_OF,)))

@@ -65,11 +65,13 @@ def views(
     """`made` are the matches that produced events, as alerts."""
     connection = duckdb.connect()
     made = alerts.slice(0, 0) if made is None else made
+    alerts = alerts.append_column("n", pa.array(range(alerts.num_rows)))
     for name, table in (("alerts", alerts), ("events", events), ("labels", labels), ("made", made)):
         connection.register(name, table)
     connection.register("numbered", labels.append_column("n", pa.array(range(labels.num_rows))))
     connection.execute(_VIEWS.format(as_of=as_of_ms, maturity=maturity_ms))
     connection.execute("create view hit_all as from hit")
+    connection.execute(f"create view terms as select {as_of_ms}::bigint as as_of")
     return connection
 
 

@@ -21,13 +21,20 @@ from cep.analysis.cases import MATCH, NOTHING, sampled, walk_frauds
 from cep.analysis.charts import COLORS, svg
 from cep.analysis.labels import labels_of_column, labels_of_table
 from cep.analysis.measure import Measured, Terms, measure
+from cep.analysis.one_rule import OneRule, one_rule_of
 from cep.analysis.page import page, table
 from cep.analysis.report import Report, report
+from cep.analysis.thresholds import Replays, drawn
+from cep.analysis.upset import upset
 from cep.base.schema import Schema
+from cep.cli.report import write_report
+from cep.lists.store import ListStore
 from cep.report.plan_text import size_text
 from cep.rulebook.deploy import deploy
 from cep.sources.pieces import Pieces, read_pieces
-from tests.analysis.bench_data import deployed, payments, pieces_of
+from tests.analysis import oracle
+from tests.analysis.bench_data import deployed, payments, pieces_of, rules
+from tests.analysis.report_oracle import differences
 from tests.bench.peer_data import upsert
 from tests.columnar.protected import card_numbers
 from tests.columnar.protected import keys as keys  # noqa: PLC0414 a fixture
@@ -125,6 +132,39 @@ def test_what_a_budget_buys(measured: tuple[Measured, partial[Pieces], pa.Table,
             assert row["money_less_reviews"] == pytest.approx(row["money_found"] - 5 * row["alerts"])
 
 
+def large_by_itself(_: str) -> OneRule:
+    return one_rule_of(rules("large")[0], ([], ListStore()))
+
+
+def test_the_numbers_in_the_file_are_those_of_duckdb(
+    measured: tuple[Measured, partial[Pieces], pa.Table, pa.Table], tmp_path: Path
+) -> None:
+    """Days, weeks, budget, sets of rules, kinds, fields, curves and near lines, as another program reads them."""
+    one, read, events, labels = measured
+
+    def pieces(_: Schema | None = None) -> Pieces:
+        return read()
+
+    replays = Replays(
+        large_by_itself, pieces, lambda schema: labels_of_table(labels, schema, "labels"), Terms(), SILENT
+    )  # fmt: skip
+    curves = drawn(replays, one.figures, ("large",))
+    _, written = write_report(report(one, pieces, None, 5.0, curves), tmp_path / "report.html")
+    numbers = orjson.loads(written.read_bytes())
+    assert one.marks.maturity_ms > 0
+    asked = oracle.views(one.history.replayed.alerts, events, labels, one.marks.as_of_ms, one.marks.maturity_ms)
+    count, wrong = differences(asked, numbers, one.marks.maturity_ms, "large", 5.0)
+    assert wrong == []
+    assert count > 600
+    assert {len(numbers[name]) > 0 for name in ("days", "weeks", "budget", "overlap", "fields", "near_thresholds")} == {
+        True
+    }
+    numbers["weeks"][1]["rules"][1]["alerts"] += 1
+    assert len(differences(asked, numbers, one.marks.maturity_ms, "large", 5.0)[1]) == 1, (
+        "a number that differs is seen"
+    )
+
+
 def test_the_funnel_agrees_with_the_engine(
     measured: tuple[Measured, partial[Pieces], pa.Table, pa.Table],
 ) -> None:
@@ -146,7 +186,7 @@ def test_charts_have_titles_and_units(measured: tuple[Measured, partial[Pieces],
     names = draw.most_alerted(one.figures)
     drawn = [
         *draw.alerts_by_day(one.figures), *draw.rule_intervals(one.figures),
-        *draw.budget_curve(by_budget(one.judged, one.marks, 20)), *draw.overlap(one.figures),
+        *draw.budget_curve(by_budget(one.judged, one.marks, 20)), *upset(one.figures),
         *draw.funnels(walk_frauds(one, lambda _: read())[0], names),
         *draw.weeks(by_week(one.judged, one.marks, one.history.events, one.amount), names),
     ]  # fmt: skip
@@ -154,7 +194,9 @@ def test_charts_have_titles_and_units(measured: tuple[Measured, partial[Pieces],
         drawing = svg(chart)
         assert chart.title in drawing
         assert chart.text.endswith(".")
-        layers = [chart.drawing.get("encoding", {}), *(layer["encoding"] for layer in chart.drawing.get("layer", ()))]
+        views = chart.drawing.get("vconcat", [chart.drawing])
+        layers = [view.get("encoding", {}) for view in views]
+        layers += [layer.get("encoding", {}) for view in views for layer in view.get("layer", ())]
         titles = [way[axis]["title"] for way in layers for axis in ("x", "y") if axis in way]
         assert all(title is None or title in drawing for title in titles)
         assert any(titles), "an axis of numbers has a unit"

@@ -14,6 +14,7 @@ import cep
 from cep.cli import main as cli
 from tests.analysis.test_suggest import BASE, planted
 from tests.api.frames import EVENT, KINDS, PATTERN, payments, write_rules
+from tests.cli.test_backtest import RULE
 
 
 def test_diff_says_what_comes_and_goes() -> None:
@@ -99,3 +100,98 @@ def test_tune_proposes_what_the_verb_does(has_list: bool, tmp_path: Path) -> Non
     assert orjson.loads(orjson.dumps(best)) == orjson.loads((tmp_path / "tuned.json").read_bytes())
     with pytest.raises(cep.CepError, match="has no rule small_then_larg; did you mean small_then_large"):
         cep.load(folder).tune("small_then_larg", table, "is_fraud")
+
+
+def labelled_folder(tmp_path: Path) -> tuple[Path, list[str], pa.Table]:
+    """A folder of rules, arguments of verbs that measure, and the same events: with columns of other names, times
+    without a zone, and a field of money that is not `amount`."""
+    is_fraud = np.random.default_rng(1).random(240) < 0.2
+    table = payments().append_column("is_fraud", pa.array(is_fraud))
+    times = table["event_time"].cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("ms"))
+    table = table.set_column(table.column_names.index("event_time"), "event_time", times)
+    table = table.rename_columns(["sum_paid" if name == "amount" else name for name in table.column_names])
+    pq.write_table(table, tmp_path / "payments.parquet")
+    reports = pa.table({
+        "event_id": table["tx_id"].filter(pa.array(is_fraud)), "label": [True] * int(is_fraud.sum()),
+        "reported_at": [1_772_323_200_000 + 3_600_000 * at for at in range(int(is_fraud.sum()))],
+    })  # fmt: skip
+    pq.write_table(reports, tmp_path / "labels.parquet")
+    folder = write_rules(tmp_path / "rules")
+    arguments = ["--rules", folder, "--events", tmp_path / "payments.parquet", "--labels", tmp_path / "labels.parquet"]
+    return folder, [*map(str, arguments), "--columns", "amount=sum_paid", "--time-zone", "Europe/Amsterdam"], table
+
+
+@pytest.mark.parametrize(
+    ("name", "flag", "value"),
+    [("as_of", "--as-of", "2026-03-02T12:00:00Z"), ("maturity", "--maturity", "2 d"), ("amount", "--amount", "amount")],
+)
+def test_backtest_takes_the_terms_of_the_verb(name: str, flag: str, value: str, tmp_path: Path) -> None:
+    folder, arguments, table = labelled_folder(tmp_path)
+    figures = tmp_path / "figures.json"
+    assert cli.main(["backtest", *arguments, flag, value, "--json", str(figures)]) == 0
+    terms = {"columns": {"amount": "sum_paid"}, "tz": "Europe/Amsterdam", "cores": 2, name: value}
+    given = cep.load(folder).backtest(table, tmp_path / "labels.parquet", **terms)
+    assert orjson.loads(orjson.dumps(given.to_json())) == orjson.loads(figures.read_bytes())
+
+
+def test_tune_takes_the_terms_of_the_verb(tmp_path: Path) -> None:
+    folder, arguments, table = labelled_folder(tmp_path)
+    asked = {
+        "--try": "small=1..5/5", "--objective": "money", "--review-cost": "7.5", "--gap": "3 h",
+        "--as-of": "2026-06-01T00:00:00Z", "--maturity": "1 h", "--amount": "amount", "--budget": "500",
+        "--json": str(tmp_path / "tuned.json"),
+    }  # fmt: skip
+    flags = [word for pair in asked.items() for word in pair]
+    assert cli.main(["tune", "small_then_large", *arguments, *flags]) == 0
+    rules, labels = cep.load(folder), tmp_path / "labels.parquet"
+    terms = {"columns": {"amount": "sum_paid"}, "tz": "Europe/Amsterdam", "cores": 2, "amount": "amount",
+             "as_of": "2026-06-01T00:00:00Z", "maturity": "1 h"}  # fmt: skip
+    tried = {"small": "1..5/5"}
+    best = rules.tune("small_then_large", table, labels, objective="money", tries=tried, budget=500.0, review_cost=7.5,
+                      gap="3 h", **terms)  # fmt: skip
+    assert orjson.loads(orjson.dumps(best)) == orjson.loads((tmp_path / "tuned.json").read_bytes())
+    cheap = rules.tune("small_then_large", table, labels, objective="money", tries=tried, gap="3 h", **terms)
+    assert cheap.proposed_rows[0].value != best.proposed_rows[0].value, "a review has its cost"
+    with pytest.raises(cep.CepError, match="gap: "):
+        rules.tune("small_then_large", table, labels, gap="long")
+    with pytest.raises(cep.CepError, match="maturity: "):
+        rules.tune("small_then_large", table, labels, maturity="long")
+    with pytest.raises(cep.CepError, match="as_of: "):
+        rules.backtest(table, labels, as_of="yesterday")
+    with pytest.raises(cep.CepError, match="there is no matruity="):
+        rules.backtest(table, labels, matruity="1 h")
+
+
+def test_suggest_takes_the_terms_of_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = planted(4, frauds=40, count=1_500)
+    pq.write_table(table, tmp_path / "events.parquet")
+    for part in ("rules", "patterns"):
+        (tmp_path / part).mkdir()
+    (tmp_path / "patterns" / "pays.cep").write_text(BASE)
+    (tmp_path / "rules" / "any.toml").write_text(RULE.format(name="any"))
+    folder = tmp_path / "rules"
+    given = ["--rules", folder, "--events", tmp_path / "events.parquet", "--labels", "is_fraud", "--key", "card_id"]
+    terms = {"as_of": "2026-04-25T00:00:00Z", "maturity": "1 d", "amount": "amount"}
+    flags = [word for name, value in terms.items() for word in ("--" + name.replace("_", "-"), value)]
+    out = tmp_path / "suggested.cep"
+    assert cli.main(["suggest", *map(str, given), *flags, "--max-steps", "2", "--count", "1", "--out", str(out)]) == 0
+    answer = cep.load(folder).suggest(table, "is_fraud", "card_id", steps=2, count=1, cores=2, **terms)
+    assert answer.text == out.read_text()
+    (one,) = answer.suggestions
+    printed = capsys.readouterr().out
+    assert (
+        f"the last {answer.held_out_days:.1f} days, which had no say, have {answer.held_out_frauds} frauds" in printed
+    )
+    assert f"{one.chosen_for.value:.3f}" in printed
+
+
+def test_a_report_draws_the_rules_that_are_named(tmp_path: Path) -> None:
+    is_fraud = np.random.default_rng(1).random(240) < 0.2
+    table = payments().append_column("is_fraud", pa.array(is_fraud))
+    quality = cep.load(write_rules(tmp_path / "rules")).backtest(table, "is_fraud", cores=2)
+    page = quality.report(tmp_path / "page.html", thresholds=["small_then_large"])
+    drawn = orjson.loads(page.with_suffix(".json").read_bytes())["thresholds"]
+    assert {each["rule"] for each in drawn} == {"small_then_large"}
+    assert "Thresholds" not in quality.report(tmp_path / "none.html", thresholds=[]).read_text()
+    with pytest.raises(cep.CepError, match="did you mean small_then_large"):
+        quality.report(tmp_path / "page.html", thresholds=["small_then_larg"])

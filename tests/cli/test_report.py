@@ -56,6 +56,57 @@ def test_thresholds_of_a_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "has no rule nobody" in capsys.readouterr().err
 
 
+def curves_of(out: Path) -> list[str]:
+    return [each["rule"] for each in orjson.loads(out.with_suffix(".json").read_bytes())["thresholds"]]
+
+
+def test_thresholds_of_several_rules_of_one_or_of_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the flag it is the rule with the most alerts that has numbers: `never` has none, `busy_shop` has most."""
+    folder, out = write_folder(tmp_path, "large", "small_large", "never"), tmp_path / "report.html"
+    assert report(folder, out, "--thresholds", "small_large", "--thresholds", "large") == 0
+    assert curves_of(out) == ["small_large", "large"]
+    assert report(folder, out) == 0
+    most = max(orjson.loads(out.with_suffix(".json").read_bytes())["rules"], key=lambda each: each["alerts"])["rule"]
+    assert curves_of(out) == [most] == ["large"]
+    assert "No rule was named, so this is the one with the most alerts that has numbers: large." in out.read_text()
+    assert report(folder, out, "--thresholds", "none") == 0
+    assert curves_of(out) == []
+    assert "Thresholds" not in out.read_text()
+    capsys.readouterr()
+    assert report(folder, out, "--thresholds", "none", "--thresholds", "large") == 2
+    assert "--thresholds none draws nothing" in capsys.readouterr().err
+    monkeypatch.setattr("cep.analysis.thresholds.REPORT_REPLAYED_EVENTS_MAX", 10)
+    assert report(folder, out) == 0
+    assert curves_of(out) == []
+    assert "Nothing was replayed, for the history has more than 10 events." in out.read_text()
+
+
+def test_a_rule_without_numbers_is_passed_over_but_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = write_folder(tmp_path, "never"), tmp_path / "report.html"
+    assert report(folder, out) == 0
+    assert "No rule has a parameter that is a number" in out.read_text()
+    capsys.readouterr()
+    assert report(folder, out, "--thresholds", "never") == 2
+    assert "never has no parameter that is a number above 0" in capsys.readouterr().err
+
+
+def test_the_other_rules_are_named_with_their_hashes(tmp_path: Path) -> None:
+    folder, out = write_folder(tmp_path / "new", "large"), tmp_path / "report.html"
+    old = write_folder(tmp_path / "old", "large", "small_large")
+    (old / "rules" / "large.toml").write_text((old / "rules" / "large.toml").read_text() + "[params]\nlarge = 400.0\n")
+    assert report(folder, out, "--against", str(old / "rules"), "--thresholds", "large") == 0
+    numbers, page = orjson.loads(out.with_suffix(".json").read_bytes()), out.read_text()
+    matched = page[page.index('<section id="matched">') : page.index('<section id="days">')]
+    hashes = [each["content_hash"][:12] for of in (numbers, numbers["against"]) for each in of["about"]["rules"]]
+    assert len({*hashes}) == 3
+    assert all(each in matched for each in hashes)
+    assert "<h3>The other rules</h3>" in matched
+
+
 def test_what_is_refused_before_the_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,12 +31,22 @@ def run_demo(*words: str, **environment: str) -> subprocess.CompletedProcess[str
 
 
 @pytest.mark.spark
-def test_the_small_demo() -> None:
-    done = run_demo("--size", "small", "--seconds", "4")
+def test_the_small_demo(tmp_path: Path) -> None:
+    page = tmp_path / "made" / "day.html"
+    done = run_demo("--size", "small", "--seconds", "4", "--report", str(page))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "All 39 alerts are equal" in done.stdout
     assert "impossible_travel is published" in done.stdout
     assert done.stderr == ""
+    assert_it_ends_with_a_report(done.stdout, page)
+
+
+def assert_it_ends_with_a_report(printed: str, page: Path) -> None:
+    """The last line but that of the seconds says where the report is, and there it is with its thresholds."""
+    assert printed.splitlines()[-2] == f"what the rules found, what they missed and why: open {page} in a browser"
+    assert "Just above and just below the line" in page.read_text(encoding="utf-8")
+    numbers = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))
+    assert {curve["rule"] for curve in numbers["thresholds"]} == {"card_testing"}
 
 
 def test_the_expected_alerts_are_what_is_planted() -> None:
@@ -53,11 +63,13 @@ def test_the_expected_alerts_are_what_is_planted() -> None:
 @pytest.mark.slow
 @pytest.mark.always
 def test_without_java_it_says_so_and_runs_in_one_process(tmp_path: Path) -> None:
-    done = run_demo("--size", "small", "--seconds", "1", JAVA_HOME=str(tmp_path))
+    page = tmp_path / "day.html"
+    done = run_demo("--size", "small", "--seconds", "1", "--report", str(page), JAVA_HOME=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "no Java found" in done.stdout
     assert "All 39 alerts are equal" in done.stdout
     assert done.stderr == ""
+    assert_it_ends_with_a_report(done.stdout, page)
 
 
 @pytest.mark.slow

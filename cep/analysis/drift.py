@@ -1,0 +1,144 @@
+"""The fields that conditions of rules read → how their values are spread, week by week.
+
+A number has quantiles. A text or a yes and no has the shares of its most frequent values. Values of protected fields,
+ids and times are left out. Events that patterns produce are in no file, so their fields are left out, too.
+Tested by: tests/analysis/test_drift.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from cep.analysis.budget import week_numbers, week_text
+from cep.base.schema import Kind, Schema, Type
+from cep.lang.ir import CurrentField, PatternIR, VarField
+from cep.lang.walk import nodes
+from cep.rulebook.deploy import Deployment
+from cep.sources.pieces import Pieces
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+_VALUES = 5  # of a text: the most frequent ones of the whole time
+
+
+@dataclass(frozen=True, slots=True)
+class FieldDrift:
+    """A field with its weeks. `values` are those that have shares, empty for a number.
+
+    A week has `events` of the types that have the field, `missing` ones without a value, and `quantiles` (see
+    QUANTILES) or `shares` and `distinct`: None where no event has a value. Shares are of events with a value.
+    """
+
+    field: str
+    event_types: tuple[str, ...]
+    rules: tuple[str, ...]
+    values: tuple[str, ...]
+    weeks: tuple[Mapping[str, Any], ...]
+
+
+def fields_read(deployment: Deployment) -> dict[str, tuple[str, ...]]:
+    """Return each field of source events that a condition reads, with the rules that read it."""
+    schema = deployment.schema
+    sources = [each for each in schema.event_types if not each.derived]
+    fixed = {name for each in schema.event_types for name in (each.id_field, each.time_field)}
+    usable = {field.name for each in sources for field in each.fields if not field.type.protected} - fixed
+    readers: dict[str, set[str]] = {}
+    for rule in deployment.rulebook.deployed():
+        for name in _read(rule.pattern) & usable:
+            readers.setdefault(name, set()).add(rule.rule_id)
+    return {name: tuple(sorted(readers[name])) for name in sorted(readers)}
+
+
+def _read(pattern: PatternIR) -> set[str]:
+    of_conditions = (node for variable in pattern.variables for node in nodes(variable.where))
+    return {node.field for node in of_conditions if isinstance(node, CurrentField | VarField)}
+
+
+def by_field(
+    deployment: Deployment, pieces_of: Callable[[Schema], Pieces], as_of_ms: int, span: int = 1
+) -> tuple[FieldDrift, ...]:
+    """Return the fields with their weeks, or with periods of `span` weeks. Cost: the history is decoded once more."""
+    readers, schema = fields_read(deployment), deployment.schema
+    if not readers:
+        return ()
+    event_type, time_ms, columns = _columns(schema, pieces_of, tuple(readers))
+    types = schema.columns()
+    drifts = []
+    for name, rules in readers.items():
+        having = [
+            (number, each.name) for number, each in enumerate(schema.event_types)
+            if not each.derived and any(field.name == name for field in each.fields)
+        ]  # fmt: skip
+        chosen = np.flatnonzero(np.isin(event_type, [number for number, _ in having]) & (time_ms <= as_of_ms))
+        weeks = week_numbers(time_ms[chosen], span)
+        values, rows = _spread(columns[name].take(pa.array(chosen)), types[name], weeks)
+        if rows:
+            drifts.append(FieldDrift(name, tuple(each for _, each in having), rules, values, rows))
+    return tuple(drifts)
+
+
+def _columns(
+    schema: Schema, pieces_of: Callable[[Schema], Pieces], names: Sequence[str]
+) -> tuple[NDArray[np.int16], NDArray[np.int64], dict[str, pa.Array]]:
+    parts = []
+    for piece in pieces_of(schema).pieces:
+        decoded = piece.decode()
+        parts.append((decoded.event_type, decoded.time_ms, [decoded.columns[name] for name in names]))
+    if not parts:
+        return np.empty(0, np.int16), np.empty(0, np.int64), {name: pa.nulls(0) for name in names}
+    return (
+        np.concatenate([part[0] for part in parts]),
+        np.concatenate([part[1] for part in parts]),
+        {name: pa.concat_arrays([part[2][at] for part in parts]) for at, name in enumerate(names)},
+    )
+
+
+def _spread(
+    column: pa.Array, type_: Type, weeks: NDArray[np.int64]
+) -> tuple[tuple[str, ...], tuple[Mapping[str, Any], ...]]:
+    """Return the values that have shares, and the weeks; no weeks for a kind that is neither number nor text."""
+    if type_.is_number:
+        return (), tuple(_quantiles(column, type_, weeks))
+    if type_.kind not in (Kind.STRING, Kind.ENUM, Kind.BOOL):
+        return (), ()
+    encoded = column.cast(pa.large_string()).dictionary_encode()
+    code = np.asarray(encoded.indices.fill_null(-1)).astype(np.int64)
+    texts = encoded.dictionary.to_pylist()
+    counts = np.bincount(code[code >= 0], minlength=len(texts))
+    top = sorted(range(len(texts)), key=lambda at: (-int(counts[at]), texts[at]))[:_VALUES]
+    return tuple(texts[at] for at in top), tuple(_shares(code, top, weeks))
+
+
+def _quantiles(column: pa.Array, type_: Type, weeks: NDArray[np.int64]) -> list[dict[str, Any]]:
+    values = np.asarray(column.cast(pa.float64()).fill_null(np.nan), np.float64)
+    values = values / 10**type_.scale if type_.kind is Kind.DECIMAL else values
+    rows = []
+    for week, some in _by_week(values, weeks):
+        present = some[~np.isnan(some)]
+        row = {"week": week, "events": len(some), "missing": len(some) - len(present)}
+        row["quantiles"] = [float(each) for each in np.quantile(present, QUANTILES)] if len(present) else None
+        rows.append(row)
+    return rows
+
+
+def _shares(code: NDArray[np.int64], top: Sequence[int], weeks: NDArray[np.int64]) -> list[dict[str, Any]]:
+    rows = []
+    for week, some in _by_week(code, weeks):
+        present = some[some >= 0]
+        row: dict[str, Any] = {"week": week, "events": len(some), "missing": len(some) - len(present)}
+        row["distinct"] = len(np.unique(present))
+        row["shares"] = [int((present == at).sum()) / len(present) for at in top] if len(present) else None
+        rows.append(row)
+    return rows
+
+
+def _by_week(values: NDArray[Any], weeks: NDArray[np.int64]) -> list[tuple[str, NDArray[Any]]]:
+    order = np.argsort(weeks, kind="stable")
+    numbers, first = np.unique(weeks[order], return_index=True)
+    parts = np.split(values[order], first[1:]) if len(numbers) else []
+    return [(week_text(int(number)), part) for number, part in zip(numbers, parts, strict=True)]

@@ -1,0 +1,356 @@
+"""What a report shows → its sections as HTML, each with its tables and charts.
+
+Tested by: tests/analysis/test_report.py, tests/analysis/test_report_size.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cep import __version__
+from cep.analysis import figure_charts as draw
+from cep.analysis.backtest import Figures
+from cep.analysis.cases import Funnel
+from cep.analysis.curves import PAIRED_ALERTS_TIMES, Pair, in_unit
+from cep.analysis.detail import FULL, Detail, fitting
+from cep.analysis.drift import FieldDrift
+from cep.analysis.measure import Measured, state_bytes
+from cep.analysis.page import Cell, charts, details, escape, paragraph, table
+from cep.analysis.show import percent, time_text, with_interval
+from cep.analysis.thresholds import Drawn
+from cep.analysis.timelines import Timeline
+from cep.analysis.upset import upset
+from cep.report.plan_text import size_text
+from cep.rulebook.compare import compare
+
+_HASH_CHARS = 12
+_STOPPED_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """All that a report shows, computed once for the page and for the JSON.
+
+    A row of `weeks` and of `drift` is of so many weeks as `span` says.
+    """
+
+    measured: Measured
+    against: Measured | None
+    thresholds: Drawn
+    budget: Sequence[Mapping[str, Any]]
+    weeks: Sequence[Mapping[str, Any]]
+    drift: Sequence[FieldDrift]
+    funnels: Sequence[Funnel]
+    alerts: Sequence[Timeline]
+    misses: Sequence[Timeline]
+    review_cost: float
+    detail: Detail = FULL
+    span: int = 1
+
+
+def matched(parts: Parts) -> str:
+    """Return the period, the events, the labels and the rules in force."""
+    about = parts.measured.figures.about
+    facts: list[tuple[str, Cell]] = [
+        ("events", f"{about['events']:,}"),
+        ("from", about["from"]),
+        ("to", about["to"]),
+        ("days", about["days"]),
+        ("labels as of", about["as_of"]),
+        ("an event is mature after", time_text(about["maturity_seconds"])),
+        ("frauds", f"{about['frauds']:,}"),
+        ("events of frauds", f"{about['fraud_events']:,}"),
+        ("share of fraud among events", percent(about["base_rate"])),
+        ("money of frauds", f"{about['fraud_money']:,.2f}"),
+        ("labels that are of no event", f"{about['labels_without_event']:,}"),
+        ("labels reported after the date", f"{about['labels_reported_later']:,}"),
+        ("records set aside", f"{about['records_set_aside']:,}"),
+        ("cep", __version__),
+    ]
+    kinds = sorted(about["frauds_by_kind"].items(), key=lambda pair: (-pair[1], pair[0]))
+    counts = [(kind or "not said", f"{n:,}") for kind, n in kinds]
+    shown = table(("kind of fraud", "frauds"), counts, detail=parts.detail)
+    others = [] if parts.against is None else [("The other rules", parts.against.figures.about)]
+    return (
+        table(("of the history", ""), facts, detail=parts.detail)
+        + "".join(f"<h3>{title}</h3>" + _in_force(of, parts) for title, of in [("Rules in force", about), *others])
+        + ("<h3>Kinds of fraud</h3>" + shown if len(kinds) > 1 else "")
+    )
+
+
+def _in_force(about: Mapping[str, Any], parts: Parts) -> str:
+    rows = [(each["rule"], each["version"], each["status"], each["content_hash"][:_HASH_CHARS])
+            for each in about["rules"]]  # fmt: skip
+    return table(("rule", "version", "status", "content"), rows, detail=parts.detail)
+
+
+def days(parts: Parts, names: Sequence[str]) -> str:
+    """Return the charts of alerts by day."""
+    text = (
+        "An alert is right if it binds an event of a known fraud. It is immature if it is not, and its events are too "
+        "recent for anybody to know; then it counts neither way."
+    )
+    more = len(parts.measured.figures.rules) - len(names)
+    note = paragraph(f"{more} rules with fewer alerts are not drawn.", is_note=True) if more > 0 else ""
+    return paragraph(text) + charts(draw.alerts_by_day(parts.measured.figures, parts.detail), parts.detail) + note
+
+
+_COLUMNS: dict[str, Callable[[Figures], Cell]] = {
+    "rule": lambda each: each.rule,
+    "status": lambda each: each.status,
+    "alerts": lambda each: f"{each.alerts:,}",
+    "a day": lambda each: f"{each.alerts_per_day:,.1f}",
+    "keys": lambda each: f"{each.keys:,}",
+    "precision": lambda each: with_interval(each.precision),
+    "immature": lambda each: f"{each.immature:,}",
+    "recall of frauds": lambda each: with_interval(each.fraud_recall),
+    "of events": lambda each: with_interval(each.event_recall),
+    "of keys": lambda each: None if each.key_recall is None else with_interval(each.key_recall),
+    "lift": lambda each: None if each.lift is None else f"{each.lift:,.1f}",
+    "money found": lambda each: f"{each.money_found:,.2f}",
+    "money missed": lambda each: f"{each.money_missed:,.2f}",
+    "repeats": lambda each: percent(each.repeat_rate),
+    "first event to alert": lambda each: time_text(each.seconds_to_alert),
+    "alert to last event": lambda each: time_text(each.seconds_ahead),
+    "run steps an event": lambda each: None if each.steps_per_event is None else f"{each.steps_per_event:.3f}",
+}
+
+
+def rules(parts: Parts) -> str:
+    """Return the table of rules, and their precision and recall as a chart and by kind of fraud."""
+    figures, sizes = parts.measured.figures, state_bytes(parts.measured)
+    shown = {*draw.most_alerted(figures, parts.detail.rows - 1)}
+    every = (*(each for each in figures.rules if each.rule in shown), figures.together)
+    counts = figures.about["frauds_by_kind"]
+    kinds = sorted(sorted(counts, key=lambda kind: (-counts[kind], kind))[: parts.detail.columns])
+    by_kind = ""
+    if len(kinds) > 1:
+        rows = [(each.rule, *(with_interval(each.recall_by_kind[kind]) for kind in kinds)) for each in every]
+        by_kind = "<h3>Recall of frauds by kind</h3>" + table(
+            ("rule", *(kind or "not said" for kind in kinds)), rows, detail=parts.detail
+        )
+    worth: list[list[Cell]] = [
+        [*(column(each) for column in _COLUMNS.values()), size_text(sizes[each.rule]) if each.rule in sizes else None]
+        for each in every
+    ]  # fmt: skip
+    note = (
+        "Intervals are Wilson's, for 95 %. Times are medians. Repeats are alerts that are not the first of their key. "
+        "State is that of a key with a hundred events in the window."
+    )
+    more = len(figures.rules) - len(shown)
+    note += f" {more} rules with fewer alerts are not shown." if more > 0 else ""
+    return (
+        table((*_COLUMNS, "state of a key"), worth, detail=parts.detail)
+        + paragraph(note, is_note=True)
+        + charts(draw.rule_intervals(figures, parts.detail), parts.detail)
+        + by_kind
+    )
+
+
+def budget(parts: Parts) -> str:
+    """Return what a team finds that looks at so many alerts a day."""
+    text = "Of each day's alerts those with the highest score come first, and of equal ones the earlier."
+    rows = [
+        (row["alerts_a_day"], f"{row['alerts']:,}", with_interval(row["precision"]), with_interval(row["fraud_recall"]),
+         f"{row['money_found']:,.2f}", f"{row['money_less_reviews']:,.2f}")
+        for row in parts.budget
+    ]  # fmt: skip
+    cost = f"money less {parts.review_cost:,.2f} a review" if parts.review_cost else "money less reviews (at no cost)"
+    heads = ("alerts a day, at most", "alerts", "precision", "recall of frauds", "money found", cost)
+    return paragraph(text) + charts(draw.budget_curve(parts.budget), parts.detail) + table(heads, rows)
+
+
+def thresholds(parts: Parts) -> str:
+    """Return what rules would have found with other values of their parameters, or why nothing was replayed."""
+    drawn, most = parts.thresholds, parts.detail.thresholds
+    if not drawn.curves:
+        return paragraph(drawn.note or "The rule has no parameter that is a number above 0.")
+    text = (
+        "What a rule would have found with another value of one parameter, the others as they are. Each value was "
+        "replayed over the whole history. A dashed line is the present value."
+    )
+    heads = ("value", "alerts", "a day", "precision", "recall of frauds", "money found")
+    tables = []
+    for curve in drawn.curves[:most]:
+        rows = [
+            (f"{point.value:,.12g}" + (" (present)" if point.value == curve.present else ""), f"{point.alerts:,}",
+             f"{point.alerts_per_day:,.1f}", with_interval(point.precision), with_interval(point.fraud_recall),
+             f"{point.money_found:,.2f}")
+            for point in curve.points
+        ]  # fmt: skip
+        aside = ", ".join(f"{value:,.12g}" for value in curve.left_out)
+        note = paragraph(f"Values with which the rule cannot be in force: {aside}.", is_note=True) if aside else ""
+        name = f"{curve.rule}: {in_unit(curve.param, curve.unit)}"
+        tables.append(details(name, note + table(heads, rows, detail=parts.detail)))
+    return (
+        paragraph(text) + (paragraph(drawn.note, is_note=True) if drawn.note else "")
+        + charts(draw.threshold_curves(drawn.curves[:most]), parts.detail) + "".join(tables)
+        + _more(len(drawn.curves) - most, "parameters")
+        + ("<h3>Two parameters together</h3>" + _pairs(drawn.pairs, parts) if drawn.pairs else "")
+    )  # fmt: skip
+
+
+def _more(count: int, things: str) -> str:
+    return paragraph(f"{count} more {things} are in the numbers beside this page.", is_note=True) if count > 0 else ""
+
+
+def _pairs(pairs: Sequence[Pair], parts: Parts) -> str:
+    text = (
+        "The darker, the better precision and recall together (F1). A ring is on the front: no other setting is better "
+        "in precision or recall and as good in the other. The cross is the present setting. Values with more than "
+        f"{PAIRED_ALERTS_TIMES} times the present alerts are left out."
+    )
+    tables, most = [], parts.detail.thresholds
+    for pair in pairs[:most]:
+        front = [cell for cell in pair.cells if cell.is_on_front]
+        rows = [
+            (*(f"{value:,.12g}" for value in cell.values), f"{cell.alerts:,}", with_interval(cell.precision),
+             with_interval(cell.fraud_recall), f"{cell.money_found:,.2f}")
+            for cell in front
+        ]  # fmt: skip
+        heads = (*map(in_unit, pair.params, pair.units), "alerts", "precision", "recall of frauds", "money found")
+        tables.append(details(f"{pair.rule}: the front of {' and '.join(pair.params)}",
+                              table(heads, rows, detail=parts.detail)))  # fmt: skip
+    return (
+        paragraph(text) + charts(draw.threshold_pairs(pairs[:most]), parts.detail) + "".join(tables)
+        + _more(len(pairs) - most, "pairs")
+    )  # fmt: skip
+
+
+def near(parts: Parts) -> str:
+    """Return the alerts just inside of each threshold, and those that a looser value would add."""
+    lines, most = parts.thresholds.lines, parts.detail.thresholds
+    text = (
+        "Each bar has the alerts that a value would just let through, and the next tighter one not. Those on one side "
+        "of the dashed line are alerts of the rule; those on the other side a looser value would add. Two alerts are "
+        "the same if they bind the same events."
+    )
+    tables = []
+    for line in lines[:most]:
+        heads = ("from", "to", "the rule's", "alerts", "right", "wrong", "immature")
+        rows = [
+            (f"{each.looser:,.12g}", f"{each.tighter:,.12g}", "yes" if each.is_inside else "no", f"{each.alerts:,}",
+             f"{each.right:,}", f"{each.wrong:,}", f"{each.immature:,}")
+            for each in line.intervals
+        ]  # fmt: skip
+        further = paragraph(f"{line.further:,} alerts are further inside than all of these.", is_note=True)
+        shown = [
+            ("just inside" if each.is_inside else "just outside", each.verdict, each.key, each.time,
+             ", ".join(each.event_ids))
+            for each in line.samples
+        ]  # fmt: skip
+        samples = table(
+            ("side", "verdict", "key", "time (UTC)", "events, the last ones"), shown, (4,), detail=parts.detail
+        )
+        name = in_unit(line.param, line.unit)
+        tables.append(details(f"{line.rule}: {name}, with samples",
+                              table(heads, rows, detail=parts.detail) + further + samples))  # fmt: skip
+    note = paragraph("The rule has no parameter that a comparison grows with.", is_note=True) if not lines else ""
+    return (
+        paragraph(text) + note + charts(draw.near_lines(lines[:most]), parts.detail) + "".join(tables)
+        + _more(len(lines) - most, "thresholds")
+    )  # fmt: skip
+
+
+def overlap(parts: Parts) -> str:
+    """Return what each rule adds, and which sets of rules find the same frauds."""
+    figures = parts.measured.figures
+    text = (
+        "A rule adds the frauds that no other rule finds. Its share counts each fraud that it finds, divided among the "
+        "rules that find it: what it adds, averaged over all orders in which rules could have come (Shapley's value)."
+    )
+    rows = [(each.rule, f"{each.fraud_recall.part:,}", f"{each.adds:,}", f"{each.share:,.1f}", f"{each.wrong:,}")
+            for each in figures.rules]  # fmt: skip
+    heads = ("rule", "frauds found", "it alone", "its share", "wrong alerts")
+    sets = [(" + ".join(row["rules"]) or "no rule", f"{row['frauds']:,}") for row in figures.overlap]
+    return (
+        paragraph(text) + table(heads, rows, detail=parts.detail) + charts(upset(figures), parts.detail)
+        + details("All sets of rules", table(("found by exactly", "frauds"), sets, detail=parts.detail))
+    )  # fmt: skip
+
+
+def funnel(parts: Parts, names: Sequence[str]) -> str:
+    """Return how far walked frauds came in each pattern, and what stopped them."""
+    walked = max((each.walked for each in parts.funnels), default=0)
+    text = (
+        f"{walked:,} frauds, evenly over all, were walked through each pattern. A bar has those that came so far or "
+        "further."
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for of_rule in parts.funnels:
+        if of_rule.reason:
+            rows.append((of_rule.rule, f"not walked: {of_rule.reason}", None))
+        stopped = sorted(of_rule.stopped.items(), key=lambda pair: (-pair[1], pair[0]))[:_STOPPED_SHOWN]
+        rows += [(of_rule.rule, condition, count) for condition, count in stopped]
+        if of_rule.skipped:
+            rows.append((of_rule.rule, "not walked: too many steps", of_rule.skipped))
+    return (
+        paragraph(text) + charts(draw.funnels(parts.funnels, names), parts.detail) + "<h3>What stopped them</h3>"
+        + table(("rule", "the condition that did not hold, or the end", "frauds"), rows, (1,), detail=parts.detail)
+    )  # fmt: skip
+
+
+def drift(parts: Parts, names: Sequence[str]) -> str:
+    """Return the weeks: rates, precision, the money of events, and the values of the fields that conditions read."""
+    shown, most = parts.drift, parts.detail.fields
+    text = (
+        "Each field that a condition of a rule reads. A number has quantiles; a text has the shares of its most "
+        "frequent values. Ids, times and protected fields are left out."
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (each.field, ", ".join(each.event_types), ", ".join(each.rules), f"{sum(w['events'] for w in each.weeks):,}",
+         f"{sum(w['missing'] for w in each.weeks):,}")
+        for each in shown
+    ]  # fmt: skip
+    heads = ("field", "of events", "read by", "events", "without a value")
+    fields = (
+        paragraph(text) + charts(draw.field_weeks(shown[:most], parts.span), parts.detail)
+        + _more(len(shown) - most, "fields") + table(heads, rows, (1, 2), detail=parts.detail)
+    )  # fmt: skip
+    return (
+        charts(draw.weeks(parts.weeks, names, parts.span), parts.detail)
+        + ("<h3>Values that conditions read</h3>" + fields if shown else "")
+    )  # fmt: skip
+
+
+def against(parts: Parts, other: Measured) -> str:
+    """Return the figures of the other rules beside these."""
+    measured = parts.measured
+    old = {each.rule: each for each in (*other.figures.rules, other.figures.together)}
+    new = {each.rule: each for each in (*measured.figures.rules, measured.figures.together)}
+    rows: list[tuple[Cell, ...]] = []
+    for name in dict.fromkeys((*old, *new)):
+        pair = old.get(name), new.get(name)
+        rows.append((
+            name,
+            *(None if each is None else f"{each.alerts:,}" for each in pair),
+            *(None if each is None else with_interval(each.precision) for each in pair),
+            *(None if each is None else with_interval(each.fraud_recall) for each in pair),
+            *(None if each is None else f"{each.money_found:,.2f}" for each in pair),
+        ))  # fmt: skip
+    changes = compare(other.history.replayed.alerts, measured.history.replayed.alerts)
+    text = (
+        f"Of the alerts {changes.kept_count:,} stay, {len(changes.gained):,} are gained and {len(changes.lost):,} are "
+        "lost. The first of two columns is of the other rules."
+    )
+    heads = ("rule", "alerts, other", "alerts", "precision, other", "precision", "recall of frauds, other",
+             "recall of frauds", "money found, other", "money found")  # fmt: skip
+    return paragraph(text) + table(heads, rows, detail=parts.detail)
+
+
+def timelines(given: Sequence[Timeline], parts: Parts) -> str:
+    """Return alerts or misses with the events of their key."""
+    blocks = []
+    heads = ("time (UTC)", "event", "type", "bound as", "fraud", "fields")
+    for timeline in given[: parts.detail.examples]:
+        rows = [(line.time, line.event_id, line.event_type, line.variable or None, "yes" if line.is_fraud else None,
+                 line.fields) for line in timeline.lines]  # fmt: skip
+        classes = [" ".join(("fraud",) * line.is_fraud + ("bound",) * bool(line.variable)) for line in timeline.lines]
+        chars = parts.detail.chars
+        notes = "".join(f"<p class='note'>{escape(fitting(note, chars))}</p>" for note in timeline.notes)
+        shown = table(heads, rows, (5,), classes, parts.detail)
+        blocks.append(details(fitting(timeline.title, chars), notes + shown))
+    none = "Left out: the page would be too large." if given else "There are none."
+    return "".join(blocks) if blocks else paragraph(none)

@@ -1,0 +1,95 @@
+"""Rules by themselves and a history → what each would have found with other values of its parameters.
+
+Named rules are replayed whatever it takes. If none is named, the rule with the most alerts that has numeric parameters
+is, where the history is small.
+Tested by: tests/cli/test_report.py, tests/api/test_quality.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from cep.analysis.axes import Axis, numeric_axes
+from cep.analysis.backtest import Backtest
+from cep.analysis.curves import Curve, Pair, curves, pairs
+from cep.analysis.labels import Labels
+from cep.analysis.measure import Terms, measure
+from cep.analysis.near import Line, lines
+from cep.analysis.one_rule import OneRule
+from cep.analysis.split import whole_time
+from cep.analysis.sweep import Bench
+from cep.base.errors import UsageError
+from cep.base.limits import REPORT_REPLAYED_EVENTS_MAX, TUNE_REPLAYED_MAX
+from cep.base.schema import Schema
+from cep.sources.pieces import Pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Curves, pairs and lines of one rule or several. `note` says why a rule is there, or why none is."""
+
+    curves: tuple[Curve, ...] = ()
+    pairs: tuple[Pair, ...] = ()
+    lines: tuple[Line, ...] = ()
+    note: str = ""
+
+
+NOTHING = Drawn()
+
+
+@dataclass(frozen=True, slots=True)
+class Replays:
+    """All that replays of a rule by itself need. `rule_of` gives it by its id, `labels_of` those of its events."""
+
+    rule_of: Callable[[str], OneRule]
+    pieces_of: Callable[[Schema], Pieces]
+    labels_of: Callable[[Schema], Labels]
+    terms: Terms
+    console: Console
+
+
+def drawn(replays: Replays, figures: Backtest, names: Sequence[str] | None) -> Drawn:
+    """Draw the rules of these names; of none if there are none; if `names` is None, one by default.
+
+    Raises: UsageError for a rule that is not there, that cannot be replayed by itself, or has no numbers to draw.
+    """
+    if names is not None:
+        made = [_drawn(replays, rule, numeric_axes(rule.pattern, rule.record.params))
+                for rule in map(replays.rule_of, dict.fromkeys(names))]  # fmt: skip
+        return Drawn(*(tuple(each for one in made for each in getattr(one, what))
+                       for what in ("curves", "pairs", "lines")))  # fmt: skip
+    events = figures.about["events"]
+    if events > REPORT_REPLAYED_EVENTS_MAX:
+        return Drawn(note=f"Nothing was replayed, for the history has more than {REPORT_REPLAYED_EVENTS_MAX:,} events. "
+                     "Name a rule to see what other values of its parameters would find.")  # fmt: skip
+    return _by_default(replays, figures)
+
+
+def _by_default(replays: Replays, figures: Backtest) -> Drawn:
+    """Draw the rule with the most alerts that can be drawn."""
+    for each in sorted(figures.rules, key=lambda each: (-each.alerts, each.rule)):
+        try:
+            rule = replays.rule_of(each.rule)
+            axes = numeric_axes(rule.pattern, rule.record.params)
+            if axes and sum(len(axis.values) for axis in axes) <= TUNE_REPLAYED_MAX:
+                made = _drawn(replays, rule, axes)
+                note = f"No rule was named, so this is the one with the most alerts that has numbers: {each.rule}."
+                return Drawn(made.curves, made.pairs, made.lines, note)
+        except UsageError:  # it cannot be replayed by itself, or has too many alerts with some value
+            continue
+    return Drawn(note="No rule has a parameter that is a number and can be replayed by itself.")
+
+
+def _drawn(replays: Replays, rule: OneRule, axes: Sequence[Axis]) -> Drawn:
+    """Replay the values of a rule's parameters, some two together, and those near its lines, over the whole history."""
+    terms, labels = replays.terms, replays.labels_of(rule.deployment.schema)
+    measured = measure(rule.deployment, replays.pieces_of, labels, terms, replays.console)
+    whole = whole_time(measured.history.events, measured.marks)
+    bench = Bench(
+        rule.record, rule.lists, replays.pieces_of, measured.marks, (whole,), terms.cores, replays.console
+    )  # fmt: skip
+    single = curves(bench, axes, measured.figures.about["days"])
+    return Drawn(single, pairs(bench, single), lines(bench, axes))

@@ -1,0 +1,55 @@
+"""What measuring by labels may be given in Python → how events are read, and the terms of a backtest.
+
+Tested by: tests/api/test_quality.py
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from cep.analysis.measure import Terms
+from cep.api.frames import Forms, Naming
+from cep.base.errors import UsageError
+from cep.model.rule import utc_ms
+from cep.model.setting_types import duration_ms
+
+
+class Measuring(Forms, total=False):
+    """The terms of a backtest, and how its events are read: the flags of `cep backtest`, with underscores.
+
+    `amount` names the field of money, `as_of` the time at which labels count as reported, and `maturity` the age at
+    which an event that nobody has reported counts as honest, like `30 d`. `columns`, `tz` and `cores` are those of
+    `match`.
+    """
+
+    amount: str | None
+    as_of: str | None
+    maturity: str | None
+    columns: Mapping[str, str] | None
+    tz: str | None
+    cores: int | None
+
+
+_OWN = ("amount", "as_of", "maturity", "columns", "tz", "cores")
+
+
+def measuring(given: Measuring) -> tuple[Naming, Terms]:
+    """Return how events are read, and the terms. Raises: UsageError for a time or an age that is none."""
+    as_of, maturity = given.get("as_of"), given.get("maturity")
+    forms: Forms = {name: value for name, value in given.items() if name not in _OWN}  # type: ignore[assignment]
+    try:
+        as_of_ms = None if as_of is None else utc_ms(as_of)
+    except ValueError as error:
+        raise UsageError(f"as_of: {error}") from error
+    maturity_ms = None if maturity is None else length_ms("maturity", maturity)
+    terms = Terms(given.get("amount"), as_of_ms, maturity_ms, given.get("cores") or os.cpu_count() or 1)
+    return Naming(given.get("columns"), given.get("tz"), forms), terms
+
+
+def length_ms(name: str, text: str) -> int:
+    """Return a length of time in milliseconds. Raises: UsageError for a text that is none."""
+    try:
+        return duration_ms(text)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from error

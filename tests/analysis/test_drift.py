@@ -1,0 +1,126 @@
+"""The values of the fields that conditions read, by week: exact quantiles and shares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cep.analysis.drift import FieldDrift, by_field, fields_read
+from cep.analysis.figure_charts import field_weeks
+from cep.rulebook.deploy import Deployment, deploy
+from cep.sources.pieces import read_pieces
+from tests.bench.peer_data import upsert
+from tests.columnar.protected import keys as keys  # noqa: PLC0414 a fixture
+
+pytestmark = pytest.mark.usefixtures("keys")
+DAY_MS = 86_400_000
+MONDAY_MS = 1_772_409_600_000  # 2026-03-02
+SOURCE = """
+event pay {
+  tx_id       id
+  event_time  time
+  card_id     string
+  card        string sensitive
+  country     string?
+  amount      decimal(2)
+  online      bool
+  note        string?
+}
+event login {
+  tx_id       id
+  event_time  time
+  card_id     string
+  tries       int
+}
+pattern abroad by card_id {
+  seq    a -> b  within 1 h
+  where  a: pay  country == "XX" and online
+         b: pay  amount > a.amount and card == a.card
+}
+pattern much by card_id {
+  seq    hit
+  where  hit: login  tries > 3 and sum(pay.amount over 1 d) > 100.00
+}
+"""
+
+
+def deployment() -> Deployment:
+    made = deploy([upsert(SOURCE, "abroad"), upsert(SOURCE, "much")])
+    assert made.set_aside == (), made.set_aside
+    return made
+
+
+@pytest.fixture
+def drifts(tmp_path: Path) -> dict[str, FieldDrift]:
+    """Four payments of one week, a fifth two weeks later, one past the date, and two logins."""
+    rows = [
+        (0, "pay", "XX", 1.00, True, None), (1, "pay", "NL", 2.00, True, None), (2, "pay", "NL", 3.00, False, None),
+        (3, "pay", None, 5.00, True, None), (14, "pay", None, 9.50, False, None), (20, "pay", "DE", 7.00, True, None),
+        (5, "login", None, None, None, 4), (5, "login", None, None, None, 6),
+    ]  # fmt: skip
+    table = pa.Table.from_pylist([
+        {"tx_id": f"t{at}", "event_type": kind, "event_time": MONDAY_MS + day * DAY_MS, "card_id": "c", "card": "2",
+         "country": country, "amount": amount, "online": online, "tries": tries, "note": "n"}
+        for at, (day, kind, country, amount, online, tries) in enumerate(rows)
+    ])  # fmt: skip
+    times = table["event_time"].cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
+    path = tmp_path / "events.parquet"
+    pq.write_table(table.set_column(2, "event_time", times), path)
+    made = by_field(deployment(), lambda schema: read_pieces(path, schema), MONDAY_MS + 15 * DAY_MS)
+    return {each.field: each for each in made}
+
+
+def test_the_fields_are_those_that_conditions_read() -> None:
+    """No id, no time, no protected field, and none that only stands in the event's type."""
+    assert fields_read(deployment()) == {
+        "amount": ("abroad", "much"), "country": ("abroad",), "online": ("abroad",), "tries": ("much",),
+    }  # fmt: skip
+
+
+def test_a_number_has_quantiles(drifts: dict[str, FieldDrift]) -> None:
+    amount = drifts["amount"]
+    assert (amount.event_types, amount.values) == (("pay",), ())
+    first, second = amount.weeks
+    assert first["quantiles"] == pytest.approx([1.15, 1.75, 2.5, 3.5, 4.7])
+    assert (first["week"], first["events"], first["missing"]) == ("2026-03-02", 4, 0)
+    assert second == {"week": "2026-03-16", "events": 1, "missing": 0, "quantiles": [9.5] * 5}
+    assert drifts["tries"].weeks == (
+        {"week": "2026-03-02", "events": 2, "missing": 0, "quantiles": pytest.approx([4.1, 4.5, 5.0, 5.5, 5.9])},
+    )
+
+
+def test_a_text_has_shares_of_events_with_a_value(drifts: dict[str, FieldDrift]) -> None:
+    """The week of which no event has a value has none."""
+    country = drifts["country"]
+    assert country.values == ("NL", "XX")
+    assert country.weeks == (
+        {"week": "2026-03-02", "events": 4, "missing": 1, "distinct": 2, "shares": [2 / 3, 1 / 3]},
+        {"week": "2026-03-16", "events": 1, "missing": 1, "distinct": 0, "shares": None},
+    )
+    assert drifts["online"].values == ("true", "false")
+    assert [week["shares"] for week in drifts["online"].weeks] == [[0.75, 0.25], [0.0, 1.0]]
+
+
+def test_each_field_is_a_chart_with_its_lines(drifts: dict[str, FieldDrift]) -> None:
+    charts = {chart.title: chart for chart in field_weeks(list(drifts.values()))}
+    assert set(charts) == {
+        "amount: values", "country: most frequent values", "online: most frequent values", "tries: values",
+    }  # fmt: skip
+    rows = charts["amount: values"].rows
+    assert {row["line"] for row in rows} == {f"{share} of 100 below" for share in (5, 25, 75, 95)} | {"median"}
+    assert len(charts["country: most frequent values"].rows) == 2, "a week without values has no point"
+
+
+def test_several_weeks_in_one(tmp_path: Path) -> None:
+    table = pa.table({
+        "tx_id": [f"t{at}" for at in range(6)], "event_type": ["login"] * 6, "card_id": ["c"] * 6,
+        "event_time": pa.array([MONDAY_MS + 7 * DAY_MS * at for at in range(6)]).cast(pa.timestamp("ms", "UTC")),
+        "tries": list(range(6)),
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "e.parquet")
+    made = by_field(deployment(), lambda schema: read_pieces(tmp_path / "e.parquet", schema), 2**62, span=4)
+    weeks = next(each for each in made if each.field == "tries").weeks
+    assert [(week["week"], week["events"]) for week in weeks] == [("2026-03-02", 4), ("2026-03-30", 2)]
