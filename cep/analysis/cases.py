@@ -136,7 +136,7 @@ def _walk(
     names = dict.fromkeys((NOTHING, *(variable.name for variable in pattern.variables), MATCH))
     funnel, endings = Funnel(rule.rule_id, dict.fromkeys(names, 0)), list[Ending]()
     if any(e.derived for e in deployment.schema.event_types if e.name in pattern.event_types):
-        funnel.reason = "it reads events that other patterns produce, which no file has"
+        funnel.reason = "it reads events that other patterns produce, which no file has; cep why-not answers"
         return funnel, endings
     lists = deployment.rulebook.lists.timelines()
     by_key = traced_events(deployment.schema, pattern, batch, None, lists)

@@ -59,8 +59,11 @@ def drawn(replays: Replays, figures: Backtest, names: Sequence[str] | None) -> D
     if names is not None:
         made = [_drawn(replays, rule, numeric_axes(rule.pattern, rule.record.params))
                 for rule in map(replays.rule_of, dict.fromkeys(names))]  # fmt: skip
-        return Drawn(*(tuple(each for one in made for each in getattr(one, what))
-                       for what in ("curves", "pairs", "lines")))  # fmt: skip
+        return Drawn(
+            tuple(each for one in made for each in one.curves),
+            tuple(each for one in made for each in one.pairs),
+            tuple(each for one in made for each in one.lines),
+        )
     events = figures.about["events"]
     if events > REPORT_REPLAYED_EVENTS_MAX:
         return Drawn(note=f"Nothing was replayed, for the history has more than {REPORT_REPLAYED_EVENTS_MAX:,} events. "

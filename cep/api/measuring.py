@@ -1,4 +1,4 @@
-"""What measuring by labels may be given in Python → how events are read, and the terms of a backtest.
+"""Keyword arguments of a backtest in Python → how events are read, and the terms.
 
 Tested by: tests/api/test_quality.py
 """
@@ -18,9 +18,8 @@ from cep.model.setting_types import duration_ms
 class Measuring(Forms, total=False):
     """The terms of a backtest, and how its events are read: the flags of `cep backtest`, with underscores.
 
-    `amount` names the field of money, `as_of` the time at which labels count as reported, and `maturity` the age at
-    which an event that nobody has reported counts as honest, like `30 d`. `columns`, `tz` and `cores` are those of
-    `match`.
+    `amount` names the field of money. Labels count as reported at the time `as_of`. An event that nobody has reported
+    counts as honest at the age `maturity`, like `30 d`. `columns`, `tz` and `cores` are those of `match`.
     """
 
     amount: str | None

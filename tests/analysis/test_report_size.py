@@ -6,6 +6,7 @@ import random
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -53,7 +54,7 @@ SOURCE = EVENT + "".join(
 def write_events(path: Path) -> pa.Table:
     """Write payments of years with long notes. Return labels, each of a kind of its own with a long name."""
     draw = random.Random(1)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"tx_id": f"t{at}", "event_time": START_MS + at * YEARS * 365 * DAY_MS // PAYMENTS, "card_id": f"c{at % 40}",
          "note": f"<{draw.randrange(10**6)}> " * 60, "amount": draw.randrange(60_000) / 100}
         for at in range(PAYMENTS)

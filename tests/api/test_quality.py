@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -129,7 +130,7 @@ def test_backtest_takes_the_terms_of_the_verb(name: str, flag: str, value: str, 
     folder, arguments, table = labelled_folder(tmp_path)
     figures = tmp_path / "figures.json"
     assert cli.main(["backtest", *arguments, flag, value, "--json", str(figures)]) == 0
-    terms = {"columns": {"amount": "sum_paid"}, "tz": "Europe/Amsterdam", "cores": 2, name: value}
+    terms: dict[str, Any] = {"columns": {"amount": "sum_paid"}, "tz": "Europe/Amsterdam", "cores": 2, name: value}
     given = cep.load(folder).backtest(table, tmp_path / "labels.parquet", **terms)
     assert orjson.loads(orjson.dumps(given.to_json())) == orjson.loads(figures.read_bytes())
 
@@ -144,8 +145,8 @@ def test_tune_takes_the_terms_of_the_verb(tmp_path: Path) -> None:
     flags = [word for pair in asked.items() for word in pair]
     assert cli.main(["tune", "small_then_large", *arguments, *flags]) == 0
     rules, labels = cep.load(folder), tmp_path / "labels.parquet"
-    terms = {"columns": {"amount": "sum_paid"}, "tz": "Europe/Amsterdam", "cores": 2, "amount": "amount",
-             "as_of": "2026-06-01T00:00:00Z", "maturity": "1 h"}  # fmt: skip
+    terms: dict[str, Any] = {"columns": {"amount": "sum_paid"}, "tz": "Europe/Amsterdam", "cores": 2,
+             "amount": "amount", "as_of": "2026-06-01T00:00:00Z", "maturity": "1 h"}  # fmt: skip
     tried = {"small": "1..5/5"}
     best = rules.tune("small_then_large", table, labels, objective="money", tries=tried, budget=500.0, review_cost=7.5,
                       gap="3 h", **terms)  # fmt: skip
@@ -158,8 +159,9 @@ def test_tune_takes_the_terms_of_the_verb(tmp_path: Path) -> None:
         rules.tune("small_then_large", table, labels, maturity="long")
     with pytest.raises(cep.CepError, match="as_of: "):
         rules.backtest(table, labels, as_of="yesterday")
+    misspelt: dict[str, Any] = {"matruity": "1 h"}
     with pytest.raises(cep.CepError, match="there is no matruity="):
-        rules.backtest(table, labels, matruity="1 h")
+        rules.backtest(table, labels, **misspelt)
 
 
 def test_suggest_takes_the_terms_of_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,7 +173,7 @@ def test_suggest_takes_the_terms_of_the_verb(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "rules" / "any.toml").write_text(RULE.format(name="any"))
     folder = tmp_path / "rules"
     given = ["--rules", folder, "--events", tmp_path / "events.parquet", "--labels", "is_fraud", "--key", "card_id"]
-    terms = {"as_of": "2026-04-25T00:00:00Z", "maturity": "1 d", "amount": "amount"}
+    terms: dict[str, Any] = {"as_of": "2026-04-25T00:00:00Z", "maturity": "1 d", "amount": "amount"}
     flags = [word for name, value in terms.items() for word in ("--" + name.replace("_", "-"), value)]
     out = tmp_path / "suggested.cep"
     assert cli.main(["suggest", *map(str, given), *flags, "--max-steps", "2", "--count", "1", "--out", str(out)]) == 0

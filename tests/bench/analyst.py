@@ -4,8 +4,10 @@
 
 **Card payments** of the Fraud Detection Handbook, the first million with a report of each fraud a week later, and the
 patterns of `patterns/payments.cep`. **Transfers** of a generator of laundering, five copies of which make a million,
-each with accounts of its own, and the patterns of `typologies.py`. For each: a report, made twice and compared, with
-every figure by rule computed once more by DuckDB from the same alerts and labels. Then 10 500 settings of three
+each with accounts of its own, and the patterns of `typologies.py`. For each: a report, made twice and compared. Every
+figure by rule, and the days, weeks, budget, sets, kinds and fields of the written JSON, are computed once more by
+DuckDB from the same alerts and labels; of the cards also the curve and the near line of a rule. Then 10 500 settings of
+three
 thresholds over the million payments. With `--keep` both pages are photographed too, where there is Chromium: without
 scripts, on a telephone and on a screen.
 """
@@ -20,6 +22,7 @@ from math import isclose
 from pathlib import Path
 
 import duckdb
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
@@ -28,18 +31,21 @@ from cep.analysis.axes import axes_of
 from cep.analysis.backtest import ALL
 from cep.analysis.labels import labels_of_table
 from cep.analysis.measure import Measured, Terms, measure
+from cep.analysis.one_rule import one_rule_of
 from cep.analysis.report import report
 from cep.analysis.split import parts_of_time
 from cep.analysis.sweep import Bench
+from cep.analysis.thresholds import Replays, drawn
 from cep.analysis.tune import Aim, tune
-from cep.lang.load import load_text
+from cep.lang.load import bundle_source, load_text
 from cep.lists.store import ListStore
 from cep.model.rule import UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.sources.pieces import read_pieces
 from tests.analysis import oracle
+from tests.analysis.report_oracle import differences
 from tests.bench import typologies
-from tests.bench.detection import payments
+from tests.bench.detection import ROOT, payments
 from tests.bench.detection import rule as rule_of
 from tests.bench.peer_data import ULB, show, stop, upsert
 from tests.docs.pictures import photograph
@@ -60,6 +66,12 @@ pattern leaked(times: float = 3.0, least: decimal = 40.00, known: int = 5) by cu
   seq    hit
   where  hit: payment  amount > times * avg(payment.amount over previous 30 d) and amount > least
                        and count(payment over previous 30 d) >= known
+}
+"""
+SINGLE = """
+pattern over(large: decimal = 220.00) by customer_id {
+  seq    hit
+  where  hit: payment  amount > large
 }
 """
 TRIES = {"times": "2..8/25", "least": "10..250/21", "known": "1..39/20"}
@@ -89,19 +101,27 @@ def cards() -> tuple[pa.Table, pa.Table]:
         return events, connection.sql(wanted).to_arrow_table()
 
 
-def reported(name: str, rules: list[UpsertRecord], events: pa.Table, labels: pa.Table, folder: Path) -> Row:
-    """Report on a million events. Return a row of figures."""
+def reported(
+    name: str, rules: list[UpsertRecord], events: pa.Table, labels: pa.Table, folder: Path, single: str = ""
+) -> Row:
+    """Report on a million events, with the thresholds of the rule `single`. Return a row of figures."""
     path = folder / f"{name}.parquet"
     pq.write_table(events, path)
     deployment = deploy(rules)
     assert deployment.set_aside == (), deployment.set_aside
     given = labels_of_table(labels, deployment.schema, name)
+    records = {each.id: each for each in rules}
+    replays = Replays(
+        lambda rule_id: one_rule_of(records[rule_id], ([], ListStore())), partial(read_pieces, path),
+        lambda schema: labels_of_table(labels, schema, name), Terms(), SILENT,
+    )  # fmt: skip
     seconds, pages = [], []
     for _ in range(2):
         began = time.monotonic()
         measured = measure(deployment, partial(read_pieces, path), given, Terms(), SILENT)
         matched = time.monotonic() - began
-        made = report(measured, partial(read_pieces, path))
+        curves = drawn(replays, measured.figures, [single] if single else [])
+        made = report(measured, partial(read_pieces, path), thresholds=curves)
         seconds.append((matched, time.monotonic() - began))
         pages.append(made)
     (folder / f"{name}.html").write_text(pages[0].html, encoding="utf-8")
@@ -111,12 +131,16 @@ def reported(name: str, rules: list[UpsertRecord], events: pa.Table, labels: pa.
     same = "yes" if pages[0] == pages[1] else "NO"
     return (
         name, f"{measured.figures.about['events']:,}", f"{measured.figures.together.alerts:,}", f"{size / 1e3:,.0f} kB",
-        same, f"{matched:.1f} s", f"{whole:.1f} s", compared(measured, events, labels),
+        same, f"{matched:.1f} s", f"{whole:.1f} s",
+        compared(measured, events, labels, (folder / f"{name}.json", single)),
     )  # fmt: skip
 
 
-def compared(measured: Measured, events: pa.Table, labels: pa.Table) -> str:
-    """Compute the figures of each rule with DuckDB, and say whether all are equal."""
+def compared(measured: Measured, events: pa.Table, labels: pa.Table, written: tuple[Path, str]) -> str:
+    """Compute the figures of each rule with DuckDB, and then the numbers of the file, and say whether all are equal.
+
+    `written` is the file, and the rule of which curves and lines are compared.
+    """
     if "tx_id" in events.column_names and events["tx_id"].type != pa.string():
         events = events.set_column(events.column_names.index("tx_id"), "tx_id", events["tx_id"].cast(pa.string()))
     if "event_type" in events.column_names:  # reports have an id of their own
@@ -140,7 +164,9 @@ def compared(measured: Measured, events: pa.Table, labels: pa.Table) -> str:
             count += 1
             if value != other and not isclose(value or 0.0, other or 0.0, rel_tol=1e-9):
                 return f"{each.rule}: {figure} {other} is {value}"
-    return f"{count} equal"
+    path, single = written
+    more, wrong = differences(asked, orjson.loads(path.read_bytes()), measured.marks.maturity_ms, single)
+    return wrong[0] if wrong else f"{count + more:,} equal"
 
 
 def photographed(folder: Path) -> None:
@@ -188,11 +214,13 @@ def main() -> None:
         folder = Path(sys.argv[2]) if sys.argv[1:2] == ["--keep"] else Path(made)
         card_events, card_labels = cards()
         rules = [rule_of("payments.cep", name, name, {}) for name in ("leaked_customer", "compromised_terminal")]
+        source = bundle_source(ROOT / "patterns" / "payments.cep") + SINGLE
+        rules.append(upsert(source, "over").model_copy(update={"params": {"large": 220.0}}))
         text = typologies.source()
         names = [line.split()[1] for line in text.splitlines() if line.startswith("pattern ")]
         chains = [upsert(text, n).model_copy(update={"effective_at": typologies.KNOWN_FROM.get(n)}) for n in names]
         rows = [
-            reported("cards", rules, card_events, card_labels, folder),
+            reported("cards", rules, card_events, card_labels, folder, "over"),
             reported("transfers", chains, *transfers(), folder),
         ]
         heads = ("data", "events", "alerts", "size", "same bytes", "matched in", "report in", "beside DuckDB")
