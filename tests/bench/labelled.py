@@ -2,12 +2,13 @@
 
 `cards` are payments with a report of each fraud days later, `laundering` transfers, each as money that leaves one
 account and comes into another, `charged_back` one month of a payments company, `logged_in` logins to servers with
-planted break-ins.
+planted break-ins, `among_honest` frauds of a field planted among the events of honest people.
 Tested by: tests/bench/test_baselines.py
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +22,12 @@ from tests.bench.detection import SSH
 from tests.bench.handbook_data import simulated
 from tests.bench.laundering_data import simulated_transfers
 from tests.bench.peer_data import SHARED, ULB
+from tests.bench.planted import FIELDS, planted
+from tests.bench.planted_features import READ
 from tests.testing.library import PATTERNS
 
 DELAY_DAYS = 7
-NAMES = ("simulated", "laundering", "payments", "transfers", "chargebacks", "logins")
+NAMES = ("simulated", "laundering", "payments", "transfers", "chargebacks", "logins", *FIELDS)
 _WRITTEN = Path(__file__).with_name("chargebacks.cep")
 _CHARGEBACKS = SHARED / "data" / "cloudwalk_card_transactions.parquet"
 Tries = Mapping[str, Mapping[str, str]]
@@ -51,6 +54,59 @@ _TRIES: dict[str, Tries] = {
         "same_shop_again": {"times": "2,3", "least": "0,500,1000,2000", "window": "1h,1d,3d,7d"},
         "busy_shop": {"sales": "2,3,4", "least": "1000,2000,3000,4000", "window": "1d,3d,7d"},
         "shared_device": {"cards": "2,3", "window": "1d,3d,7d"},
+    },
+    "takeover": {
+        "contact_change_then_payout": {"large": "300,500,1000", "window": "1d,2d,3d"},
+        "sim_swap": {"large": "100,300,500", "window": "1d,3d,7d"},
+        "payment_without_code": {"window": "10m,30m,2h"},
+        "new_payee_large_payment": {"times": "3,5,10", "window": "6h,1d,2d"},
+        "whole_takeover": {"large": "100,300", "window": "6h,1d,2d"},
+        "code_flood": {"codes": "3,4,6", "large": "50,100,300", "window": "10m,30m"},
+        "new_device_drain": {"payments": "2,3", "large": "500,1000,1500", "window": "1h,6h"},
+        "limit_raised_then_payout": {"times": "3,5,10", "large": "1000,2000", "window": "1d,2d"},
+        "card_to_new_address": {"window": "10d,14d,21d"},
+        "scam_series": {"payments": "2,3", "least": "100,300,500", "window": "2d,4d"},
+        "remote_control_payment": {"large": "100,300,500", "window": "1h,2h"},
+    },
+    "insiders": {
+        "record_browsing": {"customers": "10,20,30", "times": "2,5", "window": "1h,4h"},
+        "change_then_payout_by_staff": {"large": "100,300,500", "window": "3d,7d,14d"},
+        "favours_for_one_customer": {"favours": "2,3,4", "window": "14d,30d"},
+    },
+    "lending": {
+        "bust_out": {"good": "2,3,4", "least": "500,1000", "share": "0.3,0.5,0.7", "window": "14d,28d"},
+        "loan_stacking": {"lenders": "3,4,5", "window": "7d,14d"},
+        "application_ring": {"customers": "2,3,4", "window": "7d,14d"},
+        "first_payment_default": {"least": "100,500", "window": "30d,45d"},
+    },
+    "money": {
+        "sudden_onramp": {"large": "1000,2000,5000", "window": "1d,3d"},
+        "liquidated_at_exchange": {"least": "500,1000", "share": "0.8,0.9,0.95", "window": "4h,1d"},
+        "peeling_chain": {"small": "1000,2000", "addresses": "3,4,5", "window": "1h,4h"},
+        "pass_through": {"least": "3000,5000,10000", "share": "0.7,0.8,0.9", "window": "3d,7d"},
+        "structuring": {"from": "5000,7000,8000", "deposits": "2,3", "window": "1d,3d"},
+        "funnel_account": {"deposits": "3,4", "share": "0.6,0.8", "window": "7d,14d"},
+        "there_and_back": {"least": "1000,3000,5000", "share": "0.85,0.95", "window": "14d,28d"},
+        "new_corridor": {"least": "1000,3000"},
+        "cheque_kiting": {"rounds": "1,2", "least": "300,500", "share": "0.6,0.8"},
+        "fan_in_then_out": {"payers": "3,5", "least": "1000,3000", "share": "0.6,0.8", "window": "7d,14d"},
+        "round_amounts": {"payees": "2,3", "least": "1000,2000,5000"},
+    },
+    "wallets": {
+        "address_poisoning": {"tiny": "1,2,5", "large": "50,100", "window": "7d,30d"},
+        "buy_and_withdraw": {"large": "1000,2000,5000", "share": "0.5,0.8,0.95", "window": "10m,1h,1d"},
+    },
+    "sessions": {
+        "device_farm": {"customers": "3,4,5", "window": "12h,1d,2d"},
+        "device_hopping": {"devices": "2,3,4", "window": "12h,1d"},
+        "impossible_sessions": {"far_km": "300,500", "speed_km_h": "500,1000"},
+    },
+    "guesses": {
+        "credential_stuffing": {"names": "3,5,10", "window": "10m,1h"},
+        "password_spraying": {"names": "5,10,20", "each": "2,3"},
+        "distributed_guessing": {"addresses": "3,5,10", "window": "1h,6h"},
+        "guessed_password": {"tries": "3,5,10"},
+        "shared_login": {"addresses": "3,4,5"},
     },
 }
 _PAST = {
@@ -174,6 +230,22 @@ def logged_in() -> Given:
     return Given("logins", events, labels, frozenset({"login"}), scored, 4, features, declared, tries, 1)
 
 
+def among_honest(name: str, seed: int) -> Given:
+    """Return the events of honest people, in which frauds of a field are planted."""
+    field, read = FIELDS[name], READ[name]
+    events, labels = planted(name, seed)
+    scored = f"select {field.id}, event_time, {', '.join((*read.raw, *read.features))} from e"
+    types = frozenset({field.event_type})
+    of_files = map(_events_of, sorted(PATTERNS.glob("*.cep")))
+    (declared,) = (text for text in of_files if f"event {field.event_type} {{" in text)
+    return Given(name, events, labels, types, scored, 1 + len(read.raw), read.features, declared, _TRIES[name], 1)
+
+
+def _events_of(path: Path) -> str:
+    """Return the event types of a file."""
+    return "\n".join(re.findall(r"^event [^}]*\n}$", "\n" + path.read_text(encoding="utf-8"), re.MULTILINE))
+
+
 def given(names: Iterable[str], days: int, customers: int, seed: int) -> list[Given]:
     """Return the sets of these names that are there. `customers` and `seed` are for those that are simulated."""
     made = []
@@ -192,4 +264,5 @@ def given(names: Iterable[str], days: int, customers: int, seed: int) -> list[Gi
         made.append(charged_back())
     if "logins" in names and SSH.exists():
         made.append(logged_in())
+    made += [among_honest(name, seed) for name in FIELDS if name in names]
     return made

@@ -8,7 +8,7 @@ Tested by: tests/testing/test_honest.py
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import numpy as np
 import pyarrow as pa
@@ -168,8 +168,9 @@ def _merchants(draw: Draw, number: int) -> list[Row]:
     return rows
 
 
-_KINDS: tuple[tuple[Callable[[Draw, int], list[Row]], int], ...] = (
-    (_sessions, 150), (_staff, 20), (_loans, 500), (_wallets, 200), (_merchants, 30),
+_KINDS: tuple[tuple[str, Callable[[Draw, int], list[Row]], int], ...] = (
+    ("session", _sessions, 150), ("staff_event", _staff, 20), ("loan_event", _loans, 500),
+    ("wallet_event", _wallets, 200), ("transaction", _merchants, 30),
 )  # fmt: skip
 _IDS = {
     "session": "session_id", "staff_event": "staff_event_id", "loan_event": "loan_event_id",
@@ -177,11 +178,11 @@ _IDS = {
 }  # fmt: skip
 
 
-def honest_firms(seed: int) -> pa.Table:
-    """Return the events, in the order of time."""
+def honest_firms(seed: int, event_types: Container[str] | None = None) -> pa.Table:
+    """Return the events, in the order of time: all, or those of some types. `transaction` comes with what shops do."""
     rows: list[Row] = []
-    for (kind, count), of_kind in zip(_KINDS, np.random.default_rng(seed).spawn(len(_KINDS)), strict=True):
-        for number, draw in enumerate(of_kind.spawn(count)):
+    for (name, kind, count), of_kind in zip(_KINDS, np.random.default_rng(seed).spawn(len(_KINDS)), strict=True):
+        for number, draw in enumerate(of_kind.spawn(count if event_types is None or name in event_types else 0)):
             rows += kind(draw, number)
     rows.sort(key=lambda row: int(row["event_time"] or 0))
     for number, row in enumerate(rows):
