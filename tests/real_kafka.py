@@ -20,10 +20,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewPartitions, NewTopic
@@ -147,6 +148,18 @@ class RealKafka(Closing):
         config = {name.replace("_", "."): value for name, value in settings.items()}
         admin = self._admin()  # what it was asked for ends with it
         admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(TIMEOUT_S)
+
+    def create_again(self, topic: str, partitions: int = 4) -> None:
+        """Delete a topic and make another one of the same name; wait until brokers show that."""
+        admin = self._admin()
+        before = _topic_id(admin, topic)
+        admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+        give_up_s = time.monotonic() + TIMEOUT_S
+        while _topic_id(admin, topic) in (before, None):  # the name is free some moments after the answer
+            assert time.monotonic() < give_up_s, f"{topic} is not made again"
+            with suppress(KafkaException):
+                self.create(topic, partitions)
+            time.sleep(_POLL_S)
 
     def send(self, topic: str, records: Iterable[Mapping[str, object]]) -> None:
         """Produce records, given as keyword arguments of `Producer.produce`, and wait until all are stored.
@@ -282,6 +295,15 @@ def add_partitions(kafka: KafkaCluster, topic: str, partitions: int) -> None:
     while len(admin.list_topics(topic, TIMEOUT_S).topics[topic].partitions) < partitions:
         assert time.monotonic() < end_s, f"the broker shows fewer than {partitions} partitions of {topic}"
         time.sleep(0.02)
+
+
+def _topic_id(admin: AdminClient, topic: str) -> str | None:
+    """Return the id of a topic; None if there is none of this name."""
+    try:
+        about = admin.describe_topics(TopicCollection([topic]))[topic].result(TIMEOUT_S)
+    except KafkaException:
+        return None
+    return str(about.topic_id)
 
 
 def open_kafka() -> RealKafka | MockCluster:

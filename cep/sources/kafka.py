@@ -25,6 +25,7 @@ from confluent_kafka import (
     Message,
     TopicCollection,
     TopicPartition,
+    Uuid,
 )
 from confluent_kafka.admin import AdminClient
 
@@ -53,6 +54,8 @@ _BATCH_RECORDS = 1_000
 # The client waits for all records asked for. Where a range ends in a hole fewer come, so one wait must be short.
 _POLL_S = 0.02
 _ID_WAIT_S = 2.0  # for the ids of topics; brokers that do not know the request leave it unanswered
+_ID_AGAIN_S = 600.0  # until brokers that left it unanswered are asked again
+_NO_ID = str(Uuid(0, 0))  # of brokers that answer, and have no ids
 
 _DEFAULTS = {
     # The first fetch after an assignment waits for the one before it, which a broker holds back for as long as this
@@ -117,20 +120,25 @@ class _Admins:
     """The clients that ask for ids of topics, one for each settings; None where brokers do not answer.
 
     Old brokers and some that only speak Kafka's protocol have no ids. There, offsets alone show a topic that was
-    created again.
+    created again. An outage looks the same, so they are asked again after a while.
     """
 
     def __init__(self) -> None:
-        self._admins: dict[tuple[int, KafkaSettings], AdminClient | None] = {}
+        self._admins: dict[tuple[int, KafkaSettings], AdminClient] = {}
+        self._silent_until_s: dict[tuple[int, KafkaSettings], float] = {}
 
     def of(self, settings: KafkaSettings) -> AdminClient | None:
         at = (os.getpid(), settings)
+        if time.monotonic() < self._silent_until_s.get(at, 0.0):
+            return None
         if at not in self._admins:
             self._admins[at] = AdminClient(admin_options(settings.bootstrap_servers, dict(settings.client_options)))
         return self._admins[at]
 
     def give_up(self, settings: KafkaSettings) -> None:
-        self._admins[os.getpid(), settings] = None
+        at = (os.getpid(), settings)
+        self._admins.pop(at, None)
+        self._silent_until_s[at] = time.monotonic() + _ID_AGAIN_S
 
 
 _CONSUMERS = _IdleConsumers()
@@ -273,12 +281,14 @@ def _answered_ids(settings: KafkaSettings, asked: Mapping[str, Future[Any]]) -> 
     ids: dict[str, str] = {}
     for topic, future in asked.items():
         try:
-            ids[topic] = str(future.result(settings.wait_s).topic_id)
+            topic_id = str(future.result(settings.wait_s).topic_id)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise SourceError(_unreadable(settings, topic, reason_of(error))) from error
             _ADMINS.give_up(settings)
             return {}
+        if topic_id != _NO_ID:
+            ids[topic] = topic_id
     return ids
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from random import Random
@@ -10,6 +11,7 @@ import pytest
 
 from cep.base.errors import SourceError
 from cep.sources.kafka import KafkaSettings, read_range
+from cep.sources.live import kafka as live_kafka
 from cep.sources.live.base import Chunk
 from cep.sources.live.kafka import TopicSource
 from cep.sources.offsets import OffsetRange
@@ -108,6 +110,41 @@ def test_a_record_that_the_broker_has_damaged_is_no_record(kafka_broker: KafkaCl
     source.close()
     with pytest.raises(SourceError, match="from offset 1 on are not as they were sent"):
         list(read_range(settings, OffsetRange(topic, 0, 0, 2)))
+
+
+def test_another_topic_of_the_same_name_is_refused_though_it_is_longer(
+    kafka_broker: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not isinstance(kafka_broker, RealKafka):  # the mock cannot delete topics
+        return
+    topic, settings = f"live-{uuid.uuid4().hex[:8]}", KafkaSettings(kafka_broker.address)
+    kafka_broker.create(topic, 3)
+    send(kafka_broker, topic, 0, 30)
+    running = TopicSource(settings, topic)
+    drain(running, 30)
+    positions, ids = running.positions(), running.ids()
+    assert set(ids) == {topic}
+    monkeypatch.setattr(live_kafka, "_LOOK_S", 3_600.0)  # it does not look meanwhile
+    kafka_broker.create_again(topic, 3)
+    send(kafka_broker, topic, 0, 90)
+    was = re.escape(ids[topic])
+    refusal = rf"topic {topic} was deleted and created again \(its id was {was} .*; start with a new checkpoint"
+    again = TopicSource(settings, topic)
+    again.expect(ids)
+    with pytest.raises(SourceError, match=refusal):
+        again.seek(positions)
+    monkeypatch.setattr(live_kafka, "_LOOK_S", 0.0)
+    for look in (running.look, lambda: running.poll(100, 0.1)):
+        with pytest.raises(SourceError, match=refusal):
+            look()
+    assert running.ids() == ids, "a commit that comes now does not take the new topic for the old one"
+    of_before = TopicSource(settings, topic)  # a build before this one wrote no ids
+    of_before.expect({"another": "id"})
+    of_before.seek({})
+    assert of_before.ids() != ids
+    assert sum(map(len, drain(of_before, 90).values())) == 90
+    for source in (running, again, of_before):
+        source.close()
 
 
 def test_offsets_to_begin_and_to_end_at(kafka_broker: KafkaCluster) -> None:

@@ -59,7 +59,7 @@ from cep.runners.embedded.opening import PART, StoreSettings, mark_damaged, open
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.live_checkpoint import lock_checkpoint
 from cep.runners.meanings import current_names
-from cep.sources.live.base import LiveSource
+from cep.sources.live.base import IdentifiedSource, LiveSource
 from cep.state.checkpoints import BESIDE, Checkpoints, Part, Published
 from cep.state.memory import MemoryStore
 from cep.state.store import DurableStore, WriteBatch
@@ -84,7 +84,13 @@ class Sources:
         control = {} if self.control is None else self.control.positions()
         return {"events": self.events.positions(), "control": control}
 
-    def seek(self, positions: Mapping[str, Mapping[str, int]]) -> None:
+    def topic_ids(self) -> dict[str, str]:
+        """Return the ids of the topics that are read, by name."""
+        return {topic: topic_id for source in self._identified for topic, topic_id in source.ids().items()}
+
+    def seek(self, positions: Mapping[str, Mapping[str, int]], topic_ids: Mapping[str, str]) -> None:
+        for source in self._identified:
+            source.expect(topic_ids)
         self.events.seek(positions["events"])
         if self.control is not None:
             self.control.seek(positions["control"])
@@ -93,6 +99,10 @@ class Sources:
         self.events.close()
         if self.control is not None:
             self.control.close()
+
+    @property
+    def _identified(self) -> list[IdentifiedSource]:
+        return [source for source in (self.events, self.control) if isinstance(source, IdentifiedSource)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +224,7 @@ class Commits:
             self._deliver(outlets, [self._outgoing[number] for number in commits], head.delivery)
             self._forget(commits)
         self._on_step("R4")
-        sources.seek(head.positions)
+        sources.seek(head.positions, head.topic_ids)
 
     def _recall(self, outlets: Outlets, created_ms: int) -> None:
         """Ask the sinks for alerts that forgotten commits sent after the checkpoint, under their numbers."""
@@ -289,6 +299,7 @@ class Commits:
             sources.positions(),
             self._places,
             self.batch_id,
+            sources.topic_ids(),
         )
         head.save(batch)
         if self._changelog is not None:

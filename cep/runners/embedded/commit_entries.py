@@ -39,6 +39,7 @@ class Head:
 
     What commits up to `delivery` have left to deliver is, or was, on its way under that number; None: nothing is.
     `places`: where sinks stood before any of it was on its way (RecallingSink). `batch_id`: of the next micro-batch.
+    `topic_ids`: of the topics that `positions` are of.
     """
 
     number: int
@@ -50,6 +51,7 @@ class Head:
     positions: Mapping[str, Mapping[str, int]]
     places: Sequence[str] = ()
     batch_id: int = 0
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     def save(self, batch: WriteBatch) -> None:
         body = {
@@ -63,6 +65,7 @@ class Head:
             "positions": self.positions,
             "places": self.places,
             "batch_id": self.batch_id,
+            "topic_ids": self.topic_ids,
         }
         batch.put(HEAD, orjson.dumps(body))
 
@@ -84,6 +87,7 @@ def read_head(store: KeyedStore) -> Head | None:
             head["positions"],
             head.get("places", ()),  # an earlier build knew times alone
             head.get("batch_id", 0),  # and began to count with each start
+            head.get("topic_ids", {}),  # and went by the names of topics
         )
     except (KeyError, TypeError) as error:
         raise StateCorruptError(f"the last commit cannot be read ({error!r}); restore a checkpoint") from error

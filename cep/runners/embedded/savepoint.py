@@ -98,6 +98,7 @@ def _gathered(folder: Path, store: DurableStore, common: DurableStore) -> Payloa
             engine=engine.shared_progress(),
             positions=head.positions,
             totals=head.totals,
+            topic_ids=head.topic_ids,
         )
     finally:
         engine.close()
@@ -153,7 +154,8 @@ def _load(
         entries = engine.take_over(payload.engine, lambda group: common.scan(group_range(group)))
         lineage, batch = uuid.uuid4().hex, WriteBatch()
         engine.save_whole(batch)
-        Head(0, payload.base, lineage, chosen, None, totals, payload.positions).save(batch)
+        head = Head(0, payload.base, lineage, chosen, None, totals, payload.positions, topic_ids=payload.topic_ids)
+        head.save(batch)
         store.write(batch)
         writer = opened.enter_context(Checkpoints(own_target(checkpoint), scratch / "links"))
         part = Part(PART, store, chosen.start, chosen.stop)

@@ -43,7 +43,7 @@ class Beginning:
     `times` and `positions` have the names of savepoints: `topic[3]`, and files by their names. `first_number` is that
     of the first micro-batch. It is above all numbers of the job before: sinks take a number again for a redelivery.
     `groups` are the key groups that have a file. All events from `since_ms` on have been seen; TIME_MS_MIN if unknown.
-    `heartbeat_ms` is a heartbeat that waits for what stands before it.
+    `heartbeat_ms` is a heartbeat that waits for what stands before it. `topic_ids` are of the topics in `positions`.
     """
 
     rulebook: str
@@ -54,6 +54,7 @@ class Beginning:
     groups: tuple[int, ...] = ()
     since_ms: int = TIME_MS_MIN
     heartbeat_ms: int = TIME_MS_MIN
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     def partition_times(self) -> PartitionTimes:
         """Return `times` with the names of partitions on Spark."""
@@ -162,6 +163,7 @@ def _checked(begins: Beginning) -> Beginning:
         and isinstance(begins.positions, dict)
         and all(isinstance(at, dict) for at in begins.positions.values())
         and all(type(at) is int for of in begins.positions.values() for at in of.values())
+        and isinstance(begins.topic_ids, dict)
     )
     if not is_written:
         raise ValueError("its fields are not those that were written")

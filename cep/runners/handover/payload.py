@@ -2,7 +2,8 @@
 
     {"job": job.json, "rules": initial_rules.json,
      "checkpoint": {"format": 1, "base": number of the last micro-batch, "engine": the progress that all key groups
-                    share, "positions": {"events" | "control": {lane: offset}}, "totals": {counter: count}}}
+                    share, "positions": {"events" | "control": {lane: offset}}, "totals": {counter: count},
+                    "topic_ids": {topic: id}}}
 
 Both runners write it and both read it. A savepoint may come from anywhere, so `from_bytes` checks every field.
 Tested by: tests/runners/handover/test_payload.py, tests/runners/embedded/test_savepoint.py
@@ -11,7 +12,7 @@ Tested by: tests/runners/handover/test_payload.py, tests/runners/embedded/test_s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -41,7 +42,7 @@ class Payload:
     """A job as a savepoint describes it, apart from keyed state.
 
     `job` and `rules` are the JSON of the job's folder. `engine` is the progress that all key groups share. `base` is
-    the number of the last micro-batch.
+    the number of the last micro-batch. `topic_ids` are of the topics that `positions` name, as far as they are known.
     """
 
     job: Mapping[str, Any]
@@ -50,6 +51,7 @@ class Payload:
     engine: Mapping[str, Any]
     positions: Mapping[str, Mapping[str, int]]
     totals: Mapping[str, int]
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """Return the payload's bytes."""
@@ -59,6 +61,7 @@ class Payload:
             "engine": self.engine,
             "positions": self.positions,
             "totals": self.totals,
+            "topic_ids": self.topic_ids,
         }
         return orjson.dumps({"job": self.job, "rules": self.rules, "checkpoint": checkpoint})
 
@@ -80,6 +83,7 @@ class Payload:
                 checkpoint["engine"],
                 checkpoint["positions"],
                 checkpoint["totals"],
+                checkpoint.get("topic_ids", {}),  # an earlier build went by the names of topics
             )
             payload._check()
         except (KeyError, TypeError, ValueError) as error:
@@ -107,6 +111,8 @@ class Payload:
                 _of_type(f"the position of {lane}", offset, int)
         for name, count in _of_type("totals", self.totals, dict).items():
             _of_type(name, count, int)
+        for topic, topic_id in _of_type("topic_ids", self.topic_ids, dict).items():
+            _of_type(f"the id of {topic}", topic_id, str)
 
 
 def payload_in(savepoint: Savepoint) -> Payload:

@@ -68,6 +68,7 @@ def _load(target: Target, folder: Path, change: Callable[[Payload], Payload]) ->
         payload.base + 1,
         since_ms=progress.get("since_ms", TIME_MS_MIN),
         heartbeat_ms=progress.get("heartbeat_ms", TIME_MS_MIN),
+        topic_ids=payload.topic_ids,
     )
     if savepoint.groups != range(job.groups_count):
         groups = f"{savepoint.groups.start}-{savepoint.groups.stop - 1} of {job.groups_count}"

@@ -60,7 +60,8 @@ from cep.runners.spark.processor import MatchProcessor
 from cep.runners.spark.progress import measures, positions
 from cep.runners.spark.rescale import partitions_next
 from cep.runners.spark.sources import JVM, FolderSource, Source, TopicSource, batch_clock
-from cep.sources.offsets import is_time
+from cep.sources.kafka import KafkaSettings, topic_ids
+from cep.sources.offsets import is_time, refuse_new_topics
 from cep.step.job import Job
 from cep.step.rule_status import rule_status
 from cep.step.rules import JobRules, bundle_records, rulebook_of
@@ -204,7 +205,7 @@ def _observe(query: StreamingQuery, observed: Observed) -> None:
 def _begun(source: Source, kind: str, begins: Beginning | None, *, ends: bool) -> Source:
     """Let the source begin where the state was made that the job begins with. `ends`: and end with what is there.
 
-    Raises: UsageError if it is another one.
+    Raises: UsageError if it is another one; SourceError if the topic was created again.
     """
     if isinstance(source, TopicSource):
         source = replace(source, ends=ends)
@@ -213,7 +214,11 @@ def _begun(source: Source, kind: str, begins: Beginning | None, *, ends: bool) -
     if isinstance(source, FolderSource):
         return replace(source, read=begins.files_read(kind))
     starting = begins.starting(kind, source.topic)
-    return source if starting is None else replace(source, starting=starting)
+    if starting is None:
+        return source
+    if source.topic in begins.topic_ids:
+        refuse_new_topics(begins.topic_ids, topic_ids(KafkaSettings(source.servers, source.settings), [source.topic]))
+    return replace(source, starting=starting)
 
 
 def _packed_stream(spark: SparkSession, source: Source, settings: LiveSettings, tasks: int) -> DataFrame:

@@ -125,6 +125,7 @@ def _payload(checkpoint: Path, rulebook: Rulebook, progress: GroupProgress, batc
     query = checkpoint / QUERY_FOLDER
     before = {} if begins is None else begins.positions
     names = ("events", "control")
+    offsets = [_offset(query, number, batch_id) for number in range(len(names))]
     return Payload(
         job=orjson.loads((checkpoint / JOB_FILE).read_bytes()),
         rules=orjson.loads((checkpoint / RULES_FILE).read_bytes()),
@@ -138,26 +139,36 @@ def _payload(checkpoint: Path, rulebook: Rulebook, progress: GroupProgress, batc
             "times": times_json({lane_name(partition): at for partition, at in progress.times.items()}),
         },
         positions={
-            name: {**before.get(name, {}), **_positions(query, number, batch_id)} for number, name in enumerate(names)
+            name: {**before.get(name, {}), **_positions(offset)} for name, offset in zip(names, offsets, strict=True)
         },
         totals=dict(read_progress(checkpoint)[1]),
+        topic_ids={
+            **({} if begins is None else begins.topic_ids),
+            **{t: i for offset in offsets if isinstance(offset, Position) for t, i in offset.topic_ids.items()},
+        },
     )
 
 
-def _positions(query: Path, source: int, batch_id: int) -> dict[str, int]:
-    """How far a source was read, as the embedded runner writes it down; nothing for one that the job does not have."""
+def _offset(query: Path, source: int, batch_id: int) -> Position | set[str]:
+    """How far a source was read: offsets of topics, or the names of files; none for one that the job does not have."""
     path = query / "offsets" / str(batch_id)
     try:
         lines = path.read_text().splitlines()[2:]  # v1 | metadata | the offset of each source
         if source >= len(lines) or lines[source] == "-":
-            return {}
+            return set()
         offset = orjson.loads(lines[source])
         if "logOffset" in offset:
-            return dict.fromkeys(_files_read(query / "sources" / str(source), offset["logOffset"]), _DONE)
-        topics = Position.from_json(offset).offsets
+            return _files_read(query / "sources" / str(source), offset["logOffset"])
+        return Position.from_json(offset)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StateCorruptError(f"{path} does not say how far the job has read ({error!r}); restore it") from error
-    return {f"{topic}[{partition}]": at for topic, of in topics.items() for partition, at in of.items()}
+
+
+def _positions(offset: Position | set[str]) -> dict[str, int]:
+    """Return how far a source was read, as the embedded runner writes it down."""
+    if isinstance(offset, set):
+        return dict.fromkeys(offset, _DONE)
+    return {f"{topic}[{partition}]": at for topic, of in offset.offsets.items() for partition, at in of.items()}
 
 
 def _files_read(log: Path, last: int) -> set[str]:

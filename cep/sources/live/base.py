@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -71,6 +71,19 @@ class LiveSource(Protocol):
 
     def close(self) -> None:
         """Close what the source has open."""
+        ...
+
+
+@runtime_checkable
+class IdentifiedSource(Protocol):
+    """A live source of something that has an id beside its name: a topic that was created again has another one."""
+
+    def ids(self) -> dict[str, str]:
+        """Return the id by name, as far as it is known."""
+        ...
+
+    def expect(self, ids: Mapping[str, str]) -> None:
+        """Refuse another id from here on. Before `seek`; SourceError comes from `seek`, `look` and `poll`."""
         ...
 
 

@@ -2,7 +2,8 @@
 
 Partitions are assigned, never subscribed to. The offsets in the checkpoint decide, and a process that matches a part of
 the keys reads all partitions. Offsets that are gone are an error, never a silent jump. A partition that the topic gets
-later is read from its start. A partition that is too far ahead of the others is let go for a while.
+later is read from its start. A partition that is too far ahead of the others is let go for a while. A topic that was
+deleted and created again has another id, and is refused: offsets of the old one would skip records of the new one.
 Tested by: tests/sources/test_live_kafka.py
 """
 
@@ -17,12 +18,13 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from cep.base.errors import SourceError
 from cep.base.kafka import DAMAGED_CODES, END_CODE, GONE_CODES, reader_options
-from cep.sources.kafka import KafkaSettings, damaged, earliest_offsets, latest_offsets, offsets_of
+from cep.sources.kafka import KafkaSettings, damaged, earliest_offsets, latest_offsets, offsets_of, topic_ids
 from cep.sources.live.base import Chunk, Positions
+from cep.sources.offsets import refuse_new_topics
 
 _DEFAULTS = {"fetch.wait.max.ms": "10", "queued.min.messages": "100000"}
 _FIXED = {"isolation.level": "read_committed"}
-_LOOK_S = 30.0  # between two looks for new partitions
+_LOOK_S = 30.0  # between two looks for new partitions, and for another topic of the same name
 _LOOK_WAIT_MS = 2_000  # for their answer; a job goes on without, and looks again
 
 
@@ -41,6 +43,7 @@ class TopicSource:
         self._more: dict[int, bool] = {}  # True for a partition with records behind its ending
         self._reached: set[int] = set()
         self._next: dict[int, int] = {}
+        self._ids: dict[str, str] = {}  # of the topic; empty for brokers that give none
         self._read_end: dict[int, bool] = {}
         self._looked_s = 0.0
         self._unassigned: set[int] = set()
@@ -80,8 +83,15 @@ class TopicSource:
     def positions(self) -> Positions:
         return {self._lane(partition): offset for partition, offset in self._next.items()}
 
+    def ids(self) -> dict[str, str]:
+        return dict(self._ids)
+
+    def expect(self, ids: Mapping[str, str]) -> None:
+        self._ids = {topic: topic_id for topic, topic_id in ids.items() if topic == self._topic}
+
     def seek(self, positions: Mapping[str, int]) -> None:
-        """Begin behind these positions. Raises: SourceError if the topic cannot be read."""
+        """Begin behind these positions. Raises: SourceError if the topic cannot be read, or is another one now."""
+        self._take_ids(topic_ids(self._settings, [self._topic]))  # first: one created from here on shows at a look
         starting = "earliest" if positions else self._starting
         begins = offsets_of(self._settings, [self._topic], starting, "earliest")[self._topic]
         if self._ending_at is not None:
@@ -149,13 +159,21 @@ class TopicSource:
             self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
         return True
 
+    def _take_ids(self, ids: Mapping[str, str]) -> None:
+        """Raise SourceError for another id than before; brokers that give none now change nothing."""
+        refuse_new_topics(self._ids, ids)
+        self._ids |= ids
+
     def _look(self) -> None:
-        """Begin with partitions that the topic has got meanwhile."""
+        """Begin with partitions that the topic has got meanwhile. Raises: SourceError if it is another topic now."""
         self._looked_s = time.monotonic()
+        settings = replace(self._settings, wait_ms=_LOOK_WAIT_MS)
         try:
-            earliest = earliest_offsets(replace(self._settings, wait_ms=_LOOK_WAIT_MS), [self._topic])[self._topic]
+            earliest = earliest_offsets(settings, [self._topic])[self._topic]
+            ids = topic_ids(settings, [self._topic])
         except SourceError:  # brokers that are away come back; a topic that is gone says so where it is read
             return
+        self._take_ids(ids)
         new = {p: offset for p, offset in earliest.items() if p not in self._next}
         if new:
             self._next |= new
