@@ -9,7 +9,7 @@ PGSSLMODE, ~/.pgpass and the like. That is where a password belongs.
 
 A server that cannot be reached, or goes away, is tried again until `wait_ms_max` is over. Then `cep live` ends and
 loses nothing; `cep run` waits on.
-Tested by: tests/sinks/test_postgres.py, tests/sinks/test_contract.py
+Tested by: tests/sinks/test_postgres.py, tests/sinks/test_contract.py, tests/runners/spark/test_live_crash.py
 """
 
 from __future__ import annotations

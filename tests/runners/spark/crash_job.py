@@ -2,9 +2,10 @@
 
     python -m tests.runners.spark.crash_job STEP BATCH ARGUMENTS…
 
-STEP is a number of the protocol in cep/runners/spark/live_output.py, or one and then milliseconds, as in 3+7: so much
-later, when the next step may be half done. 0 kills nobody. It dies in micro-batch BATCH, or the first later one that
-comes to the step: without alerts there is no 3 and no 4.
+STEP is a number of the protocol in cep/runners/spark/live_output.py, or a word for a place within its steps 3 and 4,
+where sinks have no transaction with the job: insert, inserting, inserted for PostgreSQL; post and posted for a webhook.
+Milliseconds may follow, as in 3+7: so much later, when the next step may be half done. 0 kills nobody. It dies in
+micro-batch BATCH, or the first later one that comes to the step: without alerts there is no 3 and no 4.
 Tested by: tests/runners/spark/test_live_crash.py
 """
 
@@ -17,10 +18,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from psycopg import Cursor
+
 from cep.cli.main import main as cep_main
 from cep.runners.spark import live_output
 from cep.runners.spark.live_output import LiveOutput
+from cep.sinks.postgres import PostgresSink
 from cep.sinks.transactions.kafka import Transactions
+from cep.sinks.webhook import WebhookSink
 
 
 def die() -> None:
@@ -52,17 +57,24 @@ def after(owner: Any, name: str, act: Callable[..., None]) -> None:
 
 
 # Step → how to come to its end: before or after a function of the job.
-PLACES: dict[int, tuple[Callable[..., None], Any, str]] = {
-    2: (before, LiveOutput, "take_table"),  # the rows are there when all tasks have committed their state
-    3: (before, Transactions, "_commit"),
-    4: (after, Transactions, "_commit"),
-    5: (before, live_output, "write_progress"),
-    6: (after, live_output, "write_progress"),
+PLACES: dict[str, tuple[Callable[..., None], Any, str]] = {
+    "2": (before, LiveOutput, "take_table"),  # the rows are there when all tasks have committed their state
+    "3": (before, Transactions, "_commit"),
+    "4": (after, Transactions, "_commit"),
+    "insert": (before, PostgresSink, "_insert"),
+    "inserting": (after, Cursor, "executemany"),  # all rows are sent, and the transaction is not committed
+    "inserted": (after, PostgresSink, "_insert"),
+    "post": (before, WebhookSink, "_send"),
+    "posted": (after, WebhookSink, "_send"),
+    "5": (before, live_output, "write_progress"),
+    "6": (after, live_output, "write_progress"),
 }
+OF_POSTGRES = ("insert", "inserting", "inserted")
 
 
-def arm(step: int, delay_ms: int, first_batch_id: int) -> None:
-    """Set the place of death."""
+def arm(step: str, delay_ms: int, first_batch_id: int) -> None:
+    """Set the place of death. Errors: AssertionError for a step that has none."""
+    assert step in ("0", "1") or step in PLACES, f"no step is called {step}"
     now = [-1]
 
     def die_in_time(*_: Any) -> None:
@@ -73,7 +85,7 @@ def arm(step: int, delay_ms: int, first_batch_id: int) -> None:
 
     def entered(_: LiveOutput, __: Any, batch_id: int) -> None:
         now[0] = batch_id
-        if step == 1:  # Spark calls when it has written down what the micro-batch reads
+        if step == "1":  # Spark calls when it has written down what the micro-batch reads
             die_in_time()
 
     before(LiveOutput, "take", entered)
@@ -84,6 +96,6 @@ def arm(step: int, delay_ms: int, first_batch_id: int) -> None:
 
 if __name__ == "__main__":
     given_step, _, given_ms = sys.argv[1].partition("+")
-    arm(int(given_step), int(given_ms or 0), int(sys.argv[2]))
+    arm(given_step, int(given_ms or 0), int(sys.argv[2]))
     sys.argv = ["cep", *sys.argv[3:]]
     sys.exit(cep_main())

@@ -1,5 +1,7 @@
-"""Kafka to Kafka, killed: readers of committed records see what an uninterrupted run gives, none lost, none doubled.
+"""Kafka to Kafka, PostgreSQL and a webhook, killed: each has what an uninterrupted run gives, none lost.
 
+Readers of committed records and the table see nothing twice. A webhook gets again the alerts of micro-batches that were
+killed, under the same number and byte for byte, and no others. Where there is no PostgreSQL its part is left out.
 Real processes end by SIGKILL: the job with its Java, a Python worker, the broker.
 """
 
@@ -20,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
+import psycopg
 import pytest
 from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 from pyspark.sql import SparkSession
@@ -27,9 +30,11 @@ from pyspark.sql import SparkSession
 from cep.rulebook.files import read_rules
 from cep.runners.live_progress import read_progress
 from tests.real_kafka import TIMEOUT_S, KafkaCluster, RealKafka
-from tests.runners.spark.crash_job import PLACES
+from tests.real_postgres import IS_THERE, RealPostgres
+from tests.runners.spark.crash_job import OF_POSTGRES, PLACES
 from tests.runners.spark.live_cases import END, ROOT, make_job, payments, replayed, rows, write_file
 from tests.runners.spark.live_kafka import Mix, mix, send
+from tests.webhook import Webhook, url_of
 
 pytestmark = pytest.mark.spark
 WAIT_S = 900  # a machine that others use too may be slow
@@ -39,8 +44,9 @@ EVENTS = 2_000
 RECORDS_OF_KILLED = 50
 MICRO_BATCH_S = 1.0  # about
 POLL_S = 0.005
-# The two before the last: the job, in the middle of that commit. The last is asked to end, and does so in order.
-VICTIMS = ("driver", "worker", "broker", "state", "alerts", "stop")
+AFTER_THE_WEBHOOK = ("posted", "5", "6")  # steps behind its delivery, before Spark knows of it
+# State, alerts and rows: the job, in the middle of that commit. The last is asked to end, and does so in order.
+VICTIMS = ("driver", "worker", "broker", "state", "alerts", "rows", "stop")
 
 
 def committed(kafka: KafkaCluster, topic: str) -> list[tuple[bytes | None, bytes]]:
@@ -85,6 +91,8 @@ class Deployed:
     records_max: int
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    killed: set[int] = field(default_factory=set)  # micro-batches that Spark does again
+    webhook: Webhook = field(default_factory=Webhook)
 
     def __post_init__(self) -> None:
         (self.folder / "control").mkdir(parents=True)
@@ -93,6 +101,9 @@ class Deployed:
         for topic, count in (("events", PARTITIONS - 1), ("alerts", PARTITIONS), ("dead", PARTITIONS)):
             self.kafka.create(f"{topic}-{self.name}", count)
         send(self.kafka, f"events-{self.name}", [*self.stream.first, *self.stream.second])
+        self.postgres = RealPostgres() if IS_THERE else None
+        self.receiver = self.webhook.serve()
+        (self.folder / "cep.toml").write_text('[output]\nwebhook = { "secret" = "of the test, known to both" }\n')
 
     @property
     def checkpoint(self) -> Path:
@@ -100,11 +111,13 @@ class Deployed:
 
     def start(self, step: str = "0", batch_id: int = 0) -> subprocess.Popen[bytes]:
         """The job, as the leader of a session and of a process group that has Spark's Java in it; see crash_job."""
+        self.killed |= self.under_way
         words = (
-            "live", "--rules", str(self.folder / "rules"), "--bootstrap-servers", self.kafka.address,
+            "live", "--conf", str(self.folder / "cep.toml"), "--rules", str(self.folder / "rules"),
+            "--bootstrap-servers", self.kafka.address,
             "--topic", f"events-{self.name}", "--max-records", str(self.records_max),
             "--control", str(self.folder / "control"), "--checkpoint", str(self.checkpoint),
-            "--alerts", f"kafka:alerts-{self.name}",
+            *(word for sink in self.sinks for word in ("--alerts", sink)),
             "--dead-letter-topic", f"dead-{self.name}", "--key-groups", "8", "--lateness", "90 s", "--dedup", "1 d",
             "--available-now",
         )  # fmt: skip
@@ -121,19 +134,34 @@ class Deployed:
         for process in self.started:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+        self.receiver.shutdown()
+        self.receiver.server_close()
+        if self.postgres is not None:
+            self.postgres.close()
+
+    @property
+    def sinks(self) -> list[str]:
+        """The sinks in the order in which a micro-batch reaches them."""
+        table = [] if self.postgres is None else [self.postgres.address]
+        return [f"kafka:alerts-{self.name}", *table, url_of(self.receiver)]
 
     @property
     def sent(self) -> int:
         return len(self.stream.first) + len(self.stream.second)
 
     @property
-    def is_at_work(self) -> bool:
-        """Whether the job runs, in a micro-batch that Spark has written down and not ended (steps 1 to 7)."""
+    def under_way(self) -> set[int]:
+        """The micro-batch that Spark has written down and not ended (steps 1 to 7), if there is one."""
         query = self.checkpoint / "query"
         planned, ended = (
             max(map(version, (query / name).glob("[0-9]*")), default=-1) for name in ("offsets", "commits")
         )
-        return self.started[-1].poll() is None and planned > ended
+        return {planned} if planned > ended else set()
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether the job runs, in the middle of a micro-batch."""
+        return self.started[-1].poll() is None and bool(self.under_way)
 
     def log(self) -> str:
         return (self.folder / "log").read_text()
@@ -152,8 +180,16 @@ class Deployed:
         clean.mkdir()
         write_file(clean / "events.jsonl", self.stream.clean, 0)
         found = replayed(spark, clean, make_job(given), given)
-        in_topic = committed(self.kafka, f"alerts-{self.name}")
-        assert sorted(value for _, value in in_topic) == rows(found.alerts)
+        in_topic, wanted = committed(self.kafka, f"alerts-{self.name}"), rows(found.alerts)
+        assert sorted(value for _, value in in_topic) == wanted
+        if self.postgres is not None:
+            with psycopg.connect(self.postgres.address) as connection:
+                table = connection.execute("select alert_id, alert::text from cep_alerts").fetchall()
+            assert sorted(text.encode() for _, text in table) == wanted
+            assert [name for name, text in table if orjson.loads(text)["alert_id"] != name] == []
+        assert sorted(self.webhook.lines.values()) == wanted
+        assert (self.webhook.changed, self.webhook.wrong_batches) == ([], [])
+        assert self.webhook.again.keys() <= self.killed, "only what was killed comes again"
         assert [key for key, value in in_topic if orjson.loads(value)["alert_id"].encode() != key] == []
         codes = Counter(orjson.loads(value)["code"] for _, value in committed(self.kafka, f"dead-{self.name}"))
         late = codes.pop("late", 0)
@@ -184,23 +220,34 @@ def own_broker() -> Iterator[RealKafka]:
 
 def test_every_step_has_a_place_in_the_job() -> None:
     """So that a function that goes elsewhere is missed here, and not only by what takes minutes."""
-    assert [step for step, (_, owner, name) in PLACES.items() if callable(getattr(owner, name))] == [2, 3, 4, 5, 6]
+    assert [step for step, (_, owner, name) in PLACES.items() if not callable(getattr(owner, name))] == []
 
 
-@pytest.mark.parametrize("steps", [(4,), pytest.param((1, 2, 3, 4, 5, 6), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ("4", "posted"),
+        pytest.param(("1", "2", "3", "4", "5", "6"), marks=pytest.mark.slow),
+        pytest.param(("insert", "inserting", "inserted", "post", "posted"), marks=pytest.mark.slow),
+    ],
+)
 def test_killed_between_two_steps_of_the_protocol(
-    spark: SparkSession, kafka_broker: KafkaCluster, tmp_path: Path, steps: tuple[int, ...]
+    spark: SparkSession, kafka_broker: KafkaCluster, tmp_path: Path, steps: tuple[str, ...]
 ) -> None:
-    """After each step once, in one job, each time in a later micro-batch; some are left for after the last."""
+    """At each step once, in one job, each time in a later micro-batch; some are left for after the last."""
     if not kafka_broker.is_real:  # the mock has no transactions that others can see
         return
     job = Deployed(kafka_broker, tmp_path / "job", stream(1), EVENTS // (len(steps) + 3))
     with contextlib.closing(job):
         for number, step in enumerate(steps):
-            process = job.start(str(step), number + 1)
+            if step in OF_POSTGRES and job.postgres is None:
+                continue
+            process = job.start(step, number + 1)
             assert process.wait(WAIT_S) == -signal.SIGKILL, job.log()
         job.finish()
         job.check(spark)
+        comes_again = sum(step in AFTER_THE_WEBHOOK for step in steps)
+        assert len(job.webhook.again) == comes_again, "each kill behind the webhook repeats what it got"
 
 
 def python_workers(process: subprocess.Popen[bytes]) -> list[int]:
@@ -258,9 +305,10 @@ def strike(victim: str, job: Deployed, chance: random.Random) -> bool:
 
     Without a worker or a broker a job goes on, or ends and says why; what is left of it is killed a little later.
     """
-    if victim == "alerts":  # a few milliseconds into what brings the micro-batch into the topic
+    if victim in ("alerts", "rows"):  # a few milliseconds into what brings the micro-batch into the topic, the table
         first = read_progress(job.checkpoint)[0] + chance.randint(2, 3)
-        process = job.start(f"3+{chance.randint(1, 12)}", first)
+        place = "3" if victim == "alerts" else "insert" if job.postgres is not None else "post"
+        process = job.start(f"{place}+{chance.randint(1, 12)}", first)
         return process.wait(WAIT_S) == -signal.SIGKILL
     process = job.start()
     wait_for_batches(job, chance.randint(1, 2))

@@ -1,0 +1,80 @@
+"""A receiver of alerts over HTTP for tests: it notes what came, in which micro-batch, and how late.
+
+Tested by: tests/faults/test_soak.py
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import orjson
+
+from cep.model.rule import utc_ms
+
+
+@dataclass
+class Webhook:
+    """Takes alerts. While it is away it answers 503 and notes nothing.
+
+    `arrived` has the milliseconds from the event time to the first arrival by id; `lines` an alert's bytes by id.
+    """
+
+    is_away: bool = False
+    arrived: dict[str, float] = field(default_factory=dict)
+    lines: dict[str, bytes] = field(default_factory=dict)
+    arrived_s: dict[str, float] = field(default_factory=dict)  # when, by the clock
+    again: Counter[int] = field(default_factory=Counter)  # number of a micro-batch → alerts that it brought again
+    changed: list[str] = field(default_factory=list)  # ids that came again with other bytes
+    wrong_batches: list[str] = field(default_factory=list)  # ids that came again under another number
+    _batches: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def repeats(self) -> int:
+        """Alerts that came again."""
+        return self.again.total()
+
+    def take(self, body: bytes, batch_id: int) -> None:
+        """Note the alerts of a request."""
+        now_s = time.time()
+        for line in body.splitlines():
+            alert = orjson.loads(line)
+            name = alert["alert_id"]
+            if name not in self.arrived:
+                self.arrived[name] = now_s * 1_000 - utc_ms(alert["detected_at"])
+                self.arrived_s[name], self.lines[name], self._batches[name] = now_s, line, batch_id
+                continue
+            self.again[batch_id] += 1
+            if self.lines[name] != line:
+                self.changed.append(name)
+            if self._batches[name] != batch_id:
+                self.wrong_batches.append(name)
+
+    def serve(self) -> ThreadingHTTPServer:
+        """Return a server; its thread ends with it."""
+        webhook = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                is_away = webhook.is_away
+                if not is_away:
+                    webhook.take(body, int(self.headers["x-cep-batch"]))
+                self.send_response(503 if is_away else 204)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return server
+
+
+def url_of(server: ThreadingHTTPServer) -> str:
+    """Return the URL to give as `--alerts`."""
+    return f"http://127.0.0.1:{server.server_port}/alerts"
