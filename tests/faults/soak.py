@@ -1,14 +1,16 @@
 """`python -m tests.faults.soak`: an hour of `cep run` with all sinks on, while everything around it goes wrong once.
 
-    python -m tests.faults.soak [--minutes 60] [--rate 100]
+    python -m tests.faults.soak [--minutes 60] [--rate 100] [--keep FOLDER]
 
 Payments come through an Apache Kafka at a steady rate, with every oddity there is; alerts go to a folder, Parquet, a
-Delta table, a webhook, PostgreSQL where there is one, and a topic with the changelog. In the first half of the time one
-of two processes is killed and the standby takes over; the target of checkpoints, the webhook, PostgreSQL and the
-brokers go away for a while. Rules are changed all the time, in right and wrong ways. The second half is quiet. At the
-end it prints whether memory and state were flat (the median of the last quarter beside the third), percentiles of the
-latency from event time to the webhook, which metrics of the page have moved, and whether each sink has the alerts of
-the replay. It ends with 1 if something grew by more than a tenth or a sink has other alerts.
+Delta table, a webhook, PostgreSQL where there is one, and a topic with the changelog. In the first half of the time the
+process at work is killed twice; the standby takes over, and the killed one is started again to be the next standby. The
+target of checkpoints, the webhook, PostgreSQL and the brokers go away for a while. Rules are changed all the time, in
+right and wrong ways. The second half is quiet. At the end it prints whether memory and state were flat (the median of
+the last quarter beside the third), percentiles of the latency from event time to the webhook for each half, which
+metrics of the page have moved, and whether each sink has the alerts of the replay. It ends with 1 if something grew by
+more than a tenth, a sink has other alerts, or a metric has not moved that is not moved by a test (ELSEWHERE). What was
+seen so far is in seen.json of the folder each minute.
 Tested by: tests/faults/test_soak.py
 """
 
@@ -22,13 +24,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
@@ -40,73 +40,51 @@ import pyarrow.parquet as pq
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 
 from cep.base.kafka import WRITER_FIXED
-from cep.model.rule import HeartbeatRecord, utc_ms, utc_text
+from cep.model.rule import HeartbeatRecord, utc_text
 from cep.rulebook.files import read_rules
 from tests.bench.metrics import Samples, metrics, resident_bytes
 from tests.bench.peer_data import show
 from tests.faults.soak_stream import Payments, Publisher, write_rules
 from tests.real_kafka import RealKafka
 from tests.real_postgres import IS_THERE, RealPostgres
+from tests.webhook import Webhook, url_of
 
 ROOT = Path(__file__).parents[2]
 GROWTH_MAX = 1.1
 FLAT = ("cep_runs", "cep_state_bytes", "python_bytes", "process_open_fds")
 SAMPLES_EVERY_S = 5.0
+PERCENTILES = (50, 90, 95, 99, 99.9)
 WAIT_S = 300.0
+END_S = 900.0
 _ROW = re.compile(r"^\| `(cep_\w+)")
-# What a job like this one cannot show: a warm start, a replay, signers, and limits that take millions of keys.
-ELSEWHERE = frozenset({
-    "cep_events_before_start_total", "cep_events_after_end_total", "cep_control_unverified_total",
-    "cep_fired_forgotten_total", "cep_history_values_dropped_total", "cep_histories_cut_total",
-    "cep_origins_dropped_total",
-})  # fmt: skip
-
-
-@dataclass
-class Webhook:
-    """Takes alerts over HTTP, and says how late each came. While it is away it answers 503."""
-
-    is_away: bool = False
-    arrived: dict[str, float] = field(default_factory=dict)  # id → milliseconds from event time
-    repeats: int = 0
-
-    def take(self, body: bytes) -> None:
-        """Note the alerts of a request."""
-        now_ms = time.time() * 1_000
-        for line in body.splitlines():
-            alert = orjson.loads(line)
-            self.repeats += alert["alert_id"] in self.arrived
-            self.arrived.setdefault(alert["alert_id"], now_ms - utc_ms(alert["detected_at"]))
-
-    def serve(self) -> ThreadingHTTPServer:
-        """Return a server; its thread ends with it."""
-        webhook = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                if not webhook.is_away:
-                    webhook.take(body)
-                self.send_response(503 if webhook.is_away else 204)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                """Say nothing."""
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        return server
+SEEN_EVERY_S = 60.0
+# Metrics that a job like this one cannot move: a warm start, a replay, signers, limits that take millions of keys. And
+# cep_live, which is 0 only in a process that is stuck or about to end. Each has the test that moves it.
+ELSEWHERE = {
+    "cep_events_before_start_total": "tests/runners/handover/test_warm_start.py",
+    "cep_events_after_end_total": "tests/step/test_rare_counters.py",
+    "cep_control_unverified_total": "tests/step/test_heartbeats.py",
+    "cep_fired_forgotten_total": "tests/step/test_rare_counters.py",
+    "cep_history_values_dropped_total": "tests/histories/test_remembered.py",
+    "cep_histories_cut_total": "tests/histories/test_remembered.py",
+    "cep_origins_dropped_total": "tests/step/test_rare_counters.py",
+    "cep_live": "tests/runners/test_observe.py",
+}
 
 
 @dataclass
 class Member:
     """A process of the job."""
 
+    name: str
     process: subprocess.Popen[bytes]
     log: Path
     target: Path
     address: str
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
 
     def says(self, event: str) -> bool:
         return f'"event":"{event}"' in self.log.read_text()
@@ -133,12 +111,14 @@ class Soak:
         self.producer = Producer(
             {**WRITER_FIXED, "bootstrap.servers": self.kafka.address, "log_level": 2, "linger.ms": 5}
         )
-        self.samples, self.moved, self.first = Samples(), set[str](), dict[str, float]()
+        self.samples, self.moved, self.first = Samples(), set[str](), dict[tuple[int, str], float]()
+        self.quiet_from_s = 0.0
         self.sinks = [str(folder / "alerts"), f"parquet:{folder / 'parquet'}", f"delta:{folder / 'delta'}",
-                      f"http://127.0.0.1:{server.server_port}/alerts"]  # fmt: skip
+                      url_of(server)]  # fmt: skip
         self.sinks += [] if self.postgres is None else [self.postgres.address]
         self.sinks.append("kafka:alerts")  # last: it carries the changelog
         self.members: list[Member] = []
+        self.struck: list[Member] = []  # those that were killed
         stack.callback(self.kill)
 
     def start(self, name: str) -> Member:
@@ -163,28 +143,34 @@ class Soak:
             command = [sys.executable, "-c", "import cep.cli.main as m, sys; sys.exit(m.main(sys.argv[1:]))", *words]
             environment = {**os.environ, "PYTHONPATH": str(ROOT)}
             process = subprocess.Popen(command, env=environment, stderr=file, start_new_session=True)
-        self.members.append(Member(process, log, target, address))
+        self.members.append(Member(name, process, log, target, address))
         return self.members[-1]
 
     def kill(self) -> None:
         for member in self.members:
             member.process.kill()
 
+    @property
+    def at_work(self) -> Member:
+        """The process that works: of those that are there, the first to have started."""
+        there = [member for member in self.members if member.is_alive]
+        return next((member for member in there if member.says("started")), there[0])
+
     # ------------------------------------------------------------------------------------------------- while it runs
 
     def look(self) -> None:
         """Take a sample of each process that answers; the last one at work is judged. Errors: none is there."""
-        is_there = any(member.process.poll() is None for member in self.members)
+        is_there = any(member.is_alive for member in self.members)
         assert is_there, "\n".join(member.log.read_text()[-3_000:] for member in self.members)
-        for member in self.members:
-            if member.process.poll() is not None:
+        for place, member in enumerate(self.members):
+            if not member.is_alive:
                 continue
             try:
                 values = metrics(member.address)
             except OSError:
                 continue
             for name, value in values.items():
-                if self.first.setdefault(name, 0.0 if "_total" in name else value) != value:
+                if self.first.setdefault((place, name), 0.0 if "_total" in name else value) != value:
                     self.moved.add(name.partition("{")[0])
             if values.get("cep_standby") == 0.0:
                 told = {name: values[name] for name in FLAT if name in values}
@@ -193,8 +179,9 @@ class Soak:
     def feed(self) -> None:
         """Send payments at the rate, oddities and changes each minute, and let things go wrong, until time is over."""
         begun_s, sent, minute = time.monotonic(), 0, -1
-        pending = self._plan()
-        looked_s = 0.0
+        pending, begun = self._plan(), time.time()
+        looked_s = written_s = 0.0
+        self.quiet_from_s = begun + self.seconds / 2
         while (passed_s := time.monotonic() - begun_s) < self.seconds:
             while pending and pending[0][0] * self.seconds <= passed_s:
                 _, what, act = pending.pop(0)
@@ -210,6 +197,9 @@ class Soak:
             if passed_s - looked_s > SAMPLES_EVERY_S:
                 looked_s = passed_s
                 self.look()
+            if passed_s - written_s > SEEN_EVERY_S:
+                written_s = passed_s
+                self.write_seen()
             time.sleep(0.02)
         while pending:
             pending.pop(0)[2]()
@@ -234,12 +224,24 @@ class Soak:
     def _plan(self) -> list[tuple[float, str, Callable[[], object]]]:
         """What goes wrong, by the share of the time at which it does; nothing in the second half."""
         webhook, kafka, postgres = self.webhook, self.kafka, self.postgres
-        at_work = next(member for member in self.members if member.says("started"))
-        waits = next(member for member in self.members if member is not at_work)
+        struck, spoiled = self.struck, list[Member]()
+
+        def kill() -> None:
+            struck.append(self.at_work)
+            struck[-1].process.kill()
+            struck[-1].process.wait(WAIT_S)
+
+        def spoil() -> None:
+            spoiled.append(self.at_work)
+            _spoil(spoiled[-1].target)
+
         plan: list[tuple[float, str, Callable[[], object]]] = [
-            (0.05, "one process is killed", at_work.process.kill),
-            (0.26, "the target of checkpoints is a file", lambda: _spoil(waits.target)),
-            (0.29, "it is a folder again", lambda: _mend(waits.target)),
+            (0.05, "the process at work is killed", kill),
+            (0.07, "it is started again, as the standby", lambda: self.start(struck[-1].name)),
+            (0.22, "the process at work is killed, which was the standby", kill),
+            (0.24, "it is started again, as the standby", lambda: self.start(struck[-1].name)),
+            (0.27, "the target of checkpoints is a file", spoil),
+            (0.30, "it is a folder again", lambda: _mend(spoiled[-1].target)),
             (0.14, "the webhook refuses", lambda: setattr(webhook, "is_away", True)),
             (0.18, "the webhook takes", lambda: setattr(webhook, "is_away", False)),
             (0.41, "the brokers end", kafka.stop),
@@ -256,18 +258,52 @@ class Soak:
         self.producer.flush(WAIT_S)
         self.payments.write()
         self.look()
-        member = next(member for member in self.members if member.process.poll() is None)
         seen, since_s, begun_s = -1, time.monotonic(), time.monotonic()
-        while time.monotonic() - since_s < 40 and time.monotonic() - begun_s < WAIT_S:  # the longest window and more
-            if len(self.webhook.arrived) != seen:
+        while time.monotonic() - since_s < 40:  # the longest window and more
+            assert time.monotonic() - begun_s < END_S, self.at_work.log.read_text()[-3_000:]
+            if len(self.webhook.arrived) != seen or not self._is_idle():
                 seen, since_s = len(self.webhook.arrived), time.monotonic()
             self.look()
             self._send("rules", HeartbeatRecord(event_time=utc_text(self._now_ms())).to_json())
             self.producer.flush(WAIT_S)
             time.sleep(2)
-        member.process.send_signal(signal.SIGTERM)
-        code = member.process.wait(WAIT_S)
-        assert code == 0, member.log.read_text()[-2_000:]
+        for member in self.members:
+            if not member.is_alive and member not in self.struck:
+                last = member.log.read_text().splitlines()[-1:]
+                print(f"{member.log}: ended by itself with {member.process.returncode}: {last}")
+        at_work = self.at_work
+        for member in [member for member in self.members if member.is_alive and member is not at_work] + [at_work]:
+            member.process.send_signal(signal.SIGTERM)
+            code = member.process.wait(WAIT_S)
+            assert code == 0, member.log.read_text()[-2_000:]
+
+    def _is_idle(self) -> bool:
+        """Return True if a process is at work that has read all payments and whose sinks have all alerts."""
+        member = self.at_work
+        if not member.says("started"):
+            return False
+        try:
+            values = metrics(member.address)
+        except OSError:
+            return False
+        lags = [value for name, value in values.items() if name.startswith("cep_lag_records{") and "payments" in name]
+        return bool(lags) and not any(lags) and values.get("cep_undelivered_alerts") == 0
+
+    def write_seen(self) -> None:
+        """Write what was seen so far; a reader finds all of it or what was there before."""
+        seen = {"samples": self.samples.found, "moved": sorted(self.moved), "arrived": dict(self.webhook.arrived),
+                "arrived_s": dict(self.webhook.arrived_s), "quiet_from_s": self.quiet_from_s}  # fmt: skip
+        path = self.folder / "seen.json"
+        path.with_suffix(".new").write_bytes(orjson.dumps(seen))
+        path.with_suffix(".new").replace(path)
+
+    def latencies_s(self) -> dict[str, list[float]]:
+        """Return the seconds from event time to the webhook, of events of each half."""
+        halves: dict[str, list[float]] = {"with outages": [], "quiet": []}
+        for name, late_ms in self.webhook.arrived.items():
+            happened_s = self.webhook.arrived_s[name] - late_ms / 1_000
+            halves["quiet" if happened_s >= self.quiet_from_s else "with outages"].append(late_ms / 1_000)
+        return halves
 
     def ids(self) -> dict[str, list[str]]:
         """Return the ids that each sink has."""
@@ -360,6 +396,16 @@ def judge_sinks(wanted: Sequence[str], found: dict[str, list[str]]) -> tuple[lis
     return rows, are_right
 
 
+def judge_moved(moved: Collection[str]) -> tuple[list[str], bool]:
+    """Return what to print of the metrics of the page, and whether each has moved here or is moved by a test."""
+    names = page()
+    still = [name for name in names if not {name, f"{name}_count", f"{name}_sum"} & set(moved)]
+    lines = [f"{len(names) - len(still)} of {len(names)} metrics have moved"]
+    lines += [f"not {name}, which {ELSEWHERE[name]} moves" for name in still if name in ELSEWHERE]
+    unexpected = [name for name in still if name not in ELSEWHERE]
+    return [*lines, f"of these expected here: {', '.join(unexpected) or 'none'}"], not unexpected
+
+
 def main() -> None:
     """Run, print, judge."""
     parser = argparse.ArgumentParser()
@@ -380,21 +426,24 @@ def main() -> None:
             time.sleep(0.5)
         soak.feed()
         soak.finish()
-        seen = {"samples": soak.samples.found, "moved": sorted(soak.moved), "arrived": soak.webhook.arrived}
-        (folder / "seen.json").write_bytes(orjson.dumps(seen))
+        soak.write_seen()
         rows, is_flat = judge_flat(soak.samples)
         title = f"{options.minutes:g} minutes, {options.rate:g} payments/s"
         show(title, ("median of", "third quarter", "last quarter", "last ÷ third"), rows)
-        late_s = np.array(list(soak.webhook.arrived.values())) / 1_000
-        shown = ", ".join(f"p{q:g} {np.percentile(late_s, q):.2f} s" for q in (50, 90, 95, 99, 99.9))
-        print(f"event time to webhook, outages and 2 s of lateness in it: {shown}; {soak.webhook.repeats} came again")
+        rows = [
+            (half, f"{len(late_s):,}", *(f"{np.percentile(late_s, q):.2f}" for q in PERCENTILES))
+            for half, late_s in soak.latencies_s().items()
+            if late_s
+        ]
+        show("seconds from event time to webhook, 2 s of lateness in it",
+             ("half", "alerts", *(f"p{q:g}" for q in PERCENTILES)), rows)  # fmt: skip
+        print(f"{soak.webhook.repeats} came again; with other bytes or another number: "
+              f"{len(soak.webhook.changed) + len(soak.webhook.wrong_batches)}")  # fmt: skip
         rows, are_right = judge_sinks(soak.replayed(), soak.ids())
         show("alerts beside the replay", ("sink", "alerts", "missing", "too many"), rows)
-        still = [name for name in page() if not soak.moved & {name, f"{name}_count", f"{name}_sum"}]
-        print(f"{len(page()) - len(still)} of {len(page())} metrics have moved; not: {', '.join(still) or '-'}")
-        unexpected = set(still) - ELSEWHERE
-        print(f"of these expected here: {', '.join(sorted(unexpected)) or 'none'}")
-        sys.exit(0 if is_flat and are_right else 1)
+        lines, have_moved = judge_moved(soak.moved)
+        print("\n".join(lines))
+        sys.exit(0 if is_flat and are_right and have_moved else 1)
 
 
 if __name__ == "__main__":

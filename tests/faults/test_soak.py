@@ -13,8 +13,9 @@ import pytest
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
 from tests.bench.metrics import Samples
-from tests.faults.soak import ELSEWHERE, FLAT, ROOT, judge_flat, judge_sinks, page
+from tests.faults.soak import ELSEWHERE, FLAT, ROOT, judge_flat, judge_moved, judge_sinks, page
 from tests.faults.soak_stream import Payments, Publisher, write_rules
+from tests.webhook import Webhook
 
 NOW_MS = 1_767_225_600_000
 
@@ -56,8 +57,28 @@ def test_what_is_missing_or_comes_twice_is_seen() -> None:
     assert judge_sinks(["a", "b"], {"x": ["b", "b"]}) == ([("x", "2", "1", "1")], False)
 
 
-def test_the_page_has_what_is_expected_elsewhere() -> None:
-    assert set(page()) > ELSEWHERE
+def test_each_metric_that_is_expected_elsewhere_is_named_by_its_test() -> None:
+    assert set(page()) > ELSEWHERE.keys()
+    for name, path in ELSEWHERE.items():
+        label = name if name == "cep_live" else name.removeprefix("cep_").removesuffix("_total")
+        assert f'"{label}"' in (ROOT / path).read_text(encoding="utf-8"), f"{path} does not name {name}"
+
+
+def test_a_metric_that_stood_still_is_a_fault() -> None:
+    moved = set(page()) - ELSEWHERE.keys()
+    assert judge_moved(moved)[1]
+    lines, have_moved = judge_moved(moved - {"cep_runs"})
+    assert not have_moved
+    assert lines[-1] == "of these expected here: cep_runs"
+
+
+def test_a_webhook_notes_what_comes_again() -> None:
+    webhook = Webhook()
+    line = b'{"alert_id": "a", "detected_at": "2026-01-01T00:00:00Z", "n": 1}'
+    for body, batch_id in ((line, 3), (line, 3), (line.replace(b"1}", b"2}"), 4)):
+        webhook.take(body + b"\n", batch_id)
+    assert (webhook.repeats, dict(webhook.again)) == (2, {3: 1, 4: 1})
+    assert (webhook.lines, webhook.changed, webhook.wrong_batches) == ({"a": line}, ["a"], ["a"])
 
 
 @pytest.mark.slow

@@ -122,6 +122,15 @@ def test_a_part_in_trouble_is_unhealthy_and_no_reason_for_a_restart() -> None:
     assert "kafka:9092" not in json.dumps(answer), "who asks has no token"
 
 
+@pytest.mark.parametrize(
+    ("stalled_ms", "failure", "is_live"), [(3_600_000, None, 1), (0, None, 0), (3_600_000, "x", 0)]
+)
+def test_the_metric_of_life_says_stuck_and_failed(stalled_ms: int, failure: str | None, is_live: int) -> None:
+    observed = Observed(stalled_ms)
+    observed.failure = failure
+    assert samples(generate_latest(registry_of(observed)).decode())["cep_live", ()] == is_live
+
+
 def test_latency_counts_each_alert_once_it_is_delivered() -> None:
     observed = Observed(0)
     now_ms = int(time.time() * 1_000)
