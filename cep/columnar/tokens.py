@@ -21,6 +21,7 @@ from cep.base.schema import Schema
 from cep.base.secrets import PAN, TOKEN_STARTS, SecretKey, secret_keys, token_key
 from cep.columnar.batch import TEXT
 from cep.columnar.convert import convert
+from cep.columnar.texts import encoded
 
 NO_CARD_NUMBER = "no_card_number"
 MANY_DIGITS = re.compile(r"\d(?:[ -]?\d){11,}")  # also as people write them, in groups
@@ -80,7 +81,7 @@ def _tokens(
     texts: pa.Array, kind: str, keys: Sequence[SecretKey], which: NDArray[np.int64] | None
 ) -> tuple[pa.Array, NDArray[np.bool_]]:
     ids = {key.id for key in keys}
-    coded = texts.dictionary_encode()
+    coded = encoded(texts)
     different = coded.dictionary.to_pylist()
     codes = np.asarray(coded.indices.fill_null(-1)).astype(np.int64)
     is_there = codes >= 0
