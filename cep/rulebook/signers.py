@@ -21,7 +21,6 @@ Tested by: tests/rulebook/test_signers.py
 
 from __future__ import annotations
 
-import tomllib
 import unicodedata
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -32,6 +31,7 @@ from cep.base.errors import UnreadableError, UsageError
 from cep.base.limits import KEY_FILE_BYTES_MAX, RULE_TEXT_CHARS_MAX, SIGNERS_FILE_BYTES_MAX, SIGNERS_MAX
 from cep.base.reading import read_file
 from cep.base.signing import SigningKey, is_public_key, is_signed
+from cep.base.toml import parse_toml
 from cep.model.problem import problems_of
 from cep.rulebook.trust import PEOPLE, Signer, Trust
 
@@ -83,12 +83,12 @@ def read_trust(path: Path, root_key: str) -> Trust:
         signature = read_file(signature_path(path), KEY_FILE_BYTES_MAX).decode("ascii").strip()
     except (UnreadableError, ValueError) as error:
         raise UsageError(
-            f"{path} is not signed ({error}); whoever has the root key runs `cep keys trust {path} --key ROOT`"
+            f"{path} is not signed ({error}); whoever has the root key runs `cep keys trust {path} --sign-with ROOT`"
         ) from error
     if not is_signed(_HEAD + data, signature, root_key):
         raise UsageError(
             f"{path} is not what the root key has signed; restore it from version control, or whoever has the root "
-            f"key checks it and runs `cep keys trust {path} --key ROOT`"
+            f"key checks it and runs `cep keys trust {path} --sign-with ROOT`"
         )
     return _trust(path, data, root_key)
 
@@ -122,8 +122,8 @@ def _bytes(path: Path) -> bytes:
 
 def _trust(path: Path, data: bytes, root_key: str) -> Trust:
     try:
-        table: dict[str, Any] = tomllib.loads(data.decode())
-    except (ValueError, RecursionError) as error:
+        table: dict[str, Any] = parse_toml(data, SIGNERS_FILE_BYTES_MAX)
+    except ValueError as error:
         raise UsageError(f"{path} is not TOML: {error}; see `cep docs approve`") from error
     try:
         file = _File.model_validate(table)

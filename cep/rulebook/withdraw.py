@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from pathlib import Path
 
 from cep.base.durable import replace_file
@@ -17,6 +16,7 @@ from cep.base.errors import UnreadableError, UsageError
 from cep.base.limits import SIGNERS_FILE_BYTES_MAX
 from cep.base.reading import read_file
 from cep.base.signing import SigningKey
+from cep.base.toml import parse_toml
 from cep.rulebook.changes import read_change
 from cep.rulebook.signers import read_trust, sign_signers
 from cep.rulebook.statement import line_of
@@ -36,16 +36,19 @@ def withdraw(path: Path, key: str, root: SigningKey) -> tuple[Trust, dict[str, i
     read_trust(path, root.public)  # what nobody has signed is not signed on the way
     try:
         text = read_file(path, SIGNERS_FILE_BYTES_MAX).decode()
-        before = tomllib.loads(text)
-    except (UnreadableError, ValueError, RecursionError) as error:
+        before = parse_toml(text, SIGNERS_FILE_BYTES_MAX)
+    except (UnreadableError, ValueError) as error:
         raise UsageError(f"the signers file {path} cannot be read: {error}; see `cep docs approve`") from error
     until = _signed_versions(path.parent, key)
     changed = _with_until(text, key, until)
     if changed is None:
         raise UsageError(f"{path} has no signer with the key {key}; `cep keys check` prints them")
     changed = _VERSION.sub(f"version = {int(before.get('version', 0)) + 1}", changed, count=1)
-    after = tomllib.loads(changed)
-    if _without(after, key) != _without(before, key) or _of(after, key).get("until") != until:
+    try:
+        after = parse_toml(changed, SIGNERS_FILE_BYTES_MAX)
+    except ValueError:
+        after = {}
+    if not after or _without(after, key) != _without(before, key) or _of(after, key).get("until") != until:
         raise UsageError(f"{path} is written in a way that this verb cannot change; add `until` yourself and sign it")
     replace_file(path, changed.encode())
     return sign_signers(path, root), until

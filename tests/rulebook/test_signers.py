@@ -10,6 +10,7 @@ from cep.base.errors import UsageError
 from cep.rulebook.signers import given_trust, read_trust, sign_signers, signature_path
 from cep.rulebook.trust import Trust
 from tests.rulebook.people import ADA, BOB, ROOT, write_signers
+from tests.tidy.source import ROOT as SOURCE
 
 
 def test_it_says_who_may_sign_what(tmp_path: Path) -> None:
@@ -57,3 +58,31 @@ def test_a_file_that_says_something_else_is_refused(tmp_path: Path, old: str, ne
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(UsageError, match=reason):
         sign_signers(path, ROOT)
+
+
+@pytest.mark.parametrize(
+    ("added", "reason"),
+    [
+        ("\n" + ".".join("a" * 9_000) + " = 1\n", "a name has more than"),
+        ("\nx = " + "[" * 9_000 + "\n", "nested more than"),
+        ("\nx = " + "9" * 5_000 + "\n", "too many digits"),
+    ],
+)
+def test_a_file_that_would_cost_the_parser_much_is_refused_unparsed(tmp_path: Path, added: str, reason: str) -> None:
+    path = write_signers(tmp_path / "signers.toml")
+    path.write_text(path.read_text() + added)
+    with pytest.raises(UsageError, match=reason):
+        sign_signers(path, ROOT)
+
+
+def test_only_one_module_has_the_unbounded_parser() -> None:
+    """Python's own parser of TOML takes quadratic time for some files."""
+    users = [path for path in sorted((SOURCE / "cep").rglob("*.py")) if "tomllib.load" in path.read_text()]
+    assert [str(path.relative_to(SOURCE)) for path in users] == ["cep/base/toml.py"]
+
+
+def test_the_next_step_names_a_flag_that_is_there(tmp_path: Path) -> None:
+    path = write_signers(tmp_path / "signers.toml")
+    signature_path(path).unlink()
+    with pytest.raises(UsageError, match=r"cep keys trust .* --sign-with ROOT`"):
+        read_trust(path, ROOT.public)
