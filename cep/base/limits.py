@@ -270,6 +270,9 @@ KEY_FILE_BYTES_MAX = 65_536  # a private key, or the signature of a signers file
 # Ids of schemas that a registry does not have, asked for with one micro-batch. Whoever sends records makes them up for
 # nothing, and each is a request. Those of most records come first; records of further ones are set aside unasked.
 UNKNOWN_SCHEMAS_MAX = 20
+# Ids that a registry answers with a failure though it is well, asked for with one micro-batch. Each may take two
+# time-outs. Records of further ids are set aside unasked.
+FAILING_SCHEMAS_MAX = 3
 # Schemas that one of a registry refers to, with those that they refer to.
 SCHEMA_REFERENCES_MAX = 100
 # A record of an Avro schema that has itself inside: each byte may be a level of nesting, and each level takes up to two

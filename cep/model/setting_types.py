@@ -14,7 +14,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, SecretStr, TypeAdapter
 
-from cep.base.errors import UnreadableError
+from cep.base.addresses import check_registry
+from cep.base.errors import UnreadableError, UsageError
 from cep.base.limits import SECRET_FILE_BYTES_MAX
 from cep.base.reading import read_file
 from cep.model.rule import utc_ms
@@ -83,6 +84,16 @@ def from_environment(values: dict[str, SecretStr]) -> dict[str, SecretStr]:
     Raises: ValueError if there is nothing.
     """
     return {name: _resolve(f"`{name}`", value) for name, value in values.items()}
+
+
+def registry_client(values: dict[str, SecretStr]) -> dict[str, SecretStr]:
+    """Check the address of a schema registry. Raises: ValueError, which does not show it."""
+    if "url" in values:
+        try:
+            check_registry(values["url"].get_secret_value())
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+    return values
 
 
 def secret_from_environment(value: SecretStr | None) -> SecretStr | None:

@@ -54,6 +54,7 @@ from cep.model.setting_types import (
     Texts,
     from_environment,
     is_loopback,
+    registry_client,
     secret_from_environment,
 )
 
@@ -158,10 +159,14 @@ class _PlaceSettings(_Section):
     message: str | None = _setting(
         None, "Name of the Protobuf message in the schema file.", "--message", "NAME", '"shop.Payment"'
     )
-    registry: Annotated[dict[str, SecretStr], AfterValidator(from_environment)] = _setting(
-        {},
-        "Settings of the schema registry's client; `env:NAME` and `file:PATH` take a value from elsewhere.",
-        example='{ "url" = "https://registry:8081", "basic.auth.user.info" = "env:REGISTRY_USER" }',
+    registry: Annotated[dict[str, SecretStr], AfterValidator(from_environment), AfterValidator(registry_client)] = (
+        _setting(
+            {},
+            "Settings of the schema registry's client; `env:NAME` and `file:PATH` take a value from elsewhere. The "
+            'address has no user and no query: give "basic.auth.user.info", or "bearer.auth.credentials.source" '
+            "with its own.",
+            example='{ "url" = "https://registry:8081", "basic.auth.user.info" = "env:REGISTRY_USER" }',
+        )
     )
     starting: Place = _setting(
         "earliest",

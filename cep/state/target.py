@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,12 +20,12 @@ from pathlib import Path
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from cep.base.addresses import without_user
 from cep.base.durable import sync
 from cep.base.errors import StateCorruptError, StoreError, UsageError
 
 PARTIAL = ".part"
 _FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
 
 
 class Target:
@@ -38,12 +37,15 @@ class Target:
     def __init__(self, url: str) -> None:
         """Name the folder at `url`: a path, or what fsspec takes (`s3://bucket/folder` with s3fs installed).
 
-        Raises: StoreError if the protocol is unknown or its package is missing; UsageError for one with a password,
-        which would come into messages.
+        Raises: StoreError if the protocol is unknown or its package is missing; UsageError for one with a user or a
+        password, which would come into messages.
         """
-        if _PASSWORD.search(url):
-            shown = _PASSWORD.sub("://…@", url)
-            raise UsageError(f"{shown} has a password in it; give it in the environment, like FSSPEC_SFTP_PASSWORD")
+        shown = without_user(url)
+        if shown is not None:
+            raise UsageError(
+                f"{shown} has a user or a password in it; give both in the environment, as FSSPEC_SFTP_USERNAME and "
+                "FSSPEC_SFTP_PASSWORD"
+            )
         self.url = url
         try:
             self._files, root = fsspec.core.url_to_fs(url)

@@ -199,3 +199,10 @@ def test_a_secret_comes_from_a_file_as_a_platform_mounts_it(tmp_path: Path) -> N
             (tmp_path / "..data" / "token").write_bytes(data)
         with pytest.raises(UsageError, match=reason):
             read_settings(None, {"observe": {"token": named}})
+
+
+@pytest.mark.parametrize("url", ["https://ann:t0p-word@registry:8081", "https://registry?token=t0p-word"])
+def test_a_registrys_address_with_a_secret_is_refused_unshown(url: str) -> None:
+    with pytest.raises(UsageError, match=r"basic\.auth\.user\.info") as refused:
+        read_settings(None, {"events": {"registry": {"url": url}}})
+    assert "t0p-word" not in str(refused.value)

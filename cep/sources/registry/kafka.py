@@ -6,8 +6,9 @@
                from a file of descriptors (`protoc --include_imports --descriptor_set_out=FILE`)
 
 The deserializers make a dictionary of each record, which costs several times what JSON costs here. There is no
-columnar one. A record that does not fit its schema is set aside. A registry without an answer ends the read, because
-the records may be good. Must not know Spark.
+columnar one. A record that does not fit its schema is set aside. So is one whose schema the registry does not give,
+while it answers other questions. A registry that answers nothing ends the read: the records may be good. Must
+not know Spark.
 Tested by: tests/sources/registry/test_registry.py
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 import functools
 import io
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,8 +35,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError, Message
 
+from cep.base.addresses import check_registry
 from cep.base.errors import SourceError, UnreadableError, UsageError
 from cep.base.limits import (
+    FAILING_SCHEMAS_MAX,
     NESTED_RECORD_BYTES_MAX,
     SCHEMA_FILE_BYTES_MAX,
     SCHEMA_REFERENCES_MAX,
@@ -49,12 +53,18 @@ from cep.sources.registry.avro_shape import Shape, shape_of
 # The registry's client takes a tenth of a second to import: a job over JSON starts without it.
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 FORMATS = ("json", "avro", "protobuf")
 _FRAME_BYTES = 5  # a zero, and the schema's id in four bytes, big-endian
-_NOT_FOUND = 404
+_NOT_FOUND, _DENIED = 404, (401, 403)
+_OF_THE_REGISTRY = (401, 403, 407, 408, 429)  # of all answers below 500 those that are not about the schema's id
+_SERVER_ERROR, _SERVER_ERROR_CODE = 500, 50_000
+_WELL_TWICE = 2
+_WAITS = {"timeout": 10, "max.retries": 3, "retries.wait.ms": 1_000, "retries.max.wait.ms": 20_000}
 _NUMBERS = ("timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity")
 _SHOWN_BYTES = 1_000
+_REASON_CHARACTERS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +86,8 @@ class RecordFormat:
             raise UsageError("avro needs the url of a schema registry, or a schema file (*.avsc)")
         if self.name == "protobuf" and (not self.registry or self.schema_file is None or self.message is None):
             raise UsageError("protobuf needs the url of a schema registry, a file of descriptors and a message's name")
+        if "url" in dict(self.registry):
+            check_registry(dict(self.registry)["url"])
 
 
 def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> Decoded:
@@ -174,10 +186,15 @@ def client_of(registry: tuple[tuple[str, str], ...]) -> SchemaRegistryClient:
     from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415
 
     try:
-        settings = {name: int(value) if name in _NUMBERS else value for name, value in registry}
-        return SchemaRegistryClient.new_client(settings)
+        # Tried again here and not by the client, which cannot tell a bad id from a registry that is down.
+        return SchemaRegistryClient.new_client({**dict(registry), **_waits(registry), "max.retries": 0})
     except (ValueError, TypeError) as error:
         raise UsageError(f"the schema registry's client refuses its settings: {error}") from error
+
+
+def _waits(registry: tuple[tuple[str, str], ...]) -> dict[str, int]:
+    """Return the client's settings that are numbers. Raises: ValueError for one that is none."""
+    return {**_WAITS, **{name: int(value) for name, value in registry if name in _NUMBERS}}
 
 
 def _refusals(form: RecordFormat, values: Sequence[bytes | None]) -> Callable[[bytes], str]:
@@ -210,45 +227,109 @@ def _shapes_of(_registry: tuple[tuple[str, str], ...]) -> dict[bytes, Shape]:
 
 
 def _unknown_ids(form: RecordFormat, shapes: dict[bytes, Shape], values: Sequence[bytes | None]) -> dict[bytes, str]:
-    """Map the first bytes of records whose schema nobody has to the reason; put those of the others into `shapes`.
+    """Map the first bytes of records whose schema is not to be had to the reason; put the others' into `shapes`.
 
-    Raises: SourceError if the registry does not answer, or refuses to.
+    Raises: SourceError if the registry does not answer, or has refused every schema so far for want of rights.
     """
     unknown: dict[bytes, str] = {}
+    failing, denied = 0, list[str]()
     framed = (value[:_FRAME_BYTES] for value in values if value and len(value) >= _FRAME_BYTES and value[0] == 0)
     for frame, _ in Counter(framed).most_common():
         if frame in shapes:
             continue
         number = int.from_bytes(frame[1:], "big")
-        if len(unknown) >= UNKNOWN_SCHEMAS_MAX:
-            unknown[frame] = f"schema {number} is not asked for: {UNKNOWN_SCHEMAS_MAX} others are not in the registry"
+        if failing >= FAILING_SCHEMAS_MAX or len(unknown) >= UNKNOWN_SCHEMAS_MAX:
+            count = FAILING_SCHEMAS_MAX if failing >= FAILING_SCHEMAS_MAX else UNKNOWN_SCHEMAS_MAX
+            unknown[frame] = f"schema {number} is not asked for: {count} others are not to be had from the registry"
             continue
-        shape = _asked(form, number)
-        if shape is None:
-            unknown[frame] = f"the schema registry has no schema {number}"
-        else:
-            shapes[frame] = shape
+        answer = _asked(form, number)
+        if isinstance(answer, Shape):
+            shapes[frame] = answer
+            continue
+        unknown[frame] = f"the schema registry {answer.reason}"
+        failing += answer.is_failure
+        denied += [answer.reason] if answer.is_denied else []
+    if denied and not shapes:
+        # A sender may name a schema that is not for this job. Without any that is, its own rights are wrong.
+        raise SourceError(_unanswered(form, denied[0]))
     return unknown
 
 
-def _asked(form: RecordFormat, number: int) -> Shape | None:
-    """Ask the registry for a schema, which the client remembers; None if it has none. Raises: SourceError."""
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """Why a registry gives no schema; `is_failure` if that says nothing of the schema, `is_denied` by its rights."""
+
+    reason: str
+    is_failure: bool = False
+    is_denied: bool = False
+
+
+def _asked(form: RecordFormat, number: int) -> Shape | _Refused:
+    """Ask the registry for a schema, which the client remembers. Raises: SourceError if it answers nothing at all.
+
+    An id that was made up may be answered with any error, or never. So after a failure the registry is asked something
+    else. If it answers that twice, the id is at fault; if not, it is away, and is asked again as often as its settings
+    say.
+    """
+    waits, answers = _waits(form.registry), 0
+    for attempt in range(waits["max.retries"] + 1):
+        while True:
+            answer = _answer(form, number)
+            if isinstance(answer, Shape) or not answer.is_failure:
+                return answer
+            if not _is_well(form):
+                break
+            answers += 1
+            if answers == _WELL_TWICE:
+                return answer
+        if answer.is_denied:
+            break
+        if attempt < waits["max.retries"]:
+            time.sleep(min(waits["retries.wait.ms"] * 2**attempt, waits["retries.max.wait.ms"]) / 1_000)
+    raise SourceError(_unanswered(form, answer.reason))
+
+
+def _answer(form: RecordFormat, number: int) -> Shape | _Refused:
+    """Ask for a schema once."""
     from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415
 
-    client = client_of(form.registry)
+    client, what = client_of(form.registry), f"does not give schema {number}"
     try:
         schema = client.get_schema(number)
         if form.name != "avro":
             return Shape(is_nested=False, has_empty_items=False)
         return shape_of(_parsed(schema.schema_str), _referred(client, schema))
     except SchemaRegistryError as error:
-        if error.http_status_code != _NOT_FOUND:
-            raise SourceError(_unanswered(form, number, str(error))) from error
-        return None
+        if error.http_status_code == _NOT_FOUND:
+            return _Refused(f"has no schema {number}")
+        return _Refused(f"{what}: {_short(error)}", _is_failure(error), error.http_status_code in _DENIED)
     except httpx2.HTTPError as error:
-        raise SourceError(_unanswered(form, number, str(error) or type(error).__name__)) from error
-    except Exception as error:
-        raise SourceError(_unanswered(form, number, f"its answer is no schema ({type(error).__name__})")) from error
+        return _Refused(f"{what}: {_short(error)}", is_failure=True)
+    except Exception as error:  # noqa: BLE001 the client has no common error for an answer that is not as agreed
+        return _Refused(f"{what}: its answer is no schema ({type(error).__name__})", is_failure=True)
+
+
+def _is_failure(error: SchemaRegistryError) -> bool:
+    """Return True for an answer that says nothing of the schema that was asked for."""
+    status = int(error.http_status_code)
+    return status in _OF_THE_REGISTRY or status >= _SERVER_ERROR or (error.error_code or 0) >= _SERVER_ERROR_CODE
+
+
+def _is_well(form: RecordFormat) -> bool:
+    """Return True if the registry answers a question in which no sender has a say."""
+    from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415
+
+    try:
+        client_of(form.registry).get_schema_types()
+    except SchemaRegistryError as error:
+        return not _is_failure(error)  # it may not have that page
+    except Exception:  # noqa: BLE001 as above
+        return False
+    return True
+
+
+def _short(error: Exception) -> str:
+    return (str(error) or type(error).__name__)[:_REASON_CHARACTERS]
 
 
 def _referred(client: SchemaRegistryClient, schema: Any) -> list[object]:
@@ -279,10 +360,10 @@ def _shape_of_file(path: str) -> Shape:
     return shape_of(_parsed(_file(path).decode("utf-8", "replace")))
 
 
-def _unanswered(form: RecordFormat, number: int, reason: str) -> str:
+def _unanswered(form: RecordFormat, reason: str) -> str:
     return (
-        f"the schema registry at {dict(form.registry).get('url')} does not give schema {number}: {reason}; "
-        "check its address and the rights to it; the records are read again when the job is started again"
+        f"the schema registry at {dict(form.registry).get('url')} {reason}; check its address and the rights to it; "
+        "the records are read again when the job is started again"
     )
 
 

@@ -35,9 +35,10 @@ def test_the_place_that_was_asked_for_is_remembered_until_another_is(
     assert remembered_target(tmp_path / "job", None).url == target_of(tmp_path / "job").url == own
 
 
-def test_a_password_in_an_address_is_refused_without_being_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize("user", ["me:secret", "secret"])
+def test_a_password_in_an_address_is_refused_without_being_said(tmp_path: Path, user: str) -> None:
     with pytest.raises(UsageError, match="FSSPEC_SFTP_PASSWORD") as refused:
-        remembered_target(tmp_path, "sftp://me:secret@host/job")
+        remembered_target(tmp_path, f"sftp://{user}@host/job")
     assert "secret" not in str(refused.value)
     assert list(tmp_path.iterdir()) == []
 

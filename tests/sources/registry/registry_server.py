@@ -20,6 +20,8 @@ class _Server(ThreadingHTTPServer):
         self.subjects: dict[str, list[int]] = {}
         self.is_broken = False
         self.asked: list[str] = []
+        self.answers: dict[int, list[int]] = {}  # by the id of a schema, the next statuses; the last one stays
+        self.failures_left = 0  # requests of any kind that get 503
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -30,7 +32,10 @@ class _Handler(BaseHTTPRequestHandler):
         parts = self.path.split("?")[0].strip("/").split("/")
         if self._refused():
             return
-        if parts[:2] == ["schemas", "ids"] and parts[2].isdigit() and int(parts[2]) <= len(self.server.schemas):
+        odd = self.server.answers.get(int(parts[2])) if parts[:2] == ["schemas", "ids"] else None
+        if odd is not None and (status := odd.pop(0) if len(odd) > 1 else odd[0]) != 200:
+            self._answer(status, {"error_code": status, "message": "odd"})
+        elif parts[:2] == ["schemas", "ids"] and parts[2].isdigit() and int(parts[2]) <= len(self.server.schemas):
             self._answer(200, self.server.schemas[int(parts[2]) - 1])
         else:
             self._answer(404, {"error_code": 40403, "message": "Schema not found"})
@@ -52,6 +57,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _refused(self) -> bool:
         if self.headers.get("Authorization") != "Basic " + base64.b64encode(USER.encode()).decode():
             self._answer(401, {"error_code": 401, "message": "Unauthorized"})
+            return True
+        if self.server.failures_left:
+            self.server.failures_left -= 1
+            self._answer(503, {"error_code": 503, "message": "starting"})
             return True
         if self.server.is_broken:
             self._answer(422, {"error_code": 50001, "message": "Error in the backend data store"})

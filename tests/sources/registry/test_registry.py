@@ -22,9 +22,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.base.errors import SourceError, UsageError
-from cep.base.limits import UNKNOWN_SCHEMAS_MAX
+from cep.base.limits import FAILING_SCHEMAS_MAX, UNKNOWN_SCHEMAS_MAX
 from cep.columnar.decode import Decoded
-from cep.sources.registry.kafka import RecordFormat, _message_class, client_of, decode
+from cep.sources.registry.kafka import RecordFormat, _message_class, _shapes_of, client_of, decode
 from tests.columnar import common
 from tests.sources.registry.registry_server import _Server, serve_registry
 
@@ -241,6 +241,65 @@ def test_made_up_ids_are_few_requests(registry: tuple[_Server, tuple[tuple[str, 
     assert found.event_id.to_pylist() == ["t0", "t1"]
     assert len(found.poison) == len(made_up)
     assert len(server.asked) <= UNKNOWN_SCHEMAS_MAX + 4
+
+
+QUICK = (("retries.wait.ms", "1"), ("timeout", "5"))
+
+
+@pytest.mark.parametrize("status", [400, 403, 410, 422, 429, 500, 503])
+def test_an_id_that_the_registry_chokes_on_sets_its_record_aside_alone(
+    registry: tuple[_Server, tuple[tuple[str, str], ...]], status: int
+) -> None:
+    """Any sender can write four bytes in front of a record; they must not end the job of all."""
+    server, settings = registry
+    good = avro(client_of(settings), EVENTS[:2])
+    client_of.cache_clear()
+    server.answers = {number: [status] for number in range(1_000, 1_050)}
+    made_up = [b"\x00" + number.to_bytes(4, "big") + good[0][5:] for number in server.answers]
+    server.asked.clear()
+    found = read(RecordFormat("avro", (*settings, *QUICK)), [*made_up, *good])
+    assert found.event_id.to_pylist() == ["t0", "t1"]
+    assert [poison.code for poison in found.poison] == ["unreadable"] * len(made_up)
+    assert f"does not give schema 1000: odd (HTTP status code {status}" in found.poison[0].reason
+    is_failure = status in (403, 429, 500, 503)
+    assert len(server.asked) <= (4 * FAILING_SCHEMAS_MAX if is_failure else UNKNOWN_SCHEMAS_MAX) + 4
+
+
+def test_a_registry_that_fails_once_or_is_away_for_a_while_loses_nothing(
+    registry: tuple[_Server, tuple[tuple[str, str], ...]],
+) -> None:
+    server, settings = registry
+    values = avro(client_of(settings), EVENTS[:2])
+    form = RecordFormat("avro", (*settings, *QUICK))
+    server.answers = {1: [500, 200]}
+    assert read(form, values).event_id.to_pylist() == ["t0", "t1"]
+    _shapes_of.cache_clear()
+    client_of.cache_clear()
+    server.failures_left = 6  # three times the schema, and three times the other question
+    assert read(form, values).event_id.to_pylist() == ["t0", "t1"]
+    _shapes_of.cache_clear()
+    client_of.cache_clear()
+    server.failures_left, server.asked = 1_000, []
+    with pytest.raises(SourceError, match="does not give schema 1: starting"):
+        read(form, values)
+    assert len(server.asked) == 8, "each of four tries asks for the schema and for something else"
+
+
+def test_a_job_without_rights_ends_and_loses_nothing(registry: tuple[_Server, tuple[tuple[str, str], ...]]) -> None:
+    server, settings = registry
+    values = avro(client_of(settings), EVENTS[:2])
+    client_of.cache_clear()
+    server.answers = {1: [403]}
+    with pytest.raises(SourceError, match="does not give schema 1: odd"):
+        read(RecordFormat("avro", (*settings, *QUICK)), values)
+
+
+@pytest.mark.parametrize("url", ["http://ann:pass-word@127.0.0.1:1/", "http://127.0.0.1:1/?token=t0p"])
+def test_a_registrys_address_with_a_secret_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match=r"\[events\.registry\]") as refused:
+        RecordFormat("avro", (("url", url),))
+    assert "pass-word" not in str(refused.value)
+    assert "t0p" not in str(refused.value)
 
 
 def test_fields_that_do_not_fit_are_set_aside_alone(registry: tuple[_Server, tuple[tuple[str, str], ...]]) -> None:

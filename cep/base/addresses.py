@@ -1,0 +1,32 @@
+"""Addresses of servers → refused where they hold a secret, because addresses come into messages and logs.
+
+Tested by: tests/base/test_addresses.py
+"""
+
+from __future__ import annotations
+
+import re
+
+from cep.base.errors import UsageError
+
+# What stands between `//` and the last `@` before the path: a user, a password or a token.
+_USER = re.compile(r"://[^/?#]*@")
+_REGISTRY = re.compile(r"(https?|mock)://[^/?#@\\\s]+(/[^?#@\\\s]*)?")
+
+
+def without_user(address: str) -> str | None:
+    """Return the address as messages may show it if it has a user, a password or a token in it; else None."""
+    return _USER.sub("://…@", address).partition("?")[0] if _USER.search(address) else None
+
+
+def check_registry(addresses: str) -> None:
+    """Check the addresses of a schema registry, with commas between them.
+
+    Raises: UsageError that shows none of them, for they may hold a user, a password or a token.
+    """
+    for address in addresses.split(","):
+        if not _REGISTRY.fullmatch(address.strip()):
+            raise UsageError(
+                "`url` of [events.registry] is https://HOST:PORT/PATH without a user, a password or a query, which "
+                'would come into logs; give "basic.auth.user.info" = "env:NAME" or "bearer.auth.token" instead'
+            )
