@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from cep.api.frames import Source
+from cep.api.events import Source
 from cep.api.given import GivenRules
 from cep.api.levels import Past
 from cep.api.picture import Picture

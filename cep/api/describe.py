@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cep.api.frames import open_any
+from cep.api.events import open_any
 from cep.base.errors import UsageError
 from cep.lang.parse.cursor import RESERVED
 

@@ -23,7 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.api.describe import draft
-from cep.api.frames import Naming, events_table, open_any, open_frame
+from cep.api.events import open_any
+from cep.api.frames import Naming, events_table, open_frame
 from cep.base.errors import SourceError, UsageError
 from cep.base.limits import TIME_MS_MAX
 from cep.base.schema import Kind, Schema, Type

@@ -7,37 +7,26 @@ Tested by: tests/api/test_match.py
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypedDict
 
 import narwhals.stable.v2 as nw
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
-import pyarrow.json as pj
 
-from cep.base.errors import SourceError, UsageError
+from cep.base.errors import UsageError
 from cep.base.schema import EventType, Schema
 from cep.columnar.batch import TEXT
 from cep.columnar.convert import Written
 from cep.columnar.mapping import TYPE_FIELD, FieldMapping, check_fields, mapping_of
-from cep.columnar.route import KeyDomain
-from cep.columnar.shown import shown_row
 from cep.lang.diagnostics import did_you_mean
-from cep.sources.check import check_records
-from cep.sources.files import KeyRecords, key_of_table, open_dataset, read_key
-from cep.sources.inputs import Records, files_of, kind_of
-from cep.sources.pieces import Pieces, pieces_of_table, read_pieces
 
 # Seconds of the years 1985 to 2286: as milliseconds they would lie in the first four months of 1970.
 _SECONDS = (500_000_000, 10_000_000_000)
 _TEXTS_TRIED = 1_000  # of a column of times that are texts
 _ZONE = r"([T ].*(Z|[+-]\d\d(:?\d\d)?)|^-?\d+)$"
-# From the event types, a key domain and a key to the records of that key.
-ReadKey = Callable[[Schema, KeyDomain, str], KeyRecords]
 Like = Callable[[pa.Table], Any]
 
 
@@ -130,73 +119,6 @@ def open_frame(events: Any) -> Frame:
     raise UsageError(
         f"events are a {type(events).__name__}; give a frame of pandas, polars, Arrow, DuckDB or Spark, or a path"
     )
-
-
-def open_any(events: Any) -> Frame:
-    """See a frame, or the files at a path as one. Raises: UsageError, SourceError."""
-    if not isinstance(events, str | Path):
-        return open_frame(events)
-    path, kind = Path(events), kind_of(Path(events))
-    try:
-        if kind != "json":
-            return open_frame(open_dataset(path, kind, ()))
-        return open_frame(pa.concat_tables(map(pj.read_json, files_of(path)), promote_options="default"))
-    except (OSError, pa.ArrowException) as error:
-        raise SourceError(f"{path} cannot be read: {error}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Events: their pieces for a schema, the records of one key, how a table becomes the kind of frame they are, and
-    their columns with one more that no rule names."""
-
-    pieces: Callable[[Schema], Pieces]
-    of_key: ReadKey
-    like: Like
-    with_column: Callable[[Schema, str], pa.Table]
-
-
-def open_source(events: Any, naming: Naming) -> Source:
-    """See events that are a frame or a path. A path is read as the verbs read it. Raises: UsageError, SourceError."""
-    if not isinstance(events, str | Path):
-        return _source_of(open_frame(events), naming)
-    path, mapping = Path(events), naming.of_records()
-
-    def pieces(schema: Schema) -> Pieces:
-        if not mapping.is_plain:  # else it is the replay of a path as it has always been
-            check_fields(mapping, schema)
-            check_records(Records((path,), mapping), schema)
-        return read_pieces(path, schema, mapping)
-
-    return Source(
-        pieces,
-        lambda schema, domain, key: read_key(path, schema, domain, key, mapping),
-        _as_it_is,
-        lambda schema, column: _with_column(open_any(path), schema, naming, column),
-    )
-
-
-def _source_of(frame: Frame, naming: Naming) -> Source:
-    def pieces(schema: Schema) -> Pieces:
-        table = events_table(frame, schema, naming, keeps_views=True)
-
-        def show(row: int) -> str:
-            return shown_row(table, row) if frame.row is None else json.dumps(frame.row(row), default=str)
-
-        return pieces_of_table(table, schema, show, naming.values(schema))
-
-    def of_key(schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
-        return key_of_table(events_table(frame, schema, naming), schema, domain, key, naming.values(schema))
-
-    return Source(pieces, of_key, frame.like, lambda schema, column: _with_column(frame, schema, naming, column))
-
-
-def _with_column(frame: Frame, schema: Schema, naming: Naming, column: str) -> pa.Table:
-    """Return the columns of the schema and another one. Raises: UsageError if there is none of this name."""
-    if column not in frame.names:
-        raise UsageError(f"the events have no column `{column}`; {did_you_mean(column, frame.names, 'columns')}")
-    table = events_table(frame, schema, naming)
-    return table if column in table.column_names else table.append_column(column, frame.columns([column])[column])
 
 
 def events_table(frame: Frame, schema: Schema, naming: Naming, *, keeps_views: bool = False) -> pa.Table:

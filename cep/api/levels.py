@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cep.api.frames import ReadKey
+from cep.api.events import ReadKey
 from cep.api.given import GivenRules
 from cep.base.limits import TIME_MS_MAX
 from cep.base.schema import Schema

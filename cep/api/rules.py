@@ -17,7 +17,7 @@ import numpy as np
 from rich.console import Console
 
 from cep.analysis.axes import axes_of
-from cep.analysis.labels import Labels, labels_of_column, labels_of_table, read_labels
+from cep.analysis.labels import Labels, labels_of_table, read_labels
 from cep.analysis.measure import Measured, measure
 from cep.analysis.measure import Terms as MeasureTerms
 from cep.analysis.one_rule import OneRule, one_rule_of
@@ -27,7 +27,8 @@ from cep.analysis.sweep import Bench
 from cep.analysis.thresholds import Replays, drawn
 from cep.analysis.tune import Aim, Objective, Tuned, tune
 from cep.api.alerts import Alerts
-from cep.api.frames import Forms, Naming, Source, open_frame, open_source
+from cep.api.events import Source, open_source
+from cep.api.frames import Forms, Naming, open_frame
 from cep.api.given import GivenRules
 from cep.api.levels import Past
 from cep.api.measuring import Measuring, length_ms, measuring
@@ -105,11 +106,11 @@ class Rules:
     ) -> Alerts:  # fmt: skip
         """Match a history and return its alerts, which are those of `cep replay`, byte for byte.
 
-        `events` is a frame of pandas, polars, Arrow or DuckDB, or the path of files. `columns` names the column of each
-        field whose name differs, like {"card_id": "cc_num"}. `tz` is the zone of times that name none. `fixed` gives
-        fields one value in every row, `minor` names decimals that come in whole cents; `time_unit` ("s", "ms", "us",
-        "ns") and `time_form` (as strptime has it) say how times are written. `since` and `until` leave out events
-        before the one time, and from the other on. The others are the flags of `cep replay`.
+        `events` is a frame of pandas, polars, Arrow or DuckDB, or paths: one, a list, or a wildcard. `columns` names
+        the column of each field whose name differs, like {"card_id": "cc_num"}. `tz` is the zone of times that name
+        none. `fixed` gives fields one value in every row, `minor` names decimals that come in whole cents; `time_unit`
+        ("s", "ms", "us", "ns") and `time_form` (as strptime has it) say how times are written. `since` and `until`
+        leave out events before the one time, and from the other on. The others are the flags of `cep replay`.
 
         Of a Spark DataFrame it returns another one, of the alerts in no order: a part of the user's query, which Spark
         plans and runs in `partitions` tasks when rows are asked for.
@@ -293,7 +294,7 @@ def _labels(source: Source, labels: Any, schema: Schema) -> Labels:
         return labels_of_table(open_frame(labels).whole(), schema, "the frame of labels")
     if Path(labels).is_file():
         return read_labels(str(labels), Path(), schema)
-    return labels_of_column([source.with_column(schema, str(labels))], str(labels), schema)
+    return source.labels(schema, str(labels))
 
 
 def load(rules: str | Path, *, control: str | Path | None = None) -> Rules:

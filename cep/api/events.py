@@ -1,0 +1,151 @@
+"""Events as a user hands them in, a frame or paths → the pieces that a replay reads, and the records of one key.
+
+    frame ──frames.py──▶ table ─┐
+                                ├─▶ Source ─▶ pieces, records of a key, columns of labels
+    path, paths, wildcard ──────┘   as the verbs read them, and checked as they check them
+
+Tested by: tests/api/test_match.py, tests/api/test_paths.py
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.json as pj
+
+from cep.analysis.labels import Labels, labels_of_column, read_labels
+from cep.api.frames import Frame, Like, Naming, events_table, open_frame
+from cep.base.errors import SourceError, UsageError
+from cep.base.schema import Schema
+from cep.columnar.mapping import FieldMapping, check_fields
+from cep.columnar.route import KeyDomain
+from cep.columnar.shown import shown_row
+from cep.lang.diagnostics import did_you_mean
+from cep.sources.check import check_records
+from cep.sources.files import KeyRecords, key_of_table, open_dataset, read_key
+from cep.sources.inputs import Records, files_of, given_inputs, kind_of
+from cep.sources.pieces import Pieces, pieces_of_table, read_pieces
+
+# From the event types, a key domain and a key to the records of that key.
+ReadKey = Callable[[Schema, KeyDomain, str], KeyRecords]
+# How a verb says what to do, and how Python says the same.
+_WORDS = (
+    (re.compile(r"--columns (\S+)=PATH"), r'columns={"\1": …}'),
+    (re.compile(r"--time-unit s \(or ms, if it is\)"), 'time_unit="s", or "ms" if it is'),
+    (re.compile(r"--time-zone UTC, or another such as Europe/Berlin"), 'tz="UTC" or tz="Europe/Paris"'),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Events: their pieces for a schema, the records of one key, how a table becomes the kind of frame they are, and
+    the labels that a column of theirs has."""
+
+    pieces: Callable[[Schema], Pieces]
+    of_key: ReadKey
+    like: Like
+    labels: Callable[[Schema, str], Labels]
+
+
+def paths_of(events: Any) -> tuple[Path, ...] | None:
+    """Return the files and folders that are meant, each once; None for a frame. Raises: UsageError, SourceError."""
+    if isinstance(events, str | Path):
+        return given_inputs([Path(events)])
+    if not isinstance(events, list | tuple) or not events or not all(isinstance(each, str | Path) for each in events):
+        return None
+    return given_inputs(map(Path, events))
+
+
+def open_any(events: Any) -> Frame:
+    """See a frame, or the files at paths as one. Raises: UsageError, SourceError."""
+    paths = paths_of(events)
+    if paths is None:
+        return open_frame(events)
+    if len(paths) == 1:
+        return _file_frame(paths[0])
+    tables = [_file_frame(path).whole() for path in paths]
+    try:
+        return open_frame(pa.concat_tables(tables, promote_options="permissive"))
+    except pa.ArrowException as error:
+        raise SourceError(f"{', '.join(map(str, paths))} have no columns in common: {error}") from error
+
+
+def _file_frame(path: Path) -> Frame:
+    kind = kind_of(path)
+    try:
+        if kind != "json":
+            return open_frame(open_dataset(path, kind, ()))
+        return open_frame(pa.concat_tables(map(pj.read_json, files_of(path)), promote_options="default"))
+    except (OSError, pa.ArrowException) as error:
+        raise SourceError(f"{path} cannot be read: {error}") from error
+
+
+def open_source(events: Any, naming: Naming) -> Source:
+    """See events that are a frame or paths. Paths are read as the verbs read them. Raises: UsageError, SourceError."""
+    paths = paths_of(events)
+    if paths is None:
+        return _source_of(open_frame(events), naming)
+    mapping = naming.of_records()
+
+    def pieces(schema: Schema) -> Pieces:
+        check_paths(paths, schema, mapping)
+        return read_pieces(paths, schema, mapping)
+
+    def of_key(schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
+        check_paths(paths, schema, mapping)
+        return read_key(paths, schema, domain, key, mapping)
+
+    return Source(
+        pieces,
+        of_key,
+        lambda table: table,
+        lambda schema, column: read_labels(column, Records(paths, mapping), schema),
+    )
+
+
+def check_paths(paths: Sequence[Path], schema: Schema, mapping: FieldMapping) -> None:
+    """Refuse records that cannot be meant so, before anything runs. Raises: UsageError, SourceError."""
+    check_fields(mapping, schema)
+    try:
+        check_records(Records(tuple(paths), mapping), schema)
+    except UsageError as error:
+        raise UsageError(_in_python(str(error))) from error
+
+
+def _in_python(message: str) -> str:
+    """Say with arguments what a message says with flags."""
+    for flag, argument in _WORDS:
+        message = flag.sub(argument, message)
+    return message
+
+
+def _source_of(frame: Frame, naming: Naming) -> Source:
+    def pieces(schema: Schema) -> Pieces:
+        table = events_table(frame, schema, naming, keeps_views=True)
+
+        def show(row: int) -> str:
+            return shown_row(table, row) if frame.row is None else json.dumps(frame.row(row), default=str)
+
+        return pieces_of_table(table, schema, show, naming.values(schema))
+
+    def of_key(schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
+        return key_of_table(events_table(frame, schema, naming), schema, domain, key, naming.values(schema))
+
+    def labels(schema: Schema, column: str) -> Labels:
+        return labels_of_column([_with_column(frame, schema, naming, column)], column, schema)
+
+    return Source(pieces, of_key, frame.like, labels)
+
+
+def _with_column(frame: Frame, schema: Schema, naming: Naming, column: str) -> pa.Table:
+    """Return the columns of the schema and another one. Raises: UsageError if there is none of this name."""
+    if column not in frame.names:
+        raise UsageError(f"the events have no column `{column}`; {did_you_mean(column, frame.names, 'columns')}")
+    table = events_table(frame, schema, naming)
+    return table if column in table.column_names else table.append_column(column, frame.columns([column])[column])
