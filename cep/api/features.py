@@ -16,20 +16,20 @@ from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.api.describe import draft
-from cep.api.events import open_any
-from cep.api.frames import Naming, events_table, open_frame
+from cep.api.events import open_any, open_source, paths_of
+from cep.api.frames import Forms, Naming, events_table, open_frame
 from cep.base.errors import SourceError, UsageError
 from cep.base.limits import TIME_MS_MAX
 from cep.base.schema import Kind, Schema, Type
 from cep.columnar.batch import TEXT, EventBatch, from_slots
-from cep.columnar.decode import Decoded, decode_table
+from cep.columnar.decode import Decoded, concat_decoded, decode_table
 from cep.columnar.route import KeyDomain, route
 from cep.columnar.shown import shown_row
 from cep.engine.keyed_state import empty_state
@@ -47,12 +47,14 @@ _OF_EVENTS = re.compile(r"\(\s*([A-Za-z_]\w*)")
 def features(
     events: Any, expressions: Sequence[str] | Mapping[str, str], *, by: str | Sequence[str] = (),
     declare: str | Path | None = None, columns: Mapping[str, str] | None = None, tz: str | None = None,
+    **forms: Unpack[Forms],
 ) -> Any:  # fmt: skip
     """Work out functions of past events at every event: return the frame with a column for each, its rows as they are.
 
     `expressions` are histories as conditions of patterns have them; a dict names their columns. Their key is `by`, or
     else the fields behind their own `by`. `declare` is the event declaration, as text or the path of a `.cep` file;
-    without one it is what `cep.describe` drafts. An event without a key has no value.
+    without one it is what `cep.describe` drafts. `events`, `columns`, `tz`, `fixed`, `minor`, `time_unit` and
+    `time_form` are as in `Rules.match`. An event without a key has no value.
 
     Raises: UsageError for what is no such expression, SourceError if an event cannot be read.
 
@@ -67,11 +69,11 @@ def features(
         raise UsageError('give at least one expression, like "count(payment over 1 h by card_id)"')
     frame = open_any(events)
     table = frame.whole()  # once: a query may give its rows in another order next time
-    declared, naming = _declaration(table, named, declare, Naming(columns, tz))
+    declared, naming = _declaration(table, named, declare, Naming(columns, tz, forms))
     key = (by,) if isinstance(by, str) else tuple(by)
     asked = {name: _history(declared, text, key) for name, text in named.items()}
     schema = load_text(declared).schema
-    decoded = _decoded(events_table(open_frame(table), schema, naming), schema)
+    decoded = _decoded(events, table, schema, naming)
     by_key: dict[KeyDomain, list[str]] = {}
     for name, pattern in asked.items():
         by_key.setdefault(pattern.key, []).append(name)
@@ -131,9 +133,14 @@ def _history(declared: str, text: str, by: tuple[str, ...]) -> PatternIR:
     return replace(pattern, key=history.by, variables=(replace(pattern.variables[0], where=where),))
 
 
-def _decoded(table: pa.Table, schema: Schema) -> Decoded:
-    """Decode all events. Raises: SourceError for the first that cannot be read."""
-    decoded = decode_table(schema, table, partial(shown_row, table))
+def _decoded(events: Any, table: pa.Table, schema: Schema, naming: Naming) -> Decoded:
+    """Decode all events, which are the rows of the table. Raises: UsageError, SourceError for one that cannot be."""
+    if paths_of(events) is None:
+        fields = events_table(open_frame(table), schema, naming)
+        decoded = decode_table(schema, fields, partial(shown_row, fields), naming.values(schema))
+    else:  # the values as the verbs read them: what Arrow makes of texts has lost their zones
+        pieces = open_source(events, naming).pieces(schema).pieces
+        decoded = concat_decoded(schema, [piece.decode() for piece in pieces])
     if decoded.poison:
         first = decoded.poison[0]
         count = len(decoded.poison)

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from cep.api.features import features
 from cep.base.durable import replace_file
 from cep.base.errors import SinkError, UsageError
+from cep.cli.given_events import add_events_arguments, given_forms
 
 HELP = """\
 Work out functions of past events at every event, and write the events with a column for each. The values are those that
@@ -34,15 +35,13 @@ _FORMATS = (".parquet", ".csv")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the verb."""
     parser.add_argument("expressions", nargs="+", metavar="[NAME=]EXPRESSION", help="a function of past events")
-    parser.add_argument(
-        "--events", type=Path, required=True, metavar="PATH", help="a file or folder of Parquet, CSV or JSON lines"
-    )
+    add_events_arguments(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="*.parquet or *.csv")
     parser.add_argument("--by", metavar="FIELDS", help="fields of the key, with commas between them")
     parser.add_argument(
         "--declare", type=Path, metavar="FILE", help="pattern file that declares the events (default: as they look)"
     )
-    parser.add_argument("--tz", metavar="ZONE", help="zone of times that name none, like Europe/Paris")
+    parser.add_argument("--tz", metavar="ZONE", help="the same as --time-zone")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -55,7 +54,9 @@ def run(options: argparse.Namespace) -> int:
         for text, match in zip(options.expressions, named, strict=True)
     }
     by = () if options.by is None else tuple(field.strip() for field in options.by.split(","))
-    table = features(options.events, expressions, by=by, declare=options.declare, tz=options.tz)
+    columns, tz, forms = given_forms(options)
+    zone = options.tz or tz
+    table = features(options.events, expressions, by=by, declare=options.declare, columns=columns, tz=zone, **forms)
     try:
         replace_file(options.out, partial(_write, table, options.out.suffix))
     except OSError as error:

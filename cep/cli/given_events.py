@@ -6,8 +6,11 @@ Tested by: tests/cli/test_mapping.py
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 
+from cep.api.frames import Forms
+from cep.base.errors import UsageError
 from cep.base.schema import Schema
 from cep.cli.configured import add_settings
 from cep.columnar.convert import Written
@@ -40,7 +43,27 @@ def given_events(options: argparse.Namespace, schema: Schema) -> Records:
     return records
 
 
+def given_forms(options: argparse.Namespace) -> tuple[dict[str, str], str | None, Forms]:
+    """Return the flags as the library has them: columns, the zone, and how values are written. Raises: UsageError."""
+    columns = _pairs(options.columns or (), "--columns", "FIELD=PATH")
+    fixed = _pairs(options.fixed or (), "--fixed", "FIELD=VALUE")
+    forms = Forms(fixed=fixed, minor=options.minor or ())
+    if options.time_unit:
+        forms["time_unit"] = options.time_unit
+    if options.time_form:
+        forms["time_form"] = options.time_form
+    return columns, options.time_zone, forms
+
+
 def mapping_of_settings(settings: MappingSettings) -> FieldMapping:
     """Read the mapping of a job or a verb. Raises: UsageError."""
     time = Written(settings.time_unit, settings.time_form, settings.time_zone)
     return mapping_of(settings.columns, settings.fixed, settings.minor, time)
+
+
+def _pairs(texts: Iterable[str], flag: str, form: str) -> dict[str, str]:
+    parted = [text.partition("=") for text in texts]
+    for name, sign, value in parted:
+        if not name.strip() or not sign:
+            raise UsageError(f"{flag} {name}{sign}{value}: write {form}")
+    return {name.strip(): value.strip() for name, _, value in parted}

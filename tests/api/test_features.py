@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -136,3 +137,27 @@ def test_the_verb_writes_what_the_function_gives(tmp_path: Path, capsys: pytest.
     assert pcsv.read_csv(tmp_path / "f.csv")["n"].to_pylist() == expected["n"].to_pylist()
     assert cli.main(["features", *arguments, "--out", str(tmp_path / "f.xml")]) == 2
     assert "cannot tell the format" in capsys.readouterr().err
+
+
+def test_several_files_and_forms_are_read_as_the_other_verbs_read_them(tmp_path: Path) -> None:
+    table = payments()
+    named = {"n": "count(payment over 1 h by card_id)", "spent": "sum(payment.amount over 1 h by card_id)"}
+    expected = cep.features(table, named, declare=EVENT)
+    cents = pc.multiply(table["amount"].cast(pa.decimal128(15, 2)), pa.scalar(100)).cast(pa.int64())
+    seconds = pc.divide(table["event_time"].cast(pa.int64()), 1_000)
+    raw = table.set_column(table.column_names.index("amount"), "amount", cents)
+    raw = raw.set_column(raw.column_names.index("event_time"), "event_time", seconds)
+    raw = raw.rename_columns({"card_id": "cc_num"})
+    forms: Any = {"columns": {"card_id": "cc_num"}, "minor": ["amount"], "time_unit": "s"}
+    (tmp_path / "events.cep").write_text(EVENT)
+    for number, at in enumerate((0, 100)):
+        pq.write_table(raw.slice(at, 100 if number == 0 else None), tmp_path / f"p{number}.parquet")
+    flags = ["--columns", "card_id=cc_num", "--minor", "amount", "--time-unit", "s", "--out", tmp_path / "f.parquet"]
+    asked = ["features", *(f"{name}={text}" for name, text in named.items()), "--declare", tmp_path / "events.cep"]
+    twice = ["--events", tmp_path / "p0.parquet", "--events", tmp_path / "p1.parquet"]
+    for events in (twice, ["--events", tmp_path / "p*.parquet"]):
+        assert cli.main([str(word) for word in (*asked, *events, *flags)]) == 0
+        found = pq.read_table(tmp_path / "f.parquet")
+        assert found.select(list(named)).equals(expected.select(list(named)))
+    assert cep.features(raw, named, declare=EVENT, **forms).select(list(named)).equals(expected.select(list(named)))
+    assert cli.main([str(word) for word in (*asked, *twice, *flags, "--columns", "card_id")]) == 2
