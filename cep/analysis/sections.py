@@ -1,4 +1,4 @@
-"""What a report shows → its sections as HTML, each with its tables and charts.
+"""The figures of a report → its sections as HTML, each with its tables and charts.
 
 Tested by: tests/analysis/test_report.py, tests/analysis/test_report_size.py
 """

@@ -122,7 +122,7 @@ def strays(graph: Mapping[str, Iterable[str]]) -> list[str]:
 
 def shortest_chain(graph: Mapping[str, Iterable[str]], here: str, there: str) -> tuple[str, ...]:
     """Return the modules of a shortest chain of imports from one room into the other; none where there is no chain."""
-    chains = [(module,) for module in sorted(graph) if is_in(module, here)]
+    chains: list[tuple[str, ...]] = [(module,) for module in sorted(graph) if is_in(module, here)]
     reached = {chain[0] for chain in chains}
     for chain in chains:  # which grows meanwhile: breadth first
         if is_in(chain[-1], there):

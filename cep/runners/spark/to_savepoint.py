@@ -139,7 +139,7 @@ def _payload(checkpoint: Path, rulebook: Rulebook, progress: GroupProgress, batc
             "times": times_json({lane_name(partition): at for partition, at in progress.times.items()}),
         },
         positions={
-            name: {**before.get(name, {}), **_positions(offset)} for name, offset in zip(names, offsets, strict=True)
+            name: {**before.get(name, {}), **_positions(query, number, batch_id)} for number, name in enumerate(names)
         },
         totals=dict(read_progress(checkpoint)[1]),
         topic_ids={
@@ -164,8 +164,9 @@ def _offset(query: Path, source: int, batch_id: int) -> Position | set[str]:
         raise StateCorruptError(f"{path} does not say how far the job has read ({error!r}); restore it") from error
 
 
-def _positions(offset: Position | set[str]) -> dict[str, int]:
+def _positions(query: Path, source: int, batch_id: int) -> dict[str, int]:
     """Return how far a source was read, as the embedded runner writes it down."""
+    offset = _offset(query, source, batch_id)
     if isinstance(offset, set):
         return dict.fromkeys(offset, _DONE)
     return {f"{topic}[{partition}]": at for topic, of in offset.offsets.items() for partition, at in of.items()}

@@ -75,7 +75,7 @@ class LiveSource(Protocol):
 
 
 @runtime_checkable
-class IdentifiedSource(Protocol):
+class IdentifiedSource(LiveSource, Protocol):
     """A live source of something that has an id beside its name: a topic that was created again has another one."""
 
     def ids(self) -> dict[str, str]:

@@ -271,12 +271,13 @@ def _asked(form: RecordFormat, number: int) -> Shape | _Refused:
     else. If it answers that twice, the id is at fault; if not, it is away, and is asked again as often as its settings
     say.
     """
-    waits, answers = _waits(form.registry), 0
+    waits, answers, reason = _waits(form.registry), 0, ""
     for attempt in range(waits["max.retries"] + 1):
         while True:
             answer = _answer(form, number)
             if isinstance(answer, Shape) or not answer.is_failure:
                 return answer
+            reason = answer.reason
             if not _is_well(form):
                 break
             answers += 1
@@ -286,7 +287,7 @@ def _asked(form: RecordFormat, number: int) -> Shape | _Refused:
             break
         if attempt < waits["max.retries"]:
             time.sleep(min(waits["retries.wait.ms"] * 2**attempt, waits["retries.max.wait.ms"]) / 1_000)
-    raise SourceError(_unanswered(form, answer.reason))
+    raise SourceError(_unanswered(form, reason))
 
 
 def _answer(form: RecordFormat, number: int) -> Shape | _Refused:
