@@ -127,7 +127,8 @@ def _erase_job(folder: Path, scratch: Path, given: Sequence[str]) -> tuple[Erase
     source = Target(str(scratch / "before"))
     erased = erase_savepoint(source, Target(str(scratch / "after")), scratch / "work", keys, bare)
     embedded.load(Target(str(scratch / "after")), scratch / "job")
-    shutil.copytree(scratch / "letters", scratch / "job", dirs_exist_ok=True)
+    if (scratch / "letters").is_dir():  # else the job has set nothing aside
+        shutil.copytree(scratch / "letters", scratch / "job", dirs_exist_ok=True)
     erased.removed["lines of dead letters"] += count
     erased.removed["texts of the audit"] += len(bare)
     _append_audit(scratch / "job" / "dead_letters", erased.audit)
