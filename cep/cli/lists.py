@@ -46,10 +46,10 @@ HELP = """\
 Show the lists that the patterns of a folder's rules declare with a type, and change lists of a job that runs. A change
 holds from an event time on, as changes of rules do. No rule is compiled again.
 
-  cep lists show                               print the declared lists; with topics, those of the job too
-  cep lists add blocked C-104 C-105            add entries
-  cep lists remove blocked C-104               remove entries
-  cep lists replace blocked --from blocked.csv give all entries, up to millions; `cep publish` does so for declared ones
+  cep lists show                                print the declared lists; with topics, those of the job too
+  cep lists add blocked C-104 C-105             add entries
+  cep lists remove blocked C-104                remove entries
+  cep lists replace blocked --from blocked.csv  give all entries, up to millions; `cep publish` gives declared ones
 
 examples:
   cep lists show --rules rules --conf cep.toml
