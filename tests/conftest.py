@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from tests.columnar.protected import KEYS
 from tests.java_archive import java_options
 from tests.real_kafka import MockCluster, RealKafka, open_kafka
+from tests.real_prometheus import NoPrometheusError, Tools, open_tools
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,7 +102,8 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
 
 
-_KAFKA = pytest.StashKey[str]()
+_KAFKA, _PROMETHEUS = pytest.StashKey[str](), pytest.StashKey[str]()
+_NAMED = {"kafka": _KAFKA, "prometheus": _PROMETHEUS}
 
 
 @pytest.fixture(scope="session")
@@ -113,17 +115,31 @@ def kafka_broker(request: pytest.FixtureRequest) -> Iterator[RealKafka | MockClu
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A process of several hands what it knows of Kafka to the one that prints."""
+    """A process of several hands what it knows of servers to the one that prints."""
     output = getattr(session.config, "workeroutput", None)
-    if output is not None and _KAFKA in session.config.stash:
-        output["kafka"] = session.config.stash[_KAFKA]
+    for name, key in _NAMED.items():
+        if output is not None and key in session.config.stash:
+            output[name] = session.config.stash[key]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Take it from there."""
-    if "kafka" in getattr(node, "workeroutput", {}):
-        node.config.stash[_KAFKA] = node.workeroutput["kafka"]
+    for name, key in _NAMED.items():
+        if name in getattr(node, "workeroutput", {}):
+            node.config.stash[key] = node.workeroutput[name]
+
+
+@pytest.fixture(scope="session")
+def prometheus(request: pytest.FixtureRequest) -> Tools:
+    """Prometheus and promtool; a test that asks for them is skipped where they cannot be had, and the run says so."""
+    try:
+        tools = open_tools()
+    except NoPrometheusError as error:
+        request.config.stash[_PROMETHEUS] = f"no Prometheus: {error}"
+        pytest.skip(str(error))
+    request.config.stash[_PROMETHEUS] = tools.description
+    return tools
 
 
 @pytest.fixture
@@ -141,3 +157,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"tests of Spark ran on Spark {os.environ['CEP_SPARK']}")
     if _KAFKA in config.stash:
         terminalreporter.write_line(f"tests of Kafka ran on {config.stash[_KAFKA]}")
+    if _PROMETHEUS in config.stash:
+        terminalreporter.write_line(f"tests of alert rules ran on {config.stash[_PROMETHEUS]}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import time
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,10 +20,7 @@ from cep.runners.http import served
 from cep.runners.meanings import COUNTERS, FROM_ZERO, GAUGES, HISTOGRAMS, TOTALS_THAT_FALL
 from cep.runners.observe import Observed
 from tests.cli.monitored import dashboard, names_used, rules
-
-PROMTOOL, PROMETHEUS = shutil.which("promtool"), shutil.which("prometheus")
-NEEDS_PROMTOOL = pytest.mark.skipif(PROMTOOL is None, reason="no promtool on the path")
-NEEDS_PROMETHEUS = pytest.mark.skipif(PROMETHEUS is None, reason="no Prometheus on the path")
+from tests.real_prometheus import Tools
 
 
 def test_every_name_is_a_metric_of_ours() -> None:
@@ -86,13 +83,31 @@ HOURS: Mapping[str, tuple[list[dict[str, str]], set[str]]] = {
         {"CepAlertsLate"},
     ),
     "gone": ([], {"CepJobGone"}),
+    "one of two is gone": (
+        [series("up", "1x60", instance="b"), series("up", "1x40 0x20"), series("cep_live", "1x40 _x20")],
+        {"CepProcessDown"},
+    ),
+    "another program is gone": ([series("up", "0x60", instance="database", job="others")], set()),
+    "one works": (
+        [series("cep_standby", "0x60"), series("cep_standby", "1x60", instance="b")],
+        set(),
+    ),
+    "nobody works": (
+        [series("cep_standby", "0x40 _x20"), series("cep_standby", "1x60", instance="b")],
+        {"CepNobodyWorks"},
+    ),
+    "nobody works of one job": (
+        [series("cep_standby", "1x60", job="one"), series("cep_standby", "0x60", job="another", instance="b")],
+        {"CepNobodyWorks"},
+    ),
 }
 
 
-@NEEDS_PROMTOOL
-def test_promtool_takes_the_rules_and_they_ring_when_they_should(tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.always
+def test_promtool_takes_the_rules_and_they_ring_when_they_should(prometheus: Tools, tmp_path: Path) -> None:
     path = FOLDER / FILES["alerts"]
-    subprocess.run([str(PROMTOOL), "check", "rules", str(path)], check=True, capture_output=True)
+    subprocess.run([str(prometheus.promtool), "check", "rules", str(path)], check=True, capture_output=True)
     tests = []
     for shown, ringing in HOURS.values():
         alive = [series("cep_micro_batch_id", "0+1x60")] if "CepJobGone" not in ringing else []
@@ -105,15 +120,17 @@ def test_promtool_takes_the_rules_and_they_ring_when_they_should(tmp_path: Path)
         json.dumps({"rule_files": [str(path)], "evaluation_interval": "1m", "tests": tests}), encoding="utf-8"
     )
     done = subprocess.run(
-        [str(PROMTOOL), "test", "rules", str(tmp_path / "tests.yml")], check=False, capture_output=True, text=True
+        [str(prometheus.promtool), "test", "rules", str(tmp_path / "tests.yml")],
+        check=False,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@NEEDS_PROMETHEUS
 @pytest.mark.slow
 @pytest.mark.always
-def test_a_real_prometheus_scrapes_a_job_and_rings(tmp_path: Path) -> None:
+def test_a_real_prometheus_scrapes_a_job_and_rings(prometheus: Tools, tmp_path: Path) -> None:
     """It reads the port, evaluates every rule without an error, and has the alarm for a broker that is away."""
     observed = Observed(3_600_000)
     observed.note("brokers", "no answer")
@@ -131,10 +148,10 @@ def test_a_real_prometheus_scrapes_a_job_and_rings(tmp_path: Path) -> None:
         }  # fmt: skip
         (tmp_path / "prometheus.yml").write_text(json.dumps(config), encoding="utf-8")
         command = [
-            str(PROMETHEUS), f"--config.file={tmp_path / 'prometheus.yml'}", f"--storage.tsdb.path={tmp_path / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}", "--log.level=error",
+            str(prometheus.prometheus), f"--config.file={tmp_path / 'prometheus.yml'}",
+            f"--storage.tsdb.path={tmp_path / 'data'}", f"--web.listen-address=127.0.0.1:{port}", "--log.level=error",
         ]  # fmt: skip
-        prometheus = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         try:
             states: dict[str, tuple[str, str]] = {}
             for _ in range(600):
@@ -142,11 +159,30 @@ def test_a_real_prometheus_scrapes_a_job_and_rings(tmp_path: Path) -> None:
                 if states and states["CepPartInTrouble"][1] == "firing":
                     break
                 time.sleep(0.1)
+            refused = {expr: status for expr in panels() if (status := _asked(port, expr)) != "success"}
         finally:
-            prometheus.kill()
-            prometheus.wait()
+            server.kill()
+            server.wait()
     assert states["CepPartInTrouble"] == ("ok", "firing")
+    assert not refused, "expressions of the dashboard"
     assert {health for health, _ in states.values()} <= {"ok", "unknown"}
+
+
+def panels() -> list[str]:
+    """The expressions of the dashboard, with a value for each of Grafana's variables."""
+    asked = [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", ())]
+    assert len(asked) > 10
+    return [re.sub(r"\$(?:__)?\w*(?:interval|range)\w*", "5m", expr).replace("$instance", ".*") for expr in asked]
+
+
+def _asked(port: int, expression: str) -> str:
+    """Evaluate an expression; returns how it went."""
+    query = urllib.parse.urlencode({"query": expression})
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?{query}", timeout=5) as answer:
+            return str(json.load(answer)["status"])
+    except OSError as error:
+        return str(error)
 
 
 def _states(port: int) -> dict[str, tuple[str, str]]:
