@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Any
 
@@ -128,7 +128,7 @@ class _Admins:
         self._silent_until_s: dict[tuple[int, KafkaSettings], float] = {}
 
     def of(self, settings: KafkaSettings) -> AdminClient | None:
-        at = (os.getpid(), settings)
+        at = self._at(settings)
         if time.monotonic() < self._silent_until_s.get(at, 0.0):
             return None
         if at not in self._admins:
@@ -136,9 +136,13 @@ class _Admins:
         return self._admins[at]
 
     def give_up(self, settings: KafkaSettings) -> None:
-        at = (os.getpid(), settings)
+        at = self._at(settings)
         self._admins.pop(at, None)
         self._silent_until_s[at] = time.monotonic() + _ID_AGAIN_S
+
+    @staticmethod
+    def _at(settings: KafkaSettings) -> tuple[int, KafkaSettings]:
+        return os.getpid(), replace(settings, wait_ms=0)  # however long an answer may take: the same brokers
 
 
 _CONSUMERS = _IdleConsumers()
@@ -281,7 +285,10 @@ def _answered_ids(settings: KafkaSettings, asked: Mapping[str, Future[Any]]) -> 
     ids: dict[str, str] = {}
     for topic, future in asked.items():
         try:
-            topic_id = str(future.result(settings.wait_s).topic_id)
+            topic_id = str(future.result(2 * _ID_WAIT_S).topic_id)
+        except TimeoutError:  # of a client that is busy; the request's own time is up before
+            _ADMINS.give_up(settings)
+            return {}
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise SourceError(_unreadable(settings, topic, reason_of(error))) from error
