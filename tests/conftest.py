@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 import time
+import unittest
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,7 +138,7 @@ def prometheus(request: pytest.FixtureRequest) -> Tools:
         tools = open_tools()
     except NoPrometheusError as error:
         request.config.stash[_PROMETHEUS] = f"no Prometheus: {error}"
-        pytest.skip(str(error))
+        raise unittest.SkipTest(str(error)) from error
     request.config.stash[_PROMETHEUS] = tools.description
     return tools
 

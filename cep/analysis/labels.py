@@ -70,7 +70,12 @@ def read_labels(source: str, events: Records | Path, schema: Schema) -> Labels:
     if Path(source).is_file():
         return labels_of_table(_read_table(Path(source)), schema, source)
     given = Records.of(events)
-    tables = [table for path in given.paths for table in _columns_of_events(path, schema, source, given.mapping)]
+    tables = [
+        table
+        for view in given.mapping.views
+        for path in given.paths
+        for table in _columns_of_events(path, schema, source, view)
+    ]
     return labels_of_column(tables, source, schema)
 
 
@@ -215,17 +220,17 @@ def _columns_of_events(path: Path, schema: Schema, column: str, mapping: FieldMa
     wanted = dict.fromkeys((*(mapping.path(name)[0] for name in _id_names(schema)), column))
     try:
         if kind == "json":
-            return [_chosen(pj.read_json(file), schema, column, mapping) for file in files_of(path)]
+            return [ids_and_column(pj.read_json(file), schema, column, mapping) for file in files_of(path)]
         dataset = open_dataset(path, kind, mapping.roots(schema))
         table = dataset.to_table(columns=[name for name in wanted if name in dataset.schema.names])
     except (OSError, pa.ArrowException) as error:
         raise UsageError(f"{path}: the column {column} cannot be read: {error}") from error
-    return [_chosen(table, schema, column, mapping)]
+    return [ids_and_column(table, schema, column, mapping)]
 
 
-def _chosen(table: pa.Table, schema: Schema, column: str, mapping: FieldMapping) -> pa.Table:
-    """Return the ids under the names of their fields, and the column."""
+def ids_and_column(table: pa.Table, schema: Schema, column: str, mapping: FieldMapping) -> pa.Table:
+    """Return the ids of events under the names of their fields, and the column."""
     given = {name: pa.concat_arrays(table[name].chunks) for name in table.column_names if table[name].num_chunks}
     ids = mapping.arrays(schema, given, table.num_rows)
-    chosen = {name: ids[name] for name in _id_names(schema) if name in ids}
+    chosen = {name: mapping.event_ids(ids[name].cast(TEXT)) for name in _id_names(schema) if name in ids}
     return pa.table({**chosen, **({column: given[column]} if column in given else {})})

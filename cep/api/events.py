@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pj
 
-from cep.analysis.labels import Labels, labels_of_column, read_labels
+from cep.analysis.labels import Labels, ids_and_column, labels_of_column, read_labels
 from cep.api.frames import Frame, Like, Naming, events_table, open_frame
 from cep.base.errors import SourceError, UsageError
 from cep.base.schema import Schema
@@ -138,7 +138,9 @@ def _source_of(frame: Frame, naming: Naming) -> Source:
         return key_of_table(events_table(frame, schema, naming), schema, domain, key, naming.values(schema))
 
     def labels(schema: Schema, column: str) -> Labels:
-        return labels_of_column([_with_column(frame, schema, naming, column)], column, schema)
+        table, mapping = _with_column(frame, schema, naming, column), naming.values(schema)
+        tables = [ids_and_column(table, schema, column, view) for view in mapping.views]
+        return labels_of_column(tables if mapping.has_views else [table], column, schema)
 
     return Source(pieces, of_key, frame.like, labels)
 

@@ -20,7 +20,7 @@ from cep.base.errors import UsageError
 from cep.base.schema import EventType, Schema
 from cep.columnar.batch import TEXT
 from cep.columnar.convert import Written
-from cep.columnar.mapping import TYPE_FIELD, FieldMapping, check_fields, mapping_of
+from cep.columnar.mapping import TYPE_FIELD, FieldMapping, check_fields, mapping_of, view_of
 from cep.lang.diagnostics import did_you_mean
 
 # Seconds of the years 1985 to 2286: as milliseconds they would lie in the first four months of 1970.
@@ -84,9 +84,24 @@ class Naming:
 
     def values(self, schema: Schema) -> FieldMapping:
         """Return how the values of columns that have the names of their fields are written. Raises: UsageError."""
-        mapping = self._mapping(())
+        mapping = self._mapping(tuple(f'{name}="{name}"' for name in self.of_views))
         check_fields(mapping, schema)
         return mapping
+
+    @property
+    def of_views(self) -> list[str]:
+        """The fields that are a view's own, with its name in front."""
+        return [name for name in self.columns or {} if view_of(name)[0]]
+
+    def fields_of(self, given: Collection[str]) -> list[tuple[set[str], dict[str, str]]]:
+        """Return for each view the fields that its events have, of those that the events have; and the fixed ones."""
+        views = dict.fromkeys(view_of(name)[0] for name in (*(self.columns or {}), *self.fixed))
+        views.pop("", None)
+        fields = []
+        for view in views or ("",):
+            fixed = {view_of(n)[1]: value for n, value in self.fixed.items() if view_of(n)[0] in ("", view)}
+            fields.append(({*(view_of(n)[1] for n in given if view_of(n)[0] in ("", view)), *fixed}, fixed))
+        return fields
 
     def of_records(self) -> FieldMapping:
         """Return where and how fields are in the records of files. Raises: UsageError."""
@@ -131,15 +146,18 @@ def events_table(frame: Frame, schema: Schema, naming: Naming, *, keeps_views: b
     table = frame.columns(list(dict.fromkeys(path_of(source, frame.names)[0] for source in sources.values())))
     given = {name: _column(table, path_of(at, frame.names), at) for name, at in sources.items()}
     table = pa.table({name: _plain(column, keeps_views=keeps_views) for name, column in given.items()})
-    present = present_types(schema, table, naming.fixed)
-    check_columns(present, {*sources, *naming.fixed}, frame.names)
+    fields = naming.fields_of(sources)
+    present = [present_types(schema, table, fixed) for _, fixed in fields]
+    for (names, _), types in zip(fields, present, strict=True):
+        check_columns(types, names, frame.names)
     if naming.has_time:
         return table
-    for name in dict.fromkeys(event_type.time_field for event_type in present):
-        if name in sources:
+    times = {event_type.time_field for types in present for event_type in types}
+    for name in sources:
+        if view_of(name)[1] in times:
             index = table.column_names.index(name)
-            times = _plain(table.column(name), keeps_views=False)
-            table = table.set_column(index, name, _zoned(times, sources[name], naming.tz))
+            column = _plain(table.column(name), keeps_views=False)
+            table = table.set_column(index, name, _zoned(column, sources[name], naming.tz))
     return table
 
 
@@ -194,13 +212,14 @@ def sources_of(names: Sequence[str], wanted: Sequence[str], columns: Mapping[str
     Raises: UsageError for a field or a column that is not there.
     """
     for name, column in columns.items():
-        if name not in wanted:
+        if view_of(name)[1] not in wanted:
             hint = did_you_mean(name, wanted, "fields")
-            raise UsageError(f"columns={{{name!r}: …}}: the rules have no field `{name}`; {hint}")
+            raise UsageError(f"columns={{{name!r}: …}}: the rules have no field `{view_of(name)[1]}`; {hint}")
         if path_of(column, names)[0] not in names:
             hint = did_you_mean(column, names, "columns")
             raise UsageError(f"columns={{{name!r}: {column!r}}}: the events have no column `{column}`; {hint}")
-    return {name: columns.get(name, name) for name in dict.fromkeys(wanted) if name in columns or name in names}
+    fields = dict.fromkeys((*wanted, *columns))
+    return {name: columns.get(name, name) for name in fields if name in columns or name in names}
 
 
 def path_of(column: str, names: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ from cep.api.replay import Terms, job_of
 from cep.base.errors import UsageError
 from cep.base.schema import Schema
 from cep.base.secrets import secret_keys
-from cep.columnar.mapping import TYPE_FIELD
+from cep.columnar.mapping import TYPE_FIELD, view_of
 from cep.lang.diagnostics import did_you_mean
 from cep.model.settings import read_settings
 from cep.rulebook.store import RulebookStore
@@ -125,10 +125,13 @@ def _fields(events: Any, schema: Schema, naming: Naming) -> Any:
     names = tuple(events.columns)
     wanted = [name for name in (TYPE_FIELD, *schema.columns()) if name not in naming.fixed]
     sources = sources_of(names, wanted, naming.columns or {})
-    from_source = present_types(schema, None, naming.fixed)
-    if TYPE_FIELD not in sources or len(from_source) == 1:  # else the rows say of which types they are
-        check_columns(from_source, {*sources, *naming.fixed}, names)
-    times = {event_type.time_field for event_type in from_source} & sources.keys()
+    time_fields = set()
+    for fields_given, fixed in naming.fields_of(sources):
+        from_source = present_types(schema, None, fixed)
+        if TYPE_FIELD not in fields_given or len(from_source) == 1:  # else the rows say of which types they are
+            check_columns(from_source, fields_given, names)
+        time_fields |= {event_type.time_field for event_type in from_source}
+    times = [name for name in sources if view_of(name)[1] in time_fields]
     paths = {field: path_of(column, names) for field, column in sources.items()}
     fields = fields_of(events, paths)
     local = [field for field in times if fields.schema[field].dataType.typeName() in _LOCAL]

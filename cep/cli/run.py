@@ -57,6 +57,7 @@ from cep.sinks.base import AlertSink, DeadLetterSink
 from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.kafka import KafkaDeadLetters, KafkaDeadLettersAtOnce, KafkaSink, KafkaTransactionSink
 from cep.sinks.transactions.kafka import KafkaTarget
+from cep.sources.headers import headers_of
 from cep.sources.kafka import KafkaSettings
 from cep.sources.live.base import LiveSource
 from cep.sources.live.files import FilesSource
@@ -260,7 +261,7 @@ def _sources(settings: Settings, until_end: bool) -> Sources:
     form = _format(settings)
     events: LiveSource
     if topic is not None:
-        events = TopicSource(client, topic, settings.events.starting, settings.events.ending)
+        events = TopicSource(client, topic, settings.events.starting, settings.events.ending, headers_of(form.mapping))
     elif folder == _STDIN:
         events = LinesSource(sys.stdin.fileno())
     else:

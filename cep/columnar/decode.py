@@ -29,6 +29,7 @@ from cep.columnar.texts import numbered
 from cep.columnar.tokens import with_tokens
 
 TOO_LONG = "too_long"
+_UNREADABLE = "unreadable"
 # Unknown event types that are named in the reason: a stream of noise may have a new one in every record.
 _TYPES_NAMED_MAX = 16
 _TYPE_CHARS = 64
@@ -81,13 +82,15 @@ def decode_json(schema: Schema, values: pa.Array, mapping: FieldMapping = PLAIN)
     A field that the event's type does not have is ignored. The field `event_type` names the type; it may be left out
     where the schema has a single one.
     """
+    if mapping.has_views:
+        return _of_views(schema, mapping, partial(decode_json, schema, values))
     large = values if values.type == pa.large_binary() else values.cast(pa.large_binary())
     good, broken = parse_json(schema, large, mapping)
     parts = [_decode(schema, len(texts), given, partial(_record_text, texts), mapping) for given, texts in good]
     merged = concat_decoded(schema, parts)
     if not broken:
         return merged
-    unreadable = (Poison("unreadable", record.reason, record.record) for record in broken)
+    unreadable = (Poison(_UNREADABLE, record.reason, record.record) for record in broken)
     return replace(merged, poison=(*merged.poison, *unreadable))
 
 
@@ -99,6 +102,8 @@ def decode_table(
     A column that is missing is null in every record. Conversions are those of convert.py. A record with a text that is
     not UTF-8, which only a file's writer or a forger makes, is set aside alone.
     """
+    if mapping.has_views:
+        return _of_views(schema, mapping, partial(decode_table, schema, table, show))
     try:
         table.validate(full=True)
     except pa.ArrowInvalid as error:
@@ -109,13 +114,24 @@ def decode_table(
     return _decode(schema, table.num_rows, given, show, mapping)
 
 
+def _of_views(schema: Schema, mapping: FieldMapping, decode: Callable[[FieldMapping], Decoded]) -> Decoded:
+    """Decode each view of the records; what is no record is set aside once."""
+    first, *others = (decode(view) for view in mapping.views)
+    once = {poison.record for poison in first.poison if poison.code == _UNREADABLE}
+    others = [
+        replace(each, poison=tuple(p for p in each.poison if p.code != _UNREADABLE or p.record not in once))
+        for each in others
+    ]
+    return concat_decoded(schema, [first, *others])
+
+
 def _decode_halves(
     schema: Schema, table: pa.Table | pa.RecordBatch, show: Callable[[int], str], mapping: FieldMapping,
     error: pa.ArrowInvalid,
 ) -> Decoded:  # fmt: skip
     if table.num_rows <= 1:
         nothing = _decode(schema, 0, {}, str)
-        return replace(nothing, poison=(Poison("unreadable", str(error).partition("\n")[0], ""),) * table.num_rows)
+        return replace(nothing, poison=(Poison(_UNREADABLE, str(error).partition("\n")[0], ""),) * table.num_rows)
     half = table.num_rows // 2
     first = decode_table(schema, table.slice(0, half), show, mapping)
     second = decode_table(schema, table.slice(half), lambda row: show(half + row), mapping)
@@ -125,6 +141,8 @@ def _decode_halves(
 def _decode(
     schema: Schema, rows: int, given: Mapping[str, pa.Array], show: Callable[[int], str], mapping: FieldMapping = PLAIN
 ) -> Decoded:
+    if mapping.needs:
+        rows, given, show = _of_view(rows, given, show, mapping)
     event_type, verdict = _event_types(schema, given.get(TYPE_FIELD), rows)
     if schema.protected:
         show = show if mapping.is_plain else partial(_by_field, schema, mapping, show)
@@ -152,6 +170,9 @@ def _decode(
         if use.is_time:
             times = np.asarray(values.fill_null(0) if values.null_count else values)
             continue
+        if mapping.view and any(use.is_id):
+            is_id = pa.array(np.array(use.is_id)[event_type])
+            values = pc.if_else(is_id, mapping.event_ids(values), values)
         columns[name] = values
         if all(use.is_id):
             ids = values
@@ -168,6 +189,23 @@ def _decode(
         {name: column.take(indices) for name, column in columns.items()},
         verdict.poison(show),
     )
+
+
+def _of_view(
+    rows: int, given: Mapping[str, pa.Array], show: Callable[[int], str], mapping: FieldMapping
+) -> tuple[int, Mapping[str, pa.Array], Callable[[int], str]]:
+    """Take the records that have a value in a field that the view needs; the others are no events of it."""
+    has_value = np.zeros(rows, bool)
+    for name in mapping.needs:
+        if name in given:
+            has_value |= pc.is_valid(given[name]).to_numpy(zero_copy_only=False)
+    if has_value.all():
+        return rows, given, show
+    places = np.flatnonzero(has_value)
+    taken = pa.array(places)
+    # Arrow has no `take` of views of texts.
+    columns = {n: c.cast(TEXT) if pa.types.is_string_view(c.type) else c for n, c in given.items()}
+    return len(places), {n: column.take(taken) for n, column in columns.items()}, lambda row: show(int(places[row]))
 
 
 def _refuse_long(name: str, texts: pa.Array, has_field: NDArray[np.bool_], verdict: _Verdict) -> None:

@@ -6,7 +6,8 @@
     minor     amount                       ─┘
 
 A column is a path into nested values, and `*` is where all other fields are. The name of an event's type is mapped like
-a field, as `event_type`. Flags, settings and the API say the same.
+a field, as `event_type`. A view in front of a field, as in `sent/account_id`, makes each record an event of that view:
+a transfer is one of both accounts. Flags, settings and the API say the same.
 Tested by: tests/columnar/test_mapping.py
 """
 
@@ -31,6 +32,8 @@ from cep.columnar.convert import TIME_UNITS, Written
 
 TYPE_FIELD = "event_type"
 _OTHERS = "*"
+_OF_VIEW = "/"
+_VIEW = re.compile(r"\w{1,32}", re.ASCII)
 _PART = re.compile(r'"((?:[^"])*)"|([^."]+)')
 
 Path = tuple[str, ...]
@@ -38,17 +41,43 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class FieldMapping:
-    """Where each field of events is in a record, and how it is written. Without anything: by its name, as it is."""
+    """Where each field of events is in a record, and how it is written. Without anything: by its name, as it is.
+
+    `view`: the name of the view that its events are of. `needs`: fields of which an event of it must have one.
+    """
 
     columns: tuple[tuple[str, Path], ...] = ()
     fixed: tuple[tuple[str, str], ...] = ()
     minor: tuple[str, ...] = ()
     time: Written = field(default_factory=Written)
+    view: str = ""
+    needs: tuple[str, ...] = ()
 
     @cached_property
     def is_plain(self) -> bool:
         """True if each field is read by its name, as it is."""
-        return not (self.columns or self.fixed or self.minor or self.time != Written())
+        return not (self.columns or self.fixed or self.minor or self.view or self.time != Written())
+
+    @cached_property
+    def has_views(self) -> bool:
+        """True if a record is an event of each of several views."""
+        return any(_OF_VIEW in name for name, _ in (*self.columns, *self.fixed))
+
+    @cached_property
+    def views(self) -> tuple[FieldMapping, ...]:
+        """The mapping of each view: what it says itself, and for all other fields what is said of all views."""
+        names = dict.fromkeys(view_of(name)[0] for name, _ in (*self.columns, *self.fixed))
+        names.pop("", None)
+        return tuple(self._of_view(name) for name in names) or (self,)
+
+    def _of_view(self, view: str) -> FieldMapping:
+        columns, fixed = _said_of(self.columns, view), _said_of(self.fixed, view)
+        shared_columns, shared_fixed = _said_of(self.columns, ""), _said_of(self.fixed, "")
+        return FieldMapping(
+            tuple({**{n: p for n, p in shared_columns.items() if n not in fixed}, **columns}.items()),
+            tuple({**{n: v for n, v in shared_fixed.items() if n not in columns}, **fixed}.items()),
+            self.minor, self.time, view, tuple(columns),
+        )  # fmt: skip
 
     @cached_property
     def _paths(self) -> dict[str, Path]:
@@ -79,7 +108,7 @@ class FieldMapping:
 
     def roots(self, schema: Schema) -> tuple[str, ...]:
         """Return the outermost names that are read."""
-        return tuple(dict.fromkeys(path[0] for path in self.paths(schema).values()))
+        return tuple(dict.fromkeys(path[0] for each in self.views for path in each.paths(schema).values()))
 
     def written(self, name: str, kind: Kind) -> Written | None:
         """Return how the values of a field are written; None: as they are."""
@@ -102,9 +131,15 @@ class FieldMapping:
             fields[name] = pa.repeat(pa.scalar(text, pa.string() if name == TYPE_FIELD else TEXT), rows)
         return fields
 
+    def event_ids(self, ids: pa.Array) -> pa.Array:
+        """Return the ids of events for those of records: with the view behind them, if records have several."""
+        if not self.view:
+            return ids
+        return pc.binary_join_element_wise(ids, pa.scalar(self.view, ids.type), pa.scalar("#", ids.type))
+
     def without_names(self) -> FieldMapping:
         """Return the mapping of columns that have the names of their fields."""
-        return FieldMapping((), self.fixed, self.minor, self.time)
+        return FieldMapping((), self.fixed, self.minor, self.time, self.view, self.needs)
 
     def to_json(self) -> str:
         """Write the mapping as text, for the options of a source."""
@@ -125,6 +160,16 @@ class FieldMapping:
 
 
 PLAIN = FieldMapping()
+
+
+def view_of(name: str) -> tuple[str, str]:
+    """Return the view that stands in front of the name of a field, empty for all views; and the field."""
+    view, _, field_name = name.rpartition(_OF_VIEW)
+    return view, field_name
+
+
+def _said_of(pairs: Sequence[tuple[str, Any]], view: str) -> dict[str, Any]:
+    return {view_of(name)[1]: value for name, value in pairs if view_of(name)[0] == view}
 
 
 def value_at(record: Any, path: Path) -> Any:
@@ -161,6 +206,12 @@ def mapping_of(
     if twice:
         raise UsageError(f"`{twice[0]}` is both fixed and read from a column; leave out one")
     written = time or Written()
+    for name in (*dict(paths), *dict(constants)):
+        view, field_name = view_of(name)
+        if _OF_VIEW in name and (not field_name or not _VIEW.fullmatch(view)):
+            raise UsageError(
+                f"`{name}`: write VIEW/FIELD, the view as a name of letters, digits and _, such as sent/amount"
+            )
     if written.unit not in ("", *TIME_UNITS):
         raise UsageError(f"a unit of time is {', '.join(TIME_UNITS)}, not {written.unit!r}")
     if written.zone and written.zone not in zoneinfo.available_timezones():
@@ -172,6 +223,11 @@ def mapping_of(
 
 def check_fields(mapping: FieldMapping, schema: Schema) -> None:
     """Check that the mapping speaks of fields of the events. Raises: UsageError."""
+    for view in mapping.views:
+        _check_view(view, schema)
+
+
+def _check_view(mapping: FieldMapping, schema: Schema) -> None:
     types = schema.columns()
     names = [TYPE_FIELD, *types]
     for name in (*(n for n, _ in mapping.columns if n != _OTHERS), *mapping.constants, *mapping.minor):

@@ -41,9 +41,9 @@ def check_records(records: Records, schema: Schema) -> None:
     """Look at the first records of each path. Raises: UsageError, SourceError."""
     for path in records.paths:
         sample = list(islice(first_records(path, schema, records.mapping.roots(schema)), RECORDS_LOOKED_AT))
-        if sample:
-            _check_columns(path, sample, schema, records.mapping)
-            _check_times(path, sample, schema, records.mapping)
+        for view in records.mapping.views if sample else ():
+            _check_columns(path, sample, schema, view)
+            _check_times(path, sample, schema, view)
 
 
 def first_records(path: Path, schema: Schema, names: Sequence[str]) -> Iterator[Mapping[str, Any]]:

@@ -66,7 +66,8 @@ def read_key(
     Raises: SourceError for a path without events, or one that cannot be read.
     """
     inputs = [paths] if isinstance(paths, Path) else paths
-    decoded = concat_decoded(schema, [_read_key(path, schema, domain, key, mapping) for path in inputs])
+    parts = [_read_key(path, schema, domain, key, view) for view in mapping.views for path in inputs]
+    decoded = concat_decoded(schema, parts)
     return _of_key(decoded, schema, domain, key)
 
 
@@ -74,9 +75,15 @@ def key_of_table(
     table: pa.Table, schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping = PLAIN
 ) -> KeyRecords:
     """Return the events of one key in a table, as `read_key` reads them from files."""
-    some = _has_parts(table.schema, _written_parts(schema, domain, key, mapping))
+    decoded = concat_decoded(schema, [_decoded_key(table, schema, domain, key, view) for view in mapping.views])
+    return _of_key(decoded, schema, domain, key)
+
+
+def _decoded_key(table: pa.Table, schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping) -> Decoded:
+    places = [(mapping.path(name), part) for name, part in _written_parts(schema, domain, key, mapping)]
+    some = _has_parts(table.schema, [(path[0], part) for path, part in places if len(path) == 1])
     chosen = table if some is None else table.filter(some)
-    return _of_key(decode_table(schema, chosen, partial(shown_row, chosen), mapping), schema, domain, key)
+    return decode_table(schema, chosen, partial(shown_row, chosen), mapping)
 
 
 def _of_key(decoded: Decoded, schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:

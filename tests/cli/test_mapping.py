@@ -29,6 +29,8 @@ MAPPING = [
     "--minor", "amount", "--time-unit", "s", "--fixed", "shop=s1",
 ]  # fmt: skip
 
+VIEWS = {"sent": "from", "received": "to"}
+
 
 def envelope(payment: dict[str, Any]) -> dict[str, Any]:
     minute = int(payment["event_time"][14:16])
@@ -45,6 +47,11 @@ def lines(records: list[dict[str, Any]]) -> bytes:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
+    return make_place(tmp_path)
+
+
+def make_place(tmp_path: Path) -> Path:
+    """Write a rule, plain payments and the same in envelopes."""
     rules = tmp_path / "rules"
     rules.mkdir()
     (rules / "p.cep").write_text(PATTERNS, encoding="utf-8")
@@ -76,6 +83,31 @@ def test_replay_run_and_why_read_one_mapping(place: Path, capsys: pytest.Capture
     asked = ["why-not", "--rule", "testing", "--key", "c2", "--rules", str(place / "rules"), "--events", raw]
     assert cli.main([*asked, *MAPPING]) == 0
     assert "there were 1" in capsys.readouterr().out
+
+
+def test_a_record_seen_from_both_sides(place: Path) -> None:
+    """What a record is for two cards gives the alerts of two records, in replay and live."""
+    both = [{**p, "from": p["card"], "to": f"to-{p['card']}"} for p in PAYMENTS]
+    (place / "both.jsonl").write_bytes(lines(both))
+    apart = [{**p, "id": f"{p['id']}#{view}", "card": p[at]} for p in both for view, at in VIEWS.items()]
+    (place / "apart.jsonl").write_bytes(lines(apart))
+    expected = replay(place, "--events", str(place / "apart.jsonl"))
+    assert expected.count(b"\n") == 2
+    columns = [word for view, at in VIEWS.items() for word in ("--columns", f"{view}/card={at}")]
+    assert replay(place, "--events", str(place / "both.jsonl"), *columns) == expected
+    pq.write_table(pa.Table.from_pylist(both), place / "both.parquet")
+    assert replay(place, "--events", str(place / "both.parquet"), *columns) == expected
+    for name in ("both.jsonl", "both.parquet"):
+        flags = ["--rules", str(place / "rules"), "--events", str(place / name), "--alerts", str(place / name[5:])]
+        assert cli.main(["run", *flags, "--available-now", *columns]) == 0
+        (file,) = (place / name[5:]).glob("*.jsonl")
+        assert alert_ids(file.read_bytes()) == alert_ids(expected)
+    asked = ["why-not", "--rule", "testing", "--key", "to-c2", "--rules", str(place / "rules")]
+    assert cli.main([*asked, "--events", str(place / "both.parquet"), *columns]) == 0
+
+
+def alert_ids(written: bytes) -> list[str]:
+    return sorted(json.loads(line)["alert_id"] for line in written.splitlines())
 
 
 def test_a_settings_file_says_the_same(place: Path) -> None:
@@ -163,3 +195,9 @@ def test_spark_reads_the_same_mapping(place: Path) -> None:
     pq.write_table(pa.Table.from_pylist(raw), place / "raw.parquet")
     assert replay(place, "--events", str(place / "raw.parquet"), *MAPPING) == plain
     assert replay(place, "--events", str(place / "raw.parquet"), "--engine", "spark", *MAPPING) == plain
+    both = [{**p, "from": p["card"], "to": f"to-{p['card']}"} for p in PAYMENTS]
+    pq.write_table(pa.Table.from_pylist(both), place / "both.parquet")
+    columns = [word for view, at in VIEWS.items() for word in ("--columns", f"{view}/card={at}")]
+    one_process = replay(place, "--events", str(place / "both.parquet"), *columns)
+    assert one_process.count(b"\n") == 2
+    assert replay(place, "--events", str(place / "both.parquet"), "--engine", "spark", *columns) == one_process

@@ -168,3 +168,60 @@ def test_a_mapping_that_cannot_be_meant_is_refused() -> None:
 def test_a_mapping_travels_as_text() -> None:
     mapping = mapping_of(["card_id=a.b", '*="x.y"'], ["lat=1"], ["amount"], Written("s", "%Y", "UTC"))
     assert FieldMapping.from_json(mapping.to_json()) == mapping
+
+
+TRANSFERS = [
+    {**GOOD, "tx_id": "p1", "from": "c1", "to": "c2"},
+    {**GOOD, "tx_id": "p2", "from": "c3", "to": None},
+    {**GOOD, "tx_id": "p3", "from": None, "to": "c1", "amount": 5},
+]
+BOTH = mapping_of(["sent/card_id=from", "received/card_id=to"], ["sent/status=approved", "received/status=declined"])
+
+
+@pytest.mark.parametrize("read", [as_json, as_table, as_rows])
+def test_a_record_is_an_event_of_each_view(read: Callable[..., Decoded]) -> None:
+    """As if each event had been written alone; a record without a view's column is no event of it."""
+    records = [{**record, "amount": str(record["amount"])} for record in TRANSFERS]
+    apart = [
+        {**record, "tx_id": f"{record['tx_id']}#{view}", "card_id": record[at], "status": status}
+        for view, at, status in (("sent", "from", "approved"), ("received", "to", "declined"))
+        for record in records
+        if record[at] is not None
+    ]
+    decoded = told_of_parts(read, records, BOTH)
+    assert decoded == told_of_parts(read, apart, PLAIN)
+    assert decoded["ids"] == ["p1#sent", "p2#sent", "p1#received", "p3#received"]
+
+
+def told_of_parts(read: Callable[..., Decoded], records: list[dict[str, Any]], mapping: FieldMapping) -> dict[str, Any]:
+    """Rows come view by view, as one part or as one part for each."""
+    if read is not as_rows:
+        return told(read(records, mapping))
+    parts = [told(read(records, view)) for view in mapping.views]
+    return {name: [value for part in parts for value in part[name]] for name in parts[0]}
+
+
+def test_a_record_that_is_none_is_set_aside_once_and_a_wrong_value_for_each_view() -> None:
+    values = [b"no json", orjson.dumps({**GOOD, "event_time": "soon", "from": "c1", "to": "c2"})]
+    decoded = decode_json(ONE, pa.array(values, pa.large_binary()), BOTH)
+    assert sorted(p.code for p in decoded.poison) == ["unreadable", "wrong_value", "wrong_value"]
+    assert len(decoded) == 0
+
+
+def test_a_view_says_only_what_differs() -> None:
+    first, second = mapping_of(
+        ["*=after", "a/card_id=x.from", "b/card_id=to", "amount=cents"], ["status=all", "b/status=b"], ["amount"]
+    ).views
+    assert (first.view, second.view) == ("a", "b")
+    assert first.path("card_id") == ("x", "from")
+    assert (second.path("card_id"), second.path("tx_id"), second.path("amount")) == (
+        ("to",),
+        ("after", "tx_id"),
+        ("cents",),
+    )
+    assert (first.constants, second.constants) == ({"status": "all"}, {"status": "b"})
+    assert FieldMapping.from_json(BOTH.to_json()) == BOTH
+    check_fields(BOTH, ONE)
+    for columns, said in (["sent/no_such=x"], "no field `no_such`"), (["a/b/card_id=x"], "write VIEW/FIELD"):
+        with pytest.raises(UsageError, match=said):
+            check_fields(mapping_of(columns), ONE)

@@ -23,6 +23,7 @@ from cep.base.errors import UsageError
 from cep.model.rule import utc_ms
 from cep.runners.spark.packed import CLOCK_COLUMN, PACKED_SCHEMA, packer
 from cep.runners.spark.sources import TopicSource, batch_clock
+from cep.sources.headers import headers_of
 from cep.sources.offsets import is_time
 from cep.sources.registry.kafka import decode
 from cep.step.event_time import TimesRead
@@ -64,6 +65,8 @@ def packed_topic(spark: SparkSession, source: TopicSource, job: Job, *, is_end: 
     for name, value in asked.items():
         if value is not None:
             raise UsageError(f'connector = "spark" knows no {name}; leave it out, or read with connector = "client"')
+    if headers_of(source.form.mapping):
+        raise UsageError('connector = "spark" reads no headers; read with connector = "client"')
     reader = (
         spark.readStream.format(FORMAT)
         .option("kafka.bootstrap.servers", source.servers)

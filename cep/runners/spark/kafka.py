@@ -57,6 +57,7 @@ from cep.base.limits import KAFKA_WAIT_MS_MAX, TIME_MS_MIN
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.runners.spark.admission import AdmittedReader, ReadAllAvailable, ReadLimit, ReadMaxRows
 from cep.runners.spark.packed import PACKED_SCHEMA, RECORDS_AT_ONCE, DecodedPart, pack_parts
+from cep.sources.headers import headers_of
 from cep.sources.kafka import (
     KafkaSettings,
     latest_offsets,
@@ -361,7 +362,8 @@ class KafkaEventsReader(KafkaStreamReader):
         batches: dict[OffsetRange, list[pa.RecordBatch]] = {}
         records, is_packed = 0, False
         for wanted in partition.ranges:
-            for batch in read_range(self._options.settings, wanted):
+            headers = headers_of(self._options.form.mapping)
+            for batch in read_range(self._options.settings, wanted, headers=headers):
                 batches.setdefault(wanted, []).append(batch)
                 records += batch.num_rows
                 if records >= RECORDS_AT_ONCE:

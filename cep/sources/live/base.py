@@ -106,7 +106,7 @@ def decode_chunks(
 ) -> DecodedChunks:  # fmt: skip
     """Decode what one poll gave, values by `decode`: those of all lanes at once, unless a record spoils it.
 
-    `mapping` is that of tables.
+    `mapping` is that of tables, and of `decode`.
     """
     texts = [chunk for chunk in chunks if isinstance(chunk.records, pa.Array) and len(chunk)]
     tables = [chunk for chunk in chunks if isinstance(chunk.records, pa.Table) and len(chunk)]
@@ -114,7 +114,7 @@ def decode_chunks(
     if texts:
         values = texts[0].records if len(texts) == 1 else pa.concat_arrays([chunk.records for chunk in texts])
         whole = decode(schema, values)
-        if len(whole) == len(values):
+        if len(whole) == len(values) and not mapping.has_views:
             decoded.parts.append(whole)
             ends = [0, *accumulate(len(chunk) for chunk in texts)]
             _note(decoded, texts, [whole.time_ms[start:end] for start, end in pairwise(ends)])

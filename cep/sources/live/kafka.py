@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from cep.base.errors import SourceError
 from cep.base.kafka import DAMAGED_CODES, END_CODE, GONE_CODES, reader_options
+from cep.sources.headers import with_headers
 from cep.sources.kafka import KafkaSettings, damaged, earliest_offsets, latest_offsets, offsets_of, topic_ids
 from cep.sources.live.base import Chunk, Positions
 from cep.sources.offsets import refuse_new_topics
@@ -32,9 +33,14 @@ class TopicSource:
     """All partitions of a topic. A lane is named `topic[partition]`; positions are next offsets."""
 
     def __init__(
-        self, settings: KafkaSettings, topic: str, starting: str = "earliest", ending: str | None = None
-    ) -> None:
-        """Begin at `starting` where there are no positions, and end at `ending` (both as of kafka.offsets_of)."""
+        self, settings: KafkaSettings, topic: str, starting: str = "earliest", ending: str | None = None,
+        headers: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        """Begin at `starting` where there are no positions, and end at `ending` (both as of kafka.offsets_of).
+
+        `headers` become members of the records, which are JSON then.
+        """
+        self._headers = headers
         self._settings = settings
         self._topic = topic
         self._starting = starting
@@ -74,7 +80,10 @@ class TopicSource:
                 continue
             if self._is_beyond(partition, message.offset() or 0):
                 continue
-            values.setdefault(partition, []).append(message.value())
+            value = message.value()
+            if self._headers:
+                value = with_headers(value, message.headers(), self._headers)
+            values.setdefault(partition, []).append(value)
             self._next[partition] = (message.offset() or 0) + 1
             self._read_end[partition] = False
             self._is_beyond(partition, self._next[partition])

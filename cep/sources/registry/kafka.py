@@ -48,6 +48,7 @@ from cep.base.reading import read_file
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, Poison, concat_decoded, decode_json, decode_table
 from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
+from cep.sources.headers import headers_of
 from cep.sources.registry.avro_shape import Shape, shape_of
 
 # The registry's client takes a tenth of a second to import: a job over JSON starts without it.
@@ -82,6 +83,10 @@ class RecordFormat:
     def __post_init__(self) -> None:
         if self.name not in FORMATS:
             raise UsageError(f"records are {', '.join(FORMATS)}, not {self.name}")
+        if self.name != "json" and headers_of(self.mapping):
+            raise UsageError(
+                f"headers are read beside JSON only, not beside {self.name}; leave header:… out of columns"
+            )
         if self.name == "avro" and not self.registry and self.schema_file is None:
             raise UsageError("avro needs the url of a schema registry, or a schema file (*.avsc)")
         if self.name == "protobuf" and (not self.registry or self.schema_file is None or self.message is None):
@@ -115,7 +120,7 @@ def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> 
             except Exception as error:  # noqa: BLE001 the deserializers have no common error; the registry was asked above
                 reason = str(error).split("\n")[0] or type(error).__name__
         poison.append(Poison("unreadable", reason, _shown(value)))
-    parts = _columns(schema, form.mapping, rows, decoded)
+    parts = [part for view in form.mapping.views for part in _columns(schema, view, rows, decoded)]
     merged = concat_decoded(schema, parts)
     return Decoded(merged.event_id, merged.event_type, merged.time_ms, merged.columns, (*merged.poison, *poison))
 

@@ -1,0 +1,49 @@
+"""Headers of Kafka records → members of the JSON objects that the records hold, for mappings that read them.
+
+    columns   event_type = header:ce_type
+    record    ce_type=payment  {"id": "p1"}  ─▶  {"header:ce_type":"payment","id": "p1"}
+
+So a header is a field as others are, also in a dead letter. A header that a record lacks is null: a record that brings
+a member of this name itself has it twice, and is set aside.
+Tested by: tests/sources/test_headers.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import orjson
+
+from cep.columnar.mapping import FieldMapping
+
+_HEADER = "header:"
+_FRAME_BYTES = 5  # of a schema's id in front of JSON
+
+Headers = Sequence[tuple[str, str | bytes | None]] | None
+
+
+def headers_of(mapping: FieldMapping) -> tuple[str, ...]:
+    """Return the names of the headers that a mapping reads."""
+    names = [path[0].removeprefix(_HEADER) for _, path in mapping.columns if path[0].startswith(_HEADER)]
+    return tuple(dict.fromkeys(names))
+
+
+def with_headers(value: bytes | None, headers: Headers, names: Sequence[str]) -> bytes | None:
+    """Put the headers of these names into a JSON object, the last of a name; a value that is none stays as it is.
+
+    A header that is no UTF-8 has its other bytes escaped. Cost: one copy of the value.
+    """
+    if value is None:
+        return None
+    begin = _FRAME_BYTES if value[:1] == b"\0" else len(value) - len(value.lstrip())
+    if value[begin : begin + 1] != b"{":
+        return value
+    last = dict(headers or ())
+    members = orjson.dumps({_HEADER + name: _text(last.get(name)) for name in names})
+    rest = value[begin + 1 :]
+    comma = b"" if rest.lstrip()[:1] == b"}" else b","
+    return value[:begin] + members[:-1] + comma + rest
+
+
+def _text(header: str | bytes | None) -> str | None:
+    return header.decode("utf-8", "backslashreplace") if isinstance(header, bytes) else header

@@ -1,0 +1,72 @@
+"""Topics whose records have other names and forms: `cep run` and `cep live` give the alerts of plain records."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cep.cli import main as cli
+from tests.cli.test_mapping import MAPPING, PAYMENTS, alert_ids, envelope, lines, make_place, replay
+from tests.real_kafka import KafkaCluster
+
+# A Debezium envelope, and the card in a header of the record.
+HEADED = [word.replace("card=payload.after.card.no", "card=header:card") for word in MAPPING]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return make_place(tmp_path)
+
+
+def produce(kafka: KafkaCluster) -> str:
+    topic = f"mapped-{uuid.uuid4().hex[:8]}"
+    kafka.create(topic, 1)
+    records: list[dict[str, Any]] = []
+    later = {**PAYMENTS[0], "id": "later", "event_time": "2026-03-01T10:59:00Z"}  # moves the watermark past the others
+    for payment in (*PAYMENTS, later):
+        record = envelope(payment)
+        del record["payload"]["after"]["card"]
+        headers = [("card", payment["card"].encode()), ("other", None)]
+        records.append({"value": json.dumps(record).encode(), "partition": 0, "headers": headers})
+    records.append({"value": b"deleted: no JSON", "partition": 0})
+    kafka.send(topic, records)
+    return topic
+
+
+def flags(place: Path, kafka: KafkaCluster, topic: str, out: str) -> list[str]:
+    job = ["--rules", str(place / "rules"), "--bootstrap-servers", kafka.address, "--topic", topic]
+    return [*job, "--alerts", str(place / out), "--available-now", *HEADED]
+
+
+def found(folder: Path) -> list[str]:
+    return alert_ids(b"".join(file.read_bytes() for file in sorted(folder.glob("*.jsonl"))))
+
+
+def test_one_process_reads_envelopes_and_headers(place: Path, kafka_broker: KafkaCluster) -> None:
+    plain = replay(place, "--events", str(place / "plain.jsonl"))
+    assert cli.main(["run", *flags(place, kafka_broker, produce(kafka_broker), "out")]) == 0
+    assert found(place / "out") == alert_ids(plain)
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_spark_reads_envelopes_and_headers(place: Path, kafka_broker: KafkaCluster) -> None:
+    plain = replay(place, "--events", str(place / "plain.jsonl"))
+    checkpoint = ["--checkpoint", str(place / "checkpoint")]
+    assert cli.main(["live", *flags(place, kafka_broker, produce(kafka_broker), "out"), *checkpoint]) == 0
+    assert found(place / "out") == alert_ids(plain)
+
+
+def test_records_without_their_header_are_set_aside(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file has no headers: what the mapping reads there is a member of this name."""
+    headed = [{**p, "header:card": p["card"]} for p in PAYMENTS]
+    (place / "letters.jsonl").write_bytes(lines(headed))
+    plain = replay(place, "--events", str(place / "plain.jsonl"))
+    assert replay(place, "--events", str(place / "letters.jsonl"), "--columns", "card=header:card") == plain
+    assert cli.main(["replay", "--rules", str(place / "rules"), "--events", str(place / "plain.jsonl"), "--out",
+                     str(place / "none.jsonl"), "--columns", "card=header:card"]) == 2  # fmt: skip
+    assert "no record has header:card" in capsys.readouterr().err
