@@ -163,6 +163,8 @@ PRODUCE_DEPTH_MAX = 8
 # the last of them, with a gap that reaches back for ever: `history_from` is later than need be, never too early.
 PRODUCER_GAPS_MAX = 256
 IMPORTS_MAX = 256  # files that one file draws in
+# Entries of folders that an editor's request looks at for pattern files. Whoever opens `/` waits but a moment.
+FOLDER_ENTRIES_MAX = 20_000
 
 # Events of one test block, repetitions counted; more is a load test, and every one of them is explained in memory.
 TEST_EVENTS_MAX = 10_000

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import sys
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
@@ -24,7 +25,7 @@ from pygls.workspace import TextDocument
 
 from cep import __version__
 from cep.base.errors import UnreadableError, UsageError
-from cep.base.limits import IMPORTS_MAX
+from cep.base.limits import FOLDER_ENTRIES_MAX, IMPORTS_MAX
 from cep.base.reading import root_of
 from cep.cli.lsp_wire import BoundedInput, EditorProtocol, PlainLog
 from cep.lang.diagnostics import Diagnostic, Severity, Span
@@ -130,10 +131,14 @@ class _Texts:
         return compilable(load_overlaid([path], self.overlay(), self.root(path)))
 
     def all_checked(self, uri: str) -> Checked:
-        """Check every pattern file of the workspace: a rename has to reach the files that import this one."""
+        """Check every pattern file of the workspace: a rename has to reach the files that import this one.
+
+        Beside a document that lies outside of the workspace only the files in its own folder are looked at.
+        """
         path = self.path(uri)
         root = self.root(path)
-        paths = {file_name(p): p for p in [path, *_pattern_files(root or path.parent)]}
+        others = pattern_files(path.parent, below=False) if root is None else pattern_files(root)
+        paths = {file_name(p): p for p in [path, *others]}
         return load_overlaid(paths.values(), self.overlay(), root)
 
     def span_range(self, span: Span) -> types.Range:
@@ -150,12 +155,34 @@ def _path_of(uri: str) -> Path | None:
     return None if path is None or "\0" in path else Path(path)
 
 
-def _pattern_files(folder: Path) -> list[Path]:
-    """List the pattern files below a folder, as many as may be read together."""
-    try:
-        return sorted(islice(folder.rglob("*.cep"), IMPORTS_MAX))
-    except (OSError, ValueError):
-        return []
+def pattern_files(folder: Path, *, below: bool = True) -> list[Path]:
+    """List the pattern files in a folder and those below it, as many as may be read together.
+
+    Folders near the top come first, hidden ones and links are left out. A document may lie in `/`, and what is below
+    has no end: so many entries are looked at and no more.
+    """
+    paths: list[Path] = []
+    folders = deque([folder])
+    looked_at = 0
+    while folders and looked_at < FOLDER_ENTRIES_MAX and len(paths) < IMPORTS_MAX:
+        try:
+            with os.scandir(folders.popleft()) as entries:
+                looked_at += _look(islice(entries, FOLDER_ENTRIES_MAX - looked_at), paths, folders if below else None)
+        except (OSError, ValueError):  # a folder that is gone or closed to us
+            continue
+    return sorted(paths)[:IMPORTS_MAX]
+
+
+def _look(entries: Iterable[os.DirEntry[str]], paths: list[Path], folders: deque[Path] | None) -> int:
+    """Add pattern files to `paths` and folders to `folders`. Return how many entries there were."""
+    count = 0
+    for entry in entries:
+        count += 1
+        if entry.name.endswith(".cep"):
+            paths.append(Path(entry.path))
+        elif folders is not None and not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
+            folders.append(Path(entry.path))
+    return count
 
 
 def server() -> LanguageServer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 from lsprotocol import types
 
 from cep.base.limits import EDITOR_MESSAGE_BYTES_MAX
-from cep.cli.lsp import server
+from cep.cli import lsp
+from cep.cli.lsp import pattern_files, server
 from cep.cli.lsp_wire import BoundedInput
+from cep.lang.load import Checked
 from tests.lang.common import EVENTS
 
 
@@ -56,6 +59,46 @@ class Session:
 def session(tmp_path: Path) -> Session:
     (tmp_path / "root").mkdir()
     return Session(tmp_path / "root")
+
+
+def names_in(folder: Path, *, below: bool = True) -> list[str]:
+    return [str(path.relative_to(folder)) for path in pattern_files(folder, below=below)]
+
+
+def test_so_many_files_of_a_workspace_are_looked_at_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.cep", "b/c.cep", "b/d/e.cep", ".hidden/f.cep", "z.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(EVENTS)
+    (tmp_path / "link").symlink_to(tmp_path / "b")
+    assert names_in(tmp_path) == ["a.cep", "b/c.cep", "b/d/e.cep"]
+    assert names_in(tmp_path, below=False) == ["a.cep"]
+    assert names_in(tmp_path / "none") == []
+    monkeypatch.setattr(lsp, "FOLDER_ENTRIES_MAX", 5 + 2)  # `d` is not opened
+    assert names_in(tmp_path) == ["a.cep", "b/c.cep"]
+
+
+@pytest.mark.parametrize(("method", "more"), [("references", {"context": {"includeDeclaration": True}}),
+                                              ("rename", {"newName": "other"})])  # fmt: skip
+def test_a_document_outside_of_the_workspace_has_the_files_beside_it_alone(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, more: dict[str, Any]
+) -> None:
+    (tmp_path / "beside.cep").write_text(EVENTS)
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "x.cep").write_text(EVENTS)
+    opened: list[str] = []
+    load = lsp.load_overlaid
+
+    def loaded(paths: Iterable[Path], *others: Any) -> Checked:
+        given = list(paths)
+        opened.extend(path.name for path in given)
+        return load(given, *others)
+
+    monkeypatch.setattr(lsp, "load_overlaid", loaded)
+    place = {"textDocument": {"uri": (tmp_path / "none").as_uri()}, "position": {"line": 0, "character": 0}}
+    assert "error" not in session.ask(f"textDocument/{method}", {**place, **more})
+    assert opened == ["none", "beside.cep"]
 
 
 PLACES = ("hover", "completion", "definition", "prepareRename")
