@@ -64,10 +64,12 @@ class EditorProtocol(LanguageServerProtocol):
         """Turn one JSON object into a message; into None if it is none, which is then answered already."""
         if "jsonrpc" not in data:
             return data
+        if data["jsonrpc"] != self.VERSION:
+            return self._refuse(data, JsonRpcInvalidRequest(f"`jsonrpc` is `{self.VERSION}`"))
         if not isinstance(data.get("method", ""), str) or not isinstance(data.get("id", 0), int | str | None):
             return self._refuse(data, JsonRpcInvalidRequest("`method` is a text, `id` a number or a text"))
         if data.get("id", 0) is None or data.get("method") == "":
-            return self._refuse({}, JsonRpcParseError("this is no request; send JSON-RPC 2.0"))
+            return self._refuse(data, JsonRpcParseError("this is no request; send JSON-RPC 2.0"))
         try:
             return super().structure_message(data)
         except JsonRpcException:
@@ -77,6 +79,9 @@ class EditorProtocol(LanguageServerProtocol):
     def handle_message(self, message: Any) -> None:
         """Handle a message that is one, in a session that has begun, of a document that is open."""
         method = getattr(message, "method", None)
+        if isinstance(message, dict):
+            self._refuse(message, JsonRpcInvalidRequest(f"`jsonrpc` is missing; it is `{self.VERSION}`"))
+            return
         if not hasattr(message, "jsonrpc"):
             return
         if self._workspace is None and isinstance(method, str) and method not in _BEFORE_INITIALIZE:
@@ -103,12 +108,13 @@ class EditorProtocol(LanguageServerProtocol):
         return self.workspace.get_text_document(uri) in self.workspace.text_documents.values()
 
     def _refuse(self, data: dict[str, Any], error: JsonRpcException) -> None:
-        """Answer a request; a notification has no answer, so that it is left out."""
+        """Answer a request; a notification has no answer, so that it is left out. An id that is none becomes null."""
         asked = data.get("id")
         _LOG.warning("%s", error)
         if "method" not in data or "id" in data:
-            known_id: Any = asked if isinstance(asked, int | str) else None
-            self._send_response(known_id, error=error.to_response_error())
+            known_id = asked if isinstance(asked, int | str) else None
+            # A dictionary: what the library sends has no `id` where it is null.
+            self._send_data({"jsonrpc": self.VERSION, "id": known_id, "error": error.to_response_error()})
 
 
 def _has_address(message: Any) -> bool:

@@ -16,7 +16,7 @@ from cep.base.limits import EDITOR_MESSAGE_BYTES_MAX
 from cep.cli import lsp
 from cep.cli.lsp import pattern_files, server
 from cep.cli.lsp_wire import BoundedInput
-from cep.lang.load import Checked
+from cep.lang.load import Checked, load_overlaid
 from tests.lang.common import EVENTS
 
 
@@ -88,12 +88,11 @@ def test_a_document_outside_of_the_workspace_has_the_files_beside_it_alone(
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "x.cep").write_text(EVENTS)
     opened: list[str] = []
-    load = lsp.load_overlaid
 
     def loaded(paths: Iterable[Path], *others: Any) -> Checked:
         given = list(paths)
         opened.extend(path.name for path in given)
-        return load(given, *others)
+        return load_overlaid(given, *others)
 
     monkeypatch.setattr(lsp, "load_overlaid", loaded)
     place = {"textDocument": {"uri": (tmp_path / "none").as_uri()}, "position": {"line": 0, "character": 0}}
@@ -188,6 +187,22 @@ def test_what_is_no_message_does_not_end_the_session(session: Session, message: 
     line = next(number for number, text in enumerate(EVENTS.splitlines()) if text.startswith("event "))
     place = {"textDocument": {"uri": uri}, "position": {"line": line, "character": 7}}
     assert session.ask("textDocument/hover", place)["result"] is not None
+
+
+@pytest.mark.parametrize(
+    ("head", "answered"),
+    [
+        ({"jsonrpc": "2.1", "id": 4}, 4), ({"jsonrpc": ["2.0"], "id": "a"}, "a"), ({"id": 4}, 4),
+        ({"jsonrpc": "2.0", "id": {"x": 4}}, None), ({"jsonrpc": "2.0", "id": 4.5}, None),
+        ({"jsonrpc": None, "id": [4]}, None), ({"jsonrpc": "2.0", "id": 4, "method": ""}, 4),
+        ({"jsonrpc": "2.0", "id": None}, None),
+    ],
+)  # fmt: skip
+def test_a_request_gets_one_answer_by_its_id(session: Session, head: dict[str, Any], answered: object) -> None:
+    params = {"textDocument": {"uri": "file:///x"}, "position": {"line": 0, "character": 0}}
+    (answer,) = session.send({"method": "textDocument/hover", **head, "params": params})
+    assert (answer["id"], answer["jsonrpc"]) == (answered, "2.0")
+    assert answer["error"]["code"] in {-32600, -32700}
 
 
 def test_a_request_before_the_session_begins_is_refused() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 from cep.base.errors import SourceError
-from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, Kind
+from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, HangsError, Kind
 
 
 def _raise(_: Random) -> str:
@@ -17,6 +17,10 @@ def _raise(_: Random) -> str:
 
 def _differ(_: Random) -> str:
     raise DiffersError("another value")
+
+
+def _wait(_: Random) -> str:
+    raise HangsError("no answer")
 
 
 def _loop(_: Random) -> str:
@@ -48,5 +52,5 @@ def _after_the_first(feed: Feed) -> Callable[[Path], Feed]:
 
 def all_kinds() -> tuple[Kind, ...]:
     """Return one kind for each way."""
-    feeds = {"raises": _raise, "differs": _differ, "loops": _loop, "allocates": _allocate, "dies": _die}
+    feeds = {"raises": _raise, "differs": _differ, "loops": _loop, "waits": _wait, "allocates": _allocate, "dies": _die}
     return tuple(Kind(name, 1, _after_the_first(feed)) for name, feed in feeds.items())

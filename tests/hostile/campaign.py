@@ -1,8 +1,10 @@
 """Seeds → worker processes that are fed one hostile input after the other → counts, and every input that went wrong.
 
-A worker has a limit on its address space. An alarm goes off after five seconds of the processor on one input, or thirty
-of the clock. What an alarm cannot stop, as a loop in compiled code, the parent stops. It reads the number of the input
-from shared memory, and goes on with the next one in a new process. So it does when a worker dies.
+A worker has a limit on its address space. An alarm goes off after five seconds of the processor on one input: its work,
+which a machine that is busy does not make longer. Whoever waits for what never comes does no work, so another alarm
+goes off after thirty seconds of the clock. What an alarm cannot stop, as a loop in compiled code, the parent stops. It
+reads the number of the input from shared memory, and goes on with the next one in a new process. So it does when a
+worker dies.
 
 Each part that is done is a line of a record (record.py), if one is asked for. A campaign that was cut goes on from it.
 Tested by: tests/hostile/test_campaign.py
@@ -56,7 +58,7 @@ def work(
 
     `send` gets what became of them, part by part; first one without inputs, and at the end None.
     """
-    from tests.hostile.kinds import ACCEPTED, DiffersError  # noqa: PLC0415 the parent does without
+    from tests.hostile.kinds import ACCEPTED, DiffersError, HangsError  # noqa: PLC0415 the parent does without
 
     warnings.simplefilter("ignore")
     os.environ["CEP_DEBUG"] = "1"
@@ -93,7 +95,7 @@ def work(
                 signal.alarm(_WAIT_S)
                 try:
                     outcome = feeds[kind.name](random)
-                except _AlarmError:
+                except (_AlarmError, HangsError):
                     outcome, wrong = "hangs", traceback.format_exc()
                 except MemoryError:
                     outcome, wrong = "memory", traceback.format_exc()

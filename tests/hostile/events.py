@@ -87,6 +87,70 @@ def json_events(folder: Path) -> Feed:
     return feed
 
 
+def framed_json_events(folder: Path) -> Feed:
+    """JSON records with the id of a registry's schema in front, which is passed over."""
+    form = RecordFormat("json", (("url", f"mock://hostile-{folder.name}"),))
+    frame = b"\0" + (1).to_bytes(4, "big")
+    return _records(form, [frame + json.dumps({**common.GOOD, "tx_id": f"t{n}"}, default=str).encode()
+                           for n in range(_RECORDS)])  # fmt: skip
+
+
+def packed_events(folder: Path) -> Feed:
+    """JSON lines and CSV that gzip or zstd has packed: one record is hostile, or the packed bytes are."""
+    lines = [json.dumps({**common.GOOD, "tx_id": f"t{n}"}, default=str).encode() for n in range(_RECORDS)]
+    sink = io.BytesIO()
+    pa_csv.write_csv(_table(), sink)
+    files = {
+        "events.jsonl.gz": b"\n".join(lines), "events.jsonl.zst": b"\n".join(lines), "events.csv.gz": sink.getvalue(),
+    }  # fmt: skip
+
+    def read_packed(name: str, data: bytes) -> Decoded:
+        path = folder / name
+        path.write_bytes(data)
+        try:
+            return _read(path)
+        finally:
+            path.unlink()
+
+    before = {name: rows_of(read_packed(name, _packed(name, data))) for name, data in files.items()}
+    assert {len(rows) for rows in before.values()} == {_RECORDS}
+
+    def feed(random: Random) -> str:
+        name = random.choice(list(files))
+        at = random.randrange(_RECORDS)
+        is_line = name.startswith("events.jsonl") and random.random() < 0.5
+        if is_line:
+            hostile = hostile_json(lines[at], random).replace(b"\n", b" ").replace(b"\r", b" ")
+            packed = _packed(name, b"\n".join([*lines[:at], hostile, *lines[at + 1 :]]))
+        elif random.random() < 0.02:
+            packed = _packed(name, files[name] + b"x" * _BOMB_BYTES)
+        else:
+            packed = broken_bytes(_packed(name, files[name]), random)
+        try:
+            decoded = read_packed(name, packed)
+        except CepError:
+            return REFUSED
+        if is_line:
+            others_are_equal(before[name], rows_of(decoded), at)
+        elif (
+            name.endswith(".gz")
+            and not decoded.poison
+            and len(decoded) == _RECORDS
+            and rows_of(decoded) != before[name]
+        ):
+            raise DiffersError("a file whose checksum does not fit has other records")
+        return REFUSED if decoded.poison else ACCEPTED
+
+    return feed
+
+
+_BOMB_BYTES = 32 << 20  # of one byte: some kB when they are packed
+
+
+def _packed(name: str, data: bytes) -> bytes:
+    return bytes(pa.compress(data, "gzip" if name.endswith(".gz") else "zstd", asbytes=True))
+
+
 def avro_events(folder: Path) -> Feed:
     """Bare Avro records."""
     path = folder / "payment.avsc"
@@ -248,7 +312,8 @@ def _kind(name: str, weight: int, feed: Callable[[Path], Feed]) -> Kind:
 
 
 KINDS = (
-    _kind("JSON events", 160, json_events), _kind("Avro events", 30, avro_events),
+    _kind("JSON events", 160, json_events), _kind("framed JSON events", 15, framed_json_events),
+    _kind("packed events", 15, packed_events), _kind("Avro events", 30, avro_events),
     _kind("framed Avro events", 25, framed_avro_events), _kind("Protobuf events", 25, protobuf_events),
     _kind("CSV events", 30, csv_events), _kind("Parquet events", 25, parquet_events), _kind("replays", 12, replays),
 )  # fmt: skip

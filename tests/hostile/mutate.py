@@ -18,6 +18,12 @@ ODD_VALUES: list[Any] = [
     None, True, False, 0, -1, 1.5, 2**31, 2**63, -(2**63) - 1, 2**64, 10**30, 1e308, -0.0, [], {}, [[]], {"": None},
     [None] * 50, {"a": {"b": {"c": [1]}}}, *ODD_TEXTS,
 ]  # fmt: skip
+TOML_TRICKS = (
+    "a = " + "[" * 9_000, "\n" + ".".join("a" * 9_000) + " = 1\n", "version = " + "9" * 5_000, 'file = "a\\u0000b"',
+    'file = "/etc/passwd"', 'file = "../../../../etc/passwd"', "[params]\n" * 2, "[[params]]", "tries = 1e400\n",
+    "tries = " + "9" * 4_000, "params = {a = {a = {a = 1}}}", 'message = "{"', "score = -0.0",
+    "review_date = 0001-01-01",
+)  # fmt: skip
 
 
 def broken_bytes(data: bytes, random: Random) -> bytes:

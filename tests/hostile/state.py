@@ -18,7 +18,7 @@ from cep.rulebook.deploy import deploy
 from cep.runners.handover.payload import Payload
 from cep.state.checkpoints import Checkpoints, Part, restore
 from cep.state.entries import read_entries, write_entries
-from cep.state.keys import store_key
+from cep.state.keys import KeyRange, store_key
 from cep.state.manifest import FOLDER, MANIFEST_FORMAT, Manifest, StoredFile, StoredPart
 from cep.state.memory import MemoryStore
 from cep.state.savepoints import NAME, load_savepoint, open_savepoint, write_savepoint
@@ -44,7 +44,8 @@ def manifests(folder: Path) -> Feed:
     tree = {"format": MANIFEST_FORMAT, **json.loads(json.dumps(asdict(good)))}
 
     def feed(random: Random) -> str:
-        if random.random() < 0.3:
+        is_forged = random.random() >= 0.3
+        if not is_forged:
             data = broken_bytes(good.to_bytes(), random)
         elif random.random() < 0.5:
             body = broken_bytes(json.dumps(tree).encode(), random)
@@ -58,6 +59,8 @@ def manifests(folder: Path) -> Feed:
         for file in manifest.files:
             if ".." in file.name.split("/") or file.name.startswith("/"):
                 raise DiffersError(f"{file.name} leads out")
+        if not is_forged and manifest != good:
+            raise DiffersError("a manifest is another one, and its checksum fits")
         return ACCEPTED
 
     return feed
@@ -73,17 +76,19 @@ def entries(folder: Path) -> Feed:
     block = data[4 : 4 + size]
 
     def feed(random: Random) -> str:
-        if random.random() < 0.4:
+        is_forged = random.random() >= 0.4
+        if not is_forged:
             path.write_bytes(broken_bytes(data, random))
         else:
             body = broken_bytes(block[8:], random)
             forged = block[:4] + struct.pack("<I", zlib.crc32(body)) + body
             path.write_bytes(struct.pack("<I", len(forged)) + forged + bytes(4))
         try:
-            for key, value in read_entries(path):
-                bytes(key), bytes(value or b"")
+            seen = [(bytes(key), bytes(value or b"")) for key, value in read_entries(path)]
         except CepError:
             return REFUSED
+        if not is_forged and seen != given:
+            raise DiffersError("entries are others, and their checksums fit")
         return ACCEPTED
 
     return feed
@@ -97,18 +102,18 @@ def _store() -> MemoryStore:
     return store
 
 
-def _forge(target: Path, manifest: Path, random: Random) -> None:
-    """Change one file of a target, half of the time with a manifest that is right about it."""
+def _forge(target: Path, manifest: Path, random: Random) -> bool:
+    """Change one file of a target, half of the time with a manifest that is right about it. Return True for those."""
     files = sorted(path for path in (target / FOLDER).iterdir() if path.is_file())
     victim = random.choice([*files, manifest])
     if victim == manifest:
         fields = json.loads(manifest.read_bytes().partition(b"\n")[2])
         manifest.write_bytes(_signed(broken_value(fields, random)))
-        return
+        return True
     data = broken_bytes(victim.read_bytes(), random)
     if random.random() < 0.3:
         victim.write_bytes(data)
-        return
+        return False
     digest = hashlib.sha256(data).hexdigest()
     (target / FOLDER / digest).write_bytes(data)
     fields = json.loads(manifest.read_bytes().partition(b"\n")[2])
@@ -116,6 +121,11 @@ def _forge(target: Path, manifest: Path, random: Random) -> None:
         if file["sha256"] == victim.name:
             file.update(sha256=digest, size=len(data))
     manifest.write_bytes(_signed(fields))
+    return True
+
+
+def _content(store: MemoryStore) -> dict[bytes, bytes]:
+    return dict(store.scan(KeyRange(b"", b"\xff" * 8)))
 
 
 def _outside(folder: Path) -> set[str]:
@@ -137,12 +147,14 @@ def checkpoints(folder: Path) -> Feed:
         for path in (bad, into):
             shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(good, bad)
-        _forge(bad, next(bad.glob("*.manifest")), random)
+        is_forged = _forge(bad, next(bad.glob("*.manifest")), random)
         before = _outside(folder)
         try:
             restored = restore(Target(str(bad)), into)
             if restored is not None:
-                MemoryStore.open(restored.path("store"))
+                seen = MemoryStore.open(restored.path("store"))
+                if not is_forged and _content(seen) != _content(_store()):
+                    raise DiffersError("a damaged checkpoint has come back as another one")
         except CepError:
             return REFUSED
         finally:
@@ -162,12 +174,14 @@ def savepoints(folder: Path) -> Feed:
         bad = folder / "bad"
         shutil.rmtree(bad, ignore_errors=True)
         shutil.copytree(good, bad)
-        _forge(bad, bad / NAME, random)
+        is_forged = _forge(bad, bad / NAME, random)
         before = _outside(folder)
         try:
             savepoint = open_savepoint(Target(str(bad)), folder / "work")
             with MemoryStore() as store:
                 load_savepoint(savepoint, store, savepoint.groups, folder / "work")
+                if not is_forged and _content(store) != _content(_store()):
+                    raise DiffersError("a damaged savepoint has come back as another one")
         except CepError:
             return REFUSED
         finally:

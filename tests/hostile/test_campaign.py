@@ -80,6 +80,7 @@ def test_many_inputs() -> None:
         ("raises", "tracebacks"),
         ("differs", "differences"),
         ("loops", "hangs"),
+        ("waits", "hangs"),
         ("allocates", "memory"),
         ("dies", "deaths"),
     ],

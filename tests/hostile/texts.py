@@ -35,17 +35,11 @@ from cep.rulebook.files import read_rules
 from cep.rulebook.lock import read_lock
 from cep.rulebook.rulebook import Rulebook
 from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, Kind
-from tests.hostile.mutate import broken_bytes, broken_value, deep
+from tests.hostile.mutate import TOML_TRICKS, broken_bytes, broken_value, deep
 from tests.lang.generate import random_file
 from tests.tidy.source import ROOT
 
 _SMALL_PATTERNS = 60  # generated files that patterns are made of
-_TOML_TRICKS = (
-    "a = " + "[" * 9_000, "\n" + ".".join("a" * 9_000) + " = 1\n", "version = " + "9" * 5_000, 'file = "a\\u0000b"',
-    'file = "/etc/passwd"', 'file = "../../../../etc/passwd"', "[params]\n" * 2, "[[params]]", "tries = 1e400\n",
-    "tries = " + "9" * 4_000, "params = {a = {a = {a = 1}}}", 'message = "{"', "score = -0.0",
-    "review_date = 0001-01-01",
-)  # fmt: skip
 
 
 def patterns(folder: Path) -> Feed:
@@ -116,7 +110,7 @@ def rule_files(folder: Path) -> Feed:
 
     def feed(random: Random) -> str:
         text = random.choice(texts)
-        text = text + random.choice(_TOML_TRICKS).encode() if random.random() < 0.2 else broken_bytes(text, random)
+        text = text + random.choice(TOML_TRICKS).encode() if random.random() < 0.2 else broken_bytes(text, random)
         match random.randrange(6):
             case 0:
                 (folder / "rules" / "card_testing.toml").write_bytes(text)
@@ -155,7 +149,7 @@ def settings(folder: Path) -> Feed:
             changed = b"\n".join(lines)
         else:
             changed = broken_bytes(b"\n".join(lines), random)
-        path.write_bytes(changed + (random.choice(_TOML_TRICKS).encode() if random.random() < 0.1 else b""))
+        path.write_bytes(changed + (random.choice(TOML_TRICKS).encode() if random.random() < 0.1 else b""))
         try:
             read_settings(path, {})
         except CepError:
@@ -194,7 +188,8 @@ def controls(folder: Path) -> Feed:
         if record is None:
             assert problems, "a refusal without a reason"
             return REFUSED
-        record_json(record)
+        if parse_control(record_json(record)) != (record, []):
+            raise DiffersError("a record that is written down is another one")
         if getattr(record, "source", None) is not None and random.random() > 0.05:
             return ACCEPTED  # compiling takes long; a few show that it ends
         rulebook: Rulebook = deployment.rulebook.copy()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -12,15 +12,25 @@ from random import Random
 from cep.base.errors import CepError, UsageError
 from cep.base.secrets import SECRETS_FILE, secret_keys
 from cep.base.signing import new_key, read_key
-from cep.model.rule import HeartbeatRecord, UpsertRecord
+from cep.model.rule import (
+    HeartbeatRecord,
+    ListRecord,
+    PauseRecord,
+    RetireRecord,
+    RollbackRecord,
+    SnoozeRecord,
+    UpsertRecord,
+)
 from cep.rulebook.changes import read_change
 from cep.rulebook.deploy import deploy
 from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.saved import save
 from cep.rulebook.signers import read_trust, sign_signers, signature_path
+from cep.rulebook.statement import Signable
 from cep.step.job import Job
 from cep.step.rules import apply_records
 from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, Kind
-from tests.hostile.mutate import broken_bytes, broken_value
+from tests.hostile.mutate import TOML_TRICKS, broken_bytes, broken_value
 from tests.rulebook.people import ROOT, TRUST, by_two, write_signers
 from tests.runners.spark.live_cases import rules
 
@@ -31,7 +41,7 @@ def signers(folder: Path) -> Feed:
     good, signature = path.read_bytes(), signature_path(path).read_bytes()
 
     def feed(random: Random) -> str:
-        data = broken_bytes(good, random)
+        data = good + random.choice(TOML_TRICKS).encode() if random.random() < 0.2 else broken_bytes(good, random)
         path.write_bytes(data)
         signature_path(path).write_bytes(signature if random.random() < 0.7 else broken_bytes(signature, random))
         try:
@@ -88,9 +98,16 @@ def signed_changes(folder: Path) -> Feed:
     given = deploy(rules().values())
     job = Job(given.schema, given.key_domains)
     path = folder / "change.json"
-    records = [by_two(record) for record in rules().values() if isinstance(record, UpsertRecord)]
+    records = _signed(rules().values())
     trees = [json.loads(record.to_json()) for record in records]
     heartbeat = json.loads(HeartbeatRecord(event_time="2026-03-01T00:00:00Z").to_json())
+    before = Rulebook(job.schema, job.domains)
+    before.accepted.trust = TRUST
+    # The rules that others pause, snooze or bring back are in force. The others come with the records themselves.
+    apply_records(before, tuple(record.to_json() for record in records[:_IN_FORCE]), None)
+    assert len(before.rules) == 1
+    expected = {_seen(before)} | {_seen(_after(before, record.to_json())) for record in records}
+    assert len(expected) == 1 + len(records) - _IN_FORCE, "a genuine record counts"
 
     def feed(random: Random) -> str:
         at = random.randrange(len(trees))
@@ -103,18 +120,45 @@ def signed_changes(folder: Path) -> Feed:
         path.write_bytes(data)
         with suppress(CepError):
             read_change(path)
-        book = Rulebook(job.schema, job.domains)
-        book.accepted.trust = TRUST
-        apply_records(book, (data,), None)
-        if not book.rules:
-            return REFUSED
-        (name,) = book.rules
-        expected = next(record for record in records if record.id == name)
-        if [entry.record for entry in book.rules[name].entries] != [expected]:
-            raise DiffersError(f"a changed record of {name} counts")
-        return ACCEPTED
+        seen = _seen(_after(before, data))
+        if seen not in expected:
+            raise DiffersError(f"a changed record of {records[at].id} counts")
+        return REFUSED if seen == _seen(before) else ACCEPTED
 
     return feed
+
+
+_IN_FORCE = 2  # two versions of a rule, so that one can be brought back
+
+
+def _signed(upserts: Iterable[UpsertRecord]) -> list[Signable]:
+    """Return two versions of a rule that are signed, and then every kind of change as the next record after them."""
+    first, *others = upserts
+    signed = by_two(first)
+    second = first.model_copy(update={"version": first.version + 1, "message": "another"})
+    later = by_two(second, signed)
+    back = RollbackRecord(id=first.id, version=first.version + 2, to_version=first.version, rule=first)
+    return [
+        signed, later, *map(by_two, others), by_two(back, later),
+        by_two(RetireRecord(id=first.id, version=first.version + 2), later),
+        by_two(PauseRecord(id=first.id, version=1)),
+        by_two(SnoozeRecord(id=first.id, version=1, until="2026-06-01T00:00:00Z", by="Ada")),
+        by_two(SnoozeRecord(id=first.id, version=1, until="2026-06-01T00:00:00Z", key="C-1", by="Ada")),
+        by_two(ListRecord(id="blocked", of="string", version=1, change="replace", entries=["a", "b"])),
+    ]  # fmt: skip
+
+
+def _after(before: Rulebook, data: bytes) -> Rulebook:
+    book = before.copy()
+    apply_records(book, (data,), None)
+    return book
+
+
+def _seen(book: Rulebook) -> str:
+    """Return what is in force: all that a rulebook remembers but refusals, and the audit trail, which has those too."""
+    saved = save(book)
+    index = json.loads(saved.index)
+    return json.dumps([sorted(saved.records), [index[name] for name in ("rules", "taken", "snoozes", "lists")]])
 
 
 def _kind(name: str, weight: int, feed: Callable[[Path], Feed]) -> Kind:

@@ -17,19 +17,21 @@ from wsgiref.simple_server import ServerHandler
 import pyarrow as pa
 
 from cep.base.errors import CepError
+from cep.base.limits import HTTP_REQUEST_S_MAX
 from cep.cli.lsp import server
 from cep.cli.lsp_wire import BoundedInput
 from cep.runners import http
 from cep.runners.observe import Observed
 from cep.sources.registry import kafka
 from tests.columnar import common
-from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, Kind
+from tests.hostile.events import rows_of
+from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, HangsError, Kind
 from tests.hostile.mutate import broken_bytes, broken_value, deep
 from tests.lang.generate import random_file
 from tests.sources.registry.registry_server import serve_registry
 from tests.sources.registry.test_registry import EVENTS, avro
 
-_WAIT_S = 4
+_WAIT_S = 2 * HTTP_REQUEST_S_MAX  # the server gives up at half of it
 _TOKEN = "a-token"
 _FORGET_AFTER = 500  # messages of one editor's session
 
@@ -81,12 +83,14 @@ def requests(folder: Path) -> Feed:
                 connection.shutdown(socket.SHUT_WR)
                 while part := connection.recv(65_536):
                     answer += part
+        except TimeoutError:
+            raise HangsError(f"no answer within {_WAIT_S} seconds") from None
         except OSError:
             pass  # the server has hung up
         if raised:
             raise raised.pop()
-        if b"# HELP cep_" in answer and _TOKEN.encode() not in data:
-            raise DiffersError("metrics are given away without the token")
+        if (b"# HELP cep_" in answer or b'"asked"' in answer) and _TOKEN.encode() not in data:
+            raise DiffersError("metrics or a key are given away without the token")
         return ACCEPTED if b" 200 " in answer[:20] else REFUSED
 
     return feed
@@ -176,12 +180,16 @@ def editors(folder: Path) -> Feed:
         else:
             data = broken_bytes(json.dumps(message).encode(), random)
         bugs.raised.clear()
+        is_over = False
         try:
             answers = editor.send(data)
         except SystemExit:
             answers = []
+            is_over = True
         if bugs.raised:
             raise bugs.raised[0]
+        if not is_over:
+            _one_answer(data, answers)
         if getattr(editor.served.protocol, "_shutdown", False):
             editor = _Editor(folder)
             editor.send(json.dumps(opened).encode())
@@ -190,8 +198,23 @@ def editors(folder: Path) -> Feed:
     return feed
 
 
+def _one_answer(data: bytes, sent: list[dict[str, Any]]) -> None:
+    """Raise DiffersError unless a request got exactly one answer, by its id, and a notification none."""
+    try:
+        message = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    if not isinstance(message, dict) or "jsonrpc" not in message or not isinstance(message.get("method"), str):
+        return
+    number = message.get("id")
+    answered = [answer["id"] for answer in sent if "id" in answer and "method" not in answer]
+    expected = [] if "id" not in message else [number if isinstance(number, int | str) else None]
+    if answered != expected:
+        raise DiffersError(f"the answers {answered} to the ids {expected} of {data[:200]!r}")
+
+
 def answers(folder: Path) -> Feed:
-    """Answers of a schema registry, to whoever reads records that name a schema."""
+    """Answers of a schema registry, at every path of it, to whoever reads records that name a schema."""
     served = serve_registry()
     registry, settings = served.__enter__()
     _OPEN.append(served)
@@ -199,45 +222,82 @@ def answers(folder: Path) -> Feed:
     values = avro(kafka.client_of(settings), EVENTS[:2])
     good = dict(registry.schemas[0])
     schema = json.loads(good["schema"])
+    # A second schema that refers to the first one, which the client asks for at another path.
+    referring = {**good, "references": [{"name": "shop.Payment", "subject": "payment", "version": 1}]}
+    version = {**good, "subject": "payment", "version": 1, "id": 1}
+    trees: dict[str, Any] = {"/schemas/ids": good, "/schemas/types": ["AVRO", "JSON"], "/subjects": version}
     real = registry.RequestHandlerClass._answer  # type: ignore[attr-defined]
-    body: list[bytes] = []
+    given: dict[str, tuple[int, bytes]] = {}  # by the beginning of a path
 
     def answer(handler: Any, status: int, value: dict[str, Any]) -> None:
-        if not body or not handler.path.startswith("/schemas"):
-            real(handler, status, value)
-            return
-        handler.send_response(200)
-        handler.send_header("Content-Length", str(len(body[0])))
-        handler.end_headers()
-        handler.wfile.write(body[0])
+        for path, (status_given, body) in given.items():
+            if handler.path.startswith(path):
+                handler.send_response(status_given)
+                handler.send_header("Content-Length", str(len(body)))
+                handler.end_headers()
+                handler.wfile.write(body)
+                return
+        real(handler, status, value)
 
     registry.RequestHandlerClass._answer = answer  # type: ignore[attr-defined]
     form = kafka.RecordFormat("avro", settings)
 
-    def feed(random: Random) -> str:
-        match random.randrange(4):
-            case 0:
-                changed = json.dumps(broken_value(good, random)).encode()
-            case 1:
-                changed = json.dumps({**good, "schema": json.dumps(broken_value(schema, random))}).encode()
-            case 2:
-                text = broken_bytes(good["schema"].encode(), random).decode("utf-8", "replace")
-                changed = json.dumps({**good, "schema": text}).encode()
-            case _:
-                changed = broken_bytes(json.dumps(good).encode(), random)
-        body[:] = [changed]
+    def decoded() -> Any:
         fresh = kafka.client_of.__wrapped__(settings)  # one that remembers no schema
         with (
             patch.object(kafka, "client_of", lambda _: fresh),
+            patch.object(kafka, "_shapes_of", kafka._shapes_of.__wrapped__),
             patch.object(kafka, "_reader", kafka._reader.__wrapped__),
         ):
-            try:
-                decoded = kafka.decode(form, common.ONE, pa.array(values, pa.binary()), "payments")
-            except CepError:
-                return REFUSED
-        return REFUSED if decoded.poison else ACCEPTED
+            return kafka.decode(form, common.ONE, pa.array(values, pa.binary()), "payments")
+
+    def answer_well() -> None:
+        given.clear()
+        given.update({path: (200, json.dumps(tree).encode()) for path, tree in trees.items()})
+
+    answer_well()
+    before = rows_of(decoded())
+    assert len(before) == len(values)
+
+    def feed(random: Random) -> str:
+        answer_well()
+        is_referring = random.random() < 0.3
+        if is_referring:
+            given["/schemas/ids"] = (200, json.dumps(referring).encode())
+        path = random.choice(
+            ("/subjects", "/schemas/ids") if is_referring else ("/schemas/ids",) * 9 + ("/schemas/types",)
+        )
+        tree = referring if is_referring and path == "/schemas/ids" else trees[path]
+        match random.randrange(4):
+            case 0:
+                changed = json.dumps(broken_value(tree, random)).encode()
+            case 1 if "schema" in tree:
+                changed = json.dumps({**tree, "schema": json.dumps(broken_value(schema, random))}).encode()
+            case 2 if "schema" in tree:
+                text = broken_bytes(tree["schema"].encode(), random).decode("utf-8", "replace")
+                changed = json.dumps({**tree, "schema": text}).encode()
+            case _:
+                changed = broken_bytes(json.dumps(tree).encode(), random)
+        given[path] = (random.choice((200,) * 9 + (204, 301, 401, 404, 422, 429, 500, 503)), changed)
+        try:
+            after = decoded()
+        except CepError:
+            return REFUSED
+        if len(after) + len(after.poison) != len(values):
+            raise DiffersError("a record is neither decoded nor set aside")
+        if path == "/schemas/ids" and _schema_of(changed) == schema and not after.poison and rows_of(after) != before:
+            raise DiffersError("the same schema gives other records")
+        return REFUSED if after.poison else ACCEPTED
 
     return feed
+
+
+def _schema_of(answer: bytes) -> object:
+    """Return the schema in a registry's answer, None if there is none."""
+    try:
+        return json.loads(json.loads(answer)["schema"])
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return None
 
 
 def _kind(name: str, weight: int, feed: Callable[[Path], Feed]) -> Kind:
