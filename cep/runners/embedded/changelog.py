@@ -33,7 +33,7 @@ from typing import Protocol
 from cep.base.errors import StateCorruptError, StateFormatError, UsageError
 from cep.base.limits import CHANGELOG_PART_BYTES
 from cep.lists.store import ListStore
-from cep.runners.embedded.commit_entries import HEAD
+from cep.runners.embedded.commit_entries import HEAD, Head, parse_head
 from cep.sources.kafka import KafkaSettings, earliest_offsets, latest_offsets, read_range
 from cep.sources.offsets import OffsetRange
 from cep.state.keys import ALL_KEYS, STORE_GROUP, KeyRange, prefix_range, split_key, store_key
@@ -48,6 +48,7 @@ _PARTS_COUNTS = prefix_range(STORE_GROUP, b"", _OWN, b"parts")
 _LISTS, _PARTS = prefix_range(STORE_GROUP, b"", _LIST), prefix_range(STORE_GROUP, b"", _PART)
 _NUMBER, _LENGTH = struct.Struct(">Q"), struct.Struct(">I")
 _PART_BYTES = 1 << 20
+_LOOK_BACK, _LOOK_BACK_MORE = 500, 20  # offsets from the end at which the last commit is looked for, and times more
 _MARK, _PARTS_FORMAT = b"cep in parts", 1
 _MARKED = struct.Struct(f">{len(_MARK)}sHI")
 
@@ -122,6 +123,23 @@ class Changelog:
         if followed.committed_ms is not None:
             self._tell(end, end)
         return followed.committed_ms
+
+    def last_head(self) -> Head | None:
+        """Return the last commit that the topic has, None if there is none; from here on no other process can write.
+
+        Raises: SourceError, SinkError; StateCorruptError, StateFormatError.
+        """
+        self._carrier.open()
+        wanted, span = self._range(), _LOOK_BACK
+        while True:  # the last transaction has it, and compaction leaves it
+            start = max(wanted.start, wanted.end - span)
+            last: bytes | None = None
+            for records in read_range(self._settings, replace(wanted, start=start)):
+                pairs = zip(records.column("key").to_pylist(), records.column("value").to_pylist(), strict=True)
+                last = next((value for key, value in reversed([*pairs]) if key == HEAD), last)
+            if last is not None or start == wanted.start:
+                return None if last is None else parse_head(last)
+            span *= _LOOK_BACK_MORE
 
     def follow(self, store: DurableStore, lists_folder: Path) -> int:
         """Read on to the end of what is committed; return that. Raises: as `replay`."""

@@ -73,8 +73,11 @@ class Head:
 def read_head(store: KeyedStore) -> Head | None:
     """Read the last commit of the store; None if there was none. Raises: StateCorruptError, StateFormatError."""
     data = store.get(HEAD)
-    if data is None:
-        return None
+    return None if data is None else parse_head(data)
+
+
+def parse_head(data: bytes) -> Head:
+    """Parse the entry of a commit. Raises: StateCorruptError, StateFormatError."""
     head = _json(data)
     try:
         return Head(

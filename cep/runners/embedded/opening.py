@@ -6,11 +6,11 @@
     FOLDER/store/damaged   only where the store gave bytes that cannot be right
 
 The store that has followed the changelog, if this process stood by (standby.py): another one has worked meanwhile.
-Else the local store if it is here, can be read, and nobody has gone on from a checkpoint of it; else that of the
-changelog (changelog.py), if there is one; else the newest whole checkpoint in its place. One that was brought back and
-has had no commit since is brought back again: it does not know what sinks were sent meanwhile. What cannot be judged
-(a full disk, a target out of reach, another format) stays as it is, and the job does not start: it may be the only
-store there is.
+Else the local store if it is here, can be read, and nobody has gone on from a checkpoint of it or in the changelog;
+else that of the changelog (changelog.py), if there is one; else the newest whole checkpoint in its place. One that was
+brought back and has had no commit since is brought back again: it does not know what sinks were sent meanwhile. What
+cannot be judged (a full disk, a target out of reach, another format) stays as it is, and the job does not start: it may
+be the only store there is.
 Tested by: tests/runners/embedded/test_commit.py, tests/runners/embedded/test_opening.py,
 tests/runners/embedded/test_damage.py
 """
@@ -101,6 +101,9 @@ def open_store(settings: StoreSettings, folder: Path, changelog: Changelog | Non
     followed_ms = _replayed(settings, changelog, working) if changelog is not None and changelog.is_followed else None
     if followed_ms is None:
         opened, refused = _local(settings, target, working)
+        if opened is not None and changelog is not None and _is_of_before(opened, changelog):
+            opened[0].close()
+            opened = None
         if opened is not None:
             return Opened(target, *opened, None, refused)
     replayed_ms = _replayed(settings, changelog, working) if followed_ms is None else followed_ms
@@ -173,6 +176,21 @@ def _local(
         store.close()
         return None, ()
     return (store, head), ()
+
+
+def _is_of_before(opened: tuple[DurableStore, Head], changelog: Changelog) -> bool:
+    """Return True if another process has taken over the job since, and left its commits in the changelog alone.
+
+    Its store has a lineage of its own. A store that began from the changelog and has delivered nothing counts as one,
+    too: the topic lacks nothing that was shown. Raises: SourceError, SinkError, StateError; the store is closed then.
+    """
+    store, head = opened
+    try:
+        last = changelog.last_head()
+    except BaseException:
+        store.close()
+        raise
+    return last is not None and (last.lineage != head.lineage or last.number > head.number)
 
 
 def _newest_lineage(target: Target) -> str | None:

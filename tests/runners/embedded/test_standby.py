@@ -17,9 +17,9 @@ from cep.runners.embedded.standby import stand_by
 from cep.sources.kafka import KafkaSettings
 from cep.state.keys import ALL_KEYS
 from cep.state.memory import MemoryStore
-from tests.runners.embedded.cases import day
+from tests.runners.embedded.cases import day, expected
 from tests.runners.embedded.outside import Steps
-from tests.runners.embedded.test_changelog import LATENESS_MS, Topics, live, local, stored, topics
+from tests.runners.embedded.test_changelog import GIVEN, LATENESS_MS, Topics, alerts_of, live, local, stored, topics
 from tests.runners.spark.live_cases import disordered
 
 __all__ = ["topics"]
@@ -50,6 +50,19 @@ def test_a_follower_has_what_a_whole_reading_gives(
     sink.close()
     assert stored(topics)
     assert local(tmp_path / "job").keys() <= dict(whole.scan(ALL_KEYS)).keys()
+
+
+@pytest.mark.parametrize("lives", [(30, 40), (60, 6), (30, 90)])
+def test_a_store_of_before_is_not_gone_on_with(lives: tuple[int, int], topics: Topics, tmp_path: Path) -> None:
+    """One process is killed, the other one takes over and is killed too, and the first is started again, at once."""
+    if not topics.kafka.is_real:
+        return
+    lines = disordered(list(day()), LATENESS_MS, 5)
+    for number, steps in enumerate(lives):
+        assert not live(tmp_path / f"{number}" / "job", topics, lines, number, Steps(steps))
+    assert live(tmp_path / "0" / "job", topics, lines, 9, Steps(1_000_000))
+    wanted = sorted(expected(list(day()), GIVEN, tmp_path))
+    assert alerts_of(topics, len(wanted)) == wanted
 
 
 class Scripted(Changelog):
