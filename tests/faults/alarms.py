@@ -1,14 +1,16 @@
-"""The metrics of a job, minute by minute → which rules of `cep monitor alerts` ring, and when.
+"""The metrics of a job, minute by minute → which rules of `cep monitor alerts` ring, for which labels, and when.
 
-It reads the rules' expressions as Prometheus does, as far as they have one of five shapes; `promtool` reads all.
-Tested by: tests/faults/test_faults.py
+It reads the rules' expressions as Prometheus does, as far as they have one of the shapes below, and refuses any other:
+a rule that cannot ring here would be taken for one that did not. `promtool` reads all.
+Tested by: tests/faults/test_alarms.py
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,66 +20,199 @@ from cep.model.rule import duration_ms
 from tests.cli.monitored import rules
 
 Labels = frozenset[tuple[str, str]]
+Found = dict[Labels, float]
 _NUMBER = r"([\d.e]+)"
-_COMPARED = re.compile(rf"(\w+) (==|>|<) {_NUMBER}")
-_INCREASE = re.compile(rf"increase\((\w+)\[(\w+)\]\) > {_NUMBER}")
-_SHARE = re.compile(rf"(?:sum without \(\w+\) \()?rate\((\w+)\[(\w+)\]\)\)? / rate\((\w+)\[\w+\]\) > {_NUMBER}")
-_ABSENT = re.compile(r"absent\((\w+)\)")
-_UNITS = {"m": "min", "h": "h", "s": "s"}
+_UNITS = {"m": "min", "h": "h", "s": "s", "d": "d"}
+_ALL: Labels = frozenset()
 
 
 @dataclass
 class Alarms:
-    """Rings what is to ring. `rung` has for each alarm the times of the scrapes at which it did."""
+    """Rings what is to ring. `rung` has for each alarm the times of the scrapes at which it did.
 
-    samples: list[tuple[int, dict[str, dict[Labels, float]]]] = field(default_factory=list)
+    An alarm on a part of the job is named with it: `CepPartInTrouble{part="sinks"}`. `scale` shortens every window and
+    wait, for a job whose faults last seconds: with 0.1 a minute of a rule is six seconds here.
+    """
+
+    scale: float = 1.0
+    samples: list[tuple[int, dict[str, Found]]] = field(default_factory=list)
     since_ms: dict[str, int] = field(default_factory=dict)
     rung: dict[str, list[int]] = field(default_factory=dict)
 
     def scrape(self, now_ms: int, families: Iterable[Metric] | None) -> None:
-        """Take the metrics of a minute, None if nobody answers, and see what rings."""
-        values: dict[str, dict[Labels, float]] = {}
+        """Take the metrics of a moment, None if nobody answers, and see what rings.
+
+        Those of several processes carry the label `instance`, as Prometheus adds it.
+
+        Raises: ValueError for a rule that this cannot read.
+        """
+        values: dict[str, Found] = {}
         for family in families or ():
             for sample in family.samples:
                 values.setdefault(sample.name, {})[frozenset(sample.labels.items())] = sample.value
         self.samples.append((now_ms, values))
         for rule in _rules():
-            name, wait_ms = rule["alert"], _ms(rule.get("for", "0s"))
-            if not any(self._is_so(part) for part in rule["expr"].split(" or ")):
-                self.since_ms.pop(name, None)
-                continue
-            since_ms = self.since_ms.setdefault(name, now_ms)
-            if now_ms - since_ms >= wait_ms:
-                self.rung.setdefault(name, []).append(now_ms)
+            wait_ms = _ms(rule.get("for", "0s")) * self.scale
+            names = {_named(rule["alert"], labels) for labels in self.so(rule["expr"])}
+            for name in [name for name in self.since_ms if name.partition("{")[0] == rule["alert"]]:
+                if name not in names:
+                    del self.since_ms[name]
+            for name in names:
+                since_ms = self.since_ms.setdefault(name, now_ms)
+                if now_ms - since_ms >= wait_ms:
+                    self.rung.setdefault(name, []).append(now_ms)
 
-    def _is_so(self, expression: str) -> bool:
-        values = self.samples[-1][1]
-        if compared := _COMPARED.fullmatch(expression):
-            name, sign, bound = compared.groups()
-            return any(_is(value, sign, float(bound)) for value in values.get(name, {}).values())
-        if increase := _INCREASE.fullmatch(expression):
-            return self._more(increase[1], _ms(increase[2])) > float(increase[3])
-        if share := _SHARE.fullmatch(expression):
-            whole = self._more(share[3], _ms(share[2]))
-            return whole > 0 and self._more(share[1], _ms(share[2])) / whole > float(share[4])
-        if absent := _ABSENT.fullmatch(expression):
-            return absent[1] not in values
-        return False
+    def so(self, expression: str) -> set[Labels]:
+        """Return the labels for which an expression holds now. Raises: ValueError."""
+        holds: set[Labels] = set()
+        for parts in parsed(expression):
+            each = [shape(self, *groups) for shape, groups in parts]
+            if all(each):  # what is joined by `and` is of one process, and its labels are those of the first
+                others = [{_instance(labels) for labels in other} for other in each[1:]]
+                holds |= {labels for labels in each[0] if all(_instance(labels) in other for other in others)}
+        return holds
 
-    def _more(self, name: str, within_ms: int) -> float:
-        """Return by how much a counter has risen; where it began again it began at 0."""
-        now_ms, risen = self.samples[-1][0], 0.0
-        before: Mapping[Labels, float] | None = None
+    # ------------------------------------------------------------------------------------------------------- shapes
+
+    def _compared(self, name: str, sign: str, bound: str) -> set[Labels]:
+        return {labels for labels, value in self._now(name).items() if _is(value, sign, float(bound))}
+
+    def _least(self, name: str, sign: str, bound: str) -> set[Labels]:
+        values = self._now(name).values()
+        return {_ALL} if values and _is(min(values), sign, float(bound)) else set()
+
+    def _summed(self, name: str, bound: str) -> set[Labels]:
+        return {one for one, values in _by_instance(self._now(name)).items() if sum(values) > float(bound)}
+
+    def _sloped(self, name: str, within: str, bound: str) -> set[Labels]:
+        slopes = {labels: _slope(points) for labels, points in self._series(name, within).items() if len(points) > 1}
+        return {one for one, values in _by_instance(slopes).items() if sum(values) > float(bound)}
+
+    def _increased(self, name: str, within: str, bound: str) -> set[Labels]:
+        return {one for one, values in _by_instance(self._risen(name, within)).items() if sum(values) > float(bound)}
+
+    def _shared(self, name: str, within: str, whole: str, bound: str) -> set[Labels]:
+        parts, wholes = (_by_instance(self._risen(each, within)) for each in (name, whole))
+        sums = {one: (sum(parts.get(one, ())), sum(values)) for one, values in wholes.items()}
+        return {one for one, (part, of) in sums.items() if of > 0 and part / of > float(bound)}
+
+    def _divided(self, name: str, by: str, bound: str) -> set[Labels]:
+        wholes = _by_instance(self._now(by))
+        sums = {one: (sum(values), sum(wholes.get(one, ()))) for one, values in _by_instance(self._now(name)).items()}
+        return {one for one, (part, of) in sums.items() if of > 0 and part / of > float(bound)}
+
+    def _absent(self, name: str) -> set[Labels]:
+        return set() if self._now(name) else {_ALL}
+
+    def _there(self, name: str) -> set[Labels]:
+        return set(_by_instance(self._now(name)))
+
+    def _was_there(self, name: str, within: str) -> set[Labels]:
+        return {_instance(labels) for labels in self._series(name, within)}
+
+    def _quantile(self, share: str, name: str, within: str, bound: str) -> set[Labels]:
+        below: dict[Labels, dict[float, float]] = {}
+        for labels, count in self._risen(name, within).items():
+            buckets, edge = below.setdefault(_instance(labels), {}), float(dict(labels)["le"])
+            buckets[edge] = buckets.get(edge, 0.0) + count
+        return {one for one, of in below.items() if _at_share(float(share), sorted(of.items())) > float(bound)}
+
+    # -------------------------------------------------------------------------------------------------------- values
+
+    def _now(self, name: str) -> Found:
+        return self.samples[-1][1].get(name, {})
+
+    def _series(self, name: str, within: str) -> dict[Labels, list[tuple[int, float]]]:
+        """Return the values of a window by labels, with their times."""
+        from_ms = self.samples[-1][0] - _ms(within) * self.scale
+        series: dict[Labels, list[tuple[int, float]]] = {}
         for at_ms, values in self.samples:
-            if at_ms < now_ms - within_ms or name not in values:
-                continue
-            now = values[name]
-            if before is not None:
-                for labels, value in now.items():
-                    earlier = before.get(labels, value)
-                    risen += value - earlier if value >= earlier else value
-            before = now
-        return risen
+            if at_ms >= from_ms:
+                for labels, value in values.get(name, {}).items():
+                    series.setdefault(labels, []).append((at_ms, value))
+        return series
+
+    def _risen(self, name: str, within: str) -> Found:
+        """Return by how much counters have risen in a window; where one began again it began at 0."""
+        return {
+            labels: sum(now - before if now >= before else now for (_, before), (_, now) in _pairs(points))
+            for labels, points in self._series(name, within).items()
+        }
+
+
+Shape = Callable[..., set[Labels]]
+_SHAPES: tuple[tuple[str, Shape], ...] = (
+    (rf"(\w+) (==|>|<) {_NUMBER}", Alarms._compared),
+    (rf"sum without \(\w+\) \((\w+)\) > {_NUMBER}", Alarms._summed),
+    (rf"sum without \(\w+\) \(deriv\((\w+)\[(\w+)\]\)\) > {_NUMBER}", Alarms._sloped),
+    (rf"increase\((\w+)\[(\w+)\]\) > {_NUMBER}", Alarms._increased),
+    (rf"(?:sum without \(\w+\) \()?rate\((\w+)\[(\w+)\]\)\)? / rate\((\w+)\[\w+\]\) > {_NUMBER}", Alarms._shared),
+    (rf"(\w+) / (\w+) > {_NUMBER}", Alarms._divided),
+    (r"absent\((\w+)\)", Alarms._absent),
+    (rf"min by \(job\) \((\w+)\) (==|>|<) {_NUMBER}", Alarms._least),
+    (r"(?:on \([\w, ]+\) )?(\w+)", Alarms._there),
+    (r"on \([\w, ]+\) last_over_time\((\w+)\[(\w+)\]\)", Alarms._was_there),
+    (
+        rf"histogram_quantile\({_NUMBER}, sum without \(\w+\) \(rate\((\w+)\[(\w+)\]\)\)\) > {_NUMBER}",
+        Alarms._quantile,
+    ),
+)
+
+
+@functools.cache
+def parsed(expression: str) -> tuple[tuple[tuple[Shape, tuple[str, ...]], ...], ...]:
+    """Return an expression as alternatives of parts that hold together. Raises: ValueError if one has no shape here."""
+    return tuple(
+        tuple(_shape(part, expression) for part in either.split(" and ")) for either in expression.split(" or ")
+    )
+
+
+def _shape(part: str, expression: str) -> tuple[Shape, tuple[str, ...]]:
+    for pattern, shape in _SHAPES:
+        if match := re.fullmatch(pattern, part):
+            return shape, match.groups()
+    raise ValueError(f"no shape of tests/faults/alarms.py fits {part!r} of the alert rule {expression!r}")
+
+
+def _instance(labels: Labels) -> Labels:
+    """Return the label of the process that a value is of; none where there is one process only."""
+    return frozenset(label for label in labels if label[0] == "instance")
+
+
+def _by_instance(found: Found) -> dict[Labels, list[float]]:
+    values: dict[Labels, list[float]] = {}
+    for labels, value in found.items():
+        values.setdefault(_instance(labels), []).append(value)
+    return values
+
+
+def _named(alert: str, labels: Labels) -> str:
+    part = dict(labels).get("part")
+    return alert if part is None else f'{alert}{{part="{part}"}}'
+
+
+def _pairs(points: list[tuple[int, float]]) -> Iterator[tuple[tuple[int, float], tuple[int, float]]]:
+    return itertools.pairwise(points)
+
+
+def _slope(points: list[tuple[int, float]]) -> float:
+    """Return the slope of the line of least squares, a second."""
+    times = [at_ms / 1_000 for at_ms, _ in points]
+    middle, level = sum(times) / len(times), sum(value for _, value in points) / len(points)
+    spread = sum((at - middle) ** 2 for at in times)
+    return sum((at - middle) * (value - level) for at, (_, value) in zip(times, points, strict=True)) / spread
+
+
+def _at_share(share: float, below: list[tuple[float, float]]) -> float:
+    """Return the value that a share of a histogram is below: linear within a bucket, as Prometheus does it."""
+    total = below[-1][1]
+    low, before = 0.0, 0.0
+    for bound, count in below:
+        if total > 0 and count >= share * total:
+            is_last = bound == float("inf")
+            return low if is_last else low + (bound - low) * (share * total - before) / max(count - before, 1e-9)
+        low, before = bound, count
+    return float("-inf")  # nothing came
 
 
 @functools.cache

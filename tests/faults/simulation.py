@@ -1,16 +1,17 @@
 """A seed → an hour of a job of `cep run` with faults in it, its alerts, and the alarms that rang.
 
-    minute by minute: records come ─▶ what goes wrong begins or ends ─▶ the job works, or a new process of it starts
+    step by step: records come ─▶ what goes wrong begins or ends ─▶ the job works, or a new process of it starts
                       ─▶ its surroundings are looked at (runners/watch.py) ─▶ its metrics are scraped (alarms.py)
 
-The job is the real one: runner, engine, commits, store on disk, rulebook, watch. Brokers, sinks and clocks are those of
-world.py. Its alerts must be those of the replay of all events that no dead letter names, each once.
+The job is the real one: runner, engine, commits, changelog, store on disk, rulebook, watch. Brokers, sinks and clocks
+are those of world.py, its processes those of lives.py. Its alerts must be those of the replay of all events that no
+dead letter names, each once.
 Tested by: tests/faults/test_faults.py
 """
 
 from __future__ import annotations
 
-import threading
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -23,41 +24,36 @@ from unittest.mock import patch
 
 import orjson
 
-from cep.base.errors import CepError, SinkAwayError, StoreError
-from cep.model.rule import Changes, HeartbeatRecord, utc_text
+from cep.base.errors import CepError, SinkAwayError, SinkError, SourceError, StoreError
+from cep.model.rule import Changes, HeartbeatRecord, parse_control, utc_text
 from cep.rulebook.chains import hash_of
-from cep.runners.embedded.commit import Commits, Sources
-from cep.runners.embedded.engine import Engine, Workers
-from cep.runners.embedded.opening import StoreSettings
-from cep.runners.embedded.outlets import Outlets, Patience
-from cep.runners.embedded.run import Pace, Runner
+from cep.runners.embedded.opening import followed_folder
 from cep.runners.observe import Observed
-from cep.runners.watch import Watch, Watched
-from cep.sources.kafka import KafkaSettings
-from cep.step.job import Job
 from tests.faults.alarms import Alarms
-from tests.faults.world import TOPIC, Brokers, Clock, Control, Partitions, Receiver
-from tests.runners.embedded.cases import MINUTE_MS, deployment, expected, morning, suppressing
+from tests.faults.lives import LATENESS_MS, RULES, Follower, Life
+from tests.faults.world import TOPIC, Brokers, Clock, Receiver, StateTopic
+from tests.runners.embedded.cases import MINUTE_MS, deployment, expected, morning
 from tests.runners.embedded.outside import Crash
 from tests.runners.spark.live_cases import time_ms
 
-RULES = suppressing()
-GIVEN = deployment(RULES)
-INITIAL = tuple(record.to_json() for record in RULES)
-LATENESS_MS, AHEAD_MS, DAY_MS = 5 * MINUTE_MS, MINUTE_MS, 86_400_000
-JOB = Job(GIVEN.schema, GIVEN.key_domains, 4, 1, LATENESS_MS, idle_ms=2 * MINUTE_MS, ahead_ms=AHEAD_MS)
-FIRST, EVENTS = 20, 260
-STEPS_MAX = 600
+DAY_MS = 86_400_000
+STEP_MS, DELAY_MS = 20_000, 10_000  # what happens comes to the brokers within DELAY_MS, in any order
+FIRST, EVENTS, QUICKER = 20, 1_300, 5  # so many payments within an hour
+STEPS_MAX = 2_000
+HALF = 0.5
+REFUSED_MS = 7 * MINUTE_MS  # how long a topic that was created again goes unnoticed by its operators
 # Fault → the alarms of which one must ring, if it lasts; none for what harms nobody and needs no one.
 FAULTS: dict[str, tuple[str, ...]] = {
     "two publishers": ("CepChangeRefused",),
     "burst": (),
-    "outage of brokers": ("CepPartInTrouble",),
-    "outage of the sink": ("CepPartInTrouble",),
+    "outage of brokers": ('CepPartInTrouble{part="brokers"}',),
+    "outage of the sink": ('CepPartInTrouble{part="sinks"}',),
     "old heartbeat": (),
     "heartbeat of tomorrow": ("CepChangeRefused",),
     "heartbeat before a backlog": (),
     "partition added": (),
+    "topic recreated": ("CepJobGone",),
+    "standby takes over": (),
     "killed": (),
     "down for ten minutes": ("CepJobGone",),
     "disk full": ("CepJobGone",),
@@ -124,28 +120,34 @@ class Simulation:
     def __init__(self, seed: int, folder: Path, faults: Sequence[str] | None = None) -> None:
         chance = self.chance = Random(seed)
         self.folder, self.outcome = folder, Outcome(seed)
-        lines = list(morning())[FIRST : FIRST + EVENTS]  # the first ones are of months before
+        lines = quicker(morning()[FIRST : FIRST + EVENTS])  # the first ones are of months before
         begin_ms = time_ms(lines[0]) // MINUTE_MS * MINUTE_MS
         self.end_ms = time_ms(lines[-1])
         self.clock = Clock(begin_ms)
         self.brokers = Brokers([[] for _ in range(chance.randrange(1, 4))])
-        self.receiver, self.letters = Receiver(), Letters()
+        self.receiver, self.letters, self.state = Receiver(), Letters(), StateTopic()
         self.alarms = Alarms()
         self.lines = lines
+        minutes = (self.end_ms - begin_ms) // MINUTE_MS
+        chosen = faults or chance.sample(sorted(FAULTS), chance.randrange(1, 4))
+        self.plan = sorted((chance.randrange(5, minutes - 12), name, chance.randrange(2, 9)) for name in chosen)
+        self.has_changelog = "standby takes over" in chosen or chance.random() < HALF
         # When each record reaches the brokers, and which partition it is for.
         self.coming = sorted(
-            (time_ms(line) + int(chance.random() * (LATENESS_MS - 2 * MINUTE_MS)), chance.randrange(4), line)
-            for line in lines
+            (time_ms(line) + int(chance.random() * DELAY_MS), chance.randrange(4), line) for line in lines
         )
+        self.sent: list[tuple[int, bytes]] = []
         self.is_held = False  # nothing reaches the brokers, and then all at once
         self.crash_in: int | None = None
         self.is_full = False
         self.down_until_ms = 0
         self.life: Life | None = None
         self.observed: Observed | None = None  # of the process there is, which may wait for the sink in its start
-        minutes = (self.end_ms - begin_ms) // MINUTE_MS
-        chosen = faults or chance.sample(sorted(FAULTS), chance.randrange(1, 4))
-        self.plan = sorted((chance.randrange(5, minutes - 12), name, chance.randrange(2, 9)) for name in chosen)
+        self.folders = [folder / "one" / "job", folder / "two" / "job"]  # the first is of the process that works
+        self.follower: Follower | None = None
+        self.takes_over: Follower | None = None
+        self.outdated: Life | None = None  # it does not know that another process has taken over
+        self.created_again_ms = 0  # when a process first saw it
         self.ends: list[tuple[int, str]] = []
         self.begin_ms = begin_ms
 
@@ -161,10 +163,14 @@ class Simulation:
         elif name in ("burst", "heartbeat before a backlog"):
             self.is_held = True
         elif name == "outage of the sink":
-            self.receiver.loses_answers = self.chance.random() < 0.5
+            self.receiver.loses_answers = self.chance.random() < HALF
             self.receiver.is_away.set()
         elif name == "partition added":
             brokers.partitions.append([])
+        elif name == "topic recreated":
+            brokers.partitions, brokers.topic_id = [[] for _ in brokers.partitions], "second"
+        elif name == "standby takes over":
+            self._take_over(has_followed=self.chance.random() < HALF)
         elif name == "killed":
             self.crash_in = self.chance.randrange(1, 40)
         elif name == "down for ten minutes":
@@ -225,6 +231,35 @@ class Simulation:
             self.clock.wrong_ms = 0
         elif name == "disk full":
             self.is_full = False
+        elif name == "topic recreated":
+            self._begin_anew()
+        elif name == "standby takes over" and self.chance.random() < HALF:
+            self._take_over(has_followed=False)  # back to the first one, whose store is of before
+
+    def _take_over(self, *, has_followed: bool) -> None:
+        """Let the process at work be gone, or only seem so, and the other one begin."""
+        if self.life is not None and self.outdated is None and self.chance.random() < HALF:
+            self.outdated, self.life, self.observed = self.life, None, None
+        self._end_life()
+        self.folders.reverse()
+        if self.follower is not None and not has_followed:
+            self._end_follower()
+        self.takes_over, self.follower = self.follower, None
+
+    def _begin_anew(self) -> None:
+        """Do what the refusal of a topic that was created again says: its records come again, for a new job."""
+        if not self.created_again_ms or self.clock.now_ms < self.created_again_ms + REFUSED_MS:
+            self.ends.append((self.clock.now_ms + MINUTE_MS, "topic recreated"))
+            return
+        self._end_life()
+        self._end_follower()
+        self.folders = [folder.parents[1] / "anew" / folder.parent.name / "job" for folder in self.folders]
+        self.receiver.taken.clear()
+        self.letters.taken.clear()
+        self.state.clear()
+        self.brokers.partitions = [[] for _ in self.brokers.partitions]
+        for number, line in self.sent:
+            self.brokers.partitions[number % len(self.brokers.partitions)].append(line)
 
     # ---------------------------------------------------------------------------------------------------- minutes
 
@@ -232,6 +267,7 @@ class Simulation:
         """Bring to the brokers what has come by now; what cannot be sent is sent later."""
         while self.coming and self.coming[0][0] <= self.clock.now_ms and not (self.is_held or self.brokers.are_away):
             _, number, line = self.coming.pop(0)
+            self.sent.append((number, line))
             self.brokers.partitions[number % len(self.brokers.partitions)].append(line)
 
     def run(self) -> Outcome:
@@ -242,11 +278,13 @@ class Simulation:
                 patched.enter_context(patch(f"cep.runners.{module}.time", shim))
             patched.enter_context(patch("cep.runners.watch.ask_brokers", lambda *_: self.brokers.ends()))
             patched.enter_context(patch("cep.runners.watch.latest_offsets", lambda *_: {TOPIC: self.brokers.ends()}))
+            for name, stand_in in self.state.stand_ins().items():
+                patched.enter_context(patch(f"cep.runners.embedded.changelog.{name}", stand_in))
             try:
                 self._run()
             finally:
-                if self.life is not None:
-                    self.life.close()
+                self._end_life()
+                self._end_follower()
         self.outcome.rung = self.alarms.rung
         self.outcome.problem = self._compare() or self._silent()
         return self.outcome
@@ -262,8 +300,9 @@ class Simulation:
                 self.end(end[1])
             self._arrive()
             self._work()
+            self._follow()
             self.alarms.scrape(now_ms, None if self.observed is None else self.observed.collect())
-            self.clock.now_ms += MINUTE_MS
+            self.clock.now_ms += STEP_MS
             if not (self.coming or self.plan or self.ends) and now_ms > self.end_ms + 15 * MINUTE_MS:
                 break
         # The day is over: the clock has passed all that came, and a heartbeat closes what is open.
@@ -281,10 +320,8 @@ class Simulation:
             return
         try:
             if self.life is None:
-                self.life = Life(self)
-                self.observed = self.life.observed
-                self.life.begin()
-                self.outcome.lives += 1
+                self._start_life()
+            assert self.life is not None
             for _ in range(self.chance.randrange(2, 8)):
                 self.life.runner.cycle(0.0)
             if not self.receiver.is_away.is_set():
@@ -297,10 +334,44 @@ class Simulation:
                 self.observed = observed
             elif "make room" in str(error):
                 self.down_until_ms = self.clock.now_ms + 10 * MINUTE_MS
+            elif isinstance(error, SourceError) and "created again" in str(error):
+                self.created_again_ms = self.created_again_ms or self.clock.now_ms
             elif not isinstance(error, Crash):
                 raise
         if self.receiver.refused and not self.outcome.refused_ms:
             self.outcome.refused_ms = self.clock.now_ms
+
+    def _start_life(self) -> None:
+        """Start a process in the first folder; the other one follows. See that an outdated one is fenced off."""
+        takes_over, self.takes_over = self.takes_over, None
+        if takes_over is not None:
+            takes_over.close()
+        self.life = Life(self, self.folders[0], takes_over)
+        self.observed = self.life.observed
+        self.life.begin()
+        self.outcome.lives += 1
+        outdated, self.outdated = self.outdated, None
+        if outdated is not None:
+            outdated.patience.stop.set()
+            try:
+                outdated.runner.finish()
+            except SinkError:
+                outdated.close()
+            else:
+                raise AssertionError("a process went on though another one has taken over")
+
+    def _follow(self) -> None:
+        """Let the process that stands by read on."""
+        if self.has_changelog and self.follower is None and self.outdated is None:
+            self.follower = Follower(self, self.folders[1])
+        if self.follower is not None:
+            self.follower.follow()
+
+    def _end_follower(self) -> None:
+        if self.follower is not None:
+            self.follower.close()
+            shutil.rmtree(followed_folder(self.follower.folder))
+        self.follower = None
 
     def _end_life(self) -> None:
         if self.life is not None:
@@ -341,50 +412,14 @@ class Simulation:
         return ""
 
 
+def quicker(lines: Sequence[bytes]) -> list[bytes]:
+    """Return the payments with less time in between, so that one of a partition does not wait long for the next."""
+    given = [orjson.loads(line) for line in lines]
+    begin_ms = time_ms(lines[0])
+    for line, event in zip(lines, given, strict=True):
+        event["event_time"] = utc_text(begin_ms + (time_ms(line) - begin_ms) // QUICKER)
+    return [orjson.dumps(event) for event in given]
+
+
 def _record(data: bytes) -> Any:
-    from cep.model.rule import parse_control  # noqa: PLC0415
-
     return parse_control(data)[0]
-
-
-class Life:
-    """One process of the job."""
-
-    def __init__(self, simulation: Simulation) -> None:
-        chance = simulation.chance
-        self.observed = Observed(300_000)
-        self.patience = Patience(threading.Event(), self.observed.away, 0.002)
-        settings = StoreSettings(simulation.folder / "job", kept_count=2, cache_bytes=8 << 20, checkpoint_ms=3_600_000)
-        self.commits = Commits(settings, simulation.on_step)
-        self.engine = Engine(JOB, INITIAL, self.commits.store, Workers(1))
-        order = chance.choice((sorted, lambda numbers: sorted(numbers, reverse=True)))
-        source = Partitions(simulation.brokers, order, chance.choice((3, 50)))
-        sources = Sources(source, Control(simulation.brokers))
-        outlets = Outlets(
-            (simulation.receiver,), simulation.letters, None, self.observed.sending, patience=self.patience,
-        )  # fmt: skip
-
-        def report(batch: Any) -> None:
-            self.observed.finished(batch.batch_id, batch.totals, self.engine.watermark_ms)
-            self.observed.positions = source.positions()
-
-        def idle() -> None:
-            self.observed.idle()
-            self.observed.positions = source.positions()
-
-        self.runner = Runner(self.engine, sources, outlets, self.commits, Pace(), report, idle, simulation.clock.job_ms)
-        self.watch = Watch(Watched(KafkaSettings("simulated"), TOPIC, TOPIC), self.observed, 5_000)
-
-    def begin(self) -> None:
-        """Go on from the last commit. Raises: SinkAwayError where a process would wait: no time passes in here."""
-        self.patience.stop.set()
-        self.runner.start()
-        self.patience.stop.clear()
-        self.observed.begin()
-        self.observed.finished(self.commits.batch_id - 1, self.commits.totals)
-
-    def close(self) -> None:
-        """Let go of everything."""
-        self.patience.stop.set()
-        self.engine.close()
-        self.commits.close()

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.alarms import Alarms
 from tests.faults.campaign import table
 from tests.faults.simulation import FAULTS, Simulation
 from tests.seeds import seeds
@@ -31,10 +30,3 @@ def test_nothing_rings_in_a_quiet_hour(tmp_path: Path) -> None:
     outcome = Simulation(7, tmp_path, ["old heartbeat"]).run()
     assert outcome.problem == ""
     assert outcome.rung == {}
-
-
-def test_an_alarm_rings_once_it_has_been_so_for_its_time() -> None:
-    alarms = Alarms()
-    for minute in range(10):
-        alarms.scrape(minute * 60_000, None)
-    assert alarms.rung == {"CepJobGone": [minute * 60_000 for minute in range(5, 10)]}

@@ -1,4 +1,4 @@
-"""What is around a simulated job of `cep run`: a clock, a topic whose brokers go away, a control topic, a sink.
+"""What is around a simulated job of `cep run`: a clock, topics whose brokers go away, a sink that carries a changelog.
 
 Time is simulated: a step is a minute, an hour of payments passes in a second. Nothing here waits.
 Tested by: tests/faults/test_faults.py
@@ -7,14 +7,20 @@ Tested by: tests/faults/test_faults.py
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
 
+import orjson
 import pyarrow as pa
 
-from cep.base.errors import SinkAwayError, SourceError
+from cep.base.errors import SinkAwayError, SinkError, SourceError
+from cep.runners.embedded.changelog import Entry
+from cep.sinks.base import Recalled
 from cep.sinks.json_form import json_lines
 from cep.sources.live.base import Chunk, Positions
+from cep.sources.offsets import OffsetRange, refuse_new_topics
 
 TOPIC = "payments"
 
@@ -46,6 +52,7 @@ class Brokers:
     partitions: list[list[bytes]]
     control: list[bytes] = field(default_factory=list)
     are_away: bool = False
+    topic_id: str = "first"
 
     def ends(self) -> dict[int, int]:
         """Return the end of each partition. Raises: SourceError while nobody answers."""
@@ -64,6 +71,7 @@ class Partitions:
     next: dict[int, int] = field(default_factory=dict)
     held: set[int] = field(default_factory=set)
     seen: dict[int, int] = field(default_factory=dict)  # ends, when somebody last answered
+    expected: dict[str, str] = field(default_factory=dict)  # ids of topics
     ended: bool = False
 
     def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
@@ -81,7 +89,14 @@ class Partitions:
     def positions(self) -> Positions:
         return {_lane(number): at for number, at in self.next.items()}
 
+    def ids(self) -> dict[str, str]:
+        return dict(self.expected)
+
+    def expect(self, ids: Mapping[str, str]) -> None:
+        self.expected = dict(ids)
+
     def seek(self, positions: Mapping[str, int]) -> None:
+        self._refuse()
         self.next = {_number(lane): at for lane, at in positions.items()}
 
     def behind(self) -> dict[str, bool]:
@@ -89,6 +104,7 @@ class Partitions:
 
     def look(self) -> None:
         if not self.brokers.are_away:
+            self._refuse()
             self.seen = self.brokers.ends()
             self.next = {**dict.fromkeys(self.seen, 0), **self.next}
 
@@ -97,6 +113,12 @@ class Partitions:
 
     def close(self) -> None:
         pass
+
+    def _refuse(self) -> None:
+        if not self.brokers.are_away:  # who cannot ask is none the wiser
+            ids = {TOPIC: self.brokers.topic_id}
+            refuse_new_topics(self.expected, ids)
+            self.expected |= ids
 
 
 @dataclass
@@ -132,6 +154,44 @@ class Control:
 
 
 @dataclass
+class StateTopic:
+    """The changelog topic, which has what is committed, and who of the processes of the job may write."""
+
+    entries: list[tuple[int, bytes, bytes | None, int]] = field(default_factory=list)  # offset, key, value, time
+    epoch: int = 0
+    end: int = 0
+
+    def add(self, entries: Iterable[Entry], now_ms: int) -> None:
+        """Append what a transaction brings, and forget what it replaces, as compaction does."""
+        added = [(offset, key, value, now_ms) for offset, (key, value) in zip(count(self.end), entries, strict=False)]
+        self.end += len(added)
+        replaced = {key for _, key, _, _ in added}
+        self.entries = [entry for entry in self.entries if entry[1] not in replaced] + added
+        self.end += 1  # the mark of the transaction
+
+    def clear(self) -> None:
+        """Be an empty topic."""
+        self.entries, self.end = [], 0
+
+    def stand_ins(self) -> dict[str, Callable[..., Any]]:
+        """Return what to put in the place of the functions that read a topic."""
+        return {
+            "read_range": lambda _, wanted, rows_max=1_000: self.read(wanted, rows_max),
+            "earliest_offsets": lambda _, topics: {topic: {0: 0} for topic in topics},
+            "latest_offsets": lambda _, topics: {topic: {0: self.end} for topic in topics},
+        }
+
+    def read(self, wanted: OffsetRange, rows_max: int) -> Iterator[pa.RecordBatch]:
+        """Return the entries of a range, as read_range does."""
+        entries = [entry for entry in self.entries if wanted.start <= entry[0] < wanted.end]
+        for start in range(0, len(entries), rows_max):
+            columns = zip(*entries[start : start + rows_max], strict=True)
+            types = {"offset": pa.int64(), "key": pa.binary(), "value": pa.binary(), "timestamp": pa.int64()}
+            arrays = [pa.array(column, type_) for column, type_ in zip(columns, types.values(), strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, names=list(types))
+
+
+@dataclass
 class Receiver:
     """Who gets the alerts. While it is away a write fails in front of it or behind it, where the answer is lost."""
 
@@ -140,22 +200,62 @@ class Receiver:
     refused: int = 0
     taken: dict[int, list[bytes]] = field(default_factory=dict)
 
-    def write(self, alerts: pa.Table, batch_id: int) -> None:
-        """Take the alerts of a number, which has one meaning. Raises: SinkAwayError."""
-        self.refused += self.is_away.is_set()
-        if self.is_away.is_set() and not self.loses_answers:
-            raise SinkAwayError("nobody answers")
-        lines = list(json_lines(alerts))
-        assert self.taken.setdefault(batch_id, lines) == lines, "a number has one meaning"
-        if self.is_away.is_set():
-            raise SinkAwayError("no answer came back")
-
-    def close(self) -> None:
-        pass
-
     def lines(self) -> list[bytes]:
         """Return all alerts, sorted."""
         return sorted(line for lines in self.taken.values() for line in lines)
+
+
+@dataclass
+class Link:
+    """The way of one process to the receiver and the changelog: both get what a write brings, or neither."""
+
+    receiver: Receiver
+    state: StateTopic
+    clock: Clock
+    epoch: int = -1
+    carried: list[Entry] = field(default_factory=list)
+
+    def open(self) -> None:
+        """Fence off the processes before this one."""
+        self.state.epoch += 1
+        self.epoch = self.state.epoch
+
+    def carry(self, topic: str, entries: Sequence[Entry]) -> None:
+        """Bring these with the next write."""
+        self.carried = list(entries)
+
+    def bring(self, topic: str, entries: Iterator[Entry]) -> None:
+        """Bring these alone."""
+        self.state.add(entries, self.clock.now_ms)
+
+    def write(self, alerts: pa.Table, batch_id: int) -> None:
+        """Take the alerts of a number, which has one meaning. Raises: SinkError for one that is fenced off."""
+        receiver = self.receiver
+        receiver.refused += receiver.is_away.is_set()
+        if receiver.is_away.is_set() and not receiver.loses_answers:
+            raise SinkAwayError("nobody answers")
+        if -1 < self.epoch < self.state.epoch:
+            raise SinkError("another process runs this job")
+        lines = list(json_lines(alerts))
+        if batch_id not in receiver.taken:
+            self.state.add(self.carried, self.clock.now_ms)
+        assert receiver.taken.setdefault(batch_id, lines) == lines, "a number has one meaning"
+        if receiver.is_away.is_set():
+            raise SinkAwayError("no answer came back")
+        self.carried = []
+
+    def place(self) -> str:
+        """Return no place: the receiver knows by numbers."""
+        return ""
+
+    def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
+        """Return the ids of the alerts that came under a higher number."""
+        newer = {number: lines for number, lines in self.receiver.taken.items() if number > after}
+        ids = frozenset(orjson.loads(line)["alert_id"] for lines in newer.values() for line in lines)
+        return Recalled(ids, max(newer, default=after))
+
+    def close(self) -> None:
+        pass
 
 
 def _lane(number: int) -> str:
