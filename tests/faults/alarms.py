@@ -10,8 +10,10 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from prometheus_client.core import Metric
@@ -66,8 +68,12 @@ class Alarms:
         """Return the labels for which an expression holds now. Raises: ValueError."""
         holds: set[Labels] = set()
         for parts in parsed(expression):
-            each = [shape(self, *groups) for shape, groups in parts]
-            if all(each):  # what is joined by `and` is of one process, and its labels are those of the first
+            each: list[set[Labels]] = []
+            for shape, groups in parts:
+                each.append(shape(self, *groups))
+                if not each[-1]:
+                    break
+            else:  # what is joined by `and` is of one process, and its labels are those of the first
                 others = [{_instance(labels) for labels in other} for other in each[1:]]
                 holds |= {labels for labels in each[0] if all(_instance(labels) in other for other in others)}
         return holds
@@ -126,10 +132,9 @@ class Alarms:
         """Return the values of a window by labels, with their times."""
         from_ms = self.samples[-1][0] - _ms(within) * self.scale
         series: dict[Labels, list[tuple[int, float]]] = {}
-        for at_ms, values in self.samples:
-            if at_ms >= from_ms:
-                for labels, value in values.get(name, {}).items():
-                    series.setdefault(labels, []).append((at_ms, value))
+        for at_ms, values in self.samples[bisect_left(self.samples, from_ms, key=itemgetter(0)) :]:
+            for labels, value in values.get(name, {}).items():
+                series.setdefault(labels, []).append((at_ms, value))
         return series
 
     def _risen(self, name: str, within: str) -> Found:

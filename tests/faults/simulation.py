@@ -38,7 +38,7 @@ from tests.runners.spark.live_cases import time_ms
 
 DAY_MS = 86_400_000
 STEP_MS, DELAY_MS = 20_000, 10_000  # what happens comes to the brokers within DELAY_MS, in any order
-FIRST, EVENTS, QUICKER = 20, 1_300, 5  # so many payments within an hour
+FIRST, EVENTS, QUICKER = 20, 900, 5  # so many payments within forty minutes; a quarter of an hour is for what is left
 STEPS_MAX = 2_000
 HALF = 0.5
 REFUSED_MS = 7 * MINUTE_MS  # how long a topic that was created again goes unnoticed by its operators
@@ -147,7 +147,7 @@ class Simulation:
         self.follower: Follower | None = None
         self.takes_over: Follower | None = None
         self.outdated: Life | None = None  # it does not know that another process has taken over
-        self.created_again_ms = 0  # when a process first saw it
+        self.created_again_ms = 0  # since when each process that was started has seen that and ended
         self.ends: list[tuple[int, str]] = []
         self.begin_ms = begin_ms
 
@@ -331,7 +331,7 @@ class Simulation:
             observed = self.observed
             self._end_life()
             if isinstance(error, SinkAwayError):  # it waits with what a process before it has left to send
-                self.observed = observed
+                self.observed, self.created_again_ms = observed, 0
             elif "make room" in str(error):
                 self.down_until_ms = self.clock.now_ms + 10 * MINUTE_MS
             elif isinstance(error, SourceError) and "created again" in str(error):
