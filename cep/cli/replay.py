@@ -58,12 +58,12 @@ _LOSSES = (
 )
 
 HELP = """\
-Match a finite history, with Spark in batch mode, and write its alerts. The same rules on the same events give the same
-alerts as the live job. With --rules alone that job began with these rules. With --control too it then got the control
-records, in their order. What that job refused is refused here, with the same letter. A later rule is refused if it
-reads event types or fields that the first rules do not declare. It is refused if it is keyed by what the job did not
-route by (--key), or if no level was left (--levels). With --control alone the job begins with all of the records,
-which find their levels together.
+Match a finite history, in this process or on Spark (--engine), and write its alerts. The same rules on the same
+events give the same alerts as the live job. With --rules alone that job began with these rules. With --control too it
+then got the control records, in their order. What that job refused is refused here, with the same letter. A later rule
+is refused if it reads event types or fields that the first rules do not declare. It is refused if it is keyed by what
+the job did not route by (--key), or if no level was left (--levels). With --control alone the job begins with all of
+the records, which find their levels together.
 """
 
 

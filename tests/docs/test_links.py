@@ -72,6 +72,12 @@ def test_a_page_has_a_title_and_prose(path: Path) -> None:
     assert list(sentences(text)) or blocks_of(text)
 
 
+def test_the_table_of_rooms_leads_to_each_room() -> None:
+    linked = set(link_targets(DOCS / "inside" / "architecture.md"))
+    rooms = [path for path in DOCS.parent.iterdir() if (path / "__init__.py").exists()]
+    assert [room.name for room in rooms if room / "README.md" not in linked] == []
+
+
 def test_the_index_names_every_page() -> None:
     linked = set(link_targets(DOCS / f"{INDEX}.md"))
     decisions = set(link_targets(DOCS / "inside" / "decisions" / "index.md"))

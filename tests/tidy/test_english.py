@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tidy.english import BAD_NAMES, WORDS_MAX, check_folder, check_source, not_imperative, sentences
+from tests.tidy.english import (
+    BAD_NAMES,
+    WORDS_MAX,
+    check_folder,
+    check_page,
+    check_source,
+    not_imperative,
+    sentences,
+)
 from tests.tidy.source import ROOT, Source
 
 ROOMS = sorted(path.name for path in (ROOT / "cep").iterdir() if path.is_dir() and path.name != "__pycache__")
+FOLDERS = ("demo", "patterns", "rules", "tests")
 # Where a finding stays → why.
 EXCEPTIONS = {
     "cep/kernels/expressions/opcodes.py": "the comments of a table, which follow each other",
@@ -47,6 +56,11 @@ def test_what_is_to_be_mended_is_listed() -> None:
 def test_a_room_speaks_plainly(room: str) -> None:
     lines = check_folder(f"cep/{room}").lines
     assert [line for line in lines if line.split(":")[0].split(" ")[0] not in EXCEPTIONS] == []
+
+
+def test_pages_outside_the_package_speak_plainly() -> None:
+    pages = [*ROOT.glob("*.md"), *(path for name in FOLDERS for path in (ROOT / name).rglob("*.md"))]
+    assert [line for path in sorted(pages) for line in check_page(path).lines] == []
 
 
 def test_functions_begin_with_a_verb() -> None:

@@ -1,16 +1,16 @@
 """Second stage of the live job: packed rows of one key group → alerts, with keyed state in Spark's state store.
 
-    part of its state     holds                                             touched
-    progress              rulebook digest, event times, deadlines           read and written once a micro-batch.
-    pages                 (domain << 16 | page) → runs of many keys         a touched page is written, read if not held
-                                                                            (cached_pages.py).
-    past                  the same → head of their histories                where rules look back: the same (past.py).
-    segments              page, number → past events of many keys           a new one; those that a window reaches into.
-    waiting               domain → events that are not due yet              where some wait (event_time.py).
-    seen                  domain, bucket → hashes of event ids              where duplicates are looked for.
+    part        a micro-batch touches
+    progress    all of it, once.
+    pages       those with new events or due runs: read if not cached (cached_pages.py), then written.
+    past        where rules look back, the same pages (past_pages.py).
+    segments    new ones, and those that a window reaches into.
+    waiting     key domains with new or due events (group_ports.py).
+    ids         where duplicates are looked for: the buckets of the new events.
 
-Every key group has rows in every micro-batch with records: how far each partition was read. So all have the same
-watermark, and windows close with it in the same micro-batch; no timer of Spark is needed.
+The parts are described in group_parts.py. Every key group has rows in every micro-batch with records: how far each
+partition was read. So all have the same watermark, and windows close with it in the same micro-batch. No timer of Spark
+is needed.
 
 Tested by: tests/runners/spark/test_live.py
 """
