@@ -47,9 +47,20 @@ def add_settings(group: argparse._ArgumentGroup, section: type[BaseModel], prefi
             dest=f"{prefix}{name}",
             metavar=extra["metavar"],
             help=(text + "; may be given several times" if is_list else text).replace("%", "%%"),
-            action="append" if is_list else "store",
+            action="append" if is_list else _Once,
             type=int if extra["metavar"] == "N" else str,
         )
+
+
+class _Once(argparse.Action):
+    """A flag that has one value: two different ones are refused, so that none is lost without a word."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, options: argparse.Namespace, value: object, flag: str | None = None
+    ) -> None:
+        if getattr(options, self.dest, None) not in (None, value):
+            parser.error(f"{flag} is given twice, and takes one value; leave one out")
+        setattr(options, self.dest, value)
 
 
 def add_secrets_argument(parser: argparse.ArgumentParser) -> None:

@@ -59,6 +59,15 @@ def test_flags_of_every_type() -> None:
         settings_of(parser().parse_args(["--lateness", "soon"]))
 
 
+def test_a_flag_with_one_value_is_not_given_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("run", "live"):
+        with pytest.raises(SystemExit):
+            main([verb, "--rules", "rules", "--events", "a", "--events", "b"])
+        assert "--events is given twice, and takes one value" in capsys.readouterr().err
+    lists = parser().parse_args(["--columns", "a=b", "--columns", "c=d"])
+    assert settings_of(lists).events.columns == ("a=b", "c=d")
+
+
 def test_help_has_every_flag() -> None:
     text = parser().format_help()
     assert all(extra_of(info)["flag"] in text for _, _, info in fields() if extra_of(info)["flag"])
