@@ -135,6 +135,11 @@ class RealKafka(Closing):
             )  # fmt: skip
         self._wait_until_it_answers(self._process)
 
+    @property
+    def is_stopped(self) -> bool:
+        """True between an end and the next start."""
+        return self._process is None
+
     def stop(self) -> None:
         """An orderly end; `start` goes on from there."""
         self._end(signal.SIGTERM)
