@@ -2,8 +2,8 @@
 
     python -m tests.faults.real --runner run --seeds 60 [--first 0] [--keep FOLDER]
 
-A seed draws one or two faults and when they begin, within eighteen seconds of payments. With `cep run` each seed is a job
-of its own; with `cep live` all are on one job, whose start takes long, and what goes wrong comes seed by seed. Each
+A seed draws one or two faults and when they begin, within eighteen seconds of payments. With `cep run` each seed is a
+job of its own; with `cep live` all are on one job, whose start takes long, and what goes wrong comes seed by seed. Each
 sink must have the alerts of the replay of all that was not set aside, each once; a topic that is created again must be
 refused. It prints for each fault in how many seeds it was, which alarms rang after its begin, and after how many
 seconds: minutes of the alert rules are seconds here, and the job looks at its surroundings every five. It ends with 1
