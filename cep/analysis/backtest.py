@@ -115,7 +115,7 @@ class Judged:
     first_alert_ms: NDArray[np.int64]
 
     @property
-    def has_found(self) -> NDArray[np.bool_]:
+    def has_detected(self) -> NDArray[np.bool_]:
         """bool[R, F]: the rule finds the fraud."""
         hits: NDArray[np.bool_] = self.first_alert_ms != NEVER
         return hits
@@ -217,11 +217,11 @@ def _figures(
     precision = ratio(right, alerts - immature)
     bad_rows = marks.fraud >= 0
     bound = judged.bound_row[mask[judged.bound_alert]]
-    found_events = len(np.unique(bound[bad_rows[bound]]))
+    detected_events = len(np.unique(bound[bad_rows[bound]]))
     first_ms = judged.first_alert_ms[numbers].min(axis=0, initial=NEVER)
-    is_found = first_ms != NEVER
-    by_others = np.delete(judged.has_found, numbers, axis=0).any(axis=0)
-    shares = judged.has_found / np.maximum(judged.has_found.sum(axis=0), 1)
+    is_detected = first_ms != NEVER
+    by_others = np.delete(judged.has_detected, numbers, axis=0).any(axis=0)
+    shares = judged.has_detected / np.maximum(judged.has_detected.sum(axis=0), 1)
     base = int(bad_rows.sum()) / max(1, int((history.events.time_ms <= marks.as_of_ms).sum()))
     kinds = np.array(marks.kind, dtype=object)
     deployed = {rule.rule_id: rule for rule in history.deployment.rulebook.deployed()}
@@ -238,20 +238,20 @@ def _figures(
         wrong=alerts - right - immature,
         immature=immature,
         precision=precision,
-        event_recall=ratio(found_events, int(bad_rows.sum())),
-        fraud_recall=ratio(int(is_found.sum()), marks.frauds_count),
+        event_recall=ratio(detected_events, int(bad_rows.sum())),
+        fraud_recall=ratio(int(is_detected.sum()), marks.frauds_count),
         key_recall=_key_recall(history.events, marks, judged, mask, domains.pop()) if len(domains) == 1 else None,
         recall_by_kind={
-            kind: ratio(int(is_found[kinds == kind].sum()), int((kinds == kind).sum()))
+            kind: ratio(int(is_detected[kinds == kind].sum()), int((kinds == kind).sum()))
             for kind in sorted(set(marks.kind))
         },
         lift=precision.value / base if precision.value is not None and base else None,
-        money_found=float(marks.amount[is_found].sum()),
-        money_missed=float(marks.amount[~is_found].sum()),
+        money_found=float(marks.amount[is_detected].sum()),
+        money_missed=float(marks.amount[~is_detected].sum()),
         repeat_rate=1 - keys / alerts if alerts else None,
-        seconds_to_alert=_median_s(first_ms[is_found] - marks.first_ms[is_found]),
-        seconds_ahead=_median_s(marks.last_ms[is_found] - first_ms[is_found]),
-        adds=int((is_found & ~by_others).sum()),
+        seconds_to_alert=_median_s(first_ms[is_detected] - marks.first_ms[is_detected]),
+        seconds_ahead=_median_s(marks.last_ms[is_detected] - first_ms[is_detected]),
+        adds=int((is_detected & ~by_others).sum()),
         share=float(shares[numbers].sum()),
         steps_per_event=_steps(history, {judged.names[number] for number in numbers}),
     )
@@ -288,7 +288,7 @@ def _days_count(events: Events, marks: Marks) -> int:
 
 def _overlap(judged: Judged) -> tuple[dict[str, Any], ...]:
     """Return for each set of rules how many frauds exactly these find, the largest first."""
-    sets, counts = np.unique(judged.has_found.T, axis=0, return_counts=True)
+    sets, counts = np.unique(judged.has_detected.T, axis=0, return_counts=True)
     rows: list[dict[str, Any]] = [
         {"rules": [judged.names[at] for at in np.flatnonzero(members)], "frauds": int(count)}
         for members, count in zip(sets, counts, strict=True)

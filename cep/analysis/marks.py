@@ -75,8 +75,8 @@ def mark_events(
     last_ms = int(events.time_ms.max(initial=TIME_MS_MIN))
     if as_of_ms is None:
         as_of_ms = max(last_ms, int(labels.reported_ms.max(initial=TIME_MS_MIN)))
-    is_known = (labels.reported_ms <= as_of_ms)[label_of] & (events.time_ms[event_of] <= as_of_ms)
-    label_of, event_of = label_of[is_known], event_of[is_known]
+    is_reported = (labels.reported_ms <= as_of_ms)[label_of] & (events.time_ms[event_of] <= as_of_ms)
+    label_of, event_of = label_of[is_reported], event_of[is_reported]
     bad = labels.is_fraud[label_of]
     if maturity_ms is None:
         maturity_ms = _usual_delay_ms(events, labels, label_of[bad], event_of[bad])

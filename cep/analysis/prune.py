@@ -58,7 +58,7 @@ def prune(judged: Judged, marks: Marks, tolerance: float = 0.0, alerts_max: floa
     With `alerts_max` below that of what can be found with so many alerts in all. Cost: rules² × frauds.
     """
     count = len(judged.names)
-    finds = judged.has_found
+    finds = judged.has_detected
     wrong = np.bincount(judged.rule[~judged.is_right & ~judged.is_immature], minlength=count)
     alerts = np.bincount(judged.rule, minlength=count)
     before = int(finds.any(axis=0).sum())

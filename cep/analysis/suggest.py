@@ -217,5 +217,5 @@ def _replayed(
         mature = (judged.rule == number) & ~judged.is_immature & (judged.detected_ms >= begin_ms)
         halves = (mature & (judged.detected_ms < middle_ms), mature & (judged.detected_ms >= middle_ms))
         choosing, reporting = (ratio(int((each & judged.is_right).sum()), int(each.sum())) for each in halves)
-        outcome.append((choosing, reporting, judged.has_found[number]))
+        outcome.append((choosing, reporting, judged.has_detected[number]))
     return outcome

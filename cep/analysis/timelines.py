@@ -83,7 +83,7 @@ def missed_timelines(
 ) -> list[Timeline]:
     """Return the time lines of frauds that no rule finds, each with the rule that came furthest."""
     marks = measured.marks
-    missed = np.flatnonzero(~measured.judged.has_found.any(axis=0)) if marks.frauds_count else np.empty(0, np.int64)
+    missed = np.flatnonzero(~measured.judged.has_detected.any(axis=0)) if marks.frauds_count else np.empty(0, np.int64)
     furthest: dict[int, Ending] = {}
     for ending in endings:
         if ending.fraud not in furthest or ending.depth > furthest[ending.fraud].depth:

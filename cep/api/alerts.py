@@ -145,9 +145,9 @@ class Alerts:
 
     def _summary(self) -> str:
         aside = len(self._outcome.replayed.dead_letters)
-        held_back = self._outcome.suppression.suppressed.num_rows
+        suppressed_count = self._outcome.suppression.suppressed.num_rows
         parts = [f"{_counted(len(self), 'alert')} of {_counted(self.counters['events'], 'event')}"]
-        parts += [f"{held_back:,} suppressed"] if held_back else []
+        parts += [f"{suppressed_count:,} suppressed"] if suppressed_count else []
         parts += [f"{aside:,} records set aside (see .set_aside)"] if aside else []
         parts += [f"the first {_SHOWN_MAX}:"] if len(self) > _SHOWN_MAX else []
         return ", ".join(parts)

@@ -25,7 +25,7 @@ from cep.runners.output import Replayed
 from cep.sources.pieces import Pieces
 from cep.step.dead_letters import under_rules
 from cep.step.job import Job
-from cep.step.rules import refusal_letters
+from cep.step.rules import refusal_dead_letters
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,4 +90,4 @@ def replay(given: GivenRules, pieces_of: Callable[[Schema], Pieces], terms: Term
     """Match a history and suppress what the rules suppress. Raises: UsageError, SourceError."""
     deployment = given.deployment
     replayed = matches(given, pieces_of, terms)
-    return finish(deployment.rulebook, replayed, refusal_letters(deployment.refused))
+    return finish(deployment.rulebook, replayed, refusal_dead_letters(deployment.refused))

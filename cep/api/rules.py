@@ -108,7 +108,9 @@ class Rules:
 
         `events` is a frame of pandas, polars, Arrow or DuckDB, or paths: one, a list, or a wildcard. `columns` names
         the column of each field whose name differs, like {"card_id": "cc_num"}. `tz` is the zone of times that name
-        none. `fixed` gives fields one value in every row, `minor` names decimals that come in whole cents; `time_unit`
+        none.
+
+        `fixed` gives fields one value in every row, `minor` names decimals that come in whole cents; `time_unit`
         ("s", "ms", "us", "ns") and `time_form` (as strptime has it) say how times are written. `since` and `until`
         leave out events before the one time, and from the other on. The others are the flags of `cep replay`.
 
@@ -229,8 +231,8 @@ class Rules:
         check_wanted(wanted := (steps, count, precision))
         fields = fields_of(self._given.deployment.schema)
         measured = self._measured(source, labels, terms, fields)
-        found_now = np.asarray(measured.judged.has_found.any(axis=0))
-        return suggest(measured.history.events, measured.marks, source.pieces, key, wanted, found_now)
+        detected_now = np.asarray(measured.judged.has_detected.any(axis=0))
+        return suggest(measured.history.events, measured.marks, source.pieces, key, wanted, detected_now)
 
     def tune(
         self, rule_id: str, events: Any, labels: Any, *, objective: Objective = "f1",

@@ -93,7 +93,7 @@ RULES_MAX = 10_000
 VERSIONS_PER_RULE_MAX = 64
 # Versions of one rule or list whose hashes a job remembers and its status says: who waits for an answer reads it within
 # a second, and so many changes do not come meanwhile.
-CHAIN_VERSIONS_KEPT = 8
+CHAIN_VERSIONS_MAX = 8
 # Above this, versions count up one by one. A number from a date or a clock lies below it. Without such a limit one
 # record of the highest version would end a name for good.
 VERSION_FREE_MAX = 2_100_000_000
@@ -102,12 +102,12 @@ VERSION_FREE_MAX = 2_100_000_000
 CHANGES_BEFORE_EVENTS_MAX = 100_000
 # Compiled rules that a process keeps, those of versions that are gone too: a few kB each. Beyond it the oldest are
 # compiled again when they come back.
-PIECES_KEPT_MAX = 20_000
+PIECES_CACHED_MAX = 20_000
 # Constants, columns, conditions and instructions that compiled rules of a process share. Those of rules that are gone
 # stay, so beyond it all is forgotten, and the rules in force are compiled again.
 SYMBOLS_MAX = 262_144
 # Micro-batches of a live job that it can go back by: as many as Spark keeps (spark.sql.streaming.minBatchesToRetain).
-MICRO_BATCHES_KEPT = 100
+MICRO_BATCHES_RETAINED = 100
 # Pauses of one rule, and snoozes of one rule and key, that are not over yet.
 PAUSES_PER_RULE_MAX = 64
 SNOOZES_MAX = 10_000  # rules and keys with a snooze; past this a snooze is refused until some are over
@@ -206,7 +206,7 @@ ENTRY_BLOCK_BYTES_MAX = 2_147_483_647
 STORE_MANIFEST_BYTES_MAX = 2_147_483_647
 # Files that one RocksDB store holds open; past this it closes the least used. Far below a system's usual 1 024.
 STORE_OPEN_FILES_MAX = 256
-CHECKPOINTS_KEPT_DEFAULT = 3  # the newest, and two to fall back to when a file of it is damaged
+CHECKPOINTS_RETAINED_DEFAULT = 3  # the newest, and two to fall back to when a file of it is damaged
 # Checkpoints that are being copied at one time; a further one is not begun, so that a slow target cannot pile up links.
 CHECKPOINTS_PENDING_MAX = 2
 
@@ -249,10 +249,10 @@ LIST_PARAM_ENTRIES_MAX = 1_000
 HISTORY_VALUES_MAX = 100_000
 # Decoded segments of histories that a worker process of Spark holds between micro-batches; past this those that were
 # used longest ago are read again when a window reaches into them.
-SEGMENT_BYTES_HELD = 67_108_864
+SEGMENT_CACHE_BYTES = 67_108_864
 # Pages of runs, as bytes, that a worker process of Spark holds between micro-batches; past this those that were used
 # longest ago are read from the state store again.
-PAGE_BYTES_HELD = 67_108_864
+PAGE_CACHE_BYTES = 67_108_864
 
 # Of one micro-batch's alerts into a PostgreSQL, over all tries: a restart of the server. Past it the job ends, and the
 # micro-batch comes again.

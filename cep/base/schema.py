@@ -123,11 +123,11 @@ class EventType:
 
 # What a derived event says of the past that it was told from, as an alert does, and the events of the source behind it
 # (engine/origins.py): columns that no pattern can name.
-MADE_FROM, MADE_TOLD, MADE_OF = "history from", "history told", "made of"
-TOLD_CUT, TOLD_FOLDED = 1, 2  # together in MADE_TOLD
+MADE_FROM, MADE_FLAGS, MADE_OF = "history from", "history told", "made of"
+FLAG_CUT, FLAG_FOLDED = 1, 2  # together in MADE_FLAGS
 OF_DERIVED = {
     MADE_FROM: Type(Kind.TIME, nullable=True),
-    MADE_TOLD: Type(Kind.INT, nullable=True),
+    MADE_FLAGS: Type(Kind.INT, nullable=True),
     MADE_OF: Type(Kind.STRING, nullable=True),
 }
 

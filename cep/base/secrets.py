@@ -35,7 +35,7 @@ _HASH_BYTES = 16
 _ID = re.compile(r"[a-z0-9]{1,16}")
 TOKENS_MATCH = r"(?:pan|secret)_([a-z0-9]{1,16})_[a-p]{32}"
 _TOKEN = re.compile(TOKENS_MATCH)
-_LETTERS = bytes.maketrans(b"0123456789abcdef", b"abcdefghijklmnop")
+_ALPHABET = bytes.maketrans(b"0123456789abcdef", b"abcdefghijklmnop")
 _HELP = "a line of it is `ID SECRET` or `ID SECRET TIME`, as `k1 …` with 32 characters or more"
 
 
@@ -50,7 +50,7 @@ class SecretKey:
     def token(self, kind: str, value: bytes) -> str:
         """Return the token of a value of a field of this kind."""
         digest = hmac.digest(self.secret, kind.encode() + b"\0" + value, "sha256")
-        hash_text = hexlify(digest[:_HASH_BYTES]).translate(_LETTERS).decode()
+        hash_text = hexlify(digest[:_HASH_BYTES]).translate(_ALPHABET).decode()
         return f"{_PREFIXES[kind]}_{self.id}_{hash_text}"
 
 

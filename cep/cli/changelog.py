@@ -58,11 +58,11 @@ class _Progress:
 
     def __init__(self, topic: str, log: Log) -> None:
         self._topic, self._log = topic, log
-        self._told_s = time.monotonic()
+        self._printed_s = time.monotonic()
 
     def __call__(self, done: int, whole: int) -> None:
-        if done < whole and time.monotonic() - self._told_s < _TELL_S:
+        if done < whole and time.monotonic() - self._printed_s < _TELL_S:
             return
-        self._told_s = time.monotonic()
+        self._printed_s = time.monotonic()
         text = f"state is read from topic {self._topic}: {done:,} of {whole:,} offsets"
         self._log.tell("changelog", text, done=done, whole=whole)

@@ -68,10 +68,10 @@ def run(options: argparse.Namespace) -> int:
     return 0 if is_good else 1
 
 
-def _print_next_steps(kept_in: Path | None, outcome: Outcome, console: Console) -> None:
+def _print_next_steps(into: Path | None, outcome: Outcome, console: Console) -> None:
     """Print commands to go on with. They use the files of the day, which the first command writes if need be."""
     miss = next(case for case in outcome.stream.planted if case.rule_id == "card_testing" and not case.fires)
-    folder = shlex.quote(str(kept_in or _FOLDER))
+    folder = shlex.quote(str(into or _FOLDER))
     data = f"--rules {folder}/rules --events {folder}/{PAYMENTS_FILE}"
     steps = [
         (f"cep test {folder}/patterns", "run the tests that stand beside the patterns"),
@@ -83,7 +83,7 @@ def _print_next_steps(kept_in: Path | None, outcome: Outcome, console: Console) 
         (f"cep why-not --rule card_testing --key {miss.key} {data}", "ask why a near miss is no alert"),
         (f"cep new pattern rapid_refunds --folder {folder}/patterns --events events.cep", "begin a pattern"),
     ]
-    if kept_in is None:
+    if into is None:
         steps.insert(0, (f"cep demo --into {folder}", "keep the payments, patterns and rules of this day as files"))
     console.print()
     console.print("[bold]What next[/bold]")

@@ -20,7 +20,7 @@ from cep.cli.paths import printed
 from cep.columnar.route import KeyDomain, key_of
 from cep.columnar.tokens import tokens_of_key
 from cep.runners.embedded import savepoint as embedded
-from cep.runners.embedded.targets import is_embedded, own_target, target_of
+from cep.runners.embedded.targets import default_target, is_embedded, target_of
 from cep.runners.handover.erase import Erased, erase_savepoint, has_any, ways_to_write
 from cep.runners.handover.payload import payload_in
 from cep.runners.live_checkpoint import read_job
@@ -123,7 +123,7 @@ def _erase_job(folder: Path, scratch: Path, given: Sequence[str]) -> tuple[Erase
     keys = _keys(job, given)
     embedded.save([folder], Target(str(scratch / "before")))
     texts = {text for of in keys.values() for text in of}
-    count, bare = _copy_letters(folder, scratch / "letters", texts)
+    count, bare = _copy_dead_letters(folder, scratch / "letters", texts)
     source = Target(str(scratch / "before"))
     erased = erase_savepoint(source, Target(str(scratch / "after")), scratch / "work", keys, bare)
     embedded.load(Target(str(scratch / "after")), scratch / "job")
@@ -133,7 +133,7 @@ def _erase_job(folder: Path, scratch: Path, given: Sequence[str]) -> tuple[Erase
     erased.removed["texts of the audit"] += len(bare)
     _append_audit(scratch / "job" / "dead_letters", erased.audit)
     target = target_of(folder)
-    if target.url != own_target(folder).url:  # its older checkpoints have the key, and a start would take the newest
+    if target.url != default_target(folder).url:  # its older checkpoints have the key, and a start takes the newest
         for part in ("", "files"):
             for name in list(target.sizes(part)):
                 target.remove(f"{part}/{name}" if part else name)
@@ -149,7 +149,7 @@ def _erase_saved(folder: Path, scratch: Path, given: Sequence[str], audit: Path 
     texts = {text for of in keys.values() for text in of}
     bare: set[int] = set()
     if audit is not None:
-        _, bare = _copy_letters(audit, scratch / "letters", texts)
+        _, bare = _copy_dead_letters(audit, scratch / "letters", texts)
     erased = erase_savepoint(source, Target(str(scratch / "after")), scratch / "work", keys, bare)
     folder.rename(scratch / "gone")
     (scratch / "after").rename(folder)
@@ -160,7 +160,7 @@ def _erase_saved(folder: Path, scratch: Path, given: Sequence[str], audit: Path 
     return erased, ways_to_write(texts)
 
 
-def _copy_letters(folder: Path, into: Path, texts: Collection[str]) -> tuple[int, set[int]]:
+def _copy_dead_letters(folder: Path, into: Path, texts: Collection[str]) -> tuple[int, set[int]]:
     """Copy what else a folder has, lines of JSON without those of the keys. Lines of the audit lose their texts only.
 
     Returns: how many lines were left out, and the numbers of those of the audit.

@@ -50,11 +50,11 @@ class ProgressLines:
     log: Log
     every_ms: int = PROGRESS_LINES_MS
     before: Counter[str] = field(default_factory=Counter)
-    _told_s: float | None = None
+    _printed_s: float | None = None
 
     def tell(self, observed: Observed, totals: Counter[str], now_s: float) -> None:
         """Write the line if it is due. `now_s` is of time.monotonic()."""
-        seconds = None if self._told_s is None else now_s - self._told_s
+        seconds = None if self._printed_s is None else now_s - self._printed_s
         if seconds is not None and seconds * 1_000 < self.every_ms:
             return
         more = Counter({name: count for name, count in totals.items() if count != self.before[name]})
@@ -74,7 +74,7 @@ class ProgressLines:
         sentence += "".join(f", unhealthy: {part}" for part in observed.troubles)
         facts = {"events": more["events"], "alerts": alerts, "events_so_far": totals["events"], "runs": totals["runs"]}
         self.log.tell("progress", sentence, **facts, lag_records=lag, watermark=watermark, **aside)
-        self.before, self._told_s = Counter(totals), now_s
+        self.before, self._printed_s = Counter(totals), now_s
 
 
 class KeyAnswers:

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Replay both. Returns 0 if no alert changes, 1 if one does. Raises: UsageError and other CepErrors."""
     console, errors = Console(highlight=False, soft_wrap=True), Console(stderr=True, highlight=False)
-    counts, late_ids = _read_letters(options.letters)
+    counts, late_ids = _read_dead_letters(options.letters)
     deployment = deployed_folder(options.rules, errors)
     job = Job(deployment.schema, deployment.key_domains)
     before = given_events(options, deployment.schema)
@@ -83,7 +83,7 @@ def _without(history: Pieces, event_ids: pa.Array) -> Pieces:
     return replace(history, pieces=map(thinned, history.pieces))
 
 
-def _read_letters(path: Path) -> tuple[Counter[str], pa.Array]:
+def _read_dead_letters(path: Path) -> tuple[Counter[str], pa.Array]:
     """Count letters by code, and return the ids of late events. Raises: UsageError."""
     counts: Counter[str] = Counter()
     late: dict[str, None] = {}  # a late event has a letter for each of its keys

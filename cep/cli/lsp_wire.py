@@ -112,9 +112,9 @@ class EditorProtocol(LanguageServerProtocol):
         asked = data.get("id")
         _LOG.warning("%s", error)
         if "method" not in data or "id" in data:
-            known_id = asked if isinstance(asked, int | str) else None
+            request_id = asked if isinstance(asked, int | str) else None
             # A dictionary: what the library sends has no `id` where it is null.
-            self._send_data({"jsonrpc": self.VERSION, "id": known_id, "error": error.to_response_error()})
+            self._send_data({"jsonrpc": self.VERSION, "id": request_id, "error": error.to_response_error()})
 
 
 def _has_address(message: Any) -> bool:

@@ -187,12 +187,12 @@ def _report_bug(error: Exception) -> None:
     where = traceback.extract_tb(error.__traceback__)[-1]
     print(
         f"cep: {type(error).__name__} in {Path(where.filename).name}:{where.lineno}: {error}\n"
-        f"this is a bug of cep {__version__}, not a mistake of yours; {_kept_traceback(error)}",
+        f"this is a bug of cep {__version__}, not a mistake of yours; {_saved_traceback(error)}",
         file=sys.stderr,
     )
 
 
-def _kept_traceback(error: Exception) -> str:
+def _saved_traceback(error: Exception) -> str:
     again = f"{_DEBUG}=1 prints the traceback"
     try:
         with tempfile.NamedTemporaryFile("w", prefix="cep-bug-", suffix=".txt", delete=False) as file:

@@ -37,7 +37,7 @@ from cep.runners.java import check_java
 from cep.runners.output import Replayed, check_writable, format_of, write_outputs
 from cep.sources.inputs import Records
 from cep.step.job import Job
-from cep.step.rules import refusal_letters
+from cep.step.rules import refusal_dead_letters
 from cep.step.suppress import suppressed_lines
 
 # Counters whose name begins with one of these tell of something that did not get through.
@@ -59,11 +59,14 @@ _LOSSES = (
 
 HELP = """\
 Match a finite history, in this process or on Spark (--engine), and write its alerts. The same rules on the same
-events give the same alerts as the live job. With --rules alone that job began with these rules. With --control too it
-then got the control records, in their order. What that job refused is refused here, with the same letter. A later rule
-is refused if it reads event types or fields that the first rules do not declare. It is refused if it is keyed by what
-the job did not route by (--key), or if no level was left (--levels). With --control alone the job begins with all of
-the records, which find their levels together.
+events give the same alerts as the live job.
+
+With --rules alone that job began with these rules. With --control too it then got the control records, in their order.
+What that job refused is refused here, with the same letter.
+
+A later rule is refused if it reads event types or fields that the first rules do not declare. It is refused if it is
+keyed by what the job did not route by (--key), or if no level was left (--levels). With --control alone the job begins
+with all of the records, which find their levels together.
 """
 
 
@@ -181,7 +184,7 @@ def run(options: argparse.Namespace) -> int:
         print("cep: no rule is in force; nothing was replayed", file=sys.stderr)
         return 1
     ending = _ending(options)
-    refused = refusal_letters(deployment.refused)
+    refused = refusal_dead_letters(deployment.refused)
     if ending is not None:  # the job that goes on begins with all that was taken
         deployment = deploy(deployment.taken, deployment.rulebook.lists.store, deployment.rulebook.accepted.trust)
     job = _job(options, deployment, given.levels_count if ending else 1)

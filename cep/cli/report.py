@@ -28,8 +28,10 @@ HELP = """\
 Replay a history, in this process, and write a report about what the rules have found. It has alerts by day, the
 figures of each rule, and what a team with so many alerts a day would find. It says what each rule adds, how far frauds
 came in each pattern and what stopped them. It shows the weeks with the values that conditions read, and some alerts and
-misses with their events. It is one file below a megabyte that needs no network and no script. The same input gives the
-same bytes. Values of protected fields are hidden. Charts need the extra `charts`: pip install 'cep[charts]'.
+misses with their events.
+
+It is one file below a megabyte that needs no network and no script. The same input gives the same bytes. Values of
+protected fields are hidden. Charts need the extra `charts`: pip install 'cep[charts]'.
 
 examples:
   cep report --rules rules --events history.parquet --labels is_fraud --out report.html

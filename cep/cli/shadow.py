@@ -33,8 +33,10 @@ from cep.sources.offsets import OffsetRange
 HELP = """\
 Compare the alerts of a shadow version with those that the live version of the rule has sent, since the shadow's start.
 The shadow's alerts are in the job's checkpoint folder. The live ones are where the job sends them: in a folder of JSON
-lines (`--alerts FOLDER`) or in a topic (`--alerts kafka:TOPIC`). The cost is the number of open runs that an event was
-offered to, counted by the job while both versions ran. `cep diff` gives it in microseconds.
+lines (`--alerts FOLDER`) or in a topic (`--alerts kafka:TOPIC`).
+
+The cost is the number of open runs that an event was offered to, counted by the job while both versions ran. `cep diff`
+gives it in microseconds.
 
 examples:
   cep shadow report card_testing --checkpoint /var/lib/cep/job --alerts alerts

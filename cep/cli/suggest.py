@@ -29,9 +29,10 @@ from cep.sources.pieces import read_pieces
 HELP = """\
 Look for sequences that frauds have and other events have not, and write the best ones as patterns. They are mined from
 the first seven tenths of the time. The rest, behind a gap, is cut in two: what is precise on its first half is
-proposed, each with three tests from the data, and the second half, which has no say, shows what to expect. The rules of
-the folder say which events there are; what they find already is told apart. With --out stands a rule of each beside it,
-in status shadow. Nothing is put in force: give a pattern a name, and say why it is fraud.
+proposed, each with three tests from the data, and the second half, which has no say, shows what to expect.
+
+The rules of the folder say which events there are; what they find already is told apart. With --out stands a rule of
+each beside it, in status shadow. Nothing is put in force: give a pattern a name, and say why it is fraud.
 
 examples:
   cep suggest --rules rules --events history.parquet --labels is_fraud --key card_id
@@ -78,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     pieces_of = partial(read_pieces, given.paths, mapping=given.mapping)
     labels = read_labels(options.labels, given, schema)
     measured = measure(deployment, pieces_of, labels, terms_of(options), errors, fields)
-    present = np.asarray(measured.judged.has_found.any(axis=0))
+    present = np.asarray(measured.judged.has_detected.any(axis=0))
     outcome = suggest(measured.history.events, measured.marks, pieces_of, options.key, wanted, present)
     console = Console(highlight=False, soft_wrap=True)
     _print(outcome, options.precision, console)

@@ -46,7 +46,7 @@ examples:
   cep why-not --rule card_testing --key card-17 --at 2026-03-01T10:05:00Z --events history/
   cep why-not --rule card_testing --key card-17 --control control.jsonl --events history/ --dead-letters checkpoint/
 """
-_ID_LETTERS_MIN = 4
+_ID_CHARACTERS_MIN = 4
 _PIPE_WIDTH = 1_000
 
 
@@ -142,8 +142,8 @@ def _alert(path: Path, alert_id: str) -> dict[str, Any]:
 
 
 def _alert_rows(path: Path, alert_id: str) -> list[dict[str, Any]]:
-    if len(alert_id) < _ID_LETTERS_MIN:
-        raise UsageError(f"--alert {alert_id}: give at least {_ID_LETTERS_MIN} letters of the id")
+    if len(alert_id) < _ID_CHARACTERS_MIN:
+        raise UsageError(f"--alert {alert_id}: give at least {_ID_CHARACTERS_MIN} letters of the id")
     if path.suffix.lower() == ".parquet":
         table = pq.read_table(path)
         if "alert_id" not in table.schema.names:

@@ -33,7 +33,7 @@ _UNREADABLE = "unreadable"
 # Unknown event types that are named in the reason: a stream of noise may have a new one in every record.
 _TYPES_NAMED_MAX = 16
 _TYPE_CHARS = 64
-_SCHEMAS_KEPT = 64
+_SCHEMAS_CACHED = 64
 _NO_ID = pa.scalar(None, TEXT)
 
 
@@ -285,7 +285,7 @@ def _event_types(schema: Schema, column: pa.Array | None, rows: int) -> tuple[ND
     return np.asarray(codes.fill_null(given[0] if single else 0)).astype(np.int16), verdict
 
 
-@lru_cache(maxsize=_SCHEMAS_KEPT)
+@lru_cache(maxsize=_SCHEMAS_CACHED)
 def _type_names(schema: Schema) -> pa.Array:
     return pa.array([e.name for e in schema.event_types], pa.string())
 

@@ -38,7 +38,7 @@ _NO_CONVERSION = "JSON parse error"
 # Of poison that comes together, so many records are looked at once more to name the field.
 _REASONS_MAX = 100
 _PEELED_ROWS_MAX = 4_096  # of a block that is peeled record by record
-_SHAPES_KEPT = 64  # ways of reading JSON that are kept: of a few schemas, by which fields are written as numbers
+_SHAPES_CACHED = 64  # ways of reading JSON that are kept: of a few schemas, by which fields are written as numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,19 +238,19 @@ def _is_whole_number(record: bytes, path: tuple[str, ...]) -> bool:
     return not column.null_count
 
 
-@lru_cache(maxsize=_SHAPES_KEPT)
+@lru_cache(maxsize=_SHAPES_CACHED)
 def _plain_shape(schema: Schema, mapping: FieldMapping = PLAIN) -> PlainShape:
     wanted = _parse_options(schema, frozenset(), mapping, exact=True).explicit_schema
     return plain_shape(wanted, [mapping.path(name)[0] for name in _may_be_numbers(schema)])
 
 
-@lru_cache(maxsize=_SHAPES_KEPT)
+@lru_cache(maxsize=_SHAPES_CACHED)
 def _may_be_numbers(schema: Schema) -> tuple[str, ...]:
     """Find the fields that one producer writes as a number and another one as text."""
     return tuple(name for name, type_ in schema.columns().items() if type_.is_text or type_.kind is Kind.TIME)
 
 
-@lru_cache(maxsize=_SHAPES_KEPT)
+@lru_cache(maxsize=_SHAPES_CACHED)
 def _parse_options(
     schema: Schema, numbers: AbstractSet[tuple[str, pa.DataType]], mapping: FieldMapping, *, exact: bool
 ) -> pj.ParseOptions:

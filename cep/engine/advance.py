@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
-from cep.base.schema import MADE_FROM, MADE_OF, MADE_TOLD, TOLD_CUT, TOLD_FOLDED
+from cep.base.schema import FLAG_CUT, FLAG_FOLDED, MADE_FLAGS, MADE_FROM, MADE_OF
 from cep.columnar.batch import NO_TEXTS, EventBatch, from_slots, read_only
 from cep.columnar.table_key import table_key
 from cep.columnar.texts import taken
@@ -35,7 +35,7 @@ from cep.kernels.match.compact import compact
 from cep.kernels.match.matches import match_bindings, match_hashes, match_lengths
 from cep.kernels.match.rules import advance_plain_rules, advance_rules
 from cep.kernels.records import AllRuns, LiveRuns, NewNumbers, Remaining, SharedStarts
-from cep.nfa.columns import TOLD
+from cep.nfa.columns import INCOMPLETE
 from cep.nfa.gather import segments
 from cep.nfa.program import Program, RuleProgram
 
@@ -53,8 +53,8 @@ class Matches:
     completed and timed_out bool[M] (both: an absence is certain while the run also waited for more); measures
     int64[M, X] slots with measures_null, those of the rule's matches before those of its time-outs; offsets
     int64[M + 1] into variable int32[B] (index in the rule's variables), event_id text[B] and event_time_ms int64[B], in
-    binding order. history_flags int64[M] has TOLD_CUT where a history of the rule lacked older events at a bound event,
-    and TOLD_FOLDED where it had them folded. A bound derived event hands on its own flags. made_ms int64[M] is the
+    binding order. history_flags int64[M] has FLAG_CUT where a history of the rule lacked older events at a bound event,
+    and FLAG_FOLDED where it had them folded. A bound derived event hands on its own flags. made_ms int64[M] is the
     latest `MADE_FROM` of the derived events, or TIME_MS_MIN. made_of text[B] is `MADE_OF` of the bound events, None in
     a program that reads no derived ones.
     """
@@ -240,7 +240,7 @@ def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepa
 def _history_flags(program: Program, prepared: PreparedEvents, rule: Int64, offsets: Int64, rows: Int64) -> Int64:
     """Return the history flags of each match: of its rule's histories at its events, and of derived events in it."""
     flags = np.zeros(len(offsets) - 1, np.int64)
-    column, made = program.column(TOLD), program.column(MADE_TOLD)
+    column, made = program.column(INCOMPLETE), program.column(MADE_FLAGS)
     if made >= 0 and len(rows):
         flags = np.bitwise_or.reduceat(prepared.columns[made, rows], offsets[:-1])
     bound = np.flatnonzero(prepared.nulls[column, rows] == 0) if column >= 0 else np.empty(0, np.int64)
@@ -254,9 +254,9 @@ def _history_flags(program: Program, prepared: PreparedEvents, rule: Int64, offs
 
 
 def _bits(rule: RuleProgram, incomplete: str) -> int:
-    """Return the flags of a rule for an event whose incomplete histories (columns.TOLD) are these."""
+    """Return the flags of a rule for an event whose incomplete histories (columns.INCOMPLETE) are these."""
     names = incomplete.split(" ")
-    return TOLD_CUT * (not rule.cuts.isdisjoint(names)) | TOLD_FOLDED * (not rule.folds.isdisjoint(names))
+    return FLAG_CUT * (not rule.cuts.isdisjoint(names)) | FLAG_FOLDED * (not rule.folds.isdisjoint(names))
 
 
 def _made_ms(program: Program, prepared: PreparedEvents, offsets: Int64, rows: Int64) -> Int64:
@@ -349,8 +349,8 @@ def _next_state(program: Program, fitted: KeyedState, batch: EventBatch, prepare
         np.empty(len(live.nodes), np.int64), np.empty(rows_count, np.int64), np.empty(keys_count, np.int32)
     )
     key_of_row = prepared.columns[y.COLUMN_KEY]
-    nodes_kept, rows_kept, keys_kept = compact(live, program.row_registers, key_of_row, numbers, remaining)
-    rows = remaining.rows[:rows_kept]
+    nodes_left, rows_left, keys_left = compact(live, program.row_registers, key_of_row, numbers, remaining)
+    rows = remaining.rows[:rows_left]
     columns: dict[str, pa.Array] = {}
     for number, column in program.retained:
         values, nulls = prepared.columns[number].take(rows), prepared.nulls[number].take(rows)
@@ -360,13 +360,13 @@ def _next_state(program: Program, fitted: KeyedState, batch: EventBatch, prepare
             columns[column.name] = from_slots(values, nulls, column.type)
     return KeyedState(
         Layout.of(program),
-        prepared.keys if keys_kept == keys_count else taken(remaining.keys[:keys_kept], prepared.keys),
+        prepared.keys if keys_left == keys_count else taken(remaining.keys[:keys_left], prepared.keys),
         live.runs,
         live.rules,
         live.keys,
-        cut(live.nodes, nodes_kept),
+        cut(live.nodes, nodes_left),
         RetainedEvents(
-            cut(remaining.row_keys, rows_kept),
+            cut(remaining.row_keys, rows_left),
             _ids(fitted, batch, prepared, rows),
             prepared.columns[y.COLUMN_TYPE].take(rows),
             prepared.columns[y.COLUMN_TIME].take(rows),

@@ -26,12 +26,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
-from cep.base.schema import TOLD_CUT, TOLD_FOLDED, Kind, Type
+from cep.base.schema import FLAG_CUT, FLAG_FOLDED, Kind, Type
 from cep.columnar.batch import TEXT, from_slots, text_buffers
 from cep.columnar.texts import encoded
 from cep.engine.advance import Matches
 from cep.engine.origins import ORIGINS, origin_lists
-from cep.engine.reach import KeptWindow, gaps_known_ms, kept_known_ms, known_from
+from cep.engine.reach import RetainedWindow, gaps_from_ms, history_from_ms, retained_from_ms
 from cep.kernels.layout import Int32, Int64, UInt8
 from cep.kernels.records import Texts
 from cep.kernels.text.alert_texts import bound_rows, chosen_texts, digest_texts
@@ -78,7 +78,7 @@ _OF_RULE = ("rule_id", "version", "epoch", "status", "severity", "priority", "sc
 _HEX = np.array([f"{byte:02x}".encode() for byte in range(256)]).view(np.uint16)  # two characters for each byte
 _COLUMN_BYTES = 1 << 31
 _AT_ONCE = 1 << 20  # alerts of several rules that are made together
-_RULES_KEPT = 64  # sets of rules that reacted together, of which what their alerts have in common is kept
+_RULES_CACHED = 64  # sets of rules that reacted together, of which what their alerts have in common is kept
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -137,31 +137,31 @@ def of_rule(matches: Matches, number: int) -> NDArray[np.bool_]:
     return mask
 
 
-def _retained_windows(deployed: DeployedRule, known_ms: Sequence[int]) -> list[KeptWindow]:
+def _retained_windows(deployed: DeployedRule, from_ms: Sequence[int]) -> list[RetainedWindow]:
     """Return the windows of a rule's histories, each with since when its events are kept; none where all of them
     are."""
-    return [(h.window, ms) for h, ms in zip(histories(deployed.pattern), known_ms, strict=True)] if known_ms else []
+    return [(h.window, ms) for h, ms in zip(histories(deployed.pattern), from_ms, strict=True)] if from_ms else []
 
 
-def _known_ms(part: Alerting, matches: Matches, times: tuple[Int64, Int64], since_ms: int) -> Int64:
+def _history_from_ms(part: Alerting, matches: Matches, times: tuple[Int64, Int64], since_ms: int) -> Int64:
     """Return int64[M]: since when the past of each match of a part is complete, TIME_MS_MIN if it lacks nothing.
 
     The past is what the match looks back at, the derived events in it, and those that had to be absent. `times` are
     those of the first events and of the detection.
     """
     deployed, (first_ms, detected_ms) = part.rule.deployed, times
-    known_ms: Int64 = matches.made_ms[part.rows]
+    from_ms: Int64 = matches.made_ms[part.rows]
     if deployed.gaps:
-        known_ms = np.maximum(known_ms, gaps_known_ms(deployed.gaps, first_ms, detected_ms, since_ms))
+        from_ms = np.maximum(from_ms, gaps_from_ms(deployed.gaps, first_ms, detected_ms, since_ms))
     if deployed.unfolded_ms:  # where older events are folded, some were folded before the rule came, for others than it
-        is_folded = matches.history_flags[part.rows] & TOLD_FOLDED != 0
-        busy_ms = kept_known_ms(_retained_windows(deployed, deployed.unfolded_ms), first_ms)
-        known_ms[is_folded] = np.maximum(known_ms, busy_ms)[is_folded]
+        is_folded = matches.history_flags[part.rows] & FLAG_FOLDED != 0
+        busy_ms = retained_from_ms(_retained_windows(deployed, deployed.unfolded_ms), first_ms)
+        from_ms[is_folded] = np.maximum(from_ms, busy_ms)[is_folded]
     retained = _retained_windows(deployed, deployed.complete_ms[1:])
     return (
-        known_from(part.rule.windows, first_ms, since_ms, retained, known_ms)
+        history_from_ms(part.rule.windows, first_ms, since_ms, retained, from_ms)
         if part.rule.windows or retained
-        else known_ms
+        else from_ms
     )
 
 
@@ -216,7 +216,7 @@ class _Common:
         return _chosen(self.variables, matches.variable[events] + first)
 
 
-@lru_cache(maxsize=_RULES_KEPT)
+@lru_cache(maxsize=_RULES_CACHED)
 def _common(parts: Sequence[tuple[RuleProgram, str]]) -> _Common:
     """Work out what the alerts of each part, a rule and a kind, have in common."""
     rules = [rule.deployed for rule, _ in parts]
@@ -252,9 +252,9 @@ def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, counters:
     # An absence without a window is certain when the input ends, which is no time of day: its last event's serves.
     detected_ms = matches.detected_ms[rows]
     detected_ms = np.where(detected_ms >= TIME_MS_MAX, last_ms, detected_ms)
-    known_ms = np.concatenate(
+    from_ms = np.concatenate(
         [
-            _known_ms(part, matches, (first_ms[a:b], detected_ms[a:b]), since_ms)
+            _history_from_ms(part, matches, (first_ms[a:b], detected_ms[a:b]), since_ms)
             for part, (a, b) in zip(parts, pairwise(bounds), strict=True)
         ]
     )
@@ -262,7 +262,7 @@ def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, counters:
     if counters is not None and len(rows) > 1:
         order = _order(detected_ms, digests)
         rows, part_of, digests = rows[order], part_of[order], digests[order]
-        first_ms, last_ms, detected_ms, known_ms = (at[order] for at in (first_ms, last_ms, detected_ms, known_ms))
+        first_ms, last_ms, detected_ms, from_ms = (at[order] for at in (first_ms, last_ms, detected_ms, from_ms))
     key = _chosen(text_buffers(matches.keys), matches.key[rows])
     messages, measures = _texts(parts, part_of, matches, rows, key)
     flags = matches.history_flags[rows]
@@ -273,9 +273,9 @@ def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, counters:
         "measures": measures,
         "events": _bound_events(common, part_of, matches, rows),
         "origins": _origins(common, part_of, matches, rows, counters),
-        "history_cut": pa.array(flags & TOLD_CUT != 0),
-        "history_folded": pa.array(flags & TOLD_FOLDED != 0),
-        "history_from": _stamps(known_ms, known_ms > TIME_MS_MIN),
+        "history_cut": pa.array(flags & FLAG_CUT != 0),
+        "history_folded": pa.array(flags & FLAG_FOLDED != 0),
+        "history_from": _stamps(from_ms, from_ms > TIME_MS_MIN),
         "match_start": _stamps(first_ms),
         "match_end": _stamps(last_ms),
         "detected_at": _stamps(detected_ms),
@@ -331,9 +331,9 @@ def _chosen(texts: Texts, rows: Int64 | Int32) -> pa.Array:
     return pa.StringArray.from_buffers(len(rows), pa.py_buffer(offsets), pa.py_buffer(data))
 
 
-def _stamps(time_ms: Int64, is_known: NDArray[np.bool_] | None = None) -> pa.Array:
+def _stamps(time_ms: Int64, is_present: NDArray[np.bool_] | None = None) -> pa.Array:
     """Return times as timestamps, null where they are not known."""
-    valid = None if is_known is None else pa.py_buffer(np.packbits(is_known, bitorder="little"))
+    valid = None if is_present is None else pa.py_buffer(np.packbits(is_present, bitorder="little"))
     return pa.Array.from_buffers(_TIMESTAMP, len(time_ms), [valid, pa.py_buffer(time_ms)])
 
 

@@ -43,7 +43,7 @@ class _Moves:
     joined: tuple[tuple[int, int], ...]
 
 
-_MOVES_KEPT = 16
+_MOVES_CACHED = 16
 _MOVES: OrderedDict[tuple[str, str], tuple[Layout, _Moves]] = OrderedDict()
 
 
@@ -87,7 +87,7 @@ def _moves(before: Layout, after: Layout) -> _Moves:
         tuple(one for one in joined if one not in shared),
     )
     _MOVES[at] = before, moves
-    while len(_MOVES) > _MOVES_KEPT:
+    while len(_MOVES) > _MOVES_CACHED:
         _MOVES.popitem(last=False)
     return moves
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.base.limits import TIME_MS_MIN
-from cep.base.schema import MADE_FROM, MADE_OF, MADE_TOLD, TOLD_CUT, TOLD_FOLDED
+from cep.base.schema import FLAG_CUT, FLAG_FOLDED, MADE_FLAGS, MADE_FROM, MADE_OF
 from cep.columnar.batch import TEXT, arrow_type, data_columns
 from cep.columnar.decode import Decoded, concat_decoded
 from cep.engine.advance import Matches
@@ -82,8 +82,8 @@ def _history_columns(alerts: pa.Table) -> dict[str, pa.Array]:
     cut, folded, since = (
         alerts.column(f"history_{name}").combine_chunks().cast(pa.int64()) for name in ("cut", "folded", "from")
     )
-    flags = np.asarray(cut) * TOLD_CUT + np.asarray(folded) * TOLD_FOLDED
-    return {MADE_FROM: since, MADE_TOLD: pa.array(flags, mask=flags == 0)}
+    flags = np.asarray(cut) * FLAG_CUT + np.asarray(folded) * FLAG_FOLDED
+    return {MADE_FROM: since, MADE_FLAGS: pa.array(flags, mask=flags == 0)}
 
 
 def _made_of(rule: RuleProgram, matches: Matches, rows: np.ndarray, counters: Counter[str]) -> pa.Array:

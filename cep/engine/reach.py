@@ -20,7 +20,7 @@ from cep.lang.ir import HistoryWindow
 from cep.nfa.deployed import ProducerGap
 
 # A window, None for all of the past, and since when its events are kept.
-KeptWindow = tuple[HistoryWindow | None, int]
+RetainedWindow = tuple[HistoryWindow | None, int]
 
 
 def reaches_ms(windows: Sequence[HistoryWindow], time_ms: Int64) -> Int64:
@@ -36,11 +36,11 @@ def reaches_ms(windows: Sequence[HistoryWindow], time_ms: Int64) -> Int64:
     return earliest_ms
 
 
-def known_from(
+def history_from_ms(
     windows: Sequence[HistoryWindow],
     first_ms: Int64,
     since_ms: int,
-    retained: Sequence[KeptWindow] = (),
+    retained: Sequence[RetainedWindow] = (),
     made_ms: Int64 | None = None,
 ) -> Int64:
     """Return since when events are complete, for matches whose windows reach back further; TIME_MS_MIN for the others.
@@ -50,29 +50,29 @@ def known_from(
     later, with since when their events are kept; None is a window over all of the past. made_ms int64[M] is the time
     that the derived events of a match bring along. The latest of these times counts.
     """
-    known_ms = np.full(len(first_ms), TIME_MS_MIN, np.int64) if made_ms is None else made_ms.copy()
+    from_ms = np.full(len(first_ms), TIME_MS_MIN, np.int64) if made_ms is None else made_ms.copy()
     if windows and since_ms > TIME_MS_MIN:
         lacks = reaches_ms(windows, first_ms) < since_ms
-        known_ms[lacks] = np.maximum(known_ms[lacks], since_ms)
-    np.maximum(known_ms, kept_known_ms(retained, first_ms), out=known_ms)
-    return known_ms
+        from_ms[lacks] = np.maximum(from_ms[lacks], since_ms)
+    np.maximum(from_ms, retained_from_ms(retained, first_ms), out=from_ms)
+    return from_ms
 
 
-def kept_known_ms(retained: Sequence[KeptWindow], first_ms: Int64) -> Int64:
+def retained_from_ms(retained: Sequence[RetainedWindow], first_ms: Int64) -> Int64:
     """Return int64[M]: the latest time since when a window's events are kept, of windows that reach back further.
 
-    TIME_MS_MIN for matches in which no window does. `retained` and first_ms as in `known_from`.
+    TIME_MS_MIN for matches in which no window does. `retained` and first_ms as in `history_from_ms`.
     """
-    known_ms = np.full(len(first_ms), TIME_MS_MIN, np.int64)
-    for window, kept_ms in retained:
-        lacks = np.full(len(first_ms), kept_ms > TIME_MS_MIN)
+    from_ms = np.full(len(first_ms), TIME_MS_MIN, np.int64)
+    for window, retained_ms in retained:
+        lacks = np.full(len(first_ms), retained_ms > TIME_MS_MIN)
         if window is not None:
-            lacks &= reaches_ms([window], first_ms) < kept_ms
-        known_ms[lacks] = np.maximum(known_ms[lacks], kept_ms)
-    return known_ms
+            lacks &= reaches_ms([window], first_ms) < retained_ms
+        from_ms[lacks] = np.maximum(from_ms[lacks], retained_ms)
+    return from_ms
 
 
-def gaps_known_ms(gaps: Sequence[ProducerGap], first_ms: Int64, detected_ms: Int64, since_ms: int) -> Int64:
+def gaps_from_ms(gaps: Sequence[ProducerGap], first_ms: Int64, detected_ms: Int64, since_ms: int) -> Int64:
     """Return since when the derived events are complete that matches were found without, the latest such time.
 
     Shapes: first_ms int64[M] the time of the first event of each match, detected_ms int64[M] when it was detected.
@@ -80,7 +80,7 @@ def gaps_known_ms(gaps: Sequence[ProducerGap], first_ms: Int64, detected_ms: Int
     """
     latest_ms = np.full(len(first_ms), TIME_MS_MIN, np.int64)
     for gap in gaps:
-        known_ms = since_ms if gap.since_ms is None else gap.since_ms
-        lacks = (gap.from_ms <= detected_ms) & (detected_ms < gap.until_ms) & (first_ms < known_ms + gap.reach_ms)
-        latest_ms[lacks] = np.maximum(latest_ms[lacks], known_ms)
+        from_ms = since_ms if gap.since_ms is None else gap.since_ms
+        lacks = (gap.from_ms <= detected_ms) & (detected_ms < gap.until_ms) & (first_ms < from_ms + gap.reach_ms)
+        latest_ms[lacks] = np.maximum(latest_ms[lacks], from_ms)
     return latest_ms

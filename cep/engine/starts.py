@@ -129,15 +129,15 @@ def _follow(
     events begin, nor one that a rule has of its own. Such a run has seen what was kept up to the last event it took."""
     first, counts = bounds[shared.rules], bounds[shared.rules + 1] - bounds[shared.rules]
     runs = fitted.runs[segments(first, counts)]
-    own_keys = fitted.run_key[segments(first, counts)]
+    run_keys = fitted.run_key[segments(first, counts)]
     states = runs[:, y.RUN_STATE] - np.repeat(shared.first_states, counts)
     last_rows = fitted.nodes[runs[:, y.RUN_NODE], y.NODE_ROW]
     waits = np.flatnonzero((states > 0) & np.isin(states, shared.steps[:, STEP_STATE]))
-    waits = waits[np.lexsort((last_rows[waits], own_keys[waits]))]
+    waits = waits[np.lexsort((last_rows[waits], run_keys[waits]))]
     steps = len(shared.steps)
-    own_runs = PrefixRuns(own_keys[waits], last_rows[waits], states[waits], runs[waits, y.RUN_EXPIRY])
+    rule_runs = PrefixRuns(run_keys[waits], last_rows[waits], states[waits], runs[waits, y.RUN_EXPIRY])
     follow_prefix(
-        shared.steps, shared.within_ms, prepared.columns, PrefixEvents(keys, rows, masks, expiry), own_runs,
+        shared.steps, shared.within_ms, prepared.columns, PrefixEvents(keys, rows, masks, expiry), rule_runs,
         np.empty(steps, np.int64), np.empty(steps, np.int64),
     )  # fmt: skip
 

@@ -26,7 +26,7 @@ from cep.kernels.expressions.evaluate import BLOCK, evaluate_blocks
 from cep.kernels.expressions.lookup import FILTER_SIZE, look_up
 from cep.kernels.layout import Int32, Int64, UInt8, UInt64
 from cep.kernels.records import Arrivals, Events, PredicateIndex, Work
-from cep.nfa.columns import TOLD
+from cep.nfa.columns import INCOMPLETE
 from cep.nfa.program import Program
 
 _NO_PAST, _NO_NUMBERS = HistoryValues({}, {}, Histories(), NO_TEXTS), np.empty(0, np.int32)
@@ -78,9 +78,9 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
     """
     plan, retained = program.histories, keyed_state.events
     of_histories = NO_TEXTS if plan is None else keyed_state.histories.keys
-    known_keys = pa.concat_arrays([keyed_state.keys, of_histories]) if len(of_histories) else keyed_state.keys
-    keys, codes = numbered(known_keys, batch.key)
-    batch_key = codes[len(known_keys) :]
+    stored_keys = pa.concat_arrays([keyed_state.keys, of_histories]) if len(of_histories) else keyed_state.keys
+    keys, codes = numbered(stored_keys, batch.key)
+    batch_key = codes[len(stored_keys) :]
     first_row = len(retained)
     columns = np.zeros((len(program.columns), first_row + len(batch)), np.int64)
     nulls = np.zeros(columns.shape, np.uint8)
@@ -92,12 +92,12 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
     np.add(batch_rows, first_row, out=event_of[first_row:])
     past, past_texts = _NO_PAST, {}
     if plan is not None:
-        with_histories = CallKeys(keys, codes[len(keyed_state.keys) : len(known_keys)])
+        with_histories = CallKeys(keys, codes[len(keyed_state.keys) : len(stored_keys)])
         new = NewEvents(batch, batch_rows, batch_key, len(keys))
         past = history_values(plan, program.lists, keyed_state.histories, with_histories, new, watermark_ms)
         past_texts = dict(past.texts)
-        if program.column(TOLD) >= 0:
-            past_texts[program.column(TOLD)] = past.incomplete
+        if program.column(INCOMPLETE) >= 0:
+            past_texts[program.column(INCOMPLETE)] = past.incomplete
     for number, (values, flags) in past.slots.items():
         columns[number, first_row:], nulls[number, first_row:] = values, flags
     for number, column in program.emitted:

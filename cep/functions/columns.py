@@ -111,20 +111,20 @@ def _fill_listed(call: Call, lists: Lists, texts: pa.Array, at: _Place, columns:
     there is none."""
     named = call.arguments[1]
     timeline = timeline_of(lists, str(_constant(named)), list_kind(named.type))
-    listed, own_nulls = columns[at.number, at.first_row :], nulls[at.number, at.first_row :]
+    listed, listed_nulls = columns[at.number, at.first_row :], nulls[at.number, at.first_row :]
     source = columns[at.source, at.first_row :]
     for content, rows in spans(timeline, columns[y.COLUMN_TIME, at.first_row :]):
         if content is None:
-            own_nulls[rows] = 1
+            listed_nulls[rows] = 1
         elif not call.arguments[0].type.is_text:
             listed[rows] = content.numbers_within(source[rows])
         else:
-            present = _present(source[rows], own_nulls[rows], len(texts))
+            present = _present(source[rows], listed_nulls[rows], len(texts))
             is_listed, none = content.texts_within(of_texts(call.arguments[0], texts.take(pa.array(present))))
             table = np.zeros((2, len(texts) + 1), np.uint8)
             table[:, present] = is_listed, none
             listed[rows] = table[0, source[rows]]
-            own_nulls[rows] |= table[1, source[rows]]
+            listed_nulls[rows] |= table[1, source[rows]]
 
 
 # -------------------------------------------------------------------------------------------------------- text

@@ -54,7 +54,7 @@ class Answers:
         return Column(slots, nulls)
 
     def incomplete(self) -> pa.Array:
-        """text[Q]: which values at each new event lack older events or have them folded (columns.TOLD)."""
+        """text[Q]: which values at each new event lack older events or have them folded (columns.INCOMPLETE)."""
         return incomplete_texts(self._incomplete, len(self._call.new_rows))
 
     def _with_folded(self, history: HistoryColumn, windows: Members, answer: Column) -> Column:

@@ -72,7 +72,7 @@ class SubKeys:
             self._memories[history.known_sub_keys] = known_values(self._table, sub_rows, before) if is_asked else None
         return self._memories[history.known_sub_keys]
 
-    def first_known(self, memory: KnownSubKeys, windows: Members) -> Int64:
+    def first_remembered(self, memory: KnownSubKeys, windows: Members) -> Int64:
         """Return by window the first member since its sub-key was unknown the last time; -1 if it never was."""
         member = np.full(len(self._table.time), len(windows.rows), np.int64)
         member[windows.rows] = np.arange(len(windows.rows))
@@ -133,7 +133,7 @@ class Call:
         if memory is None:
             return both
         places = np.append(both.members, len(both.rows))
-        at = self.sub_keys.first_known(memory, windows)
+        at = self.sub_keys.first_remembered(memory, windows)
         return replace(both, lows=begin_at(both.lows, np.where(at < 0, 0, places[at]), both.highs))
 
     def rounded_windows(self, history: HistoryColumn) -> Members:
@@ -144,7 +144,7 @@ class Call:
         forgotten = np.flatnonzero(memory.forgotten[windows.rows])
         behind = np.zeros(int(windows.segment.max(initial=-1)) + 1, np.int64)
         behind[windows.segment[windows.rows[forgotten]]] = forgotten + 1  # of those of a sub-key the last one stays
-        at = self.sub_keys.first_known(memory, windows)
+        at = self.sub_keys.first_remembered(memory, windows)
         segment = windows.segment[self.table.new_rows[windows.at]]
         least = np.where(at < 0, behind[segment], at)
         return replace(windows, lows=begin_at(windows.lows, least, windows.highs))

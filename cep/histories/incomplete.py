@@ -1,4 +1,4 @@
-"""Flags of values that are less than they say → one text an event that names them (columns.TOLD).
+"""Flags of values that are less than they say → one text an event that names them (columns.INCOMPLETE).
 
 A value is *folded* where its window has more events than are retained one by one (numbers/folds.py). It may be *cut*
 where a key has more sub-keys than it knows (remembered.py, known_sub_keys.py). Then the one that is asked for is not

@@ -56,7 +56,7 @@ class KnownSubKeys:
 
     Shapes: begins int64[N], the row from which on the value is known, -1: all of it is; lacking_ms int64[N], up to what
     time earlier events may have been forgotten; forgotten uint8[N], 1 for rows of before what is known of their value.
-    `last` are rows as above, of what is known behind all rows; `is_kept` bool[L] which of them were known all the time;
+    `last` are rows as above, of what is known behind all rows; `is_lasting` bool[L]: which were known all along;
     `key` are the keys of the rows and of what was known before.
     """
 
@@ -65,20 +65,20 @@ class KnownSubKeys:
     lacking_ms: Int64
     forgotten: UInt8
     last: PaneRows
-    is_kept: np.ndarray
+    is_lasting: np.ndarray
 
     def still_of(self, key: Int64, sub: Int64, rows: Int64, time_ms: Int64) -> np.ndarray:
         """bool[M]: which rows of the table, of these keys, values and times, count for what is known behind all."""
         at = places(self.last.key, self.last.sub, key, sub)
         since = self.last.pane_ms - self.last.code
-        is_known: np.ndarray = (at >= 0) & (self.forgotten[rows] == 0)
-        is_known &= time_ms >= since[np.maximum(at, 0)] if len(since) else False
-        return is_known
+        is_remembered: np.ndarray = (at >= 0) & (self.forgotten[rows] == 0)
+        is_remembered &= time_ms >= since[np.maximum(at, 0)] if len(since) else False
+        return is_remembered
 
     def keeps(self, rows: PaneRows) -> np.ndarray:
         """bool[C]: which rows of panes of before the rows are of values that have been known all the time."""
         at = places(self.last.key, self.last.sub, rows.key, rows.sub)
-        return np.append(self.is_kept, False)[at]
+        return np.append(self.is_lasting, False)[at]
 
 
 def has_many(table: HistoryTable, sub_rows: SubKeyRows, segment: Int64, before: PaneRows) -> bool:
@@ -102,8 +102,8 @@ def known_values(table: HistoryTable, sub_rows: SubKeyRows, before: PaneRows) ->
     starts, ends = (np.searchsorted(key[order], key[row_of], side) for side in ("left", "right"))
     old = value[:before_count]
     last, since, lacks = (np.full(count, number, np.int64) for number in (-1, 0, NEVER))
-    is_kept, is_known = np.zeros(count, np.uint8), np.zeros(count, np.uint8)
-    last[old], since[old], is_kept[old] = place[:before_count], before.pane_ms - before.code, 1
+    is_lasting, is_remembered = np.zeros(count, np.uint8), np.zeros(count, np.uint8)
+    last[old], since[old], is_lasting[old] = place[:before_count], before.pane_ms - before.code, 1
     lacks[old] = np.where(before.weight < 0, NEVER, since[old] - before.weight)
     begins, lacking = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
     forgotten = np.empty(len(rows), np.uint8)
@@ -112,10 +112,10 @@ def known_values(table: HistoryTable, sub_rows: SubKeyRows, before: PaneRows) ->
         records.Places(time_ms[order], starts, ends),
         HISTORY_VALUES_MAX,
         NEVER,
-        records.Memory(last, since, lacks, is_kept, is_known),
+        records.Memory(last, since, lacks, is_lasting, is_remembered),
         records.RowAnswers(begins, lacking, forgotten),
     )
-    remembered = np.flatnonzero(is_known)
+    remembered = np.flatnonzero(is_remembered)
     last_ms, since, lacks = time_ms[order][last[remembered]], since[remembered], lacks[remembered]
     weight = np.where(lacks == NEVER, -1, np.maximum(since - lacks, 0))
     after = PaneRows(key[row_of[remembered]], last_ms, last_ms - since, weight, sub[row_of[remembered]])
@@ -125,7 +125,7 @@ def known_values(table: HistoryTable, sub_rows: SubKeyRows, before: PaneRows) ->
     by_row[rows] = np.where(begins < 0, -1, rows[np.maximum(begins, 0)]) if len(rows) else nothing[:0]
     lacking_ms = np.full(len(table.time), NEVER, np.int64)
     lacking_ms[rows] = lacking
-    return KnownSubKeys(np.unique(key), by_row, lacking_ms, of_all, after, is_kept[remembered].astype(bool))
+    return KnownSubKeys(np.unique(key), by_row, lacking_ms, of_all, after, is_lasting[remembered].astype(bool))
 
 
 def panes_after(
@@ -136,22 +136,22 @@ def panes_after(
     `known` is by what it is of; its keys are numbers of `keys`.
     """
     for segment in panes:
-        history = plan.kept_panes.get(segment.panes)
+        history = plan.retained_panes.get(segment.panes)
         now = memories.get(history.known_sub_keys) if history is not None else None
-        yield from [segment] if now is None else _without(segment, now, keys, is_known=segment.panes in memories)
+        yield from [segment] if now is None else _without(segment, now, keys, is_remembered=segment.panes in memories)
     for of, now in memories.items():
         yield from appended_panes(plan.by_known_sub_keys[of], now.last, keys, watermark_ms)
 
 
-def _without(segment: Segment, now: KnownSubKeys, keys: pa.Array, *, is_known: bool) -> list[Segment]:
+def _without(segment: Segment, now: KnownSubKeys, keys: pa.Array, *, is_remembered: bool) -> list[Segment]:
     """Return the segment without what is forgotten of the keys of `now`; of what was known before without those
     keys."""
     block = segment.load()
     number = TextNumbers(keys).of(block.keys).astype(np.int64)
-    is_own = np.append(np.bincount(now.key, minlength=len(keys)) > 0, False)[number][block.rows.key]
-    stays = ~is_own
-    if not is_known:
-        rows_here = np.flatnonzero(is_own)
+    has_memory = np.append(np.bincount(now.key, minlength=len(keys)) > 0, False)[number][block.rows.key]
+    stays = ~has_memory
+    if not is_remembered:
+        rows_here = np.flatnonzero(has_memory)
         stays[rows_here] = now.keeps(rows_of(block.rows, rows_here, number))
     if stays.all():
         return [segment]

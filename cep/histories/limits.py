@@ -58,10 +58,10 @@ def _limited(
     texts = TextNumbers(whole.keys)
     keys = np.concatenate([texts.of(b.keys)[b.rows.key] for b in blocks])
     order = np.argsort(keys, kind="stable")
-    is_kept = np.empty(len(order), bool)
-    is_kept[order] = is_used
+    is_needed = np.empty(len(order), bool)
+    is_needed[order] = is_used
     for at, (segment, block) in enumerate(zip(segments, blocks, strict=True)):
-        used_here = is_kept[numbers == at]
+        used_here = is_needed[numbers == at]
         if used_here.all():
             limited.append(segment)
         elif used_here.any():
@@ -101,7 +101,7 @@ def _used(
 
 def _mark(members: Int64, segment: Int64, table: HistoryTable, always: Int64, events_max: int, marked: UInt8) -> None:
     # One more than is asked for: it tells whether older events are left out.
-    kernels.mark_kept(members, segment, table.time, always, events_max + 1, False, marked)
+    kernels.mark_retained(members, segment, table.time, always, events_max + 1, False, marked)
 
 
 def _firsts(history: HistoryColumn, table: HistoryTable, member: UInt8) -> Int64:

@@ -195,9 +195,9 @@ def reach(plan: HistoryPlan, histories: Histories, call_keys: CallKeys, new: New
     is_carried = max(most.values(), default=int(np.bincount(new.key).max())) <= plan.events_max
     crowded = frozenset[str]().union(*(fact.crowded for fact in facts))
     carried = plan.carried - crowded if is_carried else frozenset()
-    is_known = [plan.identities <= fact.identities and carried <= fact.carried for fact in facts]
+    is_covered = [plan.identities <= fact.identities and carried <= fact.carried for fact in facts]
     has_panes = [plan.approximate.keys() <= fact.panes for fact in facts]
-    is_strange = ~np.array(has_panes, bool) | (is_carried & ~np.array(is_known, bool))
+    is_strange = ~np.array(has_panes, bool) | (is_carried & ~np.array(is_covered, bool))
     first_ms, last_ms = int(new.batch.time_ms.min()), max(int(new.batch.time_ms.max()), clock_ms)
     ends = np.array([first_ms, last_ms], np.int64)
     before = Tallied(histories.tallies, histories.sub_tallies).of_keys(call_keys.of_histories, len(call_keys.keys))
@@ -363,7 +363,7 @@ def _looks(
         if history.is_single or history.is_approximate or history.carried in carried:
             continue
         at = np.array([first_ms], np.int64)
-        back_ms = int(opens_ms(history.expr.window, at)[0]) - (history.kept_ms - history.span_ms)
+        back_ms = int(opens_ms(history.expr.window, at)[0]) - (history.retention_ms - history.span_ms)
         if begun and _name(history) in begun:
             yield _Look(back_ms, np.append(begun[_name(history)], False), is_begun=True)
             if history.counted:

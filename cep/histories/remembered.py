@@ -110,14 +110,14 @@ def _not_last(value_rows: _ValueRows, time_ms: Int64) -> tuple[np.ndarray, Int64
     key_of[value_rows.value] = value_rows.key
     starts, ends = (np.searchsorted(value_rows.key, key_of, side) for side in ("left", "right"))
     last, since, lacks = (np.full(value_rows.values_count, number, np.int64) for number in (-1, 0, NEVER))
-    is_kept, is_known = np.zeros(value_rows.values_count, np.uint8), np.zeros(value_rows.values_count, np.uint8)
+    is_lasting, is_remembered = np.zeros(value_rows.values_count, np.uint8), np.zeros(value_rows.values_count, np.uint8)
     begins, lacking, forgotten = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.uint8)
     follow_values(
         records.ValueRows(value_rows.value, place, time_ms, value_rows.member),
         records.Places(time_ms, starts, ends),
         HISTORY_VALUES_MAX,
         NEVER,
-        records.Memory(last, since, lacks, is_kept, is_known),
+        records.Memory(last, since, lacks, is_lasting, is_remembered),
         records.RowAnswers(begins, lacking, forgotten),
     )
     return begins == place, lacking
@@ -133,10 +133,10 @@ def _not_first(value_rows: _ValueRows) -> tuple[np.ndarray, Int64]:
     firsts = np.sort(first[first < count])
     key = value_rows.key[firsts]
     rank = np.arange(len(firsts)) - np.searchsorted(key, key)
-    is_known = np.zeros(count + 1, bool)
-    is_known[firsts[rank < HISTORY_VALUES_MAX]] = True
+    is_remembered = np.zeros(count + 1, bool)
+    is_remembered[firsts[rank < HISTORY_VALUES_MAX]] = True
     is_full = firsts[rank == HISTORY_VALUES_MAX - 1]  # of each key the one with which it has as many
     full_at = np.full(int(value_rows.key.max(initial=-1)) + 1, count, np.int64)
     full_at[value_rows.key[is_full]] = is_full
-    is_unknown: np.ndarray = ~is_known[first][value_rows.value] & (np.arange(count) > full_at[value_rows.key])
+    is_unknown: np.ndarray = ~is_remembered[first][value_rows.value] & (np.arange(count) > full_at[value_rows.key])
     return is_unknown, np.full(count, TIME_MS_MAX, np.int64)

@@ -108,7 +108,7 @@ def spans_after(plan: HistoryPlan, call: Call) -> Int64:
     spans_ms = np.zeros(len(table.time), np.int64)
     for history in plan.histories:
         if not history.is_single and not history.is_approximate:
-            np.maximum(spans_ms, call.windows.member(history) * np.int64(history.kept_ms), out=spans_ms)
+            np.maximum(spans_ms, call.windows.member(history) * np.int64(history.retention_ms), out=spans_ms)
     for code, retained_ms in plan.retained_ms.items():
         np.maximum(spans_ms, (table.event_type == code) * np.int64(retained_ms), out=spans_ms)
     return spans_ms

@@ -145,12 +145,12 @@ def build_table(
 ) -> HistoryTable:
     """Return the table of the stored rows, of which the first ones are pinned, and all new events. The stored ones of a
     key stay in their order; if they are `mixed`, they are brought into that of their times."""
-    kept_count, count = len(stored), len(stored) + len(new.rows)
+    stored_count, count = len(stored), len(stored) + len(new.rows)
     key = np.concatenate([stored.key, new.key[new.rows]]).astype(np.int64)
     source = np.arange(count)
-    if kept_count:
+    if stored_count:
         if mixed:
-            source[:kept_count] = np.argsort(stored.time_ms, kind="stable")
+            source[:stored_count] = np.argsort(stored.time_ms, kind="stable")
         by_key = np.empty(count, np.int64)
         group_rows(key[source], np.zeros(new.keys_count + 1, np.int64), by_key)
         source = source[by_key]
@@ -166,7 +166,7 @@ def build_table(
         if column.is_listed:
             fields[column.name] = _as_it_was(column, stored, source, columns[number], nulls[number])
     bitmaps, overflows = _evaluate(plan, texts, columns, nulls)
-    new_at = source - kept_count
+    new_at = source - stored_count
     new_at[new_at < 0] = -1
     is_pinned = (source < pinned_count).astype(np.uint8)
     return HistoryTable(

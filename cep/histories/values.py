@@ -55,7 +55,7 @@ class HistoryValues:
     """The columns that histories fill for the new events of one call, in their order, and the past after them.
 
     `slots`: by column of the event table its values and null flags; `texts`: the same for text. `histories` is the
-    past of all keys from now on. `incomplete` says which values lack older events or have them folded (columns.TOLD).
+    past of all keys from now on. `incomplete` says which values lack older events or have them folded (incomplete.py).
     `overflows` counts numbers that left 64 bits, by the identity of the history. `folded` counts values with older
     events folded, `cut` values that may lack events of a sub-key. `dropped` counts events that are not remembered, or
     for which another sub-key is forgotten.
@@ -143,7 +143,7 @@ def _past_after(plan: HistoryPlan, before: Histories, looked: _Looked, clock_ms:
     old = reachable_segments([longer.get(s, s) for s in before.segments], plan.span_max_ms, watermark_ms)
     panes = call.new_panes(plan.approximate.values(), reached.keys, watermark_ms)
     segments = (*old, *appended(table, span_ms, reached.keys, watermark_ms), *panes)
-    facts = PageFacts(panes=frozenset(plan.kept_panes))
+    facts = PageFacts(panes=frozenset(plan.retained_panes))
     if reached.is_carried:
         carried = reached.carried - pinned_now.crowded - tallied.crowded
         facts = PageFacts(clock_ms, plan.identities, carried, plan.carried - carried, facts.panes)

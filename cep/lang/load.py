@@ -27,7 +27,7 @@ from cep.lang.parse.file import parse
 from cep.lang.passes import check_files
 from cep.lang.syntax import Declaration, FileSyntax, ImportSyntax, PatternTestSyntax
 
-_IMPORTS_KEPT = 16  # files of a folder share a few; one of 100 kB is some MB as syntax
+_IMPORTS_CACHED = 16  # files of a folder share a few; one of 100 kB is some MB as syntax
 TEXT = "<text>"  # the name of a text that is no file
 
 # From the importing file's name and the path it wrote to the imported file's name and text, or a reason why not.
@@ -203,7 +203,7 @@ def file_name(path: Path) -> str:
     return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(absolute)
 
 
-@lru_cache(_IMPORTS_KEPT)
+@lru_cache(_IMPORTS_CACHED)
 def _sound(text: str, name: str) -> FileSyntax | None:
     """Parse a file that many may import. Return None if there is something to report."""
     collector = Collector()

@@ -24,7 +24,7 @@ from cep.lists.content import Content
 from cep.lists.entries import keys_of
 from cep.lists.store import NOTHING, ListStore
 
-_IN_PLACE_KEPT = 1_024
+_IN_PLACE_CACHED = 1_024
 
 
 @dataclass(frozen=True)  # without slots: the content is loaded when it is first asked for
@@ -69,7 +69,7 @@ def fixed(entries: Sequence[str], kind: str) -> Timeline:
     return (FixedVersion(TIME_MS_MIN, Content(kind).changed("replace", keys)),)
 
 
-@lru_cache(_IN_PLACE_KEPT)
+@lru_cache(_IN_PLACE_CACHED)
 def _in_place(name: str, kind: str) -> Timeline:
     return fixed(json.loads(name), kind)
 

@@ -26,16 +26,16 @@ class Problem:
         return f"{self.path}: {self.message}"
 
 
-def problems_of(error: ValidationError, known_names: tuple[str, ...], tags: tuple[str, ...] = ()) -> list[Problem]:
+def problems_of(error: ValidationError, valid_names: tuple[str, ...], tags: tuple[str, ...] = ()) -> list[Problem]:
     """Turn a validation error into problems, in the order of the fields.
 
-    `known_names` are offered when an unknown name is close to one. `tags` are the tags of a discriminated union, which
+    `valid_names` are offered when an unknown name is close to one. `tags` are the tags of a discriminated union, which
     pydantic puts in front of every path and which no author has written.
     """
-    return [_problem(detail, known_names, tags) for detail in error.errors(include_url=False)]
+    return [_problem(detail, valid_names, tags) for detail in error.errors(include_url=False)]
 
 
-def _problem(detail: ErrorDetails, known_names: tuple[str, ...], tags: tuple[str, ...]) -> Problem:
+def _problem(detail: ErrorDetails, valid_names: tuple[str, ...], tags: tuple[str, ...]) -> Problem:
     location = detail["loc"]
     if location and location[0] in tags:
         location = location[1:]
@@ -43,7 +43,7 @@ def _problem(detail: ErrorDetails, known_names: tuple[str, ...], tags: tuple[str
     match detail["type"]:
         case "extra_forbidden":
             name = str(location[-1])
-            near = get_close_matches(name, known_names, n=1)
+            near = get_close_matches(name, valid_names, n=1)
             return Problem(path, f"no such name here{f'; did you mean `{near[0]}`?' if near else ''}")
         case "missing":
             return Problem(path, "is missing")

@@ -17,7 +17,7 @@ from cep.lang.show import show_expr
 
 # The column that says of an event which histories lack older events there, or have them folded: their identities as one
 # text, null for none. Stored events keep it, so it is the same in every program.
-TOLD = "histories told"
+INCOMPLETE = "histories told"
 HISTORY = "history"
 
 
@@ -45,7 +45,7 @@ class Column:
     @property
     def is_emitted(self) -> bool:
         """True if it is a history that is kept with bound events, as a match may come after its last event."""
-        return self.history and self.retained and self.name != TOLD
+        return self.history and self.retained and self.name != INCOMPLETE
 
     @property
     def is_listed(self) -> bool:
@@ -83,7 +83,7 @@ class ColumnMap:
     def history(self, expr: History) -> int:
         """Return the column that holds a history of the event; equal ones of different rules are the same column."""
         if not self._histories:
-            self.names.append(TOLD)
+            self.names.append(INCOMPLETE)
         if expr not in self._histories:
             self._histories[expr] = f"history {len(self._histories)}"
             self.names.append(self._histories[expr])
@@ -127,7 +127,7 @@ def event_columns(
         elif function is not None:
             type_ = function.type.as_nullable()
             read.append(Column(name, type_, retained=False, source=source, computed=function))
-        elif name == TOLD:
+        elif name == INCOMPLETE:
             read.append(Column(name, Type(Kind.STRING, nullable=True), retained=True, history=True))
         else:
             read.append(Column(name, types[name], is_retained))

@@ -14,7 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from cep.base.limits import PIECES_KEPT_MAX, SYMBOLS_MAX
+from cep.base.limits import PIECES_CACHED_MAX, SYMBOLS_MAX
 from cep.base.schema import Schema
 from cep.lang.ir import PatternIR
 from cep.nfa.deployed import DeployedRule
@@ -70,7 +70,7 @@ class Compiler:
             pieces = [self._piece(rule.pattern) for rule in rules]
             if is_full:  # what the rules in force need is not in the way of what is to come
                 self._symbols_first = len(self._symbols)
-            while len(self._pieces) > max(PIECES_KEPT_MAX, len(rules)):
+            while len(self._pieces) > max(PIECES_CACHED_MAX, len(rules)):
                 self._pieces.popitem(last=False)
             return link(self._schema, key_fields, rules, pieces, self._symbols)
 
@@ -89,7 +89,7 @@ class Compiler:
         return piece
 
 
-_COMPILERS_KEPT = 4  # a process has one schema; tests and tools have more
+_COMPILERS_CACHED = 4  # a process has one schema; tests and tools have more
 _COMPILERS: OrderedDict[int, tuple[Schema, Compiler]] = OrderedDict()
 _LOCK = threading.Lock()
 
@@ -99,7 +99,7 @@ def compiler_of(schema: Schema) -> Compiler:
     with _LOCK:
         if id(schema) not in _COMPILERS:
             _COMPILERS[id(schema)] = schema, Compiler(schema)
-            while len(_COMPILERS) > _COMPILERS_KEPT:
+            while len(_COMPILERS) > _COMPILERS_CACHED:
                 _COMPILERS.popitem(last=False)
         return _COMPILERS[id(schema)][1]
 

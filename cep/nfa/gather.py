@@ -45,13 +45,13 @@ def segments(first: Int64, count: Int64) -> Int64:
     return np.arange(int(count.sum())) + np.repeat(first - starts_of(count), count)
 
 
-def numbered(used: Int64, known_count: int) -> tuple[Int64, Int64, Int64]:
+def numbered(used: Int64, ids_count: int) -> tuple[Int64, Int64, Int64]:
     """Give what is used numbers in the order of first use. Return the used ids, each once; the place of each of
-    `known_count` ids there, -1 for the others and for -1; and for each place where in `used` it comes first."""
-    first = np.full(known_count, len(used), np.int64)
+    `ids_count` ids there, -1 for the others and for -1; and for each place where in `used` it comes first."""
+    first = np.full(ids_count, len(used), np.int64)
     first[used[::-1]] = np.arange(len(used) - 1, -1, -1)  # of several, numpy keeps the last one assigned
     present = np.flatnonzero(first < len(used))
     ids = present[np.argsort(first[present])]
-    place = np.full(known_count + 1, -1, np.int64)
+    place = np.full(ids_count + 1, -1, np.int64)
     place[ids] = np.arange(len(ids))
     return ids, place, first[ids]

@@ -123,7 +123,7 @@ class HistoryColumn:
         return self.expr.fn in ("min", "max", "distinct")
 
     @property
-    def kept_ms(self) -> int:
+    def retention_ms(self) -> int:
         """How long after an event its window may hold it: one that is folded has whole panes at its far edge."""
         return self.span_ms + (self.pane_ms - 1 if self.is_foldable and not self.is_of_calendar else 0)
 
@@ -228,7 +228,7 @@ class HistoryPlan:
         }
 
     @cached_property
-    def kept_panes(self) -> Mapping[int, HistoryColumn]:
+    def retained_panes(self) -> Mapping[int, HistoryColumn]:
         """A history for each number of segments of panes, which are stored as its panes are."""
         return {**self.panes, **self.by_known_sub_keys}
 

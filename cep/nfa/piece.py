@@ -155,7 +155,7 @@ class _Shared:
     """Translates a rule's own numbers of constants and columns into those that all rules share."""
 
     def __init__(self, symbols: Symbols, constants: Constants, columns: ColumnMap) -> None:
-        self._symbols, self._own_constants, self._own_columns = symbols, constants, columns
+        self._symbols, self._piece_constants, self._piece_columns = symbols, constants, columns
         texts = dict(constants.texts)
         self._constants = [
             symbols.constants.of((at in texts, texts.get(at, slot))) for at, slot in enumerate(constants.slots)
@@ -177,11 +177,11 @@ class _Shared:
         return [[number, retained] for number, retained in zip(self._columns, self._retained, strict=True)]
 
     def atom(self, atom: Atom, rest: tuple[int, int, int]) -> list[int]:
-        group = self._symbols.groups.of((atom.kind, self.column(self._own_columns.number(atom.field))))
+        group = self._symbols.groups.of((atom.kind, self.column(self._piece_columns.number(atom.field))))
         return [group, len(atom.values), rest[1] - rest[0], rest[2]]
 
     def values(self, atom: Atom) -> list[int]:
-        return [self.constant(self._own_constants.add(value, is_float=False)) for value in atom.values]
+        return [self.constant(self._piece_constants.add(value, is_float=False)) for value in atom.values]
 
     def action(self, row: tuple[int, ...], derived: Sequence[int]) -> list[int]:
         kind, register, column, other = row

@@ -430,10 +430,13 @@ class _Builder:
             gap = () if gap_min == 0 and gap_max is None else (Bound(gap_min, gap_max),)
             self._join(open_exits, fragment.entries, step.link, gap)
             if at_start:
-                own_link = None if index == 0 else step.link
+                step_link = None if index == 0 else step.link
                 entries.extend(
                     replace(
-                        w, link=w.link or own_link, guards=w.guards + start.guards, bounds=w.bounds + gap + start.bounds
+                        w,
+                        link=w.link or step_link,
+                        guards=w.guards + start.guards,
+                        bounds=w.bounds + gap + start.bounds,
                     )
                     for w in fragment.entries
                 )

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from cep.base.limits import CHAIN_VERSIONS_KEPT, SNOOZES_MAX, VERSION_FREE_MAX
+from cep.base.limits import CHAIN_VERSIONS_MAX, SNOOZES_MAX, VERSION_FREE_MAX
 from cep.columnar.tokens import hide_card_numbers
 from cep.model.rule import Changes, ListRecord, RetireRecord, RollbackRecord, SnoozeRecord, UpsertRecord
 from cep.rulebook.meaning import content_hash
@@ -150,14 +150,14 @@ class Chains:
         """Remember a record that the rulebook has applied, or that waits."""
         name = self._name(record)
         chain = self._chains.get(name, Chain(()))
-        is_forgotten = len(chain.taken) == CHAIN_VERSIONS_KEPT and record.version < chain.taken[0].version
+        is_forgotten = len(chain.taken) == CHAIN_VERSIONS_MAX and record.version < chain.taken[0].version
         if is_forgotten or any(taken.version == record.version for taken in chain.taken):
             return
         after = None if record.changes is None else record.changes.version
         said = [None if text is None else hide_card_numbers(text) for text in (record.by, record.reason)]
         taken = Taken(record.version, hash_of(record), after, *said)
         in_order = sorted((*chain.taken, taken), key=lambda one: one.version)
-        self._chains[name] = Chain(tuple(in_order[-CHAIN_VERSIONS_KEPT:]))
+        self._chains[name] = Chain(tuple(in_order[-CHAIN_VERSIONS_MAX:]))
 
     def take_unsaid(self, name: str, version: int, digest: str = "") -> None:
         """Remember a version of a rulebook that an earlier build has saved, which did not save chains."""

@@ -19,7 +19,7 @@ from cep.lang.walk import histories, nodes
 from cep.model.rule import UpsertRecord
 from cep.nfa.compile import problems
 
-_TEXTS_KEPT = 4_096  # without their syntax; a folder may have a text for each of its rules
+_TEXTS_CACHED = 4_096  # without their syntax; a folder may have a text for each of its rules
 KeyDomains = tuple[tuple[str, ...], ...]
 
 
@@ -79,13 +79,13 @@ def remember(bundle: Bundle) -> None:
         place.append(bundle.checked)
 
 
-@lru_cache(_TEXTS_KEPT)
+@lru_cache(_TEXTS_CACHED)
 def _place(_source: str) -> list[Checked]:
     """Return the place of a text in the cache, empty at first."""
     return []
 
 
-@lru_cache(_TEXTS_KEPT)
+@lru_cache(_TEXTS_CACHED)
 def _behind(source: str) -> dict[str, int]:
     """Count what comes behind each pattern of a sound text."""
     patterns = checked_text(source).patterns

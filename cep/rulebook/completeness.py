@@ -77,7 +77,7 @@ class Neighbour:
         """The time since when the key domain has had a rule, as far as this rule knows."""
         return self.complete_ms[0] if self.complete_ms else TIME_MS_MIN
 
-    def kept_needs(self) -> Iterator[tuple[Need, int]]:
+    def retained_needs(self) -> Iterator[tuple[Need, int]]:
         """Yield each need with the time since when its events are kept."""
         times = self.complete_ms[1:] or (TIME_MS_MIN,) * len(self.needs)
         return zip(self.needs, times, strict=True)
@@ -128,8 +128,8 @@ def with_completeness(
 ) -> DeployedRule:
     """Add the times of points 2 and 3 to a rule that starts at `from_ms` in a job that has matched events already."""
     domain_ms = min([from_ms, *(neighbour.domain_ms for neighbour in neighbours)])
-    kept_needs = [pair for neighbour in neighbours for pair in neighbour.kept_needs()]
-    times = [(min(from_ms, _kept_since(need, kept_needs, domain_ms, schema)), need.pane_ms) for need in needs]
+    retained_needs = [pair for neighbour in neighbours for pair in neighbour.retained_needs()]
+    times = [(min(from_ms, _retained_since(need, retained_needs, domain_ms, schema)), need.pane_ms) for need in needs]
     complete_ms = (domain_ms, *(at if at == TIME_MS_MIN else at + rounded_ms for at, rounded_ms in times))
     unfolded: dict[str, int] = {}
     for neighbour in neighbours:
@@ -140,12 +140,12 @@ def with_completeness(
     return replace(rule, complete_ms=_or_none(complete_ms), unfolded_ms=_or_none(unfolded_ms))
 
 
-def _kept_since(need: Need, kept_needs: Sequence[tuple[Need, int]], domain_ms: int, schema: Schema) -> int:
+def _retained_since(need: Need, retained_needs: Sequence[tuple[Need, int]], domain_ms: int, schema: Schema) -> int:
     """Return the time since when somebody keeps all that is needed, TIME_MS_MAX if nobody does."""
-    equal = [at for other, at in kept_needs if other.identity == need.identity]
+    equal = [at for other, at in retained_needs if other.identity == need.identity]
     if equal:
         return min(equal)
-    times = [at for other, at in kept_needs if other.covers(need)]
+    times = [at for other, at in retained_needs if other.covers(need)]
     event_type = schema.event_type(need.event_type)
     if event_type is not None and (event_type.retain_ms or 0) >= need.span_ms:
         retained = {field.name for field in event_type.fields}  # but no answers of lists about the events

@@ -30,7 +30,7 @@ from cep.model.rule import (
 from cep.nfa.given_lists import GivenList, given_lists
 from cep.rulebook.compatible import remember
 
-_TEXTS_KEPT = 4_096  # rules and the lists of their patterns are read one after the other
+_TEXTS_CACHED = 4_096  # rules and the lists of their patterns are read one after the other
 _LIST = re.compile(r"^\s*list\s+\w+\s*:", re.MULTILINE)
 _IMPORT = re.compile(r'\bimport\s+"([^"\n]+)"')
 
@@ -180,7 +180,7 @@ def read_control(path: Path) -> tuple[list[ControlRecord], list[str]]:
     return records, problems
 
 
-@lru_cache(_TEXTS_KEPT)
+@lru_cache(_TEXTS_CACHED)
 def _parsed(text: bytes) -> tuple[RuleFile | None, list[Problem]]:
     return parse_rule_file(text)
 

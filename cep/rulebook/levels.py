@@ -156,7 +156,7 @@ def _level(rule: DeployedRule) -> int:
 
 
 def _is_any_derived(names: Iterable[str], schema: Schema) -> bool:
-    return any(known_type is not None and known_type.derived for known_type in map(schema.event_type, names))
+    return any(declared is not None and declared.derived for declared in map(schema.event_type, names))
 
 
 def _read_by(pattern: PatternIR) -> tuple[str, ...]:

@@ -25,8 +25,8 @@ _OPENING, _CLOSING = "([{", ")]}"
 _VALUED = (TokenKind.INT, TokenKind.DURATION, TokenKind.STRING)
 _DECIDING = ("pattern", "status", "severity", "priority", "score", "message")
 _OPTIONAL = ("exclusive", "suppress")  # left out when unset, so that a hash outlives what cep learns to do
-_TEXTS_KEPT = 4_096
-_SOURCES_KEPT = 16  # the tokens of one text are a few hundred kB
+_TEXTS_CACHED = 4_096
+_SOURCES_CACHED = 16  # the tokens of one text are a few hundred kB
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def content_hash(record: UpsertRecord) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-@lru_cache(_TEXTS_KEPT)
+@lru_cache(_TEXTS_CACHED)
 def pattern_hash(source: str, pattern: str) -> str:
     """SHA-256 of a pattern of this text and of what it names."""
     patterns, others = _declared(source)
@@ -67,7 +67,7 @@ def pattern_hash(source: str, pattern: str) -> str:
     return hashlib.sha256(meaning.encode()).hexdigest()
 
 
-@lru_cache(_SOURCES_KEPT)
+@lru_cache(_SOURCES_CACHED)
 def _declared(source: str) -> tuple[dict[str, _Declaration], dict[str, _Declaration]]:
     """Return the patterns of a text and all else that has a name; of two with one name the last."""
     patterns: dict[str, _Declaration] = {}

@@ -32,7 +32,7 @@ from cep.state.manifest import StoredFile
 
 Format = Literal["parquet", "jsonl"]
 _DEAD_SUFFIX = ".dead.jsonl"
-_HELD_SUFFIX = ".held.jsonl"
+_SUPPRESSED_SUFFIX = ".held.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def write_outputs(
     """
     beside = [
         (path.with_name(path.name + _DEAD_SUFFIX), dead_letters),
-        (path.with_name(path.name + _HELD_SUFFIX), suppressed_alerts),
+        (path.with_name(path.name + _SUPPRESSED_SUFFIX), suppressed_alerts),
     ]
     try:
         for beside_path, lines in beside:

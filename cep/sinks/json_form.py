@@ -28,7 +28,7 @@ from cep.kernels.text.json_form import NUMBER, QUOTED, RAW, TIME, TRUTH, write_l
 
 _OFTEN_NOTHING = ("origins", "history_cut", "history_folded", "history_from")
 _ROWS = 1_000  # of lines that are put together at once
-_SHAPES_KEPT = 16
+_SHAPES_CACHED = 16
 _STAMP = pa.timestamp("ms", "UTC")
 
 
@@ -68,7 +68,7 @@ def _objects(fields: Sequence[pa.Field], columns: Sequence[pa.Array], count: int
     return Texts(*write_objects(names, kinds, may_lack, Texts(offsets, np.concatenate(contents)), numbers, valid))
 
 
-@lru_cache(maxsize=_SHAPES_KEPT)
+@lru_cache(maxsize=_SHAPES_CACHED)
 def _shape(fields: Sequence[tuple[str, pa.DataType]]) -> tuple[Texts, Int64, NDArray[np.bool_]]:
     """Return for each field the text before its value, how the value is written, and whether it may be left out.
 

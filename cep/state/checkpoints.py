@@ -33,7 +33,7 @@ from pathlib import Path
 
 from cep.base.closing import Closing
 from cep.base.errors import StateCorruptError, StateError, StoreError
-from cep.base.limits import CHECKPOINTS_KEPT_DEFAULT, CHECKPOINTS_PENDING_MAX
+from cep.base.limits import CHECKPOINTS_PENDING_MAX, CHECKPOINTS_RETAINED_DEFAULT
 from cep.state.manifest import FOLDER, Manifest, StoredFile, StoredPart, fetch, path_inside, sha256_of
 from cep.state.store import DurableStore
 from cep.state.target import PARTIAL, Target
@@ -154,7 +154,7 @@ class Checkpoints(Closing):
         target: Target,
         work: Path,
         *,
-        kept_count: int = CHECKPOINTS_KEPT_DEFAULT,
+        kept_count: int = CHECKPOINTS_RETAINED_DEFAULT,
         restored: Restored | None = None,
         on_step: Callable[[int], None] = lambda _: None,
     ) -> None:
@@ -164,12 +164,12 @@ class Checkpoints(Closing):
         """
         self._target = target
         self._work = work
-        self._kept_count = kept_count
+        self._retained_count = kept_count
         self._on_step = on_step
         self._hashes = _hashes_of(restored) if restored else {}
         same = restored if restored is not None and restored.url == target.url else None
         self._trusted = {file.sha256 for file in same.manifest.files} if same else set[str]()
-        self._live = self._known_manifests(same)
+        self._live = self._listed_manifests(same)
         self._names = set(target.sizes(FOLDER))
         self._next = max(checkpoint_numbers(target), default=0) + 1
         self._thread = ThreadPoolExecutor(1, "checkpoints")
@@ -292,7 +292,7 @@ class Checkpoints(Closing):
         return tuple(files)
 
     def _retire(self) -> None:
-        oldest = sorted(self._live)[-self._kept_count :][0]
+        oldest = sorted(self._live)[-self._retained_count :][0]
         for number in [number for number in checkpoint_numbers(self._target) if number < oldest]:
             self._on_step(5)
             self._target.remove(_name(number))
@@ -306,17 +306,17 @@ class Checkpoints(Closing):
         self._names &= named
         self._trusted &= named
 
-    def _known_manifests(self, restored: Restored | None) -> dict[int, set[str]]:
+    def _listed_manifests(self, restored: Restored | None) -> dict[int, set[str]]:
         """Map the number of each checkpoint that can be read to the checksums of its files."""
-        known_files: dict[int, set[str]] = {}
+        files_by_number: dict[int, set[str]] = {}
         for number in checkpoint_numbers(self._target):
             if restored is not None and number > restored.manifest.number:
                 continue  # passed over: it does not count as one that is kept
             try:
-                known_files[number] = {file.sha256 for file in read_manifest(self._target, number).files}
+                files_by_number[number] = {file.sha256 for file in read_manifest(self._target, number).files}
             except StateError:
                 continue  # damaged; it is retired with those of its age
-        return known_files
+        return files_by_number
 
 
 def _give_way() -> None:

@@ -137,7 +137,7 @@ def decode_segment(data: bytes) -> Block:
     return Block(columns["keys"], rows)
 
 
-def kept_as(number: int, data: bytes) -> StoredSegment:
+def stored_as(number: int, data: bytes) -> StoredSegment:
     """Return the name of a segment with these bytes."""
     return StoredSegment(number, len(data), hashlib.sha256(data, usedforsecurity=False).hexdigest()[:32])
 
@@ -151,7 +151,7 @@ def store_segments(
     for segment in histories.segments:
         if segment.stored is None:
             data = encode_segment(segment.load())
-            stored, number = kept_as(number, data), number + 1
+            stored, number = stored_as(number, data), number + 1
             put(stored.number, data)
             cache.put(stored.digest, segment.load())
             segment = replace(segment, stored=stored, load=_loader(load, stored))  # noqa: PLW2901 it is stored now

@@ -59,12 +59,12 @@ def split_late(
     return fresh, late
 
 
-def late_letters(events: Iterable[Mapping[str, Any]]) -> list[bytes]:
+def late_dead_letters(events: Iterable[Mapping[str, Any]]) -> list[bytes]:
     """Return the dead letters of late events, as `split_late` describes them."""
     return [orjson.dumps({"code": "late", **event}) for event in events]
 
 
-def ahead_letters(job: Job, ahead: Decoded, now_ms: int) -> list[bytes]:
+def ahead_dead_letters(job: Job, ahead: Decoded, now_ms: int) -> list[bytes]:
     """Return the dead letters of events that are dated too far ahead of the clock `now_ms`."""
     names = [e.name for e in job.schema.event_types]
     reason = f"dated more than {job.ahead_ms} ms ahead of the job's clock, {utc_text(now_ms)}"

@@ -22,7 +22,7 @@ from cep.rulebook.suppression import Policies
 from cep.step.job import Job
 from cep.step.rules import NamedRulebook
 
-_PROGRAMS_KEPT = 64
+_PROGRAMS_CACHED = 64
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Programs:
         """Return the program of each key domain that has rules at a level (rulebook/levels.py)."""
         at = (rulebook.fingerprint, schema)
         if at not in self._programs:
-            if len(self._programs) >= _PROGRAMS_KEPT:
+            if len(self._programs) >= _PROGRAMS_CACHED:
                 oldest = next(iter(self._programs))
                 del self._programs[oldest], self._lists[oldest]
             self._programs[at] = programs_by_level(rulebook, schema)

@@ -77,18 +77,18 @@ class JobRules:
     """The rules of one job, as a key of caches: the job, and the control records that it begins with.
 
     store: the folder of its rulebooks, if there is one.
-    own_lists: where the entries of its lists are, for a job without such a folder.
+    job_lists: where the entries of its lists are, for a job without such a folder.
     """
 
     job: Job
     initial: tuple[bytes, ...]
     store: RulebookStore | None = None
-    own_lists: ListStore | None = None
+    job_lists: ListStore | None = None
 
     @property
     def lists(self) -> ListStore | None:
         """The entries of the lists that rules name."""
-        return self.store.lists if self.store is not None else self.own_lists
+        return self.store.lists if self.store is not None else self.job_lists
 
 
 _RULEBOOKS: OrderedDict[tuple[JobRules, str], NamedRulebook] = OrderedDict()
@@ -285,7 +285,7 @@ def _heartbeat_refusal(rulebook: Rulebook, record: ControlRecord | None) -> Outc
     return reason_against_heartbeat(record, trust)
 
 
-def refusal_letters(refused: Iterable[RefusedRecord]) -> list[bytes]:
+def refusal_dead_letters(refused: Iterable[RefusedRecord]) -> list[bytes]:
     """Write the dead letters of refused records."""
     return [
         letter

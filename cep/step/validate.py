@@ -16,7 +16,7 @@ from cep.columnar.decode import Decoded
 from cep.columnar.redact import redact
 from cep.columnar.route import route
 from cep.kernels.layout import Int64
-from cep.step.dead_letters import ahead_letters, dead_letter
+from cep.step.dead_letters import ahead_dead_letters, dead_letter
 from cep.step.job import Job
 
 
@@ -52,7 +52,7 @@ def validate_events(job: Job, decoded: Decoded, now_ms: int = TIME_MS_MAX) -> Va
     dead_letters = [dead_letter(redact(job.schema, poison)) for poison in decoded.poison]
     latest_ms = job.latest_ms(now_ms)
     if len(decoded) and np.maximum.reduce(decoded.time_ms) > latest_ms:
-        dead_letters += ahead_letters(job, decoded.between(latest_ms + 1, TIME_MS_MAX), now_ms)
+        dead_letters += ahead_dead_letters(job, decoded.between(latest_ms + 1, TIME_MS_MAX), now_ms)
         counters["events_ahead"] = int((decoded.time_ms > latest_ms).sum())
         decoded = decoded.between(TIME_MS_MIN, latest_ms + 1)
     if len(decoded) and (job.begins_ms > TIME_MS_MIN or job.ends_ms < TIME_MS_MAX):

@@ -27,7 +27,7 @@ from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program
 from cep.testing.events import batch_of, traced_events
 from cep.testing.journal import Trace, TracedEvent
-from cep.testing.matches import FoundMatch, found_matches
+from cep.testing.matches import ObservedMatch, observed_matches
 from cep.testing.trace import trace_key
 from cep.testing.values import UnexplainedError
 
@@ -55,8 +55,8 @@ class Difference:
     """
 
     expected: Expected | None
-    got: FoundMatch | None
-    nearest: FoundMatch | None = None
+    got: ObservedMatch | None
+    nearest: ObservedMatch | None = None
     note: str = ""
 
 
@@ -66,7 +66,7 @@ class Verdict:
 
     test: PatternTest
     outcome: Outcome
-    matches: tuple[FoundMatch, ...]
+    matches: tuple[ObservedMatch, ...]
     differences: tuple[Difference, ...]
     labels: dict[str, str]
     traces: dict[str, Trace]
@@ -106,13 +106,13 @@ def _one_by_one(schema: Schema, batch: EventBatch) -> list[tuple[EventBatch, int
     return [*singles, (empty_batch(schema), _END_MS)]
 
 
-def _matches_of(program: Program, deliveries: Iterable[tuple[EventBatch, int]]) -> set[FoundMatch]:
+def _matches_of(program: Program, deliveries: Iterable[tuple[EventBatch, int]]) -> set[ObservedMatch]:
     keyed_state: KeyedState | None = None
-    matches: set[FoundMatch] = set()
+    matches: set[ObservedMatch] = set()
     for batch, watermark_ms in deliveries:
         advanced = advance(program, keyed_state, batch, watermark_ms)
         keyed_state = advanced.keyed_state
-        matches |= found_matches(program, advanced.matches)
+        matches |= observed_matches(program, advanced.matches)
     return matches
 
 
@@ -132,11 +132,11 @@ def _traces(
 # -------------------------------------------------------------------------------------------------- comparison
 
 
-def _differences(test: PatternTest, matches_found: tuple[FoundMatch, ...], labels: dict[str, str]) -> list[Difference]:
+def _differences(test: PatternTest, observed: tuple[ObservedMatch, ...], labels: dict[str, str]) -> list[Difference]:
     differences: list[Difference] = []
     for is_timeout in (False, True):
         expected = [e for e in test.expected if e.is_timeout == is_timeout]
-        got = [f for f in matches_found if f.is_timeout == is_timeout]
+        got = [f for f in observed if f.is_timeout == is_timeout]
         pairs = _assigned(expected, got, labels)
         left = [f for at, f in enumerate(got) if at not in pairs.values()]
         for at, one in enumerate(expected):
@@ -144,7 +144,7 @@ def _differences(test: PatternTest, matches_found: tuple[FoundMatch, ...], label
                 differences.append(Difference(one, None, _nearest(one, left, labels)))
         differences += _unexpected(test, left, labels, is_timeout=is_timeout)
     for count in test.counts:
-        matches = [f for f in matches_found if not f.is_timeout and count.key in (None, labels[f.key])]
+        matches = [f for f in observed if not f.is_timeout and count.key in (None, labels[f.key])]
         if len(matches) != count.count:
             on = "" if count.key is None else f" on {count.key}"
             note = f"expected {count.count} match{'' if count.count == 1 else 'es'}{on}, got {len(matches)}"
@@ -153,7 +153,7 @@ def _differences(test: PatternTest, matches_found: tuple[FoundMatch, ...], label
 
 
 def _unexpected(
-    test: PatternTest, left: list[FoundMatch], labels: dict[str, str], *, is_timeout: bool
+    test: PatternTest, left: list[ObservedMatch], labels: dict[str, str], *, is_timeout: bool
 ) -> list[Difference]:
     """List the matches that nothing in the test allows."""
     differences: list[Difference] = []
@@ -167,7 +167,7 @@ def _unexpected(
     return differences
 
 
-def _assigned(expected: list[Expected], got: list[FoundMatch], labels: dict[str, str]) -> dict[int, int]:
+def _assigned(expected: list[Expected], got: list[ObservedMatch], labels: dict[str, str]) -> dict[int, int]:
     """Each expectation with a match of its own, as many as can be: augmenting paths (Kuhn, 1955)."""
     fits = [[at for at, one in enumerate(got) if fitting(e, one, labels) == 0] for e in expected]
     owner: dict[int, int] = {}
@@ -186,7 +186,7 @@ def _assigned(expected: list[Expected], got: list[FoundMatch], labels: dict[str,
     return {index: at for at, index in owner.items()}
 
 
-def fitting(expected: Expected, got: FoundMatch, labels: dict[str, str]) -> int:
+def fitting(expected: Expected, got: ObservedMatch, labels: dict[str, str]) -> int:
     """How many things are not as expected; 0 is a fit."""
     wrong = 2 * (expected.key not in (None, labels[got.key]))
     wrong += expected.at_ms is not None and START_MS + expected.at_ms != got.at_ms
@@ -204,5 +204,5 @@ def fitting(expected: Expected, got: FoundMatch, labels: dict[str, str]) -> int:
     return wrong
 
 
-def _nearest(expected: Expected, left: list[FoundMatch], labels: dict[str, str]) -> FoundMatch | None:
+def _nearest(expected: Expected, left: list[ObservedMatch], labels: dict[str, str]) -> ObservedMatch | None:
     return min(left, key=lambda one: fitting(expected, one, labels), default=None)

@@ -84,7 +84,7 @@ class Run:
     expiry_ms: int = 0
     is_reported: bool = False
     freed: list[Expr] = field(default_factory=list)
-    is_held_back: bool = False
+    is_suppressed: bool = False
     closings: list[Closing] = field(default_factory=list)
     misses: dict[int, Miss] = field(default_factory=dict)
     children: list[Run] = field(default_factory=list)

@@ -16,7 +16,7 @@ from cep.nfa.program import Program
 
 
 @dataclass(frozen=True, slots=True)
-class FoundMatch:
+class ObservedMatch:
     """A match or a time-out: its key's text, when it was certain, what it emits, and the events that it binds."""
 
     key: str
@@ -26,22 +26,22 @@ class FoundMatch:
     bound: tuple[tuple[str, str], ...]  # variable and event id, in binding order
 
 
-def found_matches(program: Program, matches: Matches) -> set[FoundMatch]:
+def observed_matches(program: Program, matches: Matches) -> set[ObservedMatch]:
     """Return all matches and time-outs of a program with one rule."""
     (rule,) = program.rules
-    matches_found: set[FoundMatch] = set()
+    observed: set[ObservedMatch] = set()
     for row in range(len(matches)):
         span = range(int(matches.offsets[row]), int(matches.offsets[row + 1]))
         bound = tuple((rule.variables[int(matches.variable[at])], str(matches.event_id[at].as_py())) for at in span)
         key, at_ms = str(matches.keys[int(matches.key[row])].as_py()), int(matches.detected_ms[row])
         if matches.completed[row]:
             values = tuple((n, _value(matches, row, at, t), t) for at, (n, t) in enumerate(rule.measures))
-            matches_found.add(FoundMatch(key, at_ms, False, values, bound))
+            observed.add(ObservedMatch(key, at_ms, False, values, bound))
         if matches.timed_out[row]:
             late = enumerate(rule.timeout_measures, start=len(rule.measures))
             values = tuple((n, _value(matches, row, at, t), t) for at, (n, t) in late)
-            matches_found.add(FoundMatch(key, at_ms, True, values, bound))
-    return matches_found
+            observed.add(ObservedMatch(key, at_ms, True, values, bound))
+    return observed
 
 
 def _value(matches: Matches, row: int, at: int, type_: Type) -> Slot:

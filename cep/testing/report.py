@@ -17,9 +17,9 @@ from cep.lang.ir_tests import Expected, Slot
 from cep.lang.show import END_OF_EVENTS, show_duration, show_value
 from cep.testing.explain import Explainer
 from cep.testing.harness import START_MS, Difference, Outcome, Verdict
-from cep.testing.matches import FoundMatch
+from cep.testing.matches import ObservedMatch
 
-_FOUND_SHOWN_MAX = 5
+_MATCHES_SHOWN_MAX = 5
 
 
 def clock(ms: int) -> str:
@@ -59,17 +59,17 @@ def verdict_lines(tested: Verdict) -> list[str]:
 def _difference(difference: Difference, tested: Verdict) -> Iterable[tuple[str, str]]:
     if difference.note:
         yield "", difference.note
-        for one in [f for f in tested.matches if not f.is_timeout][:_FOUND_SHOWN_MAX]:
-            yield "got", shown_found(one, tested)
+        for one in [f for f in tested.matches if not f.is_timeout][:_MATCHES_SHOWN_MAX]:
+            yield "got", shown_matches(one, tested)
     elif difference.expected is not None:
         yield "expected", shown_expected(difference.expected)
         nearest = difference.nearest
-        yield "got", "nothing" if nearest is None else shown_found(nearest, tested)
+        yield "got", "nothing" if nearest is None else shown_matches(nearest, tested)
     elif difference.got is not None:
         if any(other.nearest == difference.got for other in tested.differences):
             return  # it is shown beside the expectation that it comes closest to
         yield "expected", "nothing more" if tested.test.expected else "nothing"
-        yield "got", shown_found(difference.got, tested)
+        yield "got", shown_matches(difference.got, tested)
 
 
 def shown_expected(expected: Expected) -> str:
@@ -83,7 +83,7 @@ def shown_expected(expected: Expected) -> str:
     return " ".join(parts) + _braces(values)
 
 
-def shown_found(match: FoundMatch, tested: Verdict) -> str:
+def shown_matches(match: ObservedMatch, tested: Verdict) -> str:
     """Show a match as its expectation would be written."""
     kind = "timeout" if match.is_timeout else "match"
     values = [f"{name}: {_shown(value, type_, since=START_MS)}" for name, value, type_ in match.values]

@@ -84,7 +84,7 @@ class _Tracer:
         if self.interval.from_ms <= event.time_ms < self.interval.starts_until_ms:
             self._offer(self.start, event)
         for run in live:
-            if not run.open or run.is_held_back:
+            if not run.open or run.is_suppressed:
                 continue
             if run.expiry_ms <= event.time_ms:
                 self._run_out(run)
@@ -96,7 +96,7 @@ class _Tracer:
         self._tidy()
 
     def _tidy(self) -> None:
-        self.runs = [run for run in self.runs if run.open or run.is_held_back]
+        self.runs = [run for run in self.runs if run.open or run.is_suppressed]
 
     def _offer(self, run: Run, event: TracedEvent) -> None:
         self.steps += 1
@@ -109,7 +109,7 @@ class _Tracer:
             if wait.link is Link.NEXT and wait.target is not None and event.ordinal != run.ordinal + 1:
                 self._close(run, Closing(index, Why.BETWEEN, event.time_ms, event.row))
                 continue
-            fits = 1 if is_start else self._gaps_fit(run, wait, event)
+            fits = 1 if is_start else self._gaps_allow(run, wait, event)
             if fits < 0:
                 self._close(run, Closing(index, Why.LATE, event.time_ms, event.row))
                 continue
@@ -184,7 +184,7 @@ class _Tracer:
                     run.freed.append(guard.condition)
         return None
 
-    def _gaps_fit(self, run: Run, wait: Wait, event: TracedEvent) -> int:
+    def _gaps_allow(self, run: Run, wait: Wait, event: TracedEvent) -> int:
         """1: the gaps fit, 0: too early for the wait, -1: too late for ever."""
         verdict = 1
         for bound in wait.bounds:
@@ -242,7 +242,7 @@ class _Tracer:
         waiting = Run(
             run.number, run.parent, run.position, run.row, run.start_row, run.ordinal, run.start_ordinal, run.length
         )
-        waiting.is_held_back, waiting.expiry_ms, waiting.matches = True, _FOREVER, run.matches
+        waiting.is_suppressed, waiting.expiry_ms, waiting.matches = True, _FOREVER, run.matches
         self.runs.append(waiting)
 
     def _emit(self, run: Run, at_ms: int, *, is_match: bool, is_timeout: bool) -> TracedMatch:
@@ -387,20 +387,20 @@ class _Tracer:
     def _settle(self, at_ms: int) -> None:
         """`skip … in order`: hand out complete matches, earliest start first, while no open run started earlier."""
         while True:
-            waiting = [run for run in self.runs if run.is_held_back]
+            waiting = [run for run in self.runs if run.is_suppressed]
             if not waiting:
                 return
             best = min(waiting, key=lambda run: (run.start_row, run.ordinal, run.expiry_ms, *_preference(run)[1:]))
             if any(run.open and run.start_row < best.start_row for run in self.runs):
                 return
             match = self._emit(best, at_ms, is_match=True, is_timeout=False)
-            best.is_held_back = False
+            best.is_suppressed = False
             self._cover(self._cut(best), match, at_ms)
 
     def _cover(self, cut: int, match: TracedMatch, at_ms: int) -> None:
         for run in self.runs:
             if run.start_row < cut:
-                run.is_held_back = False
+                run.is_suppressed = False
                 self._close_all(run, Why.SKIP, at_ms, match=match.number)
 
     def _cut(self, run: Run) -> int:

@@ -88,7 +88,7 @@ def test_keys_with_a_fraud(tmp_path: Path) -> None:
 def test_the_share_is_shapleys_value(tmp_path: Path) -> None:
     """By its definition: what a rule adds, averaged over all orders in which rules can come."""
     measured, _, _ = measured_by(4, tmp_path, Terms())
-    finds = {name: set(row.nonzero()[0]) for name, row in zip(NAMES, measured.judged.has_found, strict=True)}
+    finds = {name: set(row.nonzero()[0]) for name, row in zip(NAMES, measured.judged.has_detected, strict=True)}
     for each in measured.figures.rules:
         others, value = [name for name in NAMES if name != each.rule], 0.0
         for size in range(len(others) + 1):

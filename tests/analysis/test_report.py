@@ -175,7 +175,7 @@ def test_the_funnel_agrees_with_the_engine(
         assert funnel.walked == sum(funnel.steps.values()) == one.marks.frauds_count
         if funnel.rule in ("small_large", "large"):  # a fraud is one card's, as these rules are
             matched = {ending.fraud for ending in endings if ending.rule == funnel.rule and ending.step == MATCH}
-            assert matched == set(np.flatnonzero(one.judged.has_found[at]).tolist())
+            assert matched == set(np.flatnonzero(one.judged.has_detected[at]).tolist())
     (never,) = (funnel for funnel in funnels if funnel.rule == "never")
     assert never.steps[NOTHING] == never.walked
     assert never.stopped == {"hit: amount > 1000000.00": never.walked}

@@ -31,7 +31,7 @@ from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import PART, StoreSettings
 from cep.runners.embedded.outlets import Outlets
-from cep.runners.embedded.targets import own_target
+from cep.runners.embedded.targets import default_target
 from cep.sources.live.base import Chunk, decode_chunks
 from cep.state.checkpoints import restore
 from cep.step.job import Job
@@ -73,7 +73,7 @@ def bench_checkpoint(folder: Path, keys: int) -> None:
     engine.close()
     commits.close()
     started_s = time.monotonic()
-    found = restore(own_target(folder / "checkpoint"), folder / "restored")
+    found = restore(default_target(folder / "checkpoint"), folder / "restored")
     assert found is not None
     settings.open(found.path(PART)).close()
     restored_s = time.monotonic() - started_s

@@ -136,7 +136,7 @@ def control_records() -> str:
     lines += ["file in the control folder. `cep rules schema` prints the JSON schema."]
     for model in _MODELS:
         kind = model.model_fields["kind"].default
-        lines += ["", f"## `{kind}`", "", _cell((model.__doc__ or "").strip(), pipes=False)]
+        lines += ["", f"## `{kind}`", *_prose(inspect.getdoc(model) or "")]
         if model is UpsertRecord:
             lines += ["", "Beside `kind` and `source` it has the names of a [rule file](rule-files.md), except `file`."]
             continue

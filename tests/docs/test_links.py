@@ -65,6 +65,12 @@ def test_a_page_is_short(path: Path) -> None:
         assert len(_FENCE.sub("", path.read_text(encoding="utf-8")).split()) <= WORDS_MAX
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "cep").rglob("README.md")), ids=path_name)
+def test_the_page_of_a_room_is_short(path: Path) -> None:
+    """Its drawings count."""
+    assert len(path.read_text(encoding="utf-8").split()) <= WORDS_MAX
+
+
 @pytest.mark.parametrize("path", [path for path in PAGES if DOCS in path.parents], ids=path_name)
 def test_a_page_has_a_title_and_prose(path: Path) -> None:
     text = path.read_text(encoding="utf-8")

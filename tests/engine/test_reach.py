@@ -11,7 +11,7 @@ import pytest
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.engine.advance import advance
 from cep.engine.alerts import alert_table
-from cep.engine.reach import known_from, reaches_ms
+from cep.engine.reach import history_from_ms, reaches_ms
 from cep.lang.ir import HistoryWindow
 from tests.engine.rules import batch, program, rule
 from tests.oracle.histories import in_window  # the definition of a window, event by event
@@ -37,9 +37,9 @@ def test_the_earliest_time_of_a_window_is_the_last_that_it_holds(unit: str | Non
 def test_the_longest_window_decides_and_a_job_that_does_not_know_says_nothing() -> None:
     windows = [HistoryWindow(10, None, previous=False), HistoryWindow(100, None, previous=True)]
     times = np.array([1_050, 1_098, 1_099, 1_100])
-    assert known_from(windows, times, 1_000).tolist() == [1_000, 1_000, TIME_MS_MIN, TIME_MS_MIN]
-    assert (known_from(windows, times, TIME_MS_MIN) == TIME_MS_MIN).all()
-    assert (known_from([], times, 1_000) == TIME_MS_MIN).all()
+    assert history_from_ms(windows, times, 1_000).tolist() == [1_000, 1_000, TIME_MS_MIN, TIME_MS_MIN]
+    assert (history_from_ms(windows, times, TIME_MS_MIN) == TIME_MS_MIN).all()
+    assert (history_from_ms([], times, 1_000) == TIME_MS_MIN).all()
 
 
 def test_an_alert_has_it_and_a_rule_without_a_window_never() -> None:

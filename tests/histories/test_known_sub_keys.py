@@ -199,7 +199,7 @@ def test_what_may_be_forgotten_is_told_and_counted_and_the_panes_are_bounded() -
     values = len({e.fields["shop"] for e in own})
     assert values > 8 * VALUES
     assert program.histories is not None
-    for number in program.histories.kept_panes:
+    for number in program.histories.retained_panes:
         subs = {sub for s in state.histories.segments if s.panes == number for sub in numbers_kept(s)}
         assert len(subs) <= VALUES
 
@@ -288,7 +288,7 @@ def test_a_key_with_hundreds_of_thousands_of_values_stays_bounded() -> None:
     assert advanced.counters["histories_cut"] == 2 * size
     assert state is not None
     assert program.histories is not None
-    for number in program.histories.kept_panes:
+    for number in program.histories.retained_panes:
         assert sum(len(s) for s in state.histories.segments if s.panes == number) <= 3 * HISTORY_VALUES_MAX
     assert sizes[-1] <= 1.3 * max(sizes[3:5]), "what came in the last half takes no more"
 

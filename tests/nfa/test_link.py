@@ -113,7 +113,7 @@ def test_only_what_is_new_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_rules_that_are_gone_have_left_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "SYMBOLS_MAX", 40)
-    monkeypatch.setattr(compiling, "PIECES_KEPT_MAX", 5)
+    monkeypatch.setattr(compiling, "PIECES_CACHED_MAX", 5)
     rng = random.Random(2)
     compiler = Compiler(SCHEMA)
     for _ in range(30):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cep.base.limits import CHAIN_VERSIONS_KEPT, VERSION_FREE_MAX
+from cep.base.limits import CHAIN_VERSIONS_MAX, VERSION_FREE_MAX
 from cep.model.rule import (
     Changes,
     ListRecord,
@@ -259,13 +259,13 @@ def test_what_a_publisher_reads_in_the_status_of_an_earlier_build() -> None:
 def test_so_many_versions_are_remembered() -> None:
     book = new_book()
     records = [upsert(1)]
-    for version in range(2, CHAIN_VERSIONS_KEPT + 3):
+    for version in range(2, CHAIN_VERSIONS_MAX + 3):
         records.append(against(upsert(version, params={"large": version}), records[-1]))
     for record in records:
         book.apply(record, None)
     status = status_of(book)
-    assert len(status["taken"]["r"]) == CHAIN_VERSIONS_KEPT
-    assert acknowledged(status, records[-CHAIN_VERSIONS_KEPT:]) == ([], {})
+    assert len(status["taken"]["r"]) == CHAIN_VERSIONS_MAX
+    assert acknowledged(status, records[-CHAIN_VERSIONS_MAX:]) == ([], {})
     assert len(acknowledged(status, records[:1])[1]) == 1, "nobody can say what became of it"
 
 

@@ -18,7 +18,7 @@ from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import TEXT, EventBatch
 from cep.engine.keyed_state import KeyedState
 from cep.engine.migrate import migrate_state
-from cep.engine.reach import known_from
+from cep.engine.reach import history_from_ms
 from cep.lang.load import load_text
 from cep.lang.walk import histories
 from cep.model.rule import UpsertRecord, utc_text
@@ -148,7 +148,7 @@ def test_live_and_replay_differ_only_where_an_alert_says_so(seed: int) -> None:
 
     def lacks(alert: dict[str, object]) -> bool:
         start = np.array([int(alert["match_start"].timestamp() * 1_000)])  # type: ignore[attr-defined]
-        return bool(known_from([], start, START_MS, kept[str(alert["rule_id"])])[0] > TIME_MS_MIN)
+        return bool(history_from_ms([], start, START_MS, kept[str(alert["rule_id"])])[0] > TIME_MS_MIN)
 
     def same(alerts: list[dict[str, object]]) -> list[str]:
         return sorted(repr({k: v for k, v in alert.items() if k != "epoch"}) for alert in alerts)

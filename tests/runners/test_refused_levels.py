@@ -29,7 +29,7 @@ from cep.runners.spark.replay import read_events, replay
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
 from cep.step.job import Job
-from cep.step.rules import refusal_letters
+from cep.step.rules import refusal_dead_letters
 from tests.runners.spark.live_cases import END, LiveRun, time_ms
 from tests.runners.test_later_rules import written
 from tests.runners.test_level_changes import lived
@@ -142,7 +142,7 @@ def test_a_replay_refuses_and_finds_what_the_job_did(seed: int, tmp_path: Path) 
     job, initial, later, lines, random = cases(seed)
     found, letters = lived(job, initial, later, lines, random, tmp_path)
     given = as_the_job(job, initial, later)
-    assert letters == refusal_letters(given.refused)
+    assert letters == refusal_dead_letters(given.refused)
     assert found == replayed(job, given, lines, tmp_path)
     assert len(found) > 10
 
@@ -162,7 +162,7 @@ def test_on_spark_the_same(spark: SparkSession, tmp_path: Path) -> None:
     live.phase([], [END])
     given = as_the_job(job, initial, later)
     assert given.refused
-    assert live.letters == [orjson.loads(letter) for letter in refusal_letters(given.refused)]
+    assert live.letters == [orjson.loads(letter) for letter in refusal_dead_letters(given.refused)]
     assert sorted(live.alerts()) == replayed(job, given, lines, tmp_path)
     path = tmp_path / "history.jsonl"
     events, column = read_events(spark, path)

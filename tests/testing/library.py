@@ -30,7 +30,7 @@ from cep.report.plan import plan
 from cep.report.plan_text import size_text
 from cep.testing.events import batch_of
 from cep.testing.harness import START_MS
-from cep.testing.matches import found_matches
+from cep.testing.matches import observed_matches
 
 ROOT = Path(__file__).parents[2]
 PATTERNS = ROOT / "patterns"
@@ -158,7 +158,7 @@ def flips_in_time(checked: Checked, test: PatternTest) -> bool:
 def _matches(checked: Checked, test: PatternTest, start_ms: int = START_MS) -> int:
     program = compile_rules(checked.schema, test.pattern.key, (DeployedRule("test", 1, 1, "test", test.pattern),))
     batch = batch_of(checked.schema, test.events, test.pattern.key, start_ms)
-    return len(found_matches(program, advance(program, None, batch, TIME_MS_MAX).matches))
+    return len(observed_matches(program, advance(program, None, batch, TIME_MS_MAX).matches))
 
 
 def _beside(pattern: PatternIR, test: PatternTest, durations: bool) -> Iterator[PatternIR]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.tidy.english import (
     BAD_NAMES,
+    PARAGRAPH_WORDS_MAX,
     WORDS_MAX,
     check_folder,
     check_page,
@@ -50,6 +53,14 @@ def test_what_is_to_be_mended_is_listed() -> None:
     assert findings.counts["name"] == 2
     assert findings.counts[f"code over {WORDS_MAX} words"] == 1
     assert {"told", "found"} <= BAD_NAMES
+
+
+def test_a_long_paragraph_of_a_page_is_listed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("A word or two. " * (PARAGRAPH_WORDS_MAX // 4) + "\n\n- A word or two.\n- One more.\n")
+    assert check_page(page, tmp_path).lines == []
+    page.write_text("A word or two. " * (PARAGRAPH_WORDS_MAX // 4) + "\nOne more.\n")
+    assert [line.split(":")[0] for line in check_page(page, tmp_path).lines] == ["page.md paragraph over 80 words"]
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -39,10 +39,10 @@ def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Carry:
     rows = call.windows.of(history).rows
     stays = call.table.time[rows] > opens_ms(history.expr.window, np.array([clock_ms]))[0]
     counts = _elsewhere(call, history) + _different(call, history, rows[stays])
-    is_known, tally = call.windows.begun(history.counted), call.windows.before.by_key.get(history.counted)
+    is_begun, tally = call.windows.begun(history.counted), call.windows.before.by_key.get(history.counted)
     if tally is not None:
-        is_known = is_known | (tally[:, 0] != 0)
-    return Carry({history.counted: np.where(is_known, counts, 0).reshape(-1, 1)})
+        is_begun = is_begun | (tally[:, 0] != 0)
+    return Carry({history.counted: np.where(is_begun, counts, 0).reshape(-1, 1)})
 
 
 def pin(call: Call, history: HistoryColumn, opens: Int64) -> UInt8 | None:
@@ -52,7 +52,7 @@ def pin(call: Call, history: HistoryColumn, opens: Int64) -> UInt8 | None:
     table, pinned = call.table, np.zeros(len(call.table.time), np.uint8)
     segment, order = table.segments((*history.by, history.value))
     rows = order[call.windows.member(history)[order] != 0]
-    kernels.mark_kept(rows, segment, table.time, opens, 1, history.is_first, pinned)
+    kernels.mark_retained(rows, segment, table.time, opens, 1, history.is_first, pinned)
     return pinned
 
 

@@ -39,7 +39,7 @@ def pin(call: Call, history: HistoryColumn, opens: Int64) -> UInt8 | None:
     if not history.is_single:
         return None
     windows, pinned = call.windows.of(history), np.zeros(len(call.table.time), np.uint8)
-    kernels.mark_kept(windows.rows, windows.segment, call.table.time, opens, 1, history.is_first, pinned)
+    kernels.mark_retained(windows.rows, windows.segment, call.table.time, opens, 1, history.is_first, pinned)
     return pinned
 
 

@@ -84,8 +84,8 @@ def ranked(bands: Bands, moves: Moves, percent: int, windows: tuple[Int64, Int64
     counts, chosen = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
     moved = records.Moves(moves.segment, moves.values, moves.enters, moves.leaves)
     wanted = records.SegmentWindows(keys, lows, highs)
-    is_known = ranks_at(_record(bands), moved, wanted, percent, counts, chosen)
-    assert is_known, "whole windows are looked at where ranks may leave their bands"
+    is_inside = ranks_at(_record(bands), moved, wanted, percent, counts, chosen)
+    assert is_inside, "whole windows are looked at where ranks may leave their bands"
     return counts, chosen
 
 

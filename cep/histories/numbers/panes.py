@@ -203,7 +203,7 @@ def without_strange_panes(plan: HistoryPlan, histories: Histories) -> Histories:
 
     What a rule leaves behind that is gone must not be taken for its own when it comes back.
     """
-    wanted = plan.kept_panes.keys()
+    wanted = plan.retained_panes.keys()
     segments = histories.segments
     remaining = [s for s in segments if not s.panes or s.panes in wanted & histories.facts_of(s.page).panes]
     return replace(histories, segments=tuple(remaining)) if len(remaining) < len(segments) else histories
@@ -212,7 +212,7 @@ def without_strange_panes(plan: HistoryPlan, histories: Histories) -> Histories:
 def joined_panes(plan: HistoryPlan, segments: Sequence[Segment], watermark_ms: int) -> Iterator[Segment]:
     """Return the same panes in fewer segments, where newer ones have come to the size of an older one. All are of one
     page."""
-    for of, history in plan.kept_panes.items():
+    for of, history in plan.retained_panes.items():
         yield from _joined_of(history, [segment for segment in segments if segment.panes == of], watermark_ms)
 
 

@@ -69,10 +69,10 @@ def _any_in(flags: np.ndarray, windows: Members) -> np.ndarray:
 
 def float_spreads(values: Int64, windows: Members) -> Int64:
     """Return the population standard deviation of each window, as slots."""
-    is_told = can_be_squared(values)
+    is_squarable = can_be_squared(values)
     out = np.empty(len(windows.lows), np.float64)
-    kernels.spread_floats(np.where(is_told, values, 0), windows.lows, windows.highs, out)
-    return np.where(_any_in(~is_told, windows), np.nan, out).view(np.int64)
+    kernels.spread_floats(np.where(is_squarable, values, 0), windows.lows, windows.highs, out)
+    return np.where(_any_in(~is_squarable, windows), np.nan, out).view(np.int64)
 
 
 def of_rank(ordered: Int64, percent: int, lows: Int64, highs: Int64) -> Int64:

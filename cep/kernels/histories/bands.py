@@ -77,7 +77,7 @@ def ranks_at(bands: Bands, moves: Moves, windows: SegmentWindows, percent: int, 
     """
     segment = moves.segment
     work, now = np.empty(bands.values.shape[0] + segment.shape[0] + 1, np.int64), np.zeros(3, np.int64)
-    is_known = True
+    is_inside = True
     low = high = 0
     for q in range(windows.segment.shape[0]):
         of_window = windows.segment[q]
@@ -88,18 +88,18 @@ def ranks_at(bands: Bands, moves: Moves, windows: SegmentWindows, percent: int, 
             low = high
         while high < windows.highs[q]:
             if moves.enters[high] != 0:
-                is_known = _enter(work, now, moves.values[high]) and is_known
+                is_inside = _enter(work, now, moves.values[high]) and is_inside
             high += 1
         while low < windows.lows[q]:
             if moves.leaves[low] != 0:
-                is_known = _leave(work, now, moves.values[low]) and is_known
+                is_inside = _leave(work, now, moves.values[low]) and is_inside
             low += 1
         counts[q], out[q] = now[_COUNT], 0
         if counts[q] > 0:
             at = (percent * counts[q] + 99) // 100 - 1 - now[_BELOW]
-            is_known = is_known and at >= 0 and at < now[_SIZE]
+            is_inside = is_inside and at >= 0 and at < now[_SIZE]
             out[q] = work[min(max(at, 0), max(now[_SIZE] - 1, 0))]
-    return is_known
+    return is_inside
 
 
 @kernel
@@ -115,16 +115,16 @@ def bands_after(
     i = 0
     for s in range(bands.counts.shape[0]):
         _begin(work, now, bands, s)
-        is_known, had_events, changes = True, bands.counts[s, _COUNT] > 0, 0
+        is_inside, had_events, changes = True, bands.counts[s, _COUNT] > 0, 0
         while i < segment.shape[0] and segment[i] == s:
             changes += change[i] != 0
             if change[i] > 0 and not had_events:
                 work[now[_SIZE]] = values[i]
                 now[_SIZE] += 1
             elif change[i] > 0:
-                is_known = _enter(work, now, values[i]) and is_known
+                is_inside = _enter(work, now, values[i]) and is_inside
             elif change[i] < 0 and had_events:
-                is_known = _leave(work, now, values[i]) and is_known
+                is_inside = _leave(work, now, values[i]) and is_inside
             i += 1
         if not had_events:
             work[: now[_SIZE]].sort()
@@ -133,7 +133,7 @@ def bands_after(
         first = max(wanted - reach - reach_changes * changes, 0)
         end = min(wanted + reach + reach_changes * changes + 1, now[_SIZE])
         out.starts[s + 1] = out.starts[s]
-        if is_known and first < end:
+        if is_inside and first < end:
             out.counts[s, 0], out.counts[s, 1] = now[_COUNT], now[_BELOW] + first
             for j in range(first, end):
                 out.values[out.starts[s] + j - first] = work[j]

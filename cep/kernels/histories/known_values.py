@@ -23,7 +23,7 @@ def follow_values(rows: ValueRows, places: Places, most: int, never: int, memory
 
     The memory before the rows becomes that behind them. By value: `last` is the place of its last event or -1. `since`
     is the time of the first event that is known of it, `lacks` up to what time earlier ones may have been forgotten
-    (`never`: none). `is_kept` is 1 if it has been known all the time from before the rows, `is_known` is filled with 1
+    (`never`: none). `is_lasting` is 1 if it has been known since before the rows, `is_remembered` is filled with 1
     if it still is. Answers by row: `begins` is the row from which on its value is known (-1: from before the rows;
     itself: it was not known), `lacking` as `lacks`, `forgotten` 1 for rows of before what is known of their value.
     """
@@ -39,7 +39,7 @@ def follow_values(rows: ValueRows, places: Places, most: int, never: int, memory
         answers.forgotten[m] = 0
         answers.begins[m], answers.lacking[m] = m, lacks[g]
         if last[g] >= 0 and total - up_to(tree, last[g]) < most:
-            if memory.is_kept[g] != 0 and rows.time[m] < since[g]:
+            if memory.is_lasting[g] != 0 and rows.time[m] < since[g]:
                 answers.forgotten[m] = 1
                 continue
             answers.begins[m] = first[g]
@@ -47,11 +47,11 @@ def follow_values(rows: ValueRows, places: Places, most: int, never: int, memory
             is_full = total - up_to(tree, places.starts[g] - 1) >= most
             answers.lacking[m] = places.time[find(tree, total - most + 1)] if is_full else never
             if rows.member[m] != 0:
-                first[g], since[g], lacks[g], memory.is_kept[g] = m, rows.time[m], answers.lacking[m], 0
+                first[g], since[g], lacks[g], memory.is_lasting[g] = m, rows.time[m], answers.lacking[m], 0
         if rows.member[m] != 0 and rows.place[m] > last[g]:
             if last[g] >= 0:
                 add(tree, last[g], -1)
             add(tree, rows.place[m], 1)
             last[g] = rows.place[m]
     for g in range(last.shape[0]):
-        memory.is_known[g] = last[g] >= 0 and up_to(tree, places.ends[g] - 1) - up_to(tree, last[g]) < most
+        memory.is_remembered[g] = last[g] >= 0 and up_to(tree, places.ends[g] - 1) - up_to(tree, last[g]) < most

@@ -56,9 +56,9 @@ def fill_places(hashes: UInt64, places: Int32) -> None:
 @bare
 def number_texts(
     places: Int32,
-    own_hashes: UInt64,
-    own_offsets: Int64,
-    own_data: UInt8,
+    stored_hashes: UInt64,
+    stored_offsets: Int64,
+    stored_data: UInt8,
     hashes: UInt64,
     offsets: Int64,
     data: UInt8,
@@ -71,7 +71,9 @@ def number_texts(
         out[i] = -1
         while places[at] >= 0:
             candidate = int64(places[at])
-            if own_hashes[candidate] == hashes[i] and _is_same(offsets, data, i, own_offsets, own_data, candidate):
+            if stored_hashes[candidate] == hashes[i] and _is_same(
+                offsets, data, i, stored_offsets, stored_data, candidate
+            ):
                 out[i] = candidate
                 break
             at = (at + 1) & int64(mask)
@@ -178,7 +180,7 @@ def find_latest(classes: Classes, block: ClassBlock, wanted_type: int, latest: L
     """
     table, values, codes = classes.table, block.values, block.codes
     rows, times, numbers = scratch.rows, scratch.times, scratch.numbers
-    mask, count, kept_count = np.uint32(table.places.shape[0] - 1), int64(0), int64(0)
+    mask, count, remaining_count = np.uint32(table.places.shape[0] - 1), int64(0), int64(0)
     for i in range(codes.shape[0]):
         rows[count] = i
         count += int64(_has_bit(table.bits, codes[i]))
@@ -188,13 +190,13 @@ def find_latest(classes: Classes, block: ClassBlock, wanted_type: int, latest: L
         while table.places[at] >= 0:
             candidate = int64(table.places[at])
             if table.codes[candidate] == code and latest.time[candidate] < block.last_ms:
-                rows[kept_count] = rows[k]
-                kept_count += 1
+                rows[remaining_count] = rows[k]
+                remaining_count += 1
                 break
             at = (at + 1) & int64(mask)
-    for k in range(kept_count):
+    for k in range(remaining_count):
         times[k], numbers[k] = block.rows.time[rows[k]], block.number[block.rows.key[rows[k]]]
-    for k in range(kept_count):
+    for k in range(remaining_count):
         i = rows[k]
         at = int64(codes[i] & mask)
         while table.places[at] >= 0:

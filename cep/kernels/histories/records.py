@@ -86,13 +86,13 @@ class Places(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """The memory of values, by value: last, since, lacks int64[G]; is_kept, is_known uint8[G] (known_values.py)."""
+    """Values that are remembered: last, since, lacks int64[G]; is_lasting, is_remembered uint8[G] (known_values.py)."""
 
     last: Int64
     since: Int64
     lacks: Int64
-    is_kept: UInt8
-    is_known: UInt8
+    is_lasting: UInt8
+    is_remembered: UInt8
 
 
 class RowAnswers(NamedTuple):

@@ -45,7 +45,7 @@ def find_windows(rows: TableRows, opens: Int64, previous: bool, events_max: int,
 
 
 @bare
-def mark_kept(
+def mark_retained(
     members: Int64, segment: Int64, time: Int64, opens: Int64, events_max: int, oldest: bool, marked: UInt8
 ) -> None:
     """Set marked uint8[N] for the members that the window of a later event may hold.
@@ -69,7 +69,7 @@ def mark_kept(
 def mark_least(members: Int64, segment: Int64, time: Int64, opens: Int64, values: Int64, marked: UInt8) -> None:
     """Set marked uint8[N] for the members that can be the least of a later event's window: less than all later ones.
 
-    Shapes: as in mark_kept; values int64[M] are those of the members.
+    Shapes: as in mark_retained; values int64[M] are those of the members.
     """
     count = members.shape[0]
     best = int64(0)

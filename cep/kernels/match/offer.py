@@ -11,7 +11,7 @@ from cep.kernels.layout import Int64, UInt64, int64
 from cep.kernels.match.matches import emit
 from cep.kernels.match.merge import emit_all
 from cep.kernels.match.room import evict_beyond
-from cep.kernels.match.runs import accepts, bit, gaps_fit, guarded, suits, take
+from cep.kernels.match.runs import accepts, bit, gaps_allow, guarded, suits, take
 from cep.kernels.records import Counts, Events, Rule, Work
 
 _FOREVER = int64(y.FOREVER)
@@ -102,7 +102,7 @@ def offer(rule: Rule, events: Events, row: int, i: int, work: Work, counts: Coun
         if kind == y.WAIT_STRICT and events.columns[y.COLUMN_ORDINAL, row] != work.runs[i, y.RUN_ORDINAL] + 1:
             fits = -1
         elif i > 0 and image[wait + y.W_BOUNDS] < image[wait + y.W_BOUNDS_END]:
-            fits = gaps_fit(image, wait, events.columns, row, work.runs, i, work.nodes)
+            fits = gaps_allow(image, wait, events.columns, row, work.runs, i, work.nodes)
         guards = image[wait + y.W_GUARDS] < image[wait + y.W_GUARDS_END]
         if guards and fits >= 0:
             if guarded(image, wait, waits, True, events, row, work, i):

@@ -109,7 +109,7 @@ def guarded(image: Int64, wait: int, waits: int, before: bool, events: Events, r
 
 
 @bare
-def gaps_fit(image: Int64, wait: int, columns: Int64, row: int, runs: Int64, run: int, nodes: Int64) -> int:
+def gaps_allow(image: Int64, wait: int, columns: Int64, row: int, runs: Int64, run: int, nodes: Int64) -> int:
     """Return 1 if the gaps before the event fit, 0 if it is too early for the wait, -1 if it is too late for ever."""
     verdict = 1
     for b in range(image[wait + y.W_BOUNDS], image[wait + y.W_BOUNDS_END], y.BOUND_WIDTH):

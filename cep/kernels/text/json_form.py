@@ -18,8 +18,8 @@ _QUOTE, _BACKSLASH, _CLOSES, _LIST_OPENS, _LIST_CLOSES, _COMMA = (ord(mark) for 
 _ZERO, _MINUS, _COLON, _POINT, _T, _Z, _U = (ord(mark) for mark in "0-:.TZu")
 _FIRST_PLAIN = 32
 # The letter behind the backslash for the bytes that have one; 0 for the others.
-_LETTERS = np.zeros(256, np.uint8)
-_LETTERS[[ord('"'), ord("\\"), 8, 9, 10, 12, 13]] = np.frombuffer(b'"\\btnfr', np.uint8)
+_ESCAPES = np.zeros(256, np.uint8)
+_ESCAPES[[ord('"'), ord("\\"), 8, 9, 10, 12, 13]] = np.frombuffer(b'"\\btnfr', np.uint8)
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _NULL, _TRUE, _FALSE = (np.frombuffer(word, np.uint8) for word in (b"null", b"true", b"false"))
 _ESCAPE_BYTES, _VALUE_BYTES = 6, 28  # at most: of an escaped byte, and of a value that is no text, or the marks of one
@@ -91,8 +91,8 @@ def _escaped(data: UInt8, start: int, end: int, out: UInt8, at: int) -> int:
             at += 1
             continue
         out[at] = _BACKSLASH
-        if _LETTERS[byte]:
-            out[at + 1] = _LETTERS[byte]
+        if _ESCAPES[byte]:
+            out[at + 1] = _ESCAPES[byte]
             at += 2
         else:
             out[at + 1] = _U

@@ -232,13 +232,13 @@ def between(checker: Checker, node: BetweenSyntax, scope: Scope) -> Expr | None:
 def membership(checker: Checker, node: InSyntax, scope: Scope) -> Expr | None:
     """Check `e in [a, b]` or `e in name`."""
     argument = checker.check(node.argument, scope)
-    found_list = checker.find_list(node.items, scope) if isinstance(node.items, NameRef) else None
-    if argument is None or (found_list is None and isinstance(node.items, NameRef)):
+    named_list = checker.find_list(node.items, scope) if isinstance(node.items, NameRef) else None
+    if argument is None or (named_list is None and isinstance(node.items, NameRef)):
         return None
-    if isinstance(found_list, Const | Param):
-        listed = in_list(checker, argument, found_list, node.argument, scope)
+    if isinstance(named_list, Const | Param):
+        listed = in_list(checker, argument, named_list, node.argument, scope)
         return Unary("not", listed, listed.type) if listed is not None and node.negated else listed
-    items = list_items(node.items, found_list, scope)
+    items = list_items(node.items, named_list, scope)
     values: list[Expr] = []
     for item, item_scope in items:
         value = checker.check(item, item_scope, argument.type)

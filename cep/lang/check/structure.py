@@ -172,8 +172,8 @@ class _StructureChecker:
         for index in reversed(range(len(body.steps))):
             step = body.steps[index]
             link = step.link if index else first_link
-            own_time = step.negated and step.gap_max is not None and not _stands_beside_not_next(body.steps, index)
-            inside = replace(around, last=last, window=around.window or own_time)
+            is_bounded = step.negated and step.gap_max is not None and not _stands_beside_not_next(body.steps, index)
+            inside = replace(around, last=last, window=around.window or is_bounded)
             steps.append(self._step(step, link, inside, is_first=index == 0))
             last = last and (step.negated or can_be_empty(step.element))
         return tuple(reversed(steps))

@@ -285,8 +285,8 @@ def _entries(body: list[Piece]) -> list[list[Piece]]:
         entry = body[begin:end]
         if entry[-1].text == "," and entry[-1].token.kind is TokenKind.SYMBOL:
             comma = entry.pop()
-            found_trail = " ".join(c for c in (entry[-1].trail, *comma.lead, comma.trail) if c)
-            entry[-1] = Piece(entry[-1].token, entry[-1].lead, found_trail)
+            joined_trail = " ".join(c for c in (entry[-1].trail, *comma.lead, comma.trail) if c)
+            entry[-1] = Piece(entry[-1].token, entry[-1].lead, joined_trail)
         groups.append(entry)
     return groups
 

@@ -40,11 +40,11 @@ from cep.state.keys import ALL_KEYS, STORE_GROUP, KeyRange, prefix_range, split_
 from cep.state.store import Change, DurableStore, WriteBatch
 
 Entry = tuple[bytes, bytes | None]
-_OWN, _LIST, _PART = b"changelog", b"list", b"part"
-_TOPIC = store_key(STORE_GROUP, b"", _OWN, b"topic")
-_JOB = store_key(STORE_GROUP, b"", _OWN, b"job")
-_CHANGED = prefix_range(STORE_GROUP, b"", _OWN, b"changed")
-_PARTS_COUNTS = prefix_range(STORE_GROUP, b"", _OWN, b"parts")
+_CHANGELOG, _LIST, _PART = b"changelog", b"list", b"part"
+_TOPIC = store_key(STORE_GROUP, b"", _CHANGELOG, b"topic")
+_JOB = store_key(STORE_GROUP, b"", _CHANGELOG, b"job")
+_CHANGED = prefix_range(STORE_GROUP, b"", _CHANGELOG, b"changed")
+_PARTS_COUNTS = prefix_range(STORE_GROUP, b"", _CHANGELOG, b"parts")
 _LISTS, _PARTS = prefix_range(STORE_GROUP, b"", _LIST), prefix_range(STORE_GROUP, b"", _PART)
 _NUMBER, _LENGTH = struct.Struct(">Q"), struct.Struct(">I")
 _PART_BYTES = 1 << 20
@@ -211,7 +211,9 @@ class Changelog:
             of_lists = chain.from_iterable(self._list_entries(lists, name) for name in lists.names())
             counts = WriteBatch()
             of_store = chain.from_iterable(
-                self._in_parts({key: value}, counts).items() for key, value in store.scan(ALL_KEYS) if not _is_own(key)
+                self._in_parts({key: value}, counts).items()
+                for key, value in store.scan(ALL_KEYS)
+                if not _is_of_changelog(key)
             )
             self._carrier.bring(self.topic, chain(of_lists, of_store, [(_TOPIC, self.topic.encode())]))
             store.write(counts)
@@ -330,12 +332,12 @@ def _changes(batch: WriteBatch, store: DurableStore) -> dict[bytes, bytes | None
     return entries
 
 
-def _is_own(key: bytes) -> bool:
+def _is_of_changelog(key: bytes) -> bool:
     return key in (_TOPIC, _JOB) or any(reserved.begin <= key < reserved.end for reserved in (_CHANGED, _PARTS_COUNTS))
 
 
 def _changed_key(commit: int) -> bytes:
-    return store_key(STORE_GROUP, b"", _OWN, b"changed", _NUMBER.pack(commit))
+    return store_key(STORE_GROUP, b"", _CHANGELOG, b"changed", _NUMBER.pack(commit))
 
 
 def _part_key(key: bytes, part: int) -> bytes:
@@ -343,7 +345,7 @@ def _part_key(key: bytes, part: int) -> bytes:
 
 
 def _count_key(key: bytes) -> bytes:
-    return store_key(STORE_GROUP, b"", _OWN, b"parts", key)
+    return store_key(STORE_GROUP, b"", _CHANGELOG, b"parts", key)
 
 
 def _list_key(name: str, part: int) -> bytes:

@@ -189,8 +189,8 @@ class Commits:
             self._from_checkpoint_ms = restored.manifest.created_ms
         if opened.replayed_ms is not None:
             self._from_checkpoint_ms = opened.replayed_ms
-        is_own = self.head is not None and restored is None and opened.replayed_ms is None
-        self._lineage = self.head.lineage if self.head is not None and is_own else uuid.uuid4().hex
+        is_continued = self.head is not None and restored is None and opened.replayed_ms is None
+        self._lineage = self.head.lineage if self.head is not None and is_continued else uuid.uuid4().hex
         self._checkpoints = Checkpoints(
             opened.target, folder / _LINKS, kept_count=settings.kept_count, restored=restored, on_step=on_checkpoint
         )

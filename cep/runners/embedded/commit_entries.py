@@ -28,7 +28,7 @@ from cep.state.store import KeyedStore, WriteBatch
 # 1 had all of it beside the store, once a checkpoint; 2 pages with eight bytes for every number; 3 alerts as they are
 FORMAT = 4
 _CODEC = "lz4"
-_COMMIT, _ALERTS, _LETTERS = b"commit", b"alerts", b"letters"
+_COMMIT, _ALERTS, _DEAD_LETTERS = b"commit", b"alerts", b"letters"
 HEAD, _SENT = store_key(STORE_GROUP, b"", _COMMIT, b"head"), store_key(STORE_GROUP, b"", _COMMIT, b"sent")
 _NUMBER = struct.Struct(">Q")
 
@@ -127,18 +127,18 @@ class Outgoing:
             # Two thirds of what a commit writes are alerts that the next one takes back.
             batch.put(_key(_ALERTS, commit), pa.compress(encode_alerts(self.alerts), _CODEC, asbytes=True))
         if self.dead_letters:
-            batch.put(_key(_LETTERS, commit), orjson.dumps([letter.decode() for letter in self.dead_letters]))
+            batch.put(_key(_DEAD_LETTERS, commit), orjson.dumps([letter.decode() for letter in self.dead_letters]))
 
     @staticmethod
     def forget(batch: WriteBatch, commit: int) -> None:
         """Take back what `save` wrote."""
         batch.delete(_key(_ALERTS, commit))
-        batch.delete(_key(_LETTERS, commit))
+        batch.delete(_key(_DEAD_LETTERS, commit))
 
     @staticmethod
     def stored(store: KeyedStore) -> dict[int, Outgoing]:
         """All that the store holds, by commit."""
-        alerts, dead_letters = _entries(store, _ALERTS), _entries(store, _LETTERS)
+        alerts, dead_letters = _entries(store, _ALERTS), _entries(store, _DEAD_LETTERS)
         return {
             commit: Outgoing(
                 _alerts(alerts[commit]) if commit in alerts else NO_ALERTS,

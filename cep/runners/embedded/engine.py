@@ -43,7 +43,7 @@ from cep.runners.handover.warm_start import WarmStart, check_fits, laid_out
 from cep.state.keys import STORE_GROUP, prefix_range, store_key
 from cep.state.pages import StoredPage, encode_page
 from cep.state.store import DurableStore, WriteBatch
-from cep.step.dead_letters import late_letters, under_rules
+from cep.step.dead_letters import late_dead_letters, under_rules
 from cep.step.event_time import (
     NO_CLOCK,
     PartitionTime,
@@ -108,7 +108,7 @@ class Engine:
         bytes_max = workers.page_bytes_max
         each_max = None if bytes_max is None else bytes_max // (count * len(job.domains))
         cache = Cache(min(PAGES_MAX, job.pages_count * PAGES_A_PART), each_max)
-        self._rules = JobRules(job, initial, own_lists=lists)
+        self._rules = JobRules(job, initial, job_lists=lists)
         self._shapes = Shapes(store)
         self._shares = Shares(self._rules, self.groups, store, self._shapes, cache, count)
         self._progress = Progress(rulebook_of(self._rules, ""))
@@ -152,7 +152,7 @@ class Engine:
         for more in (*(part.counters for part in valid), outcome.rule_counters):
             counters.update(more)
         dead_letters = [letter for part in valid for letter in part.dead_letters]
-        dead_letters += late_letters(outcome.late_events)
+        dead_letters += late_dead_letters(outcome.late_events)
         if dead_letters:
             rulebook = outcome.in_force.rulebook.rulebook
             dead_letters = under_rules(dead_letters, rulebook.epoch, rulebook.content_hash)
@@ -269,13 +269,13 @@ class Engine:
         }
         batch.put(_TIMES, orjson.dumps(head))
         if self._saved_rulebook is not self.rulebook:
-            batch.put(_own_key(b"rulebook"), rulebook_bytes(self.rulebook.rulebook))
+            batch.put(_engine_key(b"rulebook"), rulebook_bytes(self.rulebook.rulebook))
             self._saved_rulebook = self.rulebook
         self._memory.save(batch)
 
     def restore(self) -> None:
         """Go on from what the store holds. Raises: StateError."""
-        stored_values = {name: self.store.get(_own_key(name)) or b"" for name in (b"times", b"rulebook")}
+        stored_values = {name: self.store.get(_engine_key(name)) or b"" for name in (b"times", b"rulebook")}
         try:
             head = orjson.loads(stored_values[b"times"])
         except ValueError as error:
@@ -348,17 +348,17 @@ class Engine:
 
 def stored_rulebook(store: DurableStore) -> bytes:
     """Read the rulebook in force from a store. Raises: StateCorruptError."""
-    data = store.get(_own_key(b"rulebook"))
+    data = store.get(_engine_key(b"rulebook"))
     if data is None:
         raise StateCorruptError("the store holds no rulebook; restore a checkpoint")
     return data
 
 
-def _own_key(name: bytes) -> bytes:
+def _engine_key(name: bytes) -> bytes:
     return store_key(STORE_GROUP, b"", b"engine", name)
 
 
-_TIMES = _own_key(b"times")
+_TIMES = _engine_key(b"times")
 
 
 def _by_domain(valid: Sequence[ValidEvents]) -> dict[int, list[EventBatch]]:

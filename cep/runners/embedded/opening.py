@@ -25,7 +25,7 @@ from pathlib import Path
 from cep.base.errors import StateCorruptError, StateError
 from cep.runners.embedded.changelog import Changelog
 from cep.runners.embedded.commit_entries import Head, payload_of, read_head, store_of_payload
-from cep.runners.embedded.targets import own_target, remembered_target
+from cep.runners.embedded.targets import default_target, remembered_target
 from cep.state.checkpoints import BESIDE, PAYLOAD, Restored, checkpoint_numbers, payload_bytes, restore
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
@@ -117,7 +117,7 @@ def open_store(settings: StoreSettings, folder: Path, changelog: Changelog | Non
         )
     shutil.rmtree(working, ignore_errors=True)
     # A savepoint was restored into the folder, whatever the target of the job will be.
-    restored = restore(target, working) or restore(own_target(folder), working)
+    restored = restore(target, working) or restore(default_target(folder), working)
     if restored is not None:
         try:
             store_of_payload(restored.payload)

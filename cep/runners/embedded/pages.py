@@ -67,12 +67,12 @@ class Shapes:
         if learnt is not None and learnt.describes(keyed_state):
             return learnt
         shape = Shape.of(keyed_state)
-        known_shape = self._shapes.get(shape.number)
-        if known_shape is None:
-            known_shape = self._shapes[shape.number] = shape
+        shared_shape = self._shapes.get(shape.number)
+        if shared_shape is None:
+            shared_shape = self._shapes[shape.number] = shape
             self._new.append(shape)
-        self._learnt = known_shape
-        return known_shape
+        self._learnt = shared_shape
+        return shared_shape
 
     def save(self, batch: WriteBatch) -> None:
         """Add what is new, once a commit."""
@@ -105,7 +105,7 @@ class Pages:
         # By slot. Not as a dictionary: that stands still while it grows, and while garbage is collected.
         self._encoded: NDArray[np.object_] = np.full(slots_count, None, object)
         self._sizes = np.zeros(slots_count, np.int32)  # of what is kept, bytes; no page is empty
-        self.kept_bytes = 0
+        self.cached_bytes = 0
         self._is_recent = np.zeros(slots_count, bool)  # written since the hand has passed
         self._hand = 0
         self._changed: set[int] = set()  # slots, since the last `save`
@@ -165,7 +165,7 @@ class Pages:
             pages = list(compress(pages, filled.tolist()))
         sizes = np.fromiter(map(len, pages), np.int64, len(pages))
         written = int(np.add.reduce(sizes))
-        self.kept_bytes += written - int(np.add.reduce(self._sizes[slots], dtype=np.int64))
+        self.cached_bytes += written - int(np.add.reduce(self._sizes[slots], dtype=np.int64))
         self.changed_bytes += written
         self._encoded[slots], self._sizes[slots], self._is_recent[slots] = np.array(pages, object), sizes, True
         self._changed.update(slots.tolist())
@@ -192,7 +192,7 @@ class Pages:
         if len(written) < len(changed):
             for key in self._keys(changed[~is_there]):
                 batch.delete(key)
-        while self._bytes_max is not None and self.kept_bytes > self._bytes_max:
+        while self._bytes_max is not None and self.cached_bytes > self._bytes_max:
             self._make_room()
         return changed
 
@@ -216,7 +216,7 @@ class Pages:
         self._hand = some.stop if some.stop < len(self._sizes) else 0
 
     def _let_go(self, slots: Int64) -> None:
-        self.kept_bytes -= int(self._sizes[slots].sum())
+        self.cached_bytes -= int(self._sizes[slots].sum())
         self._encoded[slots], self._sizes[slots] = None, 0
 
     def _keys(self, slots: Int64) -> list[bytes]:

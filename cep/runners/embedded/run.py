@@ -41,7 +41,7 @@ _SWITCH_S = 0.0005
 # A job that lags behind does this many times as long without a commit as the last one took; with large micro-batches.
 _COMMIT_SHARE, _COMMIT_SHARE_LARGE = 2, 9
 _CHANGED_BYTES_MAX = 64 << 20  # of pages that wait for a commit in memory
-_HELD_MAX = 1_000_000  # alerts and letters; a job whose sinks are slower reads nothing more until they have taken some
+_UNDELIVERED_MAX = 1_000_000  # alerts and letters; with slower sinks nothing more is read until they have taken some
 _UNSENT_BYTES_MAX = 64 << 20  # of changes that the changelog has not taken over; as with alerts
 _ATTEMPT_BITS = 24
 T = TypeVar("T")
@@ -159,7 +159,7 @@ class Runner:
     def cycle(self, wait_s: float) -> bool:
         """One micro-batch if there is anything to do, and what is due of commits; says whether there was."""
         pace, sources = self._pace, self._sources
-        while self._commits.undelivered_count > _HELD_MAX or self._commits.unsent_bytes > _UNSENT_BYTES_MAX:
+        while self._commits.undelivered_count > _UNDELIVERED_MAX or self._commits.unsent_bytes > _UNSENT_BYTES_MAX:
             self._commits.wait_for_delivery(_WAIT_S)
             self._idle()  # sinks may be away for hours, and the job is none the worse for it
             self.commit(is_due=True)

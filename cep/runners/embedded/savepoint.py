@@ -31,7 +31,7 @@ from cep.runners.embedded.engine import Engine, Workers, stored_rulebook
 from cep.runners.embedded.opening import PART, StoreSettings
 from cep.runners.embedded.pages import stored_states
 from cep.runners.embedded.pasts import pasts_of_group
-from cep.runners.embedded.targets import is_embedded, own_target, target_of
+from cep.runners.embedded.targets import default_target, is_embedded, target_of
 from cep.runners.handover.payload import Payload, Saved, payload_in
 from cep.runners.live_checkpoint import JOB_FILE, RULES_FILE, lock_checkpoint, read_job
 from cep.state.checkpoints import BESIDE, Checkpoints, Part, Restored, restore
@@ -157,7 +157,7 @@ def _load(
         head = Head(0, payload.base, lineage, chosen, None, totals, payload.positions, topic_ids=payload.topic_ids)
         head.save(batch)
         store.write(batch)
-        writer = opened.enter_context(Checkpoints(own_target(checkpoint), scratch / "links"))
+        writer = opened.enter_context(Checkpoints(default_target(checkpoint), scratch / "links"))
         part = Part(PART, store, chosen.start, chosen.stop)
         lists = load_beside(savepoint, scratch / "lists")
         copying = writer.begin((part,), payload_of(lineage), int(time.time() * 1_000), beside=lambda: lists)
@@ -174,7 +174,7 @@ def _backend_of(restored: Restored, backend: str) -> str:
 def _newest(folder: Path, into: Path) -> Restored:
     if read_job(folder) is None or not is_embedded(folder):
         raise UsageError(f"{folder} is no checkpoint folder of `cep run`; name the one given with --checkpoint")
-    newest = restore(target_of(folder), into) or restore(own_target(folder), into)
+    newest = restore(target_of(folder), into) or restore(default_target(folder), into)
     if newest is None:
         raise UsageError(f"{folder} has no checkpoint yet; let the job run until its first commit")
     if len(newest.manifest.parts) != 1:

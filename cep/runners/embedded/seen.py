@@ -97,9 +97,9 @@ class SeenOfShare:
         """Yield (number of the domain, bucket, hashes as stored) of a key group."""
         for number, bucket in sorted(self._sorted_ids):
             ids, groups = self._whole(number, bucket)
-            is_own = groups == group
-            if is_own.any():
-                yield number, bucket, duplicates.to_bytes(self._secrets_of(number, bucket)[group], ids[:, is_own])
+            is_of_group = groups == group
+            if is_of_group.any():
+                yield number, bucket, duplicates.to_bytes(self._secrets_of(number, bucket)[group], ids[:, is_of_group])
 
     def hold(self, group: int, number: int, bucket: int, data: bytes) -> None:
         """Add the ids that another runner has seen of a key group."""

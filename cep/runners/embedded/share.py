@@ -130,7 +130,7 @@ class Share:
     def page_bytes(self) -> int:
         """The bytes of the pages that are in memory."""
         return sum(
-            stored.kept_bytes + pages.open_bytes for stored, pages in zip(self.stored_pages, self.pages, strict=True)
+            stored.cached_bytes + pages.open_bytes for stored, pages in zip(self.stored_pages, self.pages, strict=True)
         )
 
     def save_changes(self, batch: WriteBatch, item: bytes) -> int:

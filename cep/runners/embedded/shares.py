@@ -110,9 +110,9 @@ class Shares:
                 continue
             owners = self.owners(batch.key)
             for at in range(count):
-                is_own = owners == at
-                if is_own.any():
-                    divided[at][number] = [batch if is_own.all() else batch.take(is_own)]
+                is_of_share = owners == at
+                if is_of_share.any():
+                    divided[at][number] = [batch if is_of_share.all() else batch.take(is_of_share)]
         return divided
 
 

@@ -14,24 +14,24 @@ from cep.base.durable import replace_file
 from cep.base.errors import StoreError
 from cep.state.target import Target
 
-_OWN, _ASKED = "checkpoints", "target"
+_CHECKPOINTS, _ASKED = "checkpoints", "target"
 
 
-def own_target(folder: Path) -> Target:
+def default_target(folder: Path) -> Target:
     """Return the place inside the folder."""
-    return Target(str(folder / _OWN))
+    return Target(str(folder / _CHECKPOINTS))
 
 
 def is_embedded(folder: Path) -> bool:
     """Return True if the folder is of a process of `cep run`."""
-    return (folder / _OWN).is_dir() or (folder / _ASKED).exists()
+    return (folder / _CHECKPOINTS).is_dir() or (folder / _ASKED).exists()
 
 
 def remembered_target(folder: Path, asked: str | None) -> Target:
     """Return the target of a job that starts; None asks for the one inside the folder. Raises: StoreError."""
     if asked is not None and ":" not in asked:
         asked = str(Path(asked).resolve())
-    target = own_target(folder) if asked is None else Target(asked)
+    target = default_target(folder) if asked is None else Target(asked)
     path = folder / _ASKED
     try:
         if asked is None:
@@ -46,4 +46,4 @@ def remembered_target(folder: Path, asked: str | None) -> Target:
 def target_of(folder: Path) -> Target:
     """Return the target of a job that has run in the folder. Raises: StoreError."""
     path = folder / _ASKED
-    return Target(path.read_text()) if path.exists() else own_target(folder)
+    return Target(path.read_text()) if path.exists() else default_target(folder)

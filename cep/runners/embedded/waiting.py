@@ -138,9 +138,9 @@ class WaitingOfShare:
             for key, value in store.scan(prefix_range(STORE_GROUP, b"", ADDED_WAITING, name)):
                 commits.setdefault(split_key(key).item[:COMMIT_BYTES], []).append(value)
             for part in _still_waiting(parts, [commits[commit] for commit in sorted(commits)]):
-                self._hold_own(number, part)
+                self._hold_part(number, part)
 
-    def _hold_own(self, number: int, events: EventBatch) -> None:
+    def _hold_part(self, number: int, events: EventBatch) -> None:
         groups = key_groups(events.key, self._groups_count)
         of_share = (groups >= self._groups.start) & (groups < self._groups.stop)
         if of_share.any():

@@ -37,7 +37,7 @@ _LOGINS = {
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
-_KNOWN = (
+_TRANSLATED = (
     "security.protocol",
     "sasl.mechanism",
     "sasl.mechanisms",
@@ -99,9 +99,9 @@ def java_settings(client: Mapping[str, str]) -> dict[str, str]:
     Raises: UsageError, which names a setting without a counterpart, but no value.
     """
     for name in client:
-        if name not in _KNOWN:
+        if name not in _TRANSLATED:
             raise UsageError(
-                f"Spark's Kafka connector has no counterpart of librdkafka's {name}; known: {', '.join(_KNOWN)}; "
+                f"Spark's Kafka connector has no counterpart of librdkafka's {name}; known: {', '.join(_TRANSLATED)}; "
                 'or read with connector = "client"'
             )
     settings = {name: client[name] for name in ("security.protocol", "client.id") if name in client}

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cep.base.limits import PAGE_BYTES_HELD
+from cep.base.limits import PAGE_CACHE_BYTES
 from cep.columnar.batch import EventBatch, concat_batches, conformed
 from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.route import key_pages
@@ -36,7 +36,7 @@ from cep.step.waiting import split_due
 
 # Shared by all key groups that a worker process serves.
 _PROGRAMS = Programs()
-_CACHED = CachedPages(PAGE_BYTES_HELD)
+_CACHED = CachedPages(PAGE_CACHE_BYTES)
 T = TypeVar("T")
 
 
@@ -176,8 +176,8 @@ class _WaitingEvents:
 
     def _store(self, number: int, left: EventBatch) -> None:
         self._part.put(number, encode_batch(left))
-        earliest_ms, known_ms = int(left.time_ms.min()), self._progress.waiting_ms
-        self._progress.waiting_ms = earliest_ms if known_ms is None else min(known_ms, earliest_ms)
+        earliest_ms, before_ms = int(left.time_ms.min()), self._progress.waiting_ms
+        self._progress.waiting_ms = earliest_ms if before_ms is None else min(before_ms, earliest_ms)
 
 
 class _SeenIds:

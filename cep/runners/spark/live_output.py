@@ -44,7 +44,7 @@ from cep.runners.rule_output import RuleOutput
 from cep.runners.spark.packed import ALERTS, COUNTERS, LATE, REFUSED, STATUS, WATERMARK
 from cep.runners.spark.retained_rulebooks import RetainedRulebooks
 from cep.sinks.base import AlertSink, DeadLetterSink
-from cep.step.dead_letters import late_letters, under_rules
+from cep.step.dead_letters import late_dead_letters, under_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class LiveOutput:
             elif kind == WATERMARK:
                 watermark_ms = json.loads(payload)["ms"]
             elif kind == LATE:
-                dead_letters += late_letters(json.loads(payload))
+                dead_letters += late_dead_letters(json.loads(payload))
             else:
                 (refused if kind == REFUSED else dead_letters).append(payload)
         alerts = sorted_together(tables)

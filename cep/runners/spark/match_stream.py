@@ -137,7 +137,7 @@ def _match_stage(
 @lru_cache
 def _with_lists(rules: JobRules, list_files: tuple[str, ...]) -> JobRules:
     """Name the folder of this machine into which Spark has copied the files of lists."""
-    return replace(rules, own_lists=ListStore(Path(SparkFiles.get(list_files[0])).parent)) if list_files else rules
+    return replace(rules, job_lists=ListStore(Path(SparkFiles.get(list_files[0])).parent)) if list_files else rules
 
 
 def _ordered(control: DataFrame) -> DataFrame:

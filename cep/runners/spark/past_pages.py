@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cep.base.limits import SEGMENT_BYTES_HELD
+from cep.base.limits import SEGMENT_CACHE_BYTES
 from cep.histories.rows import Block
 from cep.histories.store import Histories, StoredSegment
 from cep.runners.spark.group_parts import Part
 from cep.state.past import SegmentCache, decode_head, decode_segment, digests_of, encode_head, store_segments
 
-_BLOCKS = SegmentCache(SEGMENT_BYTES_HELD)
+_BLOCKS = SegmentCache(SEGMENT_CACHE_BYTES)
 
 
 class PastPages:

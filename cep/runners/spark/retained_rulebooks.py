@@ -2,9 +2,9 @@
 
     CHECKPOINT/rulebooks/kept.json    {"since": 4, "swept": 120, "rulebooks": [[batch id, digest], …]}
 
-All key groups change their rulebook in the same micro-batch, and Spark can go back by MICRO_BATCHES_KEPT of them. So a
-rulebook that was followed by another one longer ago is nobody's any more, and what control records a micro-batch was
-told is nobody's once it has ended. What a job has begun with from elsewhere stays.
+All key groups change their rulebook in the same micro-batch, and Spark can go back by MICRO_BATCHES_RETAINED of them.
+So a rulebook that was followed by another one longer ago is nobody's any more, and what control records a micro-batch
+was told is nobody's once it has ended. What a job has begun with from elsewhere stays.
 Tested by: tests/runners/spark/test_retained_rulebooks.py
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from cep.base.errors import StateCorruptError
-from cep.base.limits import MICRO_BATCHES_KEPT
+from cep.base.limits import MICRO_BATCHES_RETAINED
 from cep.rulebook.store import RulebookStore
 from cep.runners.live_checkpoint import read_document
 from cep.sinks.durable import write_durably
@@ -42,7 +42,7 @@ class RetainedRulebooks:
             ledger = self._read()
         earlier = [entry for entry in ledger.get("rulebooks", []) if entry[0] < batch_id]
         rulebooks = [*earlier, [batch_id, digest]]
-        oldest = batch_id - MICRO_BATCHES_KEPT
+        oldest = batch_id - MICRO_BATCHES_RETAINED
         is_due = min(oldest - ledger["since"], oldest - ledger["swept"]) >= 0
         if is_due:
             followed_at = [at for at, _ in rulebooks[1:]] + [batch_id]

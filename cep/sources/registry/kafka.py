@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("json", "avro", "protobuf")
 _FRAME_BYTES = 5  # a zero, and the schema's id in four bytes, big-endian
-_NOT_FOUND, _DENIED = 404, (401, 403)
+_MISSING, _DENIED = 404, (401, 403)
 _OF_THE_REGISTRY = (401, 403, 407, 408, 429)  # of all answers below 500 those that are not about the schema's id
 _SERVER_ERROR, _SERVER_ERROR_CODE = 500, 50_000
 _WELL_TWICE = 2
@@ -306,7 +306,7 @@ def _answer(form: RecordFormat, number: int) -> Shape | _Refused:
             return Shape(is_nested=False, has_empty_items=False)
         return shape_of(_parsed(schema.schema_str), _referred(client, schema))
     except SchemaRegistryError as error:
-        if error.http_status_code == _NOT_FOUND:
+        if error.http_status_code == _MISSING:
             return _Refused(f"has no schema {number}")
         return _Refused(f"{what}: {_short(error)}", _is_failure(error), error.http_status_code in _DENIED)
     except httpx2.HTTPError as error:

@@ -132,7 +132,7 @@ def read_back(topic: Topic, folder: Path) -> DurableStore:
 
 def shown(store: DurableStore) -> dict[bytes, bytes]:
     """All but what the changelog keeps for itself."""
-    return {name: value for name, value in store.scan(ALL_KEYS) if not changelog._is_own(name)}
+    return {name: value for name, value in store.scan(ALL_KEYS) if not changelog._is_of_changelog(name)}
 
 
 def test_parts_that_are_missing_or_of_another_build_are_refused(topic: Topic, tmp_path: Path) -> None:

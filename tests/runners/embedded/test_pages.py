@@ -96,8 +96,8 @@ def test_pages_are_a_dictionary_whatever_fits_in_memory_and_stays_open(
             kept.save(batch)
             kept.shapes.save(batch)
             store.write(batch)
-            assert sum(len(page) for page in kept._encoded if page is not None) == kept.kept_bytes
-            assert bytes_max is None or kept.kept_bytes <= bytes_max // 2, "the rest is for histories"
+            assert sum(len(page) for page in kept._encoded if page is not None) == kept.cached_bytes
+            assert bytes_max is None or kept.cached_bytes <= bytes_max // 2, "the rest is for histories"
     assert (kept.loads > 0) == (seed in (1, 2))
     assert (was_open > 0) == (open_min < 100 and seed != 1)
 

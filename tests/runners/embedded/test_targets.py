@@ -10,7 +10,7 @@ import pytest
 
 from cep.base.errors import StoreError, UsageError
 from cep.cli.main import main
-from cep.runners.embedded.targets import is_embedded, own_target, remembered_target, target_of
+from cep.runners.embedded.targets import default_target, is_embedded, remembered_target, target_of
 from tests.runners.embedded.cases import day, deployment, expected
 from tests.runners.embedded.test_opening import Process, settings_of
 from tests.runners.embedded.test_savepoint import place, run, written
@@ -31,7 +31,7 @@ def test_the_place_that_was_asked_for_is_remembered_until_another_is(
     assert target_of(tmp_path / "job").url == str(tmp_path / "elsewhere")
     assert remembered_target(tmp_path / "job", "memory://far").url == "memory://far"
     assert target_of(tmp_path / "job").url == "memory://far"
-    own = own_target(tmp_path / "job").url
+    own = default_target(tmp_path / "job").url
     assert remembered_target(tmp_path / "job", None).url == target_of(tmp_path / "job").url == own
 
 

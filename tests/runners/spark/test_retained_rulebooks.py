@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cep.base.errors import StateCorruptError
-from cep.base.limits import MICRO_BATCHES_KEPT
+from cep.base.limits import MICRO_BATCHES_RETAINED
 from cep.rulebook.saved import save
 from cep.rulebook.store import RulebookStore
 from cep.runners.spark.retained_rulebooks import RetainedRulebooks
@@ -30,7 +30,7 @@ def test_what_the_job_cannot_go_back_to_is_removed(tmp_path: Path) -> None:
         for _ in range(2):  # a micro-batch that is done again ends in the same place
             removed += RetainedRulebooks(tmp_path).changed(digests[batch_id], batch_id)
         for at, digest in digests.items():
-            if at >= batch_id - MICRO_BATCHES_KEPT:
+            if at >= batch_id - MICRO_BATCHES_RETAINED:
                 assert store.get(digest, SCHEMA, None).record_of("stays", 1) is not None
     assert removed > 0
     assert 10 < len(list((tmp_path / "index").iterdir())) < 22
@@ -44,7 +44,7 @@ def test_what_a_job_has_begun_with_stays(tmp_path: Path) -> None:
     store, book = RulebookStore(tmp_path), new_book()
     book.apply(upsert(1), None)
     first = store.put(save(book))
-    for batch_id in range(0, 3 * MICRO_BATCHES_KEPT, 25):
+    for batch_id in range(0, 3 * MICRO_BATCHES_RETAINED, 25):
         book.apply(upsert(2 + batch_id), batch_id)
         RetainedRulebooks(tmp_path, first).changed(store.put(save(book)), batch_id)
     assert [rule.version for rule in store.get(first, SCHEMA, None).deployed()] == [1]
