@@ -53,7 +53,8 @@ class Ending:
 
 @dataclass(slots=True)
 class Funnel:
-    """How far the walked frauds came in the pattern of a rule: counts by step, and by the condition that stopped them.
+    """The way of the walked frauds through the pattern of a rule: counts by step, and by the condition that stopped
+    them.
 
     `steps` are in the order of the pattern, from NOTHING to MATCH. `skipped` frauds would have taken too many steps.
     """

@@ -1,4 +1,4 @@
-"""How much a report shows, from all that a reader may want down to what is small whatever the input.
+"""The amount that a report shows, from all that a reader may want down to what is small whatever the input.
 
 A page is made with the first level; one that is too large is made with the next. The numbers as JSON have everything.
 Tested by: tests/analysis/test_report_size.py

@@ -31,7 +31,7 @@ _STOPPED_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """All that a report shows, computed once for the page and for the JSON.
+    """Everything that a report shows, computed once for the page and for the JSON.
 
     A row of `weeks` and of `drift` is of so many weeks as `span` says.
     """

@@ -49,7 +49,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """All that a replay of settings needs. `lists` are records of lists and their entries, as the rule's folder has
+    """The needs of a replay of settings. `lists` are records of lists and their entries, as the rule's folder has
     them. The frauds are those of a history that was read with the event types of this rule alone."""
 
     record: UpsertRecord

@@ -42,7 +42,7 @@ NOTHING = Drawn()
 
 @dataclass(frozen=True, slots=True)
 class Replays:
-    """All that replays of a rule by itself need. `rule_of` gives it by its id, `labels_of` those of its events."""
+    """The needs of replays of a rule by itself. `rule_of` gives it by its id, `labels_of` those of its events."""
 
     rule_of: Callable[[str], OneRule]
     pieces_of: Callable[[Schema], Pieces]

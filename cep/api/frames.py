@@ -50,7 +50,7 @@ class Frame:
 
 
 class Forms(TypedDict, total=False):
-    """How values are written: the flags and settings of the same names, with underscores."""
+    """The forms of values: the flags and settings of the same names, with underscores."""
 
     fixed: Mapping[str, str]
     minor: Sequence[str]
@@ -60,7 +60,7 @@ class Forms(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """How a frame's columns are to be read: `columns` from a field to the column that has it, or to the path inside a
+    """The way to read a frame's columns: `columns` from a field to the column that has it, or to the path inside a
     nested one, the zone of times that name none, and how values are written."""
 
     columns: Mapping[str, str] | None = None

@@ -82,7 +82,7 @@ class Rule:
 
 
 class Period(Forms, total=False):
-    """How values are written, and from when to when events count."""
+    """The forms of values, and the time from which and up to which events count."""
 
     since: str
     until: str

@@ -253,7 +253,7 @@ def _type_from_json(data: Mapping[str, Any]) -> Type:
 
 
 def misreadings(stored: Schema, schema: Schema) -> list[str]:
-    """Why keyed state that was written with one schema would be misread with another; nothing if it would not.
+    """Return why keyed state that was written with one schema would be misread with another; nothing if it would not.
 
     Fields may be added and dropped, and may become nullable, enums may gain symbols at their end, event types may be
     added after the others: columns go by name and have nulls, and codes keep their meaning. A decimal of another scale

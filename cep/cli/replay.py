@@ -214,7 +214,7 @@ def _is_short(options: argparse.Namespace, replayed: Replayed, errors: Console) 
 
 
 def _ending(options: argparse.Namespace) -> Ending | None:
-    """Where the state goes, if it is asked for. Raises: UsageError."""
+    """Return where the state goes, if it is asked for. Raises: UsageError."""
     if options.savepoint is None:
         return None
     ending = Ending(options.savepoint, _moment("--until", options.until))

@@ -138,7 +138,7 @@ class _Given:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """How others see the job: metrics and health, its log, its answers, and where they are served."""
+    """The job as others see it: metrics and health, its log, its answers, and where they are served."""
 
     observed: Observed
     log: Log
@@ -280,7 +280,7 @@ def _sources(settings: Settings, until_end: bool) -> Sources:
 
 
 def _format(settings: Settings) -> RecordFormat:
-    """How the values of the topic are written. Raises: UsageError for another than JSON without a topic."""
+    """Return how the values of the topic are written. Raises: UsageError for another than JSON without a topic."""
     asked = settings.events
     if asked.format != "json" and asked.topic is None:
         raise UsageError(f"{asked.format} is read from a topic only; files and standard input hold JSON lines")

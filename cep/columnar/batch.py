@@ -94,7 +94,7 @@ def conformed(batch: EventBatch, schema: Schema) -> EventBatch:
 
 
 def concat_batches(batches: Iterable[EventBatch]) -> EventBatch:
-    """All events of the batches, in their order; at least one batch."""
+    """Join all events of the batches, in their order; at least one batch."""
     parts = list(batches)
     if len(parts) == 1:
         return parts[0]

@@ -46,7 +46,7 @@ _A_MS = {"s": 1_000.0, "ms": 1.0, "us": 1e-3, "ns": 1e-6}
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How values are written, where it is not as the module says.
+    """The forms of values, where they are not as the module says.
 
     unit: of times that are numbers (TIME_UNITS), also with a fraction. form: of times that are texts, as `strptime` has
     it. zone: of times that name none; of an hour that comes twice the first is meant. minor: decimals are whole numbers
@@ -302,7 +302,7 @@ def _decimal_from_float(source: pa.Array, scale: int) -> pa.Array:
 
 
 def _slack(units: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How far from a whole number of units a double may be."""
+    """Return how far from a whole number of units a double may be."""
     noise: NDArray[np.float64] = _SLACK_SPACINGS * np.spacing(np.abs(units))
     return np.clip(noise, _SLACK_UNITS, _SLACK_UNITS_MAX)
 

@@ -295,7 +295,7 @@ def _record_text(records: pa.Array, row: int) -> str:
 
 
 def concat_decoded(schema: Schema, parts: Sequence[Decoded]) -> Decoded:
-    """All records of the parts, in their order."""
+    """Join all records of the parts, in their order."""
     if len(parts) == 1:
         return parts[0]
     names = data_columns(schema)

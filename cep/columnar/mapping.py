@@ -1,4 +1,4 @@
-"""How records name and write the fields of events → the columns of these fields, as decode.py takes them.
+"""Names and forms of the fields of events in records → the columns of these fields, as decode.py takes them.
 
     columns   card_id = payload.after.card ─┐
     fixed     channel = web                 ├─▶ FieldMapping ─▶ a column a field, with how it is written
@@ -41,7 +41,7 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class FieldMapping:
-    """Where each field of events is in a record, and how it is written. Without anything: by its name, as it is.
+    """The place and the form of each field of events in a record. Without anything: by its name, as it is.
 
     `view`: the name of the view that its events are of. `needs`: fields of which an event of it must have one.
     """

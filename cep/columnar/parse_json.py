@@ -161,7 +161,7 @@ _NATURAL: Mapping[Kind, type | tuple[type, ...]] = {
 
 
 def _parse_block(schema: Schema, block: pa.Array, mapping: FieldMapping) -> dict[str, pa.Array]:
-    """All records of the block as columns of their own names, or an error if one of them spoils it.
+    """Parse all records of the block into columns of their own names, or an error if one of them spoils it.
 
     The parser takes objects one after the other, wherever they end. As each record begins and ends with a brace, and
     there are as many objects as records, each record is one object.
@@ -254,7 +254,7 @@ def _may_be_numbers(schema: Schema) -> tuple[str, ...]:
 def _parse_options(
     schema: Schema, numbers: AbstractSet[tuple[str, pa.DataType]], mapping: FieldMapping, *, exact: bool
 ) -> pj.ParseOptions:
-    """How to read each field: as its type wants it, those in `numbers` as numbers."""
+    """Return how to read each field: as its type wants it, those in `numbers` as numbers."""
     types: dict[str, pa.DataType] = {TYPE_FIELD: pa.string()}
     read_as = dict(numbers)
     for name, type_ in schema.columns().items():

@@ -33,7 +33,9 @@ class PlainShape:
 
 
 def plain_shape(wanted: pa.Schema, may_be_numbers: Collection[str]) -> PlainShape:
-    """For a table of these columns; those in `may_be_numbers` become int64 if the first record has a whole number."""
+    """Return the shape of a table of these columns; those in `may_be_numbers` become int64 if the first record has a
+    whole number.
+    """
     names = [name.encode() for name in wanted.names]
     kinds = [NAME if column.name in may_be_numbers else _kind(column.type) for column in wanted]
     scales = [column.type.scale if pa.types.is_decimal(column.type) else 0 for column in wanted]

@@ -62,7 +62,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class StreamSize:
-    """How much of everything. Planted cases count twice: once as fraud, `near_misses_count` of each kind as decoys."""
+    """The amounts of everything. Planted cases count twice: as fraud, and `near_misses_count` of a kind as decoys."""
 
     cards_count: int = 3_000
     payments_per_card: int = 20

@@ -121,7 +121,7 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
 def advance_within(
     program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, most: Bounds
 ) -> Advanced | Int64:
-    """As `advance`, but give up past the bounds: then return the order of the events, rows int64[N] of the batch."""
+    """Do as `advance`, but give up past the bounds: then return the order of the events, rows int64[N] of the batch."""
     fitted, orphans = migrate_state(empty_state(program) if keyed_state is None else keyed_state, program)
     if len(batch) == 0 and (fitted.expiry_min is None or fitted.expiry_min > watermark_ms):
         nothing = _no_matches(program, fitted.keys)

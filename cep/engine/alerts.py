@@ -121,7 +121,7 @@ def sort_alerts(table: pa.Table) -> pa.Table:
 
 
 def sorted_together(tables: Sequence[pa.Table]) -> pa.Table:
-    """All alerts of tables that are sorted each, in that order too."""
+    """Join the alerts of tables that are sorted each, in that order too."""
     filled = [table for table in tables if table.num_rows]
     if len(filled) < 2:
         return filled[0] if filled else NO_ALERTS

@@ -142,7 +142,7 @@ def concat_states(states: Sequence[KeyedState], row_registers: np.ndarray) -> Ke
 
 
 def some_row(nodes: Int64) -> Int64:
-    """For each node the row of an event that it leads to: its own, or for a union that of one of its ways."""
+    """Return for each node the row of an event that it leads to: its own, or for a union that of one of its ways."""
     rows = nodes[:, y.NODE_ROW].copy()
     open_ = np.flatnonzero(rows < 0)
     target = nodes[open_, y.NODE_STATE]

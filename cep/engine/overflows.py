@@ -1,4 +1,4 @@
-"""Where numbers left 64 bits in one call → how often, by rule.
+"""Numbers that left 64 bits in one call → how often, by rule.
 
 A condition may belong to many rules, and a history too. Each of them is named, so the sum over rules may be more than
 the total. That is worked out only when a number has left 64 bits.
@@ -24,7 +24,7 @@ _ALL, _BY_RULE = "arithmetic_overflows", "rule_overflows"
 
 @dataclass(frozen=True, slots=True)
 class Overflows:
-    """How many numbers left 64 bits before the matcher ran.
+    """Counts of the numbers that left 64 bits before the matcher ran.
 
     Shapes: instructions int64[I] of the vector code, entries int64[E] of the predicates by index. `past` is by the
     identity of a history.

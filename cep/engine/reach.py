@@ -1,4 +1,4 @@
-"""How far back the windows of a rule reach from its matches, beside since when the job has seen events.
+"""The reach of a rule's windows back from its matches, beside the time since when the job has seen events.
 
 A window that reaches back before the job's first event holds less than its length says: an average of 30 days on the
 third day is one of three days. The same holds of a rule that came to a running job for what nobody had kept. The alert

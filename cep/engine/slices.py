@@ -1,4 +1,4 @@
-"""As `advance`, in slices of the events where they complete very many matches, so that memory is bounded.
+"""The work of `advance`, in slices of the events where they complete very many matches, so that memory is bounded.
 
     events ──▶ advance_within ─┬─ few matches ──▶ Advanced
                                └─ too many ─────▶ the first half of the events, then the others; each the same way

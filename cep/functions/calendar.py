@@ -52,7 +52,8 @@ def unit_starts(unit: CalendarUnit, zone_name: str, times_ms: Int64) -> Int64:
 
 
 def pane_starts(unit: CalendarUnit, zone_name: str, times_ms: Int64) -> Int64:
-    """For each time, at or before it, the latest moment at which some unit begins: no unit that begins later has it.
+    """Return for each time, at or before it, the latest moment at which some unit begins: no unit that begins later has
+    it.
 
     Where the clock is put back, a unit may begin inside of what was another one: an hour by half an hour, and a day of
     which the first minutes come twice.
@@ -65,7 +66,7 @@ def pane_starts(unit: CalendarUnit, zone_name: str, times_ms: Int64) -> Int64:
 
 
 def opens_ms(window: HistoryWindow | None, time_ms: Int64) -> Int64:
-    """For each time, that after which events are in the window of an event then."""
+    """Return for each time that after which events are in the window of an event then."""
     if window is None:
         return np.full(len(time_ms), TIME_MS_MIN, np.int64)
     if window.calendar is not None:
@@ -75,7 +76,7 @@ def opens_ms(window: HistoryWindow | None, time_ms: Int64) -> Int64:
 
 
 def _offsets_ms(zone: ZoneInfo, times_ms: Int64, span_ms: int = _DAY_MS) -> Int64:
-    """How far the zone's clock is ahead of UTC at each time."""
+    """Return how far the zone's clock is ahead of UTC at each time."""
     spans = times_ms // span_ms
     offsets = _for_each_distinct(spans, lambda span: _offset_ms(zone, span * span_ms))
     if span_ms == 1:

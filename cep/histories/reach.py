@@ -76,7 +76,7 @@ class Reached:
     before: Tallied
 
     def left(self, window: HistoryWindow) -> Int64:
-        """For each page the time up to which events have left a window at its clock."""
+        """Return for each page the time up to which events have left a window at its clock."""
         return opens_ms(window, np.array([fact.clock_ms for fact in self.facts], np.int64))
 
 
@@ -409,7 +409,7 @@ def _numbered(
 
 
 def extended_segments(reached: Reached, span: Int8, span_ms: Int64) -> dict[Segment, Segment]:
-    """For the segments of strange pages that rules of now want kept longer, the same with that.
+    """Map segments of strange pages that rules of now want kept longer to the same with that.
 
     Shapes: span int8[H] and span_ms int64[H], of the rows: how long after each of them somebody may ask for it.
     """

@@ -130,7 +130,7 @@ def unexpired(plan: HistoryPlan, pinned: HistoryRows, watermark_ms: int) -> Hist
 
 
 def _pinned_until_ms(plan: HistoryPlan, pinned: HistoryRows) -> Int64:
-    """For each event the time of the first event that can no longer ask for it."""
+    """Return for each event the time of the first event that can no longer ask for it."""
     spans = np.zeros(plan.types_count, np.int64)
     for history in plan.histories:
         if history.is_single or history.is_sparse:

@@ -93,7 +93,7 @@ def no_rows() -> HistoryRows:
 
 
 def concat_rows(parts: Sequence[HistoryRows]) -> HistoryRows:
-    """All events, part after part. A column that only some parts have is null in the others."""
+    """Join all events, part after part. A column that only some parts have is null in the others."""
     parts = [part for part in parts if len(part)]
     if len(parts) <= 1:
         return parts[0] if parts else no_rows()
@@ -130,7 +130,7 @@ def block_of(keys: pa.Array, rows: HistoryRows) -> Block:
 
 
 def concat_blocks(blocks: Sequence[Block]) -> Block:
-    """All events; a key that several blocks have is one, and has its events in the order of the blocks."""
+    """Join all events; a key that several blocks have is one, and has its events in the order of the blocks."""
     if len(blocks) == 1:
         return blocks[0]
     keys, codes = numbered(pa.concat_arrays([block.keys for block in blocks] or [NO_TEXTS]))

@@ -254,7 +254,7 @@ class NumberedTexts(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """How many runs, nodes and matches of `Work` are in use, and which array is full (FULL_*; FULL_NOT if none)."""
+    """The numbers of runs, nodes and matches of `Work` in use, and which array is full (FULL_*; FULL_NOT if none)."""
 
     runs: int
     nodes: int
@@ -347,7 +347,7 @@ class PartOrder(NamedTuple):
 
 
 class StateRows(NamedTuple):
-    """All rows of a keyed state, as pages are written from them.
+    """The rows of a keyed state, as pages are written from them.
 
     key_offsets int64[K + 1]; runs int64[n, W], rules and keys int32[n]; row_registers uint8[rules, registers]; nodes
     int64[m, NODE_WIDTH]; event_keys int32[E]; events int64[C, E], whose first row, the keys, is not looked at.

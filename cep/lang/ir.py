@@ -216,7 +216,7 @@ Expr = Const | Param | CurrentField | VarField | Aggregate | Unary | Binary | Ca
 
 
 class Link(Enum):
-    """How a step follows the one before it."""
+    """The way in which a step follows the one before it."""
 
     NEXT = ","  # directly after
     FOLLOWED_BY = "->"  # some time after, events that do not fit are skipped
@@ -284,7 +284,7 @@ class AlternativeNode:
 
 @dataclass(frozen=True, slots=True)
 class AnyOrderNode:
-    """All of the items, in any order."""
+    """The items, in any order."""
 
     items: tuple[Node, ...]
 
@@ -304,7 +304,7 @@ class Variable:
 
 
 class SkipKind(Enum):
-    """Where matching resumes after a match."""
+    """The place where matching resumes after a match."""
 
     NONE = "none"
     TO_NEXT = "to next"
@@ -315,7 +315,7 @@ class SkipKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Where matching resumes after a match. `in_order` waits for earlier starts, as SQL and Flink CEP do."""
+    """The place where matching resumes after a match. `in_order` waits for earlier starts, as SQL and Flink CEP do."""
 
     kind: SkipKind = SkipKind.PAST_LAST
     variable: str | None = None

@@ -195,7 +195,7 @@ class RepeatSyntax:
 
 @dataclass(frozen=True, slots=True)
 class SuffixSyntax:
-    """All that may follow a variable or a group."""
+    """The suffix of a variable or a group."""
 
     repeat: RepeatSyntax | None = None
     gap: Bound | None = None
@@ -207,7 +207,7 @@ class SuffixSyntax:
 
     @property
     def first_span(self) -> Span | None:
-        """Where the suffix begins, None if there is none."""
+        """Return where the suffix begins, None if there is none."""
         gap = self.gap.span if self.gap is not None else None
         repeat = self.repeat.span if self.repeat is not None else None
         return repeat or gap or self.greedy_span or self.inner_span or self.until_span

@@ -179,7 +179,7 @@ def mapped(path: Path) -> KeySet:
 
 
 def _verified(whole: UInt8, path: Path) -> int:
-    """Where the arrays of a file begin. Raises: as `mapped`."""
+    """Return where the arrays of a file begin. Raises: as `mapped`."""
     magic, format_ = whole[: len(_MAGIC)].tobytes(), whole[len(_MAGIC) : 8].tobytes()
     if len(whole) < _ABOUT or magic != _MAGIC:
         raise StateCorruptError(f"{path} is not the file of a list; restore it with the checkpoint")

@@ -1,4 +1,4 @@
-"""Where the sets of a job's lists are kept, each under a name that says how it came about: a folder, or memory.
+"""The store of the sets of a job's lists, each under a name that says how it came about: a folder, or memory.
 
     FOLDER/NAME.keys    one set (members.py), written once
 

@@ -21,7 +21,7 @@ Pairs = Annotated[tuple[str, ...], BeforeValidator(_pairs)]
 
 
 class MappingSettings(Section):
-    """Where the fields of events are in records, and how they are written."""
+    """The place and the form of the fields of events in records."""
 
     columns: Pairs = setting(
         (),

@@ -133,7 +133,7 @@ class JobSettings(_Section):
 
 
 class _PlaceSettings(_Section):
-    """Where events come from."""
+    """The place that events come from."""
 
     folder: PathText | None = _setting(
         None, "Folder in which files appear: JSON lines or Parquet.", "--events", "FOLDER", '"events"'
@@ -199,7 +199,7 @@ class _PlaceSettings(_Section):
 
 
 class EventsSettings(MappingSettings, _PlaceSettings):
-    """Where events come from: a folder, or a topic; and where their fields are in the records."""
+    """The place that events come from: a folder, or a topic; and where their fields are in the records."""
 
 
 class ControlSettings(_Section):
@@ -262,7 +262,7 @@ class WebhookSettings(_Section):
 
 
 class OutputSettings(_Section):
-    """Where alerts and records that were set aside go."""
+    """The places that alerts and records that were set aside go to."""
 
     alerts: Texts = _setting(
         (),
@@ -368,7 +368,7 @@ class SparkSettings(_Section):
 
 
 class Settings(_Section):
-    """All settings of a job."""
+    """The settings of a job."""
 
     job: JobSettings = JobSettings()
     events: EventsSettings = EventsSettings()

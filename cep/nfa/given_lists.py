@@ -60,7 +60,7 @@ class GivenLists:
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
     def timelines(self) -> Lists:
-        """As a program asks them: what they hold has always been so."""
+        """Return them as a program asks them: what they hold has always been so."""
         return {key: (FixedVersion(TIME_MS_MIN, given.content),) for key, given in self.lists.items()}
 
 

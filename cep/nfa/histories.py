@@ -103,12 +103,12 @@ class HistoryColumn:
 
     @property
     def pane_ms(self) -> int:
-        """How long the panes of its window are, which is no unit of the calendar."""
+        """Return how long the panes of its window are, which is no unit of the calendar."""
         return pane_ms(self.expr)
 
     @property
     def panes_span_ms(self) -> int:
-        """How long after the beginning of a pane it may be asked for at most."""
+        """Return how long after the beginning of a pane it may be asked for at most."""
         return self.span_ms + (0 if self.is_of_calendar else self.pane_ms)
 
     @property
@@ -124,7 +124,7 @@ class HistoryColumn:
 
     @property
     def retention_ms(self) -> int:
-        """How long after an event its window may hold it: one that is folded has whole panes at its far edge."""
+        """Return how long after an event its window may hold it: one that is folded has whole panes at its far edge."""
         return self.span_ms + (self.pane_ms - 1 if self.is_foldable and not self.is_of_calendar else 0)
 
     @property
@@ -158,7 +158,7 @@ class HistoryColumn:
 
     @property
     def span_ms(self) -> int:
-        """How long after an event it may be asked for at most."""
+        """Return how long after an event it may be asked for at most."""
         return span_ms(self.expr)
 
     @property
@@ -192,7 +192,7 @@ class HistoryPlan:
 
     @cached_property
     def span_max_ms(self) -> int:
-        """How long after an event of a segment it may be asked for at most; 0 if none is kept."""
+        """Return how long after an event of a segment it may be asked for at most; 0 if none is kept."""
         spans = [history.span_ms for history in self.histories if not history.is_single]
         of_panes = [history.panes_span_ms for history in self.histories if history.panes]
         return max([*spans, *of_panes, *self.retained_ms.values()], default=0)
@@ -204,7 +204,7 @@ class HistoryPlan:
 
     @cached_property
     def events_max(self) -> int:
-        """How many of the newest events of a key can decide the value of one of its histories."""
+        """Return how many of the newest events of a key can decide the value of one of its histories."""
         of_events = (h for h in self.histories if not h.is_single and not h.is_approximate)
         return max((history.events_max for history in of_events), default=HISTORY_EVENTS_MAX)
 
@@ -257,7 +257,7 @@ class HistoryPlan:
 
 
 def span_ms(expr: History) -> int:
-    """How long after an event a history may ask for it at most."""
+    """Return how long after an event a history may ask for it at most."""
     window = expr.window
     if window is None:
         return TIME_MS_MAX
@@ -268,7 +268,7 @@ def span_ms(expr: History) -> int:
 
 
 def pane_ms(expr: History) -> int:
-    """How long the panes of its window are."""
+    """Return how long the panes of its window are."""
     assert expr.window is not None, "panes are of windows"
     assert isinstance(expr.window.ms, int), "panes are of lengths of time"
     return -(-expr.window.ms // HISTORY_PANES)

@@ -112,7 +112,7 @@ def link(
 def _described(
     symbols: Symbols, column_ids: Int64, place: Places, asked: Int64
 ) -> list[tuple[str, int, Call | History | None, bool]]:
-    """As ColumnMap.described, in the order of the program's columns."""
+    """Describe the columns as ColumnMap.described does, in the order of the program."""
     retained = set(asked[asked[:, 1] == 1, 0].tolist())
     columns = []
     for number in column_ids.tolist():

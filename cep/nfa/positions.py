@@ -128,7 +128,7 @@ class Position:
 
 @dataclass(slots=True)
 class Automaton:
-    """All positions; position 0 is the start, which stands for no variable. `marks` counts group windows."""
+    """The positions; position 0 is the start, which stands for no variable. `marks` counts group windows."""
 
     positions: list[Position]
     marks: int
@@ -369,7 +369,7 @@ class _Builder:
         return _Fragment(entries, tuple(exits), nullable, skip_guards, tuple(loops), fragment.opens_empty)
 
     def _goes_on(self, entries: tuple[Wait, ...]) -> tuple[Guard, ...]:
-        """For a greedy group: an event that begins another round is not for what comes after it."""
+        """Keep an event that begins another round of a greedy group from what comes after the group."""
         targets = [(self.positions[w.target].variable, w.untils) for w in entries if w.target is not None]
         return tuple(guard for variable, untils in targets for guard in _greed(variable, untils))
 

@@ -33,7 +33,7 @@ _TURNED = {"==": "==", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 @dataclass(frozen=True, slots=True)
 class PredicatePlan:
-    """How the bitmaps of a program are filled.
+    """The plan by which the bitmaps of a program are filled.
 
     Shapes: dense int32[D] are the predicates that vector code evaluates, in the order of its predicate registers;
     groups int64[G, INDEX_GROUP_WIDTH] and entries int64[E, INDEX_ENTRY_WIDTH] as in layout.py. `count` is the number of

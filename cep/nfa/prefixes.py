@@ -1,4 +1,4 @@
-"""How a pattern begins → the conditions whose events can wait: what they do to its runs can be put off.
+"""The beginning of a pattern → the conditions whose events can wait: what they do to its runs can be put off.
 
 A *prefix* of a pattern is its first condition and those that follow, one by one, as long as no event of any of them
 completes a match:

@@ -91,7 +91,7 @@ class RulePrograms(Sequence[RuleProgram]):
 
 @dataclass(frozen=True)
 class Program:
-    """All rules of one key domain. `image` is the compiled form (kernels/layout.py); `width` is that of a run row.
+    """The rules of one key domain. `image` is the compiled form (kernels/layout.py); `width` is that of a run row.
     `places` are (identity, first NFA state, how many) of each rule, then of each of the prefixes that rules share
     (`shared`), which in keyed state come behind the rules; `row_registers` has a row for each of both. The first
     columns are layout.COLUMNS_FIXED that every program has. Rule n reacts to the predicates
@@ -169,7 +169,7 @@ class Program:
         return self.prefixes[self.prefix_first[rule] : self.prefix_first[rule + 1]]
 
     def first_wait(self, rule: int) -> int:
-        """Where the image has the wait of a rule's start state, of which there is one (shared.py)."""
+        """Return where the image has the wait of a rule's start state, of which there is one (shared.py)."""
         start = int(self.image[y.HEADER_STATES]) + self.rules[rule].first_state * y.STATE_WIDTH
         return int(self.image[start + y.S_WAITS])
 

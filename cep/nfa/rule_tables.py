@@ -162,7 +162,7 @@ class RuleTables:
     # -------------------------------------------------------------------------------------------- what is known
 
     def _facts(self, automaton: Automaton) -> list[Facts]:
-        """For each position, which variables are bound there: a forward pass to a fixed point."""
+        """Return for each position which variables are bound there: a forward pass to a fixed point."""
         everything = frozenset(self._variables)
         positions = automaton.positions
         bound: list[frozenset[str]] = [everything] * len(positions)

@@ -61,7 +61,9 @@ class SharedStart:
 
     @property
     def place(self) -> Place:
-        """As those of rules in `Program.places`: what is stored is tied to the rules that share it, and how much."""
+        """Return a place like those of rules in `Program.places`: what is stored is tied to the rules that share it,
+        and how much.
+        """
         numbers = ",".join(map(str, self.rules.tolist()))
         length = len(self.predicates)
         return (_RULE_ID, 0, numbers if length == 1 else f"{numbers}{_LENGTH}{length}"), self.nfa_state, 1

@@ -44,7 +44,7 @@ class RuleShare:
 
 @dataclass(frozen=True, slots=True)
 class RunTotals:
-    """All runs of a job. `key_groups` counts those that have any; `size` is bytes, `largest` that of one page."""
+    """Counts of a job's runs. `key_groups` counts those that have any; `size` is bytes, `largest` that of one page."""
 
     pages: int
     key_groups: int

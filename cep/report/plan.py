@@ -108,7 +108,7 @@ class PatternPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All patterns of a file set; `shared` has the conditions that several variables use, with `pattern.variable`."""
+    """The patterns of a file set; `shared` has the conditions that several variables use, with `pattern.variable`."""
 
     patterns: tuple[PatternPlan, ...]
     shared: tuple[tuple[str, tuple[str, ...]], ...]

@@ -41,7 +41,7 @@ def state_name(automaton: Automaton, number: int) -> str:
 
 
 def wait_text(wait: Wait) -> str:
-    """How a run goes on by this wait, after the arrow."""
+    """Say how a run goes on by this wait, after the arrow."""
     if wait.target is None:
         parts = ["directly after" if wait.link is Link.NEXT else "when the window closes"]
     else:

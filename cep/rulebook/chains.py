@@ -93,7 +93,7 @@ class Chain:
 
 
 class Chains:
-    """All chains of a job."""
+    """The chains of a job."""
 
     def __init__(self, chains: Mapping[str, Chain] | None = None) -> None:
         self._chains = dict(chains or {})
@@ -198,7 +198,7 @@ class Chains:
 
     @property
     def data(self) -> str:
-        """All chains as JSON, as `from_json` reads them."""
+        """Return all chains as JSON, as `from_json` reads them."""
         return "{" + ",".join(f"{json.dumps(name)}:{self._chains[name].data}" for name in sorted(self._chains)) + "}"
 
     @staticmethod

@@ -25,7 +25,7 @@ KeyDomains = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a record cannot be applied."""
+    """The reason for which a record cannot be applied."""
 
     reason: str
     diagnostics: tuple[Diagnostic, ...] = ()

@@ -87,7 +87,7 @@ class Topic:
 
 
 class StatusTopic(Topic):
-    """Where a job says what its rules are: one key, so that a compacted topic holds the last word."""
+    """The topic in which a job says what its rules are: one key, so that a compacted topic holds the last word."""
 
     def publish(self, status: bytes) -> None:
         """Say it. Raises: SinkError."""

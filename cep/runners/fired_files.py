@@ -67,7 +67,7 @@ class FiredFiles:
             ) from error
 
     def _write_whole(self, batch_id: int) -> None:
-        """As it was before the last micro-batch."""
+        """Write all of it as it was before the last micro-batch."""
         then = {**self.memory.last, **self._before}
         fired = fired_json({at: times for at, times in then.items() if times is not None})
         data = orjson.dumps({"batch_id": batch_id, "fired": fired})

@@ -1,4 +1,4 @@
-"""How far a live job is, in its folder: the last micro-batch that has ended, and the totals up to its end.
+"""The progress of a live job, in its folder: the last micro-batch that has ended, and the totals up to its end.
 
     DIRECTORY/progress.json    {"batch_id": 17, "totals": {"events": …, …}}
 

@@ -193,7 +193,7 @@ class Observed(Collector):
         return is_healthy, {"healthy": is_healthy, **answer, **more}
 
     def collect(self) -> Iterator[Metric]:
-        """For prometheus_client: all of it as metric families."""
+        """Return all of it as metric families, for prometheus_client."""
         with self._lock:
             totals, gauges, phases = dict(self.totals), dict(self.gauges), dict(self.phases_ms)
             batch_id, watermark_ms, lags, troubles = self.batch_id, self.watermark_ms, self.lags, dict(self._troubles)

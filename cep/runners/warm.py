@@ -196,7 +196,7 @@ def _real(step: int, n: int) -> float:
 
 
 def _stored(program: Program, keyed_state: KeyedState) -> KeyedState:
-    """As a page is: cut by keys, written, read and joined."""
+    """Cut by keys, write, read and join, as with a page."""
     halves = partition_keys(keyed_state, key_slots(keyed_state.keys, 1, 2, 0), 2, program.row_registers)
     page = concat_states(halves, program.row_registers)
     keyed_state = decode_whole(encode_whole(replace(page, histories=keyed_state.histories)))

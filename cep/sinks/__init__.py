@@ -1,1 +1,1 @@
-"""Where alerts go. Every sink writes the same JSON form of an alert."""
+"""Sinks of alerts. Every sink writes the same JSON form of an alert."""

@@ -1,1 +1,1 @@
-"""Where records come from. Kafka and files, as Arrow record batches of still undecoded bytes."""
+"""Sources of records. Kafka and files, as Arrow record batches of still undecoded bytes."""

@@ -23,7 +23,7 @@ _WILDCARDS = frozenset("*?[")
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Where the records of a history are, and where the fields are in them."""
+    """The place of a history's records, and the places of the fields in them."""
 
     paths: tuple[Path, ...]
     mapping: FieldMapping = PLAIN

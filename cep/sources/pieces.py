@@ -40,7 +40,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """All records of a path, in the order of files and rows. `rows` estimates how many; `size` None is not known."""
+    """The records of a path, in the order of files and rows. `rows` estimates how many; `size` None is not known."""
 
     rows: int
     size: int | None

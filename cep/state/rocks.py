@@ -72,7 +72,7 @@ def _default_memory() -> RocksMemory:
 
 @dataclass(frozen=True)
 class RocksSettings:
-    """How a store on disk works. `block_bytes` is the unit that is read and cached."""
+    """The way in which a store on disk works. `block_bytes` is the unit that is read and cached."""
 
     memory: RocksMemory = field(default_factory=_default_memory)
     wal: bool = True

@@ -37,7 +37,7 @@ NO_CLOCK = TIME_MS_MAX  # at the end of time nothing is ahead
 
 
 class PartitionTime(NamedTuple):
-    """How far a partition was read.
+    """The time up to which a partition was read.
 
     last_ms: the largest event time that the clock has reached. TIME_MS_MIN without one.
     is_behind: more of it waits in the source.
@@ -113,7 +113,8 @@ def read_time(time_ms: NDArray[np.int64], now_ms: int, ahead_ms: int | None, *, 
 
 @dataclass(frozen=True, slots=True)
 class TimesRead:
-    """How far each partition was read, the time of the earliest event (TIME_MS_MAX without one), and the clock.
+    """The times up to which partitions were read, the time of the earliest event (TIME_MS_MAX without one), and the
+    clock.
 
     is_end: the job ends where all that is there has been read, and waits for no partition.
     """

@@ -36,7 +36,7 @@ class SinglePages(ABC):
 
     @abstractmethod
     def slots(self, keys: pa.Array) -> NDArray[np.int64]:
-        """As DomainPages.slots."""
+        """See DomainPages.slots."""
 
     @abstractmethod
     def stored(self) -> list[int]:

@@ -147,7 +147,7 @@ class Portion:
 
 
 class Ports(Protocol):
-    """All that a micro-batch asks of a runner."""
+    """The questions of a micro-batch to a runner."""
 
     @property
     def rules(self) -> JobRules:

@@ -46,7 +46,8 @@ from cep.step.rules import JobRules, NamedRulebook, change_rules, forget_rules
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a job, or a key group of it, has come. The job has seen all events from `since_ms` on.
+    """The state of a job, or of a key group of it, between two micro-batches. The job has seen all events from
+    `since_ms` on.
 
     `heartbeat_ms` is the latest heartbeat that does not count yet: some partition has records from before it.
     """

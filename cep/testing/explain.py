@@ -73,7 +73,7 @@ class Explainer:
         return [*text, f"and {more} more run{'' if more == 1 else 's'} that came less far"] if more > 0 else text
 
     def not_started(self) -> list[str]:
-        """Why no event began a run."""
+        """Say why no event began a run."""
         if not self.trace.events:
             return ["no events"]
         misses = sorted(self.trace.start.misses.values(), key=lambda miss: len(miss.failed))
@@ -135,7 +135,7 @@ class Explainer:
                 yield from self.closing(run, closings[index])
 
     def miss(self, run: Run, miss: Miss) -> list[str]:
-        """Why an event does not fit what the run waited for."""
+        """Say why an event does not fit what the run waited for."""
         wait = self._positions[run.position].waits[miss.wait]
         assert wait.target is not None, "only a wait that takes can miss"
         variable, event = self._positions[wait.target].variable, self.trace.events[miss.row]
@@ -246,8 +246,9 @@ class Explainer:
 
 
 def _progress(run: Run) -> tuple[bool, int, int, bool, int]:
-    """How far a run has come: a match, then the part of the pattern that it is in, then events; of equal ones one that
-    an event did not fit says more, then the latest."""
+    """Return how far a run has come: a match, then the part of the pattern that it is in, then events; of equal ones
+    one that an event did not fit says more, then the latest.
+    """
     return bool(run.matches), run.position, run.length, bool(run.misses), run.row
 
 

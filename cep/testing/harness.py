@@ -39,7 +39,7 @@ _DELIVERIES_MAX = 500
 
 
 class Outcome(StrEnum):
-    """How a test ended. GAP: it is marked `todo`, so what comes out is reported but not held against it."""
+    """The result of a test. GAP: it is marked `todo`, so what comes out is reported but not held against it."""
 
     PASSED = "pass"
     FAILED = "fail"
@@ -187,7 +187,7 @@ def _assigned(expected: list[Expected], got: list[ObservedMatch], labels: dict[s
 
 
 def fitting(expected: Expected, got: ObservedMatch, labels: dict[str, str]) -> int:
-    """How many things are not as expected; 0 is a fit."""
+    """Count the things that are not as expected; 0 is a fit."""
     wrong = 2 * (expected.key not in (None, labels[got.key]))
     wrong += expected.at_ms is not None and START_MS + expected.at_ms != got.at_ms
     values = {name: (value, type_) for name, value, type_ in got.values}

@@ -82,7 +82,7 @@ def why_not(
     world: World, versions: Sequence[DeployedRule], batch: EventBatch, at_ms: int | None,
     late: frozenset[str] = frozenset(),
 ) -> Answer:  # fmt: skip
-    """Why no version of a rule has a match; of those around `at_ms`, if that is given. `versions` is not empty.
+    """Say why no version of a rule has a match; of those around `at_ms`, if that is given. `versions` is not empty.
 
     `late` are the ids of events that came behind the watermark, so that they were not matched.
     """
@@ -213,7 +213,7 @@ def _without_a_match(explainer: Explainer, at_ms: int | None) -> list[tuple[str,
 
 
 def _events_at(explainer: Explainer, at_ms: int) -> list[tuple[str, tuple[str, ...]]]:
-    """For each event of that very time: why it began nothing, unless it did."""
+    """Say for each event of that very time why it began nothing, unless it did."""
     trace = explainer.trace
     begun = {run.row for run in trace.start.children}
     reasons: list[tuple[str, tuple[str, ...]]] = []

@@ -44,7 +44,7 @@ class Why(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """How a wait ended: by which event or match (indices) or deadline, at what event time."""
+    """The end of a wait: by which event or match (indices) or deadline, at what event time."""
 
     wait: int
     why: Why
@@ -135,7 +135,7 @@ class Covered:
 
 @dataclass(slots=True)
 class Trace:
-    """All that happened on one key. `start` is the run that has taken nothing; its misses are events that began none.
+    """The journal of one key. `start` is the run that has taken nothing; its misses are events that began none.
 
     `misses` has by row of the event each run that the event did not fit.
     """

@@ -45,7 +45,7 @@ def story_lines(tested: Verdict) -> list[tuple[str, str]]:
 
 
 def verdict_lines(tested: Verdict) -> list[str]:
-    """How a test ended; of one that failed what came, and how far its runs got."""
+    """Say how a test ended; of one that failed what came, and how far its runs got."""
     lines = [f"{tested.outcome.value.upper():<5} {tested.test.name}"]
     if tested.outcome is Outcome.FAILED:
         lines += [

@@ -20,14 +20,14 @@ from cep.testing.harness import Outcome, Verdict, run_test
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """All tests of a set of files. `refused` could not be carried out: their text or their pattern's is wrong."""
+    """The tests of a set of files. `refused` could not be carried out: their text or their pattern's is wrong."""
 
     checked: Checked
     tested: tuple[Verdict, ...]
     refused: tuple[RefusedTest, ...]
 
     def count(self, outcome: Outcome) -> int:
-        """How many tests ended so; refused ones are errors."""
+        """Count the tests that ended so; refused ones are errors."""
         refused_count = len(self.refused) if outcome is Outcome.BROKEN else 0
         return refused_count + sum(t.outcome is outcome for t in self.tested)
 

@@ -1,8 +1,7 @@
 """The project's English, measured: `python -m tests.tidy.english [FOLDER …]` lists what to mend and prints a table.
 
-A docstring begins with a verb or a noun phrase, never with What, Whether, Which or Of. A sentence of a docstring, a
-comment or a page has at most 30 words, a paragraph of a page 80. Names say what a value is: `found` and `kept_rows` do
-not.
+A docstring begins with a verb or a noun phrase, never with a word of `BAD_STARTS`. A sentence of a docstring, a comment
+or a page has at most 30 words, a paragraph of a page 80. Names say what a value is: `found` and `kept_rows` do not.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tests.tidy.source import ROOT, Source, sources
 
 WORDS_MAX = 30
 PARAGRAPH_WORDS_MAX = 80
-BAD_STARTS = ("What", "Whether", "Of", "Which")
+BAD_STARTS = ("What", "Whether", "Of", "Which", "How", "As", "For", "All", "Where", "Why")
 BAD_NAMES = frozenset({
     "found", "kept", "held", "own", "told", "known", "letters", "fit", "take_in", "on_time", "keep",
     "Held", "Kept", "Asked", "Known", "Told", "Found",
@@ -155,7 +154,7 @@ def check_source(source: Source) -> Findings:
                 continue
             place = f"{source.name}:{getattr(node, 'lineno', 1)}"
             findings.counts["docstrings"] += 1
-            if docstring.split(" ")[0] in BAD_STARTS:
+            if docstring.split()[0].rstrip(":,") in BAD_STARTS:
                 findings.add("docstring start", place, docstring.split("\n")[0])
             _check_sentences(findings, place, docstring.split("Tested by:")[0], "code")
     for line, comment in _comments(source.text):

@@ -8,6 +8,7 @@ import pytest
 
 from tests.tidy.english import (
     BAD_NAMES,
+    BAD_STARTS,
     PARAGRAPH_WORDS_MAX,
     WORDS_MAX,
     check_folder,
@@ -53,6 +54,8 @@ def test_what_is_to_be_mended_is_listed() -> None:
     assert findings.counts["name"] == 2
     assert findings.counts[f"code over {WORDS_MAX} words"] == 1
     assert {"told", "found"} <= BAD_NAMES
+    starts = [check_source(Source("cep/x/y.py", f'"""{word} it is."""\n')).counts for word in (*BAD_STARTS, "All:")]
+    assert [counts["docstring start"] for counts in starts] == [1] * (len(BAD_STARTS) + 1)
 
 
 def test_a_long_paragraph_of_a_page_is_listed(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ NO_PANES = PaneRows(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING)
 
 
 def concat_panes(parts: Sequence[PaneRows]) -> PaneRows:
-    """All rows, part after part."""
+    """Join all rows, part after part."""
     if len(parts) == 1:
         return parts[0]
     parts = [NO_PANES, *parts]
@@ -118,7 +118,7 @@ def panes_of_keys(segments: Sequence[Segment], keys: pa.Array, touched: np.ndarr
 
 
 def pane_of(history: HistoryColumn, time_ms: Int64) -> Int64:
-    """Where the pane of each time begins."""
+    """Return where the pane of each time begins."""
     window = history.expr.window
     if window is not None and window.calendar is not None:
         return pane_starts(window.calendar, window.zone, time_ms)
@@ -176,7 +176,7 @@ def values_of(history: HistoryColumn, both: Woven) -> tuple[Int64, np.ndarray]:
 
 
 def _different(both: Woven) -> Int64:
-    """How many different hashes windows have, or are estimated to have."""
+    """Return how many different hashes windows have, or are estimated to have."""
     counts, at = np.empty(len(both.lows), np.int64), np.empty(len(both.lows), np.int64)
     codes, firsts = grouped(both.rows.code, both.rows.code)
     different = both.rows.code[firsts]
@@ -315,7 +315,7 @@ def _least(rows: PaneRows) -> PaneRows:
 
 
 def _differs(*columns: Int64) -> np.ndarray:
-    """Where rows differ from the one before; the first one does."""
+    """Return where rows differ from the one before; the first one does."""
     differs = np.zeros(len(columns[0]), bool)
     for column in columns:
         differs[1:] |= column[1:] != column[:-1]

@@ -92,7 +92,7 @@ def mixed(values: Int64) -> UInt64:
 
 
 def estimated(counts: Int64, hash_at: Int64) -> Int64:
-    """How many different values windows have.
+    """Return how many different values windows have.
 
     Shapes: counts int64[Q] of hashes that were kept; hash_at int64[Q] the `DISTINCT_HASHES_MAX`th least of them, where
     there are more than that.

@@ -48,7 +48,7 @@ class _FloatLane(NamedTuple):
 
 
 class _Machine(NamedTuple):
-    """All registers of a block: int64[registers, BLOCK], the same memory as float64, null flags uint8."""
+    """The registers of a block: int64[registers, BLOCK], the same memory as float64, null flags uint8."""
 
     ints: Int64
     floats: Float64

@@ -27,7 +27,7 @@ _SLACK = 32  # dead rows that are not worth moving the others for
 
 
 class _Counts(NamedTuple):
-    """How much of `Work` is in use: live and dead rows are [head, runs), of which `dead` have no waits."""
+    """The part of `Work` that is in use: live and dead rows are [head, runs), of which `dead` have no waits."""
 
     head: int
     runs: int

@@ -28,7 +28,7 @@ _WAITING = 1 << 60
 
 
 class KeyRoom(NamedTuple):
-    """Where a key's own nodes and matches begin, and with how many nodes in use these are counted or dropped next."""
+    """The beginning of a key's own nodes and matches, and the number of nodes at which they are counted next."""
 
     first_node: int
     first_match: int

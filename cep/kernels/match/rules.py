@@ -1,4 +1,4 @@
-"""All rules of a call, one after the other, each with the matcher that will do for it (plain.py, advance.py).
+"""The rules of a call, one after the other, each with the matcher that will do for it (plain.py, advance.py).
 
 A rule that no new event concerns and that has no runs costs a look at its conditions' bitmaps.
 Tested by: tests/engine/test_advance.py, tests/engine/test_starts.py, tests/engine/test_against_oracle.py
@@ -93,7 +93,7 @@ def advance_plain_rules(
     program: Program, events: Events, runs: AllRuns, shared: SharedStarts, watermark: int, work: Work,
     scratch: RuleScratch, output: RunOutput,
 ) -> int:  # fmt: skip
-    """As `advance_rules`, for rules that are all plain: it compiles in a third of the time."""
+    """Do as `advance_rules`, for rules that are all plain: it compiles in a third of the time."""
     queued = _next_rule(program, events, runs, work, scratch, output)
     while queued >= 0:
         number = output.cursor[y.CURSOR_RULE]

@@ -36,7 +36,7 @@ ListValue = int | float | str | bool | Decimal
 
 @dataclass(slots=True)
 class Resolved:
-    """All names of a file set. `events` has every event type, also those in `faulty`; the schema has not.
+    """The names of a file set. `events` has every event type, also those in `faulty`; the schema has not.
 
     `partial` are the faulty ones with a field that could not be read: that they lack a field is no news.
     """

@@ -267,7 +267,7 @@ def _rank(group: Sequence[Piece], at: int, *, in_structure: bool) -> tuple[int, 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where a flow begins and what begins a line at this very column; anything else is indented more.
+    """The column where a flow begins, and what begins a line at this very column; anything else is indented more.
 
     `taken` is what already stands on the first line. Without `keep_breaks` only lines that are too long are broken.
     """

@@ -57,7 +57,7 @@ class Cursor:
 
     @property
     def previous_span(self) -> Span:
-        """Where the last taken token is."""
+        """Return where the last taken token is."""
         return self.tokens[max(self.index - 1, 0)].span
 
     def take(self) -> Token:

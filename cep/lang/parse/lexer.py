@@ -56,7 +56,7 @@ class Comment:
 
 @dataclass(frozen=True, slots=True)
 class Lexed:
-    """All tokens of a text, the last one END, and its comments."""
+    """The tokens of a text, the last one END, and its comments."""
 
     tokens: tuple[Token, ...]
     comments: tuple[Comment, ...]

@@ -137,7 +137,7 @@ class Outgoing:
 
     @staticmethod
     def stored(store: KeyedStore) -> dict[int, Outgoing]:
-        """All that the store holds, by commit."""
+        """Return all that the store holds, by commit."""
         alerts, dead_letters = _entries(store, _ALERTS), _entries(store, _DEAD_LETTERS)
         return {
             commit: Outgoing(

@@ -70,7 +70,7 @@ _ADDED_BYTES_MIN, _ADDED_FACTOR = 4 << 20, 2
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """How matching is divided: threads, the key groups of this process, bytes of pages in memory (None: all)."""
+    """The division of matching: threads, the key groups of this process, bytes of pages in memory (None: all)."""
 
     count: int = 2
     first_group: int = 0
@@ -224,7 +224,7 @@ class Engine:
 
     @property
     def loads_count(self) -> int:
-        """How many pages were read from the store."""
+        """Return how many pages were read from the store."""
         return sum(share.loads_count for share in self._shares.all)
 
     @property

@@ -38,9 +38,9 @@ _STORE, _DAMAGED = "store", "damaged"
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """Where keyed state is kept. `folder` None: in memory, and nothing survives. `target`: a path or what fsspec takes;
-    None is a folder beside the store. `cache_bytes`: of RocksDB, write buffers included. `checkpoint_ms`: between two
-    checkpoints.
+    """The place where keyed state is kept. `folder` None: in memory, and nothing survives. `target`: a path or what
+    fsspec takes; None is a folder beside the store. `cache_bytes`: of RocksDB, write buffers included. `checkpoint_ms`:
+    between two checkpoints.
     """
 
     folder: Path | None
@@ -75,7 +75,7 @@ class Opened:
 
 
 def store_folder(folder: Path) -> Path:
-    """Where the store of a job is, with what belongs to it."""
+    """Return where the store of a job is, with what belongs to it."""
     return folder / _STORE
 
 

@@ -67,7 +67,7 @@ def _impatient() -> Patience:
 
 @dataclass(frozen=True, slots=True)
 class Outlets:
-    """Where alerts, dead letters and suppressed alerts (`suppressed`) go; those without a sink go nowhere.
+    """The sinks of alerts, dead letters and suppressed alerts (`suppressed`); those without a sink go nowhere.
 
     `sending` surrounds each delivery of alerts: for who watches how long it takes. `may_send` is False while another
     process may have taken over the job, and raises SinkError once one has. Without `patience` a sink that is away ends

@@ -225,7 +225,7 @@ class Pages:
 
 
 class MatchedPages:
-    """As DomainPages: the pages of consecutive key groups, of one worker or of several that work as one.
+    """The pages (DomainPages) of consecutive key groups, of one worker or of several that work as one.
 
     Slots are those of the parts one after the other. A job that catches up comes back to the same pages with every
     micro-batch. So what a large one has left stays as it is, *open*, until other pages are asked for or `close`d for a

@@ -30,7 +30,7 @@ from cep.state.store import KeyedStore, WriteBatch
 
 
 class Place(NamedTuple):
-    """Where a page belongs: the number of its key domain, its key group, its number in the group."""
+    """The place of a page: the number of its key domain, its key group, its number in the group."""
 
     domain: int
     key_group: int

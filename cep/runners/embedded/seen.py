@@ -44,26 +44,26 @@ class SeenOfShare:
         self._secrets: dict[tuple[int, int], _Secrets] = {}  # uint64[key groups, 2]
 
     def secrets(self, number: int, bucket: int, keys: pa.Array) -> _Secrets:
-        """As SeenIds.secrets."""
+        """See SeenIds.secrets."""
         secrets: _Secrets = self._secrets_of(number, bucket)[key_groups(keys, self._groups_count)]
         return secrets
 
     def contains(self, number: int, bucket: int, ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """As SeenIds.contains."""
+        """See SeenIds.contains."""
         seen = np.zeros(ids.shape[1], bool)
         for ids_seen, _ in self._sorted_ids.get((number, bucket), ()):
             seen |= duplicates.are_among(ids, ids_seen)
         return seen
 
     def add(self, number: int, bucket: int, ids: NDArray[np.uint64], keys: pa.Array) -> None:
-        """As SeenIds.add."""
+        """See SeenIds.add."""
         groups = key_groups(keys, self._groups_count)
         self._hold(number, bucket, ids, groups)
         self._changed.add((number, bucket))
         self._added.setdefault((number, bucket), []).append((ids, groups))
 
     def forget(self, oldest: int) -> None:
-        """As SeenIds.forget."""
+        """See SeenIds.forget."""
         for number, bucket in [at for at in self._sorted_ids if at[1] < oldest]:
             groups = np.unique(np.concatenate([groups for _, groups in self._sorted_ids.pop((number, bucket))]))
             self._gone += [self._key(group, number, bucket) for group in groups.tolist()]
@@ -145,7 +145,7 @@ class SeenOfShare:
             runs.append(_merged(earlier, later))
 
     def _whole(self, number: int, bucket: int) -> _Run:
-        """All of a bucket as one run, which it is from now on."""
+        """Join all of a bucket into one run, which it is from now on."""
         runs = self._sorted_ids[number, bucket]
         while len(runs) > 1:
             later, earlier = runs.pop(), runs.pop()

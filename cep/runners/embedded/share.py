@@ -57,7 +57,7 @@ _ADDED = np.dtype([("slot", "<u4"), ("ms", "<i8")])
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """How a share keeps pages: how many for a key group, and bytes of each domain's in memory (None: all)."""
+    """The pages that a share keeps: how many for a key group, and bytes of each domain's in memory (None: all)."""
 
     pages_count: int
     bytes_max: int | None
@@ -116,7 +116,7 @@ class Share:
 
     @property
     def loads_count(self) -> int:
-        """How many pages and segments were read from the store."""
+        """Return how many pages and segments were read from the store."""
         return self._pasts.loads + sum(pages.loads for pages in self.stored_pages)
 
     @property
@@ -265,7 +265,7 @@ class Share:
 
 
 class SharePasts:
-    """As DomainPasts. `over` int64[slots]: when all is over; NEVER where there is nothing."""
+    """The histories of a share (DomainPasts). `over` int64[slots]: when all is over; NEVER where there is nothing."""
 
     def __init__(self, job: Job, number: int, first_group: int, pasts: Pasts, over: Int64) -> None:
         self._job = job

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Shares:
-    """All that a micro-batch asks of this process: a share of its key groups for each thread, at each level."""
+    """The ports of this process: a share of its key groups for each thread, at each level."""
 
     def __init__(
         self, rules: JobRules, groups: range, store: DurableStore, shapes: Shapes, cache: Cache, count: int

@@ -77,7 +77,7 @@ class WaitingOfShare:
         return not any(self._ordered.values())
 
     def release(self, number: int, fresh: EventBatch | None, due_ms: int) -> EventBatch | None:
-        """As WaitingEvents.release."""
+        """See WaitingEvents.release."""
         runs, added = self._ordered.get(number, []), self._added.get(number, [])
         if not runs and (fresh is None or not np.count_nonzero(fresh.time_ms >= due_ms)):
             return fresh  # nothing waits, so that there is nothing to tell of either

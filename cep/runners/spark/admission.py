@@ -1,4 +1,4 @@
-"""How Spark asks a source of Python where a micro-batch ends: as Spark 4.2 does, and as 4.1 does.
+"""The end of a micro-batch, as Spark asks a source of Python for it: Spark 4.2, and Spark 4.1.
 
 | Spark | asks | and so |
 | --- | --- | --- |

@@ -59,7 +59,7 @@ class Part:
 
 
 class GroupParts:
-    """All parts. To be made in a processor's `init`."""
+    """The parts of a key group. To be made in a processor's `init`."""
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
         entries = handle.getMapState(VARIABLE, _KEY, _VALUE)

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class GroupPorts:
-    """All that a micro-batch asks of one key group at one stage."""
+    """The ports of one key group at one stage."""
 
     def __init__(self, rules: JobRules, place: tuple[int, int], progress: GroupProgress, stored: GroupParts) -> None:
         """`place`: the stage's level and the key group. `progress` is kept up to date with what is stored."""
@@ -68,7 +68,7 @@ class GroupPorts:
 
 
 class DomainPages(SinglePages):
-    """As DomainPages; a slot is the number of a page in its key group.
+    """The pages of a key group (ports.DomainPages); a slot is the number of a page in its key group.
 
     `place` are the level, the key group and the number of the domain. `parts` hold the pages and the histories.
     """
@@ -123,7 +123,7 @@ class DomainPages(SinglePages):
 
 
 class _Pasts:
-    """As DomainPasts. `over`: by page id when all of its histories is over."""
+    """The histories of a key group (DomainPasts). `over`: by page id when all of its histories is over."""
 
     def __init__(
         self, number: int, over: dict[int, int], pages: PastPages, slots: Callable[[pa.Array], NDArray[np.int64]]
@@ -159,7 +159,7 @@ class _WaitingEvents:
         self._before_ms = progress.waiting_ms
 
     def release(self, number: int, fresh: EventBatch | None, due_ms: int) -> EventBatch | None:
-        """As WaitingEvents.release. Cost: a key domain is read only if it has new events or if any event is due."""
+        """See WaitingEvents.release. Cost: a key domain is read only if it has new events or if any event is due."""
         is_due = self._before_ms is not None and self._before_ms < due_ms
         if is_due and number == 0:
             self._progress.waiting_ms = None  # every domain is looked at now, and says what is left in it
@@ -181,7 +181,7 @@ class _WaitingEvents:
 
 
 class _SeenIds:
-    """As duplicates.SeenIds. `buckets`: those of each domain that `part` has."""
+    """The seen ids of a key group (duplicates.SeenIds). `buckets`: those of each domain that `part` has."""
 
     def __init__(self, buckets: dict[int, list[int]], part: Part) -> None:
         self._buckets = buckets

@@ -320,7 +320,9 @@ class KafkaStreamReader(AdmittedReader):
         return next_look(start.look, now_ms, sorted(waits_ms - {0})) or start.look
 
     def _ending_offsets(self) -> Offsets:
-        """Where the stream ends: asked for once, so that a time is the same place for all micro-batches of a start."""
+        """Return where the stream ends: asked for once, so that a time is the same place for all micro-batches of a
+        start.
+        """
         if self._ending is None:
             self._ending = self._options.ending()
         return self._ending

@@ -260,7 +260,7 @@ def _folder_stream(spark: SparkSession, source: FolderSource) -> tuple[DataFrame
 
 
 def widest(schemas: Sequence[StructType]) -> StructType:
-    """All columns of files that were written at different times, numbers in the widest type of their kind."""
+    """Return all columns of files that were written at different times, numbers in the widest type of their kind."""
     types: dict[str, DataType] = {}
     for column in (column for schema in schemas for column in schema.fields):
         type_, earlier = column.dataType, types.get(column.name)

@@ -101,7 +101,9 @@ class LiveOutput:
         self._stopping.set()
 
     def take(self, frame: DataFrame, batch_id: int) -> None:
-        """For foreachBatch. Raises: SinkError, which ends the query before the micro-batch counts as done."""
+        """Take a micro-batch of foreachBatch. Raises: SinkError, which ends the query before the micro-batch counts as
+        done.
+        """
         if self._stopping.is_set():
             # Only planned so far. Its end is not recorded, so it is the first one after the next start.
             self.refused_batch_id = batch_id

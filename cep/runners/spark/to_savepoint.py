@@ -150,7 +150,9 @@ def _payload(checkpoint: Path, rulebook: Rulebook, progress: GroupProgress, batc
 
 
 def _offset(query: Path, source: int, batch_id: int) -> Position | set[str]:
-    """How far a source was read: offsets of topics, or the names of files; none for one that the job does not have."""
+    """Return how far a source was read: offsets of topics, or the names of files; none for one that the job does not
+    have.
+    """
     path = query / "offsets" / str(batch_id)
     try:
         lines = path.read_text().splitlines()[2:]  # v1 | metadata | the offset of each source

@@ -31,7 +31,7 @@ _DONE = -1
 
 
 class FilesSource:
-    """All files of `path`; with `follow` also those that appear later, until the runner is stopped."""
+    """The files of `path`; with `follow` also those that appear later, until the runner is stopped."""
 
     def __init__(self, path: Path, *, follow: bool) -> None:
         """Begin at the first file. Raises: UsageError if there is nothing at the path."""

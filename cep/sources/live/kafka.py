@@ -30,7 +30,7 @@ _LOOK_WAIT_MS = 2_000  # for their answer; a job goes on without, and looks agai
 
 
 class TopicSource:
-    """All partitions of a topic. A lane is named `topic[partition]`; positions are next offsets."""
+    """The partitions of a topic. A lane is named `topic[partition]`; positions are next offsets."""
 
     def __init__(
         self, settings: KafkaSettings, topic: str, starting: str = "earliest", ending: str | None = None,

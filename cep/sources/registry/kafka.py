@@ -262,7 +262,9 @@ def _unknown_ids(form: RecordFormat, shapes: dict[bytes, Shape], values: Sequenc
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """Why a registry gives no schema; `is_failure` if that says nothing of the schema, `is_denied` by its rights."""
+    """The reason for which a registry gives no schema; `is_failure` if that says nothing of the schema, `is_denied` by
+    its rights.
+    """
 
     reason: str
     is_failure: bool = False
