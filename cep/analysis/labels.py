@@ -13,7 +13,7 @@ Tested by: tests/analysis/test_labels.py
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +47,7 @@ class Labels:
     """Labels in one form. Shapes: arrays of one length. `field` is what `keys` are of; None for labels of events.
 
     Of labels of events `keys` are event ids. `episode` is null where a label stands for itself. `reported_ms` is
-    TIME_MS_MIN where nobody says when it was reported.
+    TIME_MS_MIN where nobody says when it was reported. `is_column`: they come from a column of the events.
     """
 
     field: str | None
@@ -59,6 +59,15 @@ class Labels:
     episode: pa.Array
     amount: np.ndarray
     reported_ms: np.ndarray
+    is_column: bool = False
+
+    def taken(self, at: np.ndarray) -> Labels:
+        """Take the labels at these rows."""
+        rows = pa.array(at)
+        return Labels(
+            self.field, self.keys.take(rows), self.from_ms[at], self.to_ms[at], self.is_fraud[at],
+            self.kind.take(rows), self.episode.take(rows), self.amount[at], self.reported_ms[at], self.is_column,
+        )  # fmt: skip
 
     @property
     def has_reports(self) -> bool:
@@ -95,17 +104,9 @@ def labels_of_column(tables: Iterable[pa.Table], column: str, schema: Schema) ->
         ids.append(id_.filter(has_label).combine_chunks())
         values.append(table[column].filter(has_label).cast(TEXT).combine_chunks())
     joined = pa.table({_EVENT_ID: pa.concat_arrays(ids), _LABEL: pa.concat_arrays(values)})
-    return _without_noes(labels_of_table(joined, schema, f"the column {column}"))
-
-
-def _without_noes(labels: Labels) -> Labels:
-    """Leave the frauds: that a column says no to an event does not mean that somebody has looked."""
-    rows = pa.array(np.flatnonzero(labels.is_fraud))
-    at = np.asarray(rows)
-    return Labels(
-        labels.field, labels.keys.take(rows), labels.from_ms[at], labels.to_ms[at], labels.is_fraud[at],
-        labels.kind.take(rows), labels.episode.take(rows), labels.amount[at], labels.reported_ms[at],
-    )  # fmt: skip
+    labels = labels_of_table(joined, schema, f"the column {column}")
+    # The frauds alone: that a column says no to an event does not mean that somebody has looked.
+    return replace(labels.taken(np.flatnonzero(labels.is_fraud)), is_column=True)
 
 
 def labels_of_table(table: pa.Table, schema: Schema, name: str) -> Labels:

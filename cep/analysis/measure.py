@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 
 from cep.analysis.backtest import Backtest, Judged, backtest, judge
@@ -20,19 +21,24 @@ from cep.base.schema import Schema
 from cep.report.plan import plan
 from cep.rulebook.deploy import Deployment
 from cep.sources.inputs import Records
-from cep.sources.pieces import Pieces, read_pieces
+from cep.sources.period import ALWAYS, Period
+from cep.sources.pieces import Pieces
 
 _AMOUNT = "amount"  # the field that is the money of an event unless another one is named
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The terms of a backtest. `amount` is the field of an event's money; the date and the maturity as in `Marks`."""
+    """The terms of a backtest. `amount` is the field of an event's money; the date and the maturity as in `Marks`.
+
+    Events outside of `period` do not count, neither do the labels that a column gives them.
+    """
 
     amount: str | None = None
     as_of_ms: int | None = None
     maturity_ms: int | None = None
     cores: int = 2
+    period: Period = ALWAYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,7 @@ def measure_files(
     """Measure the rules on files. `labels` is a file or a column of the events. Raises: UsageError, SourceError."""
     read = read_labels(labels, events, deployment.schema)
     given = Records.of(events)
-    return measure(deployment, lambda schema: read_pieces(given.paths, schema, given.mapping), read, terms, console)
+    return measure(deployment, terms.period.reader(given), read, terms, console)
 
 
 def measure(
@@ -60,6 +66,7 @@ def measure(
     more: Sequence[str] = (),
 ) -> Measured:  # fmt: skip
     """Replay the history once and measure what the rules find. `more` are columns of the events that are wanted, too.
+    `pieces_of` gives the events of the period alone.
 
     Raises: UsageError, SourceError.
     """
@@ -69,6 +76,8 @@ def measure(
         name for name in (amount, field) if name is not None
     ]
     history = replay_history(deployment, pieces_of, tuple(dict.fromkeys(wanted)), terms.cores, console)
+    if labels.is_column and not terms.period.cuts_nothing:
+        labels = labels.taken(np.flatnonzero(history.events.rows_of(labels.keys) >= 0))
     marks = mark_events(history.events, labels, field, amount, terms.as_of_ms, terms.maturity_ms)
     judged = judge(history, marks)
     return Measured(amount, history, marks, judged, backtest(history, marks, judged))

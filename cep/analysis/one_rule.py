@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -25,7 +24,6 @@ from cep.model.rule import ListRecord, UpsertRecord
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.files import read_lists, read_rules
 from cep.sources.inputs import Records
-from cep.sources.pieces import read_pieces
 
 _DAY_MS = 86_400_000
 
@@ -43,11 +41,11 @@ class OneRule:
     def measure(self, given: Records, labels: str, terms: Terms, errors: Console) -> Measured:
         """Measure the rule as it is. Raises: UsageError, SourceError."""
         read = read_labels(labels, given, self.deployment.schema)
-        return measure(self.deployment, partial(read_pieces, given.paths, mapping=given.mapping), read, terms, errors)
+        return measure(self.deployment, terms.period.reader(given), read, terms, errors)
 
     def bench(self, given: Records, measured: Measured, parts: Sequence[Part], terms: Terms, errors: Console) -> Bench:
         """Return what a replay of other settings needs."""
-        pieces_of = partial(read_pieces, given.paths, mapping=given.mapping)
+        pieces_of = terms.period.reader(given)
         return Bench(self.record, self.lists, pieces_of, measured.marks, tuple(parts), terms.cores, errors)
 
     @property

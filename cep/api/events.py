@@ -12,15 +12,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.json as pj
 
 from cep.analysis.labels import Labels, ids_and_column, labels_of_column, read_labels
-from cep.api.frames import Frame, Like, Naming, events_table, open_frame
+from cep.api.frames import Forms, Frame, Like, Naming, events_table, open_frame
 from cep.base.errors import SourceError, UsageError
 from cep.base.schema import Schema
 from cep.columnar.mapping import FieldMapping, check_fields
@@ -30,6 +30,7 @@ from cep.lang.diagnostics import did_you_mean
 from cep.sources.check import check_records
 from cep.sources.files import KeyRecords, key_of_table, open_dataset, read_key
 from cep.sources.inputs import Records, files_of, given_inputs, kind_of
+from cep.sources.period import Period, period_of
 from cep.sources.pieces import Pieces, pieces_of_table, read_pieces
 
 # From the event types, a key domain and a key to the records of that key.
@@ -51,6 +52,27 @@ class Source:
     of_key: ReadKey
     like: Like
     labels: Callable[[Schema, str], Labels]
+
+    def within(self, period: Period) -> Source:
+        """Return the source without the events outside of a period."""
+        return replace(
+            self,
+            pieces=lambda schema: period.cut(self.pieces(schema)),
+            of_key=lambda schema, domain, key: period.cut_key(self.of_key(schema, domain, key)),
+        )
+
+
+class HistoryForms(Forms, total=False):
+    """How values are written, and from when to when events count."""
+
+    since: str
+    until: str
+
+
+def parted(forms: HistoryForms) -> tuple[Forms, Period]:
+    """Part how values are written from the period. Raises: UsageError for a time that is none."""
+    written = {name: value for name, value in forms.items() if name not in ("since", "until")}
+    return cast("Forms", written), period_of(forms.get("since"), forms.get("until"))
 
 
 def paths_of(events: Any) -> tuple[Path, ...] | None:

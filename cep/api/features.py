@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.api.describe import draft
-from cep.api.events import open_any, open_source, paths_of
-from cep.api.frames import Forms, Naming, events_table, open_frame
+from cep.api.events import HistoryForms, open_any, open_source, parted, paths_of
+from cep.api.frames import Naming, events_table, open_frame
 from cep.base.errors import SourceError, UsageError
 from cep.base.limits import TIME_MS_MAX
 from cep.base.schema import Kind, Schema, Type
@@ -47,14 +47,15 @@ _OF_EVENTS = re.compile(r"\(\s*([A-Za-z_]\w*)")
 def features(
     events: Any, expressions: Sequence[str] | Mapping[str, str], *, by: str | Sequence[str] = (),
     declare: str | Path | None = None, columns: Mapping[str, str] | None = None, tz: str | None = None,
-    **forms: Unpack[Forms],
+    **forms: Unpack[HistoryForms],
 ) -> Any:  # fmt: skip
     """Work out functions of past events at every event: return the frame with a column for each, its rows as they are.
 
     `expressions` are histories as conditions of patterns have them; a dict names their columns. Their key is `by`, or
     else the fields behind their own `by`. `declare` is the event declaration, as text or the path of a `.cep` file;
     without one it is what `cep.describe` drafts. `events`, `columns`, `tz`, `fixed`, `minor`, `time_unit` and
-    `time_form` are as in `Rules.match`. An event without a key has no value.
+    `time_form` are as in `Rules.match`; so are `since` and `until`: the rows of other events are left out. An event
+    without a key has no value.
 
     Raises: UsageError for what is no such expression, SourceError if an event cannot be read.
 
@@ -67,13 +68,17 @@ def features(
     named = dict(expressions) if isinstance(expressions, Mapping) else {text: text for text in expressions}
     if not named:
         raise UsageError('give at least one expression, like "count(payment over 1 h by card_id)"')
+    written, period = parted(forms)
     frame = open_any(events)
     table = frame.whole()  # once: a query may give its rows in another order next time
-    declared, naming = _declaration(table, named, declare, Naming(columns, tz, forms))
+    declared, naming = _declaration(table, named, declare, Naming(columns, tz, written))
     key = (by,) if isinstance(by, str) else tuple(by)
     asked = {name: _history(declared, text, key) for name, text in named.items()}
     schema = load_text(declared).schema
     decoded = _decoded(events, table, schema, naming)
+    if not period.cuts_nothing:
+        is_in = (decoded.time_ms >= period.since_ms) & (decoded.time_ms < period.until_ms)
+        table, decoded = table.filter(pa.array(is_in)), decoded.between(period.since_ms, period.until_ms)
     by_key: dict[KeyDomain, list[str]] = {}
     for name, pattern in asked.items():
         by_key.setdefault(pattern.key, []).append(name)

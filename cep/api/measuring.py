@@ -9,17 +9,19 @@ import os
 from collections.abc import Mapping
 
 from cep.analysis.measure import Terms
-from cep.api.frames import Forms, Naming
+from cep.api.events import HistoryForms, parted
+from cep.api.frames import Naming
 from cep.base.errors import UsageError
 from cep.model.rule import utc_ms
 from cep.model.setting_types import duration_ms
 
 
-class Measuring(Forms, total=False):
+class Measuring(HistoryForms, total=False):
     """The terms of a backtest, and how its events are read: the flags of `cep backtest`, with underscores.
 
     `amount` names the field of money. Labels count as reported at the time `as_of`. An event that nobody has reported
-    counts as honest at the age `maturity`, like `30 d`. `columns`, `tz` and `cores` are those of `match`.
+    counts as honest at the age `maturity`, like `30 d`. `columns`, `tz`, `cores`, `since` and
+    `until` are those of `match`.
     """
 
     amount: str | None
@@ -36,14 +38,15 @@ _OWN = ("amount", "as_of", "maturity", "columns", "tz", "cores")
 def measuring(given: Measuring) -> tuple[Naming, Terms]:
     """Return how events are read, and the terms. Raises: UsageError for a time or an age that is none."""
     as_of, maturity = given.get("as_of"), given.get("maturity")
-    forms: Forms = {name: value for name, value in given.items() if name not in _OWN}  # type: ignore[assignment]
+    forms: HistoryForms = {name: value for name, value in given.items() if name not in _OWN}  # type: ignore[assignment]
+    written, period = parted(forms)
     try:
         as_of_ms = None if as_of is None else utc_ms(as_of)
     except ValueError as error:
         raise UsageError(f"as_of: {error}") from error
     maturity_ms = None if maturity is None else length_ms("maturity", maturity)
-    terms = Terms(given.get("amount"), as_of_ms, maturity_ms, given.get("cores") or os.cpu_count() or 1)
-    return Naming(given.get("columns"), given.get("tz"), forms), terms
+    terms = Terms(given.get("amount"), as_of_ms, maturity_ms, given.get("cores") or os.cpu_count() or 1, period)
+    return Naming(given.get("columns"), given.get("tz"), written), terms
 
 
 def length_ms(name: str, text: str) -> int:

@@ -27,7 +27,7 @@ from cep.analysis.sweep import Bench
 from cep.analysis.thresholds import Replays, drawn
 from cep.analysis.tune import Aim, Objective, Tuned, tune
 from cep.api.alerts import Alerts
-from cep.api.events import Source, open_source
+from cep.api.events import HistoryForms, Source, open_source, parted
 from cep.api.frames import Forms, Naming, open_frame
 from cep.api.given import GivenRules
 from cep.api.levels import Past
@@ -38,11 +38,11 @@ from cep.api.replay import Terms, matches, replay
 from cep.api.spark import StreamTerms, aside_spark, forms_of, is_spark, match_spark, match_stream_spark
 from cep.api.why import Why, explain_not
 from cep.base.errors import UsageError
-from cep.base.limits import PLAN_EVENTS_PER_KEY, TIME_MS_MAX, TIME_MS_MIN
+from cep.base.limits import PLAN_EVENTS_PER_KEY
 from cep.base.schema import Schema
 from cep.lang.explain.render import render_text
 from cep.lang.load import Checked, bundle_source, load_files, load_text
-from cep.model.rule import ListRecord, utc_ms
+from cep.model.rule import ListRecord
 from cep.model.setting_types import OFF
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.given_lists import given_lists
@@ -81,13 +81,6 @@ class Rule:
         return f"{rule.rule_id} version {rule.version} ({rule.status}, {rule.severity}) by {', '.join(self.key)}"
 
 
-class Period(Forms, total=False):
-    """The forms of values, and the time from which and up to which events count."""
-
-    since: str
-    until: str
-
-
 class Rules:
     """Rules in force, to match frames with. `problems` has what was left out, and why."""
 
@@ -102,7 +95,7 @@ class Rules:
     def match(
         self, events: Any, *, columns: Mapping[str, str] | None = None, tz: str | None = None,
         dedup: str = "0 s", ahead_max: str = "1 min", cores: int | None = None, partitions: int | None = None,
-        **forms: Unpack[Period],
+        **forms: Unpack[HistoryForms],
     ) -> Alerts:  # fmt: skip
         """Match a history and return its alerts, which are those of `cep replay`, byte for byte.
 
@@ -124,18 +117,20 @@ class Rules:
         >>> alerts.table.num_rows
         44
         """
+        written, period = parted(forms)
         terms = Terms(
             cores=cores or os.cpu_count() or 1,
             dedup_ms=length_ms("dedup", dedup),
             ahead_ms=None if ahead_max == OFF else length_ms("ahead_max", ahead_max),
-            since_ms=_moment("since", forms.pop("since", None), TIME_MS_MIN),
-            until_ms=_moment("until", forms.pop("until", None), TIME_MS_MAX),
+            since_ms=period.since_ms,
+            until_ms=period.until_ms,
         )
+        naming = Naming(columns, tz, written)
         if is_spark(events):
-            spark_alerts: Alerts = match_spark(self._given, events, Naming(columns, tz, forms), terms, partitions)
+            spark_alerts: Alerts = match_spark(self._given, events, naming, terms, partitions)
             return spark_alerts
-        source = open_source(events, Naming(columns, tz, forms))
-        return Alerts(self._given, replay(self._given, source.pieces, terms), source)
+        source = open_source(events, naming)
+        return Alerts(self._given, replay(self._given, source.pieces, terms), source.within(period))
 
     def match_stream(
         self, events: Any, *, control: Any = None, folder: str | Path | None = None,
@@ -175,27 +170,30 @@ class Rules:
 
     def why_not(
         self, rule_id: str, key: str | Sequence[str], events: Any, *, at: str | None = None,
-        columns: Mapping[str, str] | None = None, tz: str | None = None, **forms: Unpack[Forms],
+        columns: Mapping[str, str] | None = None, tz: str | None = None, **forms: Unpack[HistoryForms],
     ) -> Why:  # fmt: skip
         """Say why a rule gives no alert for a key, around the time `at` if that is given.
 
-        A key of several fields is a list of its values. Raises: UsageError, SourceError.
+        A key of several fields is a list of its values. `columns`, `tz`, `since`, `until` and how values are written
+        are as in `match`. Raises: UsageError, SourceError.
         """
-        source = open_source(events, Naming(columns, tz, forms))
+        written, period = parted(forms)
+        source = open_source(events, Naming(columns, tz, written)).within(period)
         values = [key] if isinstance(key, str) else list(key)
         return explain_not(self._given, rule_id, values, Past(source.of_key, source.pieces), at)
 
     def diff(
         self, other: Rules, events: Any, *, columns: Mapping[str, str] | None = None, tz: str | None = None,
-        cores: int | None = None, **forms: Unpack[Forms],
+        cores: int | None = None, **forms: Unpack[HistoryForms],
     ) -> Difference:  # fmt: skip
         """Compare what these rules find with what others find, which are the ones before. All matches count, also
         suppressed alerts.
 
-        Raises: UsageError, SourceError.
+        `columns`, `tz`, `since`, `until` and how values are written are as in `match`. Raises: UsageError, SourceError.
         """
         terms = Terms(cores=cores or os.cpu_count() or 1)
-        source = open_source(events, Naming(columns, tz, forms))
+        written, period = parted(forms)
+        source = open_source(events, Naming(columns, tz, written)).within(period)
         given = (other._given, self._given)
         before, after = (matches(each, source.pieces, terms).alerts for each in given)
         return Difference.of(before, after, source.like)
@@ -206,11 +204,11 @@ class Rules:
 
         `labels` is a column of the events, the path of a file, or a frame. By name may be given `amount`, the field of
         money; `as_of`, the time at which labels count as reported; `maturity`, the age at which an event that nobody
-        has reported counts as honest, like `"30 d"`; and `columns`, `tz`, `cores` and how values are written, as in
-        `match`. Raises: UsageError, SourceError.
+        has reported counts as honest, like `"30 d"`; and `columns`, `tz`, `cores`, `since`, `until` and how values are
+        written, as in `match`. Raises: UsageError, SourceError.
         """
         naming, terms = measuring(given)
-        source = open_source(events, naming)
+        source = open_source(events, naming).within(terms.period)
         replays = Replays(
             self._one_rule, source.pieces, lambda schema: _labels(source, labels, schema), terms, Console(quiet=True)
         )
@@ -227,7 +225,7 @@ class Rules:
         UsageError, SourceError.
         """
         naming, terms = measuring(given)
-        source = open_source(events, naming)
+        source = open_source(events, naming).within(terms.period)
         check_wanted(wanted := (steps, count, precision))
         fields = fields_of(self._given.deployment.schema)
         measured = self._measured(source, labels, terms, fields)
@@ -246,7 +244,7 @@ class Rules:
         Nothing is written. Raises: UsageError, SourceError.
         """
         naming, terms = measuring(given)
-        source = open_source(events, naming)
+        source = open_source(events, naming).within(terms.period)
         rule = self._one_rule(rule_id)
         axes = axes_of(rule.pattern, rule.record.params, tries or {})
         gap_ms = rule.gap_ms if gap is None else length_ms("gap", gap)
@@ -355,10 +353,3 @@ def _in_force(given: GivenRules) -> Rules:
     for problem in rules.problems:
         warnings.warn(problem, UserWarning, stacklevel=3)
     return rules
-
-
-def _moment(name: str, text: str | None, missing_ms: int) -> int:
-    try:
-        return missing_ms if text is None else utc_ms(text)
-    except ValueError as error:
-        raise UsageError(f"{name}: {error}") from error

@@ -18,6 +18,7 @@ from cep.analysis.measure import Measured, Terms, measure_files
 from cep.cli.backtest import show_ratio
 from cep.cli.given_events import add_events_arguments, given_events
 from cep.cli.labelled import deployed_folder
+from cep.cli.period import add_period_arguments, given_period
 from cep.rulebook.compare import Comparison, compare
 from cep.runners.embedded import replay as embedded
 from cep.runners.output import Replayed
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("old", type=Path, metavar="OLD", help="folder of rules")
     parser.add_argument("new", type=Path, metavar="NEW", help="folder of rules")
     add_events_arguments(parser)
+    add_period_arguments(parser)
     parser.add_argument(
         "--label",
         metavar="COLUMN|FILE",
@@ -54,12 +56,14 @@ def run(options: argparse.Namespace) -> int:
     """Compare. Returns 0 if nothing is gained or lost, 1 if something is. Raises: UsageError and other CepErrors."""
     console = Console(highlight=False, soft_wrap=True)
     errors = Console(stderr=True, highlight=False)
+    period = given_period(options)
     deployments = [deployed_folder(folder, errors) for folder in (options.old, options.new)]
     warm_up()  # or the first replay would be charged with what is compiled or loaded once
     records = [given_events(options, each.schema) for each in deployments]
     measured: list[Measured] = []
+    readers = [period.reader(given) for given in records]
     if options.label is not None:
-        terms = Terms(cores=options.cores)
+        terms = Terms(cores=options.cores, period=period)
         measured = [
             measure_files(each, given, options.label, terms, errors)
             for each, given in zip(deployments, records, strict=True)
@@ -67,8 +71,10 @@ def run(options: argparse.Namespace) -> int:
         replays = [each.history.replayed for each in measured]
     else:
         replays = [
-            embedded.read_and_replay(Job(each.schema, each.key_domains), each.rulebook, given, options.cores, errors)
-            for each, given in zip(deployments, records, strict=True)
+            embedded.replay_shown(
+                Job(each.schema, each.key_domains), each.rulebook, read(each.schema), options.cores, errors
+            )
+            for each, read in zip(deployments, readers, strict=True)
         ]
     comparison = compare(replays[0].alerts, replays[1].alerts)
     _print_figures(replays, measured, console)

@@ -19,6 +19,7 @@ from cep.api.features import features
 from cep.base.durable import replace_file
 from cep.base.errors import SinkError, UsageError
 from cep.cli.given_events import add_events_arguments, given_forms
+from cep.cli.period import add_period_arguments
 
 HELP = """\
 Work out functions of past events at every event, and write the events with a column for each. The values are those that
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the verb."""
     parser.add_argument("expressions", nargs="+", metavar="[NAME=]EXPRESSION", help="a function of past events")
     add_events_arguments(parser)
+    add_period_arguments(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="*.parquet or *.csv")
     parser.add_argument("--by", metavar="FIELDS", help="fields of the key, with commas between them")
     parser.add_argument(
@@ -56,7 +58,10 @@ def run(options: argparse.Namespace) -> int:
     by = () if options.by is None else tuple(field.strip() for field in options.by.split(","))
     columns, tz, forms = given_forms(options)
     zone = options.tz or tz
-    table = features(options.events, expressions, by=by, declare=options.declare, columns=columns, tz=zone, **forms)
+    period = {name: at for name in ("since", "until") if (at := getattr(options, name)) is not None}
+    table = features(
+        options.events, expressions, by=by, declare=options.declare, columns=columns, tz=zone, **forms, **period
+    )
     try:
         replace_file(options.out, partial(_write, table, options.out.suffix))
     except OSError as error:

@@ -18,6 +18,7 @@ from cep.base.durable import replace_file
 from cep.base.errors import SinkError, UsageError
 from cep.cli.configured import add_secrets_argument
 from cep.cli.given_events import add_events_arguments
+from cep.cli.period import add_period_arguments, given_period
 from cep.lists.store import ListStore
 from cep.model.rule import utc_ms
 from cep.model.setting_types import duration_ms
@@ -30,6 +31,7 @@ _BUDGET = re.compile(r"(\d+(?:\.\d+)?)(?:/day)?")
 def add_label_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the events, the labels and the terms."""
     add_events_arguments(parser)
+    add_period_arguments(parser)
     parser.add_argument(
         "--labels",
         required=True,
@@ -61,7 +63,7 @@ def terms_of(options: argparse.Namespace) -> Terms:
         maturity_ms = None if options.maturity is None else duration_ms(options.maturity)
     except ValueError as error:
         raise UsageError(f"--as-of or --maturity: {error}") from error
-    return Terms(options.amount, as_of_ms, maturity_ms, options.cores)
+    return Terms(options.amount, as_of_ms, maturity_ms, options.cores, given_period(options))
 
 
 def alerts_a_day(text: str) -> float:

@@ -17,14 +17,14 @@ from rich.text import Text
 from cep.api.given import GivenRules
 from cep.api.replay import Terms, finish, job_of
 from cep.base.errors import UsageError
-from cep.base.limits import IN_PROCESS_BYTES_MAX, KEY_GROUPS_DEFAULT, TIME_MS_MAX, TIME_MS_MIN
+from cep.base.limits import IN_PROCESS_BYTES_MAX, KEY_GROUPS_DEFAULT, TIME_MS_MAX
 from cep.base.secrets import secret_keys, use_secrets_file
 from cep.cli.configured import add_secrets_argument
 from cep.cli.given_events import add_events_arguments, given_events
 from cep.cli.help_pages import RULE_FILES, with_page
 from cep.cli.trust_flags import add_trust_arguments
 from cep.lang.explain.render import render_text
-from cep.model.rule import ListRecord, utc_ms, utc_text
+from cep.model.rule import ListRecord, utc_text
 from cep.model.setting_types import OFF, duration_ms
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.rulebook import Rulebook
@@ -36,6 +36,7 @@ from cep.runners.handover.warm_start import finish as end
 from cep.runners.java import check_java
 from cep.runners.output import Replayed, check_writable, format_of, write_outputs
 from cep.sources.inputs import Records
+from cep.sources.period import period_of
 from cep.step.job import Job
 from cep.step.rules import refusal_dead_letters
 from cep.step.suppress import suppressed_lines
@@ -217,29 +218,23 @@ def _ending(options: argparse.Namespace) -> Ending | None:
     """Return where the state goes, if it is asked for. Raises: UsageError."""
     if options.savepoint is None:
         return None
-    ending = Ending(options.savepoint, _moment("--until", options.until))
+    until_ms = None if options.until is None else period_of(None, options.until, "--").until_ms
+    ending = Ending(options.savepoint, until_ms)
     check_free(ending)
     return ending
-
-
-def _moment(flag: str, text: str | None) -> int | None:
-    try:
-        return None if text is None else utc_ms(text)
-    except ValueError as error:
-        raise UsageError(f"{flag}: {error}") from error
 
 
 def _job(options: argparse.Namespace, deployment: Deployment, levels_count: int) -> Job:
     """Describe the job. Raises: UsageError for a time that is none."""
     ahead_ms = None if options.ahead_max == OFF else _duration("--ahead-max", options.ahead_max)
-    since_ms, until_ms = _moment("--since", options.since), _moment("--until", options.until)
+    period = period_of(options.since, options.until, "--")
     terms = Terms(
         options.cores,
         options.key_groups,
         _duration("--dedup", options.dedup),
         ahead_ms,
-        TIME_MS_MIN if since_ms is None else since_ms,
-        TIME_MS_MAX if until_ms is None or options.savepoint is not None else until_ms,
+        period.since_ms,
+        period.until_ms if options.savepoint is None else TIME_MS_MAX,
     )
     return job_of(deployment, terms, levels_count)
 

@@ -22,7 +22,6 @@ from cep.base.secrets import use_secrets_file
 from cep.cli.given_events import given_events
 from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_bytes
 from cep.runners.output import check_writable
-from cep.sources.pieces import read_pieces
 
 HELP = """\
 Replay a history, in this process, and write a report about what the rules have found. It has alerts by day, the
@@ -88,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
         measure_files(each, given, options.labels, terms, errors)
         for each, given in zip(deployments, records, strict=True)
     ]
-    pieces_of = partial(read_pieces, records[0].paths, mapping=records[0].mapping)
+    pieces_of = terms.period.reader(records[0])
     replays = Replays(
         partial(one_rule, options.rules),
         pieces_of,

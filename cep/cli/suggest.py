@@ -6,7 +6,6 @@ Tested by: tests/cli/test_suggest.py
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,6 @@ from cep.cli.backtest import show_ratio
 from cep.cli.given_events import given_events
 from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_bytes
 from cep.runners.output import check_writable
-from cep.sources.pieces import read_pieces
 
 HELP = """\
 Look for sequences that frauds have and other events have not, and write the best ones as patterns. They are mined from
@@ -76,9 +74,10 @@ def run(options: argparse.Namespace) -> int:
     if options.key not in fields:
         raise UsageError(f"--key {options.key} is no field of the rules' events; these are: {', '.join(fields)}")
     given = given_events(options, schema)
-    pieces_of = partial(read_pieces, given.paths, mapping=given.mapping)
+    terms = terms_of(options)
+    pieces_of = terms.period.reader(given)
     labels = read_labels(options.labels, given, schema)
-    measured = measure(deployment, pieces_of, labels, terms_of(options), errors, fields)
+    measured = measure(deployment, pieces_of, labels, terms, errors, fields)
     present = np.asarray(measured.judged.has_detected.any(axis=0))
     outcome = suggest(measured.history.events, measured.marks, pieces_of, options.key, wanted, present)
     console = Console(highlight=False, soft_wrap=True)

@@ -23,11 +23,11 @@ from cep.base.errors import SourceError, UsageError
 from cep.base.secrets import use_secrets_file
 from cep.cli.configured import add_secrets_argument
 from cep.cli.given_events import add_events_arguments, given_events
+from cep.cli.period import add_period_arguments, given_period
 from cep.cli.trust_flags import add_trust_arguments
 from cep.columnar.route import KeyDomain
 from cep.rulebook.signers import given_trust
 from cep.sources.files import read_key
-from cep.sources.pieces import read_pieces
 
 HELP = """\
 Show how an alert came about: each event that it binds, what its condition saw, and what the match emits.
@@ -97,6 +97,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
         help="the --levels of the live job, if patterns feed each other; so the same rules are refused",
     )
     add_events_arguments(parser)
+    add_period_arguments(parser)
     add_secrets_argument(parser)
 
 
@@ -122,10 +123,11 @@ def _rules(options: argparse.Namespace) -> GivenRules:
 
 
 def _past(options: argparse.Namespace, rules: GivenRules) -> Past:
+    period = given_period(options)
     given = given_events(options, rules.deployment.schema)
     return Past(
-        lambda schema, domain, key: read_key(given.paths, schema, domain, key, given.mapping),
-        lambda schema: read_pieces(given.paths, schema, given.mapping),
+        lambda schema, domain, key: period.cut_key(read_key(given.paths, schema, domain, key, given.mapping)),
+        period.reader(given),
     )
 
 
