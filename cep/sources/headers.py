@@ -10,7 +10,7 @@ Tested by: tests/sources/test_headers.py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import orjson
 
@@ -19,7 +19,7 @@ from cep.columnar.mapping import FieldMapping
 _HEADER = "header:"
 _FRAME_BYTES = 5  # of a schema's id in front of JSON
 
-Headers = Sequence[tuple[str, str | bytes | None]] | None
+Headers = Mapping[str, str | bytes | None] | Sequence[tuple[str, str | bytes | None]] | None
 
 
 def headers_of(mapping: FieldMapping) -> tuple[str, ...]:

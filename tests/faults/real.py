@@ -101,8 +101,8 @@ class Trial:
                 job.scrape()
                 job.look_after()
             time.sleep(0.01)
-        for _, end in self.ends:
-            end()
+        for _, finish in self.ends:
+            finish()
         job.settle()
 
     def begin(self, name: str, passed_s: float) -> None:
