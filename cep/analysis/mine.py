@@ -8,6 +8,10 @@ and the search begins anew for the others.
     rows of one key   … a … a … b …     chain (a -> b), ends at b
                               └ the latest a before b: it leaves the most room for what comes before
 
+A chain binds a row for each step. As in a backtest it is right if one of them is of a fraud, and finds the frauds of
+all. But a fraud that is a day old when the chain ends does not count. Nor does an earlier one if the last event is of a
+type that frauds never have: a report comes after each fraud, and would find them all, too late.
+
 A step may be bound to the one before it, by a link: both have the same value in a field, or there is no event of some
 kind between them. A number below 0 in a step is such a link.
 
@@ -26,9 +30,9 @@ from numpy.typing import NDArray
 from cep.analysis.atoms import Atom
 
 Step = tuple[int, ...]  # numbers of atoms that all hold; ~n is link n, to the step before
-# The score of a sequence, its steps, the rows at which it ends, and those at which it begins.
 Rows = NDArray[np.integer[Any]]
-_Grown = tuple[float, tuple[Step, ...], Rows, Rows]
+Chains = NDArray[np.integer[Any]]  # [steps, C]: the rows that each chain binds, by step: where it begins comes first
+_Grown = tuple[float, tuple[Step, ...], Chains]  # with the score first
 _BEAM = 25
 _ENDS = 60  # last steps that a search begins with
 _BETA2 = 0.25  # precision counts twice as much as recall: an alert costs somebody's time
@@ -37,6 +41,7 @@ _ATOMS_IN_STEP = 3
 _REFINED = 4  # sequences of a length that are changed, each with another first step.
 _LONGER = 1.02  # A longer sequence has to be so many times as good.
 _ABSENT_MAX = 20  # conditions that may be asked to be absent between two steps
+_SOON_MS = 86_400_000  # A fraud counts as found if the chain ends less than this later.
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +66,15 @@ class Ground:
     """The events N that are mined, by key and time, and their atoms.
 
     Shapes: key_start int64[N] is the first row of the event's key; time_ms int64[N]; fraud int64[N], -1 for none;
-    weight float64[N] says for how many events a row stands. `open_frauds` bool[F] are those still to be found.
+    may_be_fraud bool[N] are the events of a type that frauds have; weight float64[N] says for how many events a row
+    stands. `open_frauds` bool[F] are those still to be found.
     `same` has for a field the number of the key and its value, int64[N], -1 for an event without a value.
     """
 
     key_start: NDArray[np.int64]
     time_ms: NDArray[np.int64]
     fraud: NDArray[np.int64]
+    may_be_fraud: NDArray[np.bool_]
     weight: NDArray[np.float64]
     atoms: Sequence[Atom]
     open_frauds: NDArray[np.bool_]
@@ -114,40 +121,49 @@ class Ground:
         earlier[order] = np.where((latest >= begin) & (latest >= 0), order[latest], -1)
         return earlier
 
-    def chain(self, steps: Sequence[Step], window_ms: int) -> tuple[Rows, Rows]:
-        """Return the rows at which the sequence ends, and those at which it began."""
-        ends: Rows = np.flatnonzero(self.holds(steps[-1]))
-        starts = ends
+    def chain(self, steps: Sequence[Step], window_ms: int) -> Chains:
+        """Return the chains of a sequence, by the row at which they end."""
+        chains: Chains = np.flatnonzero(self.holds(steps[-1]))[None, :]
         for step, later in zip(reversed(steps[:-1]), reversed(steps[1:]), strict=True):
-            ends, starts = self.prepended(step, later, (ends, starts), window_ms)
-        return ends, starts
+            chains = self.prepended(step, later, chains, window_ms)
+        return chains
 
-    def prepended(self, step: Step, later: Step, of: tuple[Rows, Rows], window_ms: int) -> tuple[Rows, Rows]:
-        """Return the ends that have the step before their starts, within the window, and where it was.
+    def prepended(self, step: Step, later: Step, chains: Chains, window_ms: int) -> Chains:
+        """Return the chains that have the step before they begin, within the window, with the row where it was.
 
-        The starts meet `later`, whose links say what else must be between the two.
+        They begin with `later`, whose links say what else must be between the two.
         """
-        ends, starts = of
+        starts = chains[0]
         links = [self.links[~at] for at in later if at < 0]
         earlier = self.before(step, next((link.same for link in links if link.same), ""))[starts]
         inside = earlier >= 0
         for link in links:
             if link.absent >= 0:
                 inside &= self.before((link.absent,))[starts] <= earlier
-        inside[inside] = self.time_ms[ends[inside]] - self.time_ms[earlier[inside]] < window_ms
-        return ends[inside], earlier[inside]
+        inside[inside] = self.time_ms[chains[-1][inside]] - self.time_ms[earlier[inside]] < window_ms
+        return np.concatenate([earlier[None, inside], chains[:, inside]])
 
-    def score(self, ends: Rows) -> float:
-        """Return F0.5 of a sequence with these ends, over the frauds that are still open."""
-        fraud = self.fraud[ends]
-        hits = fraud[fraud >= 0]
-        hits = hits[self.open_frauds[hits]]
-        if not len(hits):
+    def frauds_of(self, chains: Chains) -> NDArray[np.int64]:
+        """int64[steps, C]: the number of the fraud that each chain finds by each of its rows, -1 for none."""
+        fraud = self.fraud[chains]
+        if len(chains) > 1:
+            ends = chains[-1]
+            late = self.time_ms[ends] - self.time_ms[chains[:-1]] >= _SOON_MS
+            fraud[:-1][late | ~self.may_be_fraud[ends]] = -1
+        return fraud
+
+    def score(self, chains: Chains) -> float:
+        """Return F0.5 of a sequence with these chains, over the frauds that are still open."""
+        fraud = self.frauds_of(chains)
+        is_fraud = fraud >= 0
+        is_open = is_fraud & self.open_frauds[fraud]
+        right = int(is_open.any(axis=0).sum())
+        if not right:
             return 0.0
-        wrong = float(self.weight[ends[fraud < 0]].sum())
-        precision = len(hits) / (len(hits) + wrong)
+        wrong = float(self.weight[chains[-1][~is_fraud.any(axis=0)]].sum())
+        precision = right / (right + wrong)
         seen = np.zeros(len(self.open_frauds), np.bool_)
-        seen[hits] = True
+        seen[fraud[is_open]] = True
         recall = int(seen.sum()) / max(1, int(self.open_frauds.sum()))
         return (1 + _BETA2) * precision * recall / (_BETA2 * precision + recall)
 
@@ -163,8 +179,8 @@ def mine(ground: Ground, windows_ms: Sequence[int], steps_max: int, count: int) 
                 best = refined
         if best.score <= 0:
             break
-        ends, _ = ground.chain(best.steps, best.window_ms)
-        hits = ground.fraud[ends][ground.fraud[ends] >= 0]
+        fraud = ground.frauds_of(ground.chain(best.steps, best.window_ms))
+        hits = fraud[fraud >= 0]
         if best.score <= 0 or not ground.open_frauds[hits].any():
             break
         mined.append(best)
@@ -178,7 +194,8 @@ def _candidates(ground: Ground, windows_ms: Sequence[int], steps_max: int) -> It
     """
     plain = [at for at, atom in enumerate(ground.atoms) if not atom.past_ms]
     for numbers in (plain, list(range(len(ground.atoms)))):
-        by_window = [_by_length(ground, window, steps_max, numbers) for window in windows_ms]
+        last = _last(ground, numbers)
+        by_window = [_by_length(ground, window, steps_max, last) for window in windows_ms]
         for at in range(max(len(each) for each in by_window)):
             of_length = [each for of_window in by_window if len(of_window) > at for each in of_window[at]]
             first_steps: dict[Step, Mined] = {}
@@ -187,32 +204,36 @@ def _candidates(ground: Ground, windows_ms: Sequence[int], steps_max: int) -> It
             yield from list(first_steps.values())[:_REFINED]
 
 
-def _by_length(ground: Ground, window_ms: int, steps_max: int, numbers: Sequence[int]) -> list[list[Mined]]:
-    """Return the best sequences of each length of a beam search. `numbers` are the atoms that a last step may have."""
+def _last(ground: Ground, numbers: Sequence[int]) -> list[_Grown]:
+    """Return the best last steps. `numbers` are the atoms that they may have."""
     beam: list[_Grown] = []
     for step in _last_steps(ground, numbers):
-        ends: Rows = np.flatnonzero(ground.holds(step))
-        beam.append((ground.score(ends), (step,), ends, ends))
-    beam = _widest(beam, _ENDS)
+        chains = ground.chain((step,), 0)
+        beam.append((ground.score(chains), (step,), chains))
+    return _widest(beam, _ENDS)
+
+
+def _by_length(ground: Ground, window_ms: int, steps_max: int, beam: list[_Grown]) -> list[list[Mined]]:
+    """Return the best sequences of each length of a beam search that begins with these last steps."""
     if not beam:
         return []
-    best = [[Mined(steps, window_ms, score) for score, steps, _, _ in beam]]
+    best = [[Mined(steps, window_ms, score) for score, steps, _ in beam]]
     for _ in range(steps_max - 1):
         longer: list[_Grown] = []
-        for _, steps, ends, starts in beam:
+        for _, steps, chains in beam:
             for number, links in _earlier_steps(ground):
                 first = (*steps[0], *links)
-                later, earlier = ground.prepended((number,), first, (ends, starts), window_ms)
-                value = ground.score(later)
+                more = ground.prepended((number,), first, chains, window_ms)
+                value = ground.score(more)
                 if value > 0:
-                    longer.append((value, ((number,), first, *steps[1:]), later, earlier))
+                    longer.append((value, ((number,), first, *steps[1:]), more))
         beam = _widest(longer, _BEAM)
         if not beam:
             break
-        best.append([Mined(steps, window_ms, score) for score, steps, _, _ in beam])
+        best.append([Mined(steps, window_ms, score) for score, steps, _ in beam])
         best[-1] += [
-            Mined(steps, window_ms, ground.score(ground.chain(steps, window_ms)[0]))
-            for _, plain, _, _ in beam for steps in _with_absence(ground, plain)
+            Mined(steps, window_ms, ground.score(ground.chain(steps, window_ms)))
+            for _, plain, _ in beam for steps in _with_absence(ground, plain)
         ]  # fmt: skip
     return best
 
@@ -240,7 +261,7 @@ def _widest(beam: list[_Grown], size: int) -> list[_Grown]:
 
 def _last_steps(ground: Ground, numbers: Sequence[int]) -> Iterator[Step]:
     """Yield single conditions, then pairs of the best of them."""
-    singles = sorted(numbers, key=lambda at: (-ground.score(np.flatnonzero(ground.atoms[at].holds)), at))
+    singles = sorted(numbers, key=lambda at: (-ground.score(ground.chain(((at,),), 0)), at))
     yield from ((at,) for at in singles)
     few = singles[:_BEAM]
     for first in few:
@@ -261,8 +282,9 @@ def _refined(ground: Ground, given: Mined) -> Mined:
     """Change one condition of one step at a time, as long as the score grows."""
     best = given
     for _ in range(_ROUNDS_MAX):
+        chains = ground.chain(best.steps, best.window_ms)
         changed = max(
-            (Mined(steps, best.window_ms, ground.score(ground.chain(steps, best.window_ms)[0]))
+            (Mined(steps, best.window_ms, ground.score(_narrowed(ground, (best, chains), steps)))
              for steps in _neighbours(ground, best.steps)),
             key=lambda each: each.score, default=best,
         )  # fmt: skip
@@ -270,6 +292,15 @@ def _refined(ground: Ground, given: Mined) -> Mined:
             break
         best = changed
     return best
+
+
+def _narrowed(ground: Ground, of: tuple[Mined, Chains], steps: tuple[Step, ...]) -> Chains:
+    """Return the chains of a sequence. Where only its last step asks more than that of `of`, its chains are sifted."""
+    wide, chains = of
+    more = {*steps[-1]} - {*wide.steps[-1]}
+    if steps[:-1] != wide.steps[:-1] or {*wide.steps[-1]} - {*steps[-1]} or any(at < 0 for at in more):
+        return ground.chain(steps, wide.window_ms)
+    return chains[:, np.logical_and.reduce([ground.atoms[at].holds[chains[-1]] for at in more])]
 
 
 def _neighbours(ground: Ground, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:

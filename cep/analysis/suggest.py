@@ -163,7 +163,9 @@ def ground_of(events: Events, marks: Marks, key: str, cut_ms: int) -> tuple[Grou
     starts, times = np.searchsorted(keys, keys), events.time_ms[rows]
     atoms = different([*atoms_of(events, rows, fraud >= 0, key), *past_atoms(events, Rows(rows, starts, times))])
     same = {name: _with_value(events.columns[name], rows, starts) for name in _compared(events, rows, key)}
-    return Ground(starts, times, fraud, weights, atoms, open_frauds, same), rows
+    of_type = events.event_type[rows]
+    may_be_fraud = np.isin(of_type, of_type[fraud >= 0])
+    return Ground(starts, times, fraud, may_be_fraud, weights, atoms, open_frauds, same), rows
 
 
 def _compared(events: Events, rows: np.ndarray, key: str) -> list[str]:

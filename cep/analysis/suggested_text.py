@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cep.analysis.atoms import Atom
 from cep.analysis.history import Events
-from cep.analysis.mine import Ground, Mined, Rows, Step
+from cep.analysis.mine import Chains, Ground, Mined
 from cep.base.schema import Schema
 from cep.lang.load import load_text
 from cep.lang.show import show_duration, show_value
@@ -67,7 +67,7 @@ def pattern_text(name: str, mined: Mined, ground: Ground, key: str) -> str:
         "{",
         f"  seq    {' -> '.join(sequence)}{window}",
         "  where  " + "\n         ".join(wheres),
-        "  skip   past last",
+        f"  skip   to last s{len(mined.steps)}" if len(mined.steps) > 1 else "  skip   past last",
         "}",
     ])  # fmt: skip
 
@@ -107,7 +107,8 @@ def tests_text(name: str, text: str, of: tuple[Mined, Ground, NDArray[np.int64]]
 def _candidates(of: tuple[Mined, Ground, NDArray[np.int64]], events: Events) -> list[list[_Candidate]]:
     """Return what fires, an honest event, and near misses: of each some, as title, events and what is expected."""
     mined, ground, rows = of
-    ends, _ = ground.chain(mined.steps, mined.window_ms)
+    chains = ground.chain(mined.steps, mined.window_ms)
+    ends = chains[-1]
     atoms = [ground.atoms[at] for step in mined.steps for at in step if at >= 0]
     absent = [ground.links[~at] for step in mined.steps for at in step if at < 0]
     fields = {field for atom in atoms for field in atom.fields} | {link.same for link in absent if link.same}
@@ -117,7 +118,7 @@ def _candidates(of: tuple[Mined, Ground, NDArray[np.int64]], events: Events) -> 
         return [(int(ground.time_ms[row]), *_written(events, int(rows[row]), fields)) for row in some]
 
     fires, misses = list[_Candidate](), list[_Candidate]()
-    for chain, past in _frauds(ground, mined, ends, max(atom.past_ms for atom in atoms)):
+    for chain, past in _frauds(ground, chains, max(atom.past_ms for atom in atoms)):
         at = show_duration(int(ground.time_ms[chain[-1]]) - int(ground.time_ms[past[0]]))
         fires.append(("a fraud of the data", written(past), f"expect match on k1 at {at}"))
         if len(chain) > 1:
@@ -134,26 +135,17 @@ def _candidates(of: tuple[Mined, Ground, NDArray[np.int64]], events: Events) -> 
     return [fires, honest, misses]
 
 
-def _frauds(ground: Ground, mined: Mined, ends: Rows, past_ms: int) -> list[tuple[list[int], list[int]]]:
+def _frauds(ground: Ground, chains: Chains, past_ms: int) -> list[tuple[list[int], list[int]]]:
     """Return the rows of some frauds, each with all that its key did from where its past begins; the shortest first."""
-    chains = [_bound(ground, mined.steps, int(end)) for end in ends[ground.fraud[ends] >= 0][:_FRAUDS_LOOKED_AT]]
+    is_fraud = (ground.frauds_of(chains) >= 0).any(axis=0)
     made = []
-    for chain in chains:
+    for chain in chains[:, is_fraud][:, :_FRAUDS_LOOKED_AT].T.tolist():
         start = int(ground.key_start[chain[-1]])
         times = ground.time_ms[start : chain[-1]]
         begin = int(np.searchsorted(times, ground.time_ms[chain[-1]] - past_ms, side="right")) + start
         made.append((chain, list(range(min(chain[0], begin), chain[-1] + 1)) if past_ms else chain))
     made.sort(key=lambda each: (len(each[1]), each[1]))
     return made[:_FRAUDS_TRIED]
-
-
-def _bound(ground: Ground, steps: Sequence[Step], end: int) -> list[int]:
-    """Return the rows of a sequence that ends there, in their order."""
-    rows = [end]
-    for step, later in zip(reversed(steps[:-1]), reversed(steps[1:]), strict=True):
-        same = next((ground.links[~at].same for at in later if at < 0 and ground.links[~at].same), "")
-        rows.insert(0, int(ground.before(step, same)[rows[0]]))
-    return rows
 
 
 def _written(events: Events, row: int, names: set[str]) -> tuple[str, Values]:

@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 import cep
+from cep.analysis.atoms import Atom
 from cep.analysis.history import Events
 from cep.analysis.labels import labels_of_column
 from cep.analysis.marks import Marks
@@ -239,10 +240,10 @@ def test_the_ground_agrees_with_a_walk_over_the_events(tmp_path: Path) -> None:
             for at in range(draw.choice((1, 2, 3)))
         )
         window = draw.choice((HOUR_MS, DAY_MS))
-        ends, starts = ground.chain(steps, window)
+        chains = ground.chain(steps, window)
         wanted = []
         for end in np.flatnonzero(ground.holds(steps[-1])).tolist():
-            at = end
+            at, walked = end, [end]
             for each, later in zip(reversed(steps[:-1]), reversed(steps[1:]), strict=True):
                 link = ground.links[~later[-1]] if later[-1] < 0 else Link()
                 earlier = [
@@ -253,11 +254,56 @@ def test_the_ground_agrees_with_a_walk_over_the_events(tmp_path: Path) -> None:
                     between = [r for r in range(earlier[-1] + 1, at) if cards[r] == cards[at]]
                     earlier = [] if ground.holds((link.absent,))[between].any() else earlier
                 at = earlier[-1] if earlier and ground.time_ms[end] - ground.time_ms[earlier[-1]] < window else -1
+                walked.insert(0, at)
                 if at < 0:
                     break
             if at >= 0:
-                wanted.append((end, at))
-        assert list(zip(ends.tolist(), starts.tolist(), strict=True)) == wanted
+                wanted.append(walked)
+        assert chains.T.tolist() == wanted
+
+
+def small_ground(of: list[tuple[int, int, bool]]) -> Ground:
+    """A ground of one key from (time in ms, fraud or -1, may be one), whose only atom holds everywhere."""
+    count = len(of)
+    anything = Atom("pay", "", "", "", "", np.ones(count, np.bool_))
+    times, frauds, may = (np.array(column) for column in zip(*of, strict=True))
+    return Ground(
+        np.zeros(count, np.int64), times, frauds, may, np.ones(count), [anything],
+        np.ones(int(frauds.max()) + 1, np.bool_),
+    )  # fmt: skip
+
+
+def test_a_chain_finds_the_frauds_of_all_its_events_that_are_a_day_old_at_most() -> None:
+    soon = small_ground([(0, 0, True), (DAY_MS - 1, -1, True)])
+    assert soon.frauds_of(soon.chain(((0,), (0,)), 9 * DAY_MS)).tolist() == [[0], [-1]]
+    assert soon.score(soon.chain(((0,), (0,)), 9 * DAY_MS)) == 1.0
+    late = small_ground([(0, 0, True), (DAY_MS, -1, True)])
+    assert late.score(late.chain(((0,), (0,)), 9 * DAY_MS)) == 0.0
+    reported = small_ground([(0, 0, True), (1_000, -1, False)])
+    assert reported.score(reported.chain(((0,), (0,)), 9 * DAY_MS)) == 0.0
+    both = small_ground([(0, 0, True), (1_000, 1, True), (2_000, -1, True)])
+    assert both.frauds_of(both.chain(((0,), (0,), (0,)), 9 * DAY_MS)).tolist() == [[0], [1], [-1]]
+
+
+def first_of_two(draw: random.Random) -> list[list[dict[str, Any]]]:
+    """Two payments within a minute that together are above 500.00: the first one is the fraud."""
+    runs = []
+    for number in range(160):
+        amounts = (400.0, 300.0) if number % 2 else (400.0, 20.0)
+        first, second = (event(draw, {"channel": "ecom", "amount": amount}) for amount in amounts)
+        runs.append([{**first, "bad": number % 2}, second])
+    return runs
+
+
+def test_a_fraud_that_the_next_event_gives_away_is_found(tmp_path: Path) -> None:
+    draw = random.Random(7)
+    events, marks, pieces_of = learned(spread(draw, 40, first_of_two(draw)), tmp_path)
+    answer = suggest(events, marks, pieces_of, "card_id", (2, 1, 0.8))
+    (best,) = answer.suggestions
+    assert " -> s2" in best.text
+    assert "skip   to last s2" in best.text
+    assert (best.precision.value or 0) >= 0.8
+    assert (best.recall.value or 0) >= 0.8
 
 
 def test_nothing_to_learn_from(tmp_path: Path) -> None:
