@@ -20,17 +20,23 @@ Rows = Sequence[Mapping[str, Any]]
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
 WIDTH, HEIGHT = 360, 150
 _LANGUAGE = "5.20"  # of Vega-Lite: another one may draw another picture
-# A browser's letters may be wider than those that Vega measures with: without room they would be cut off.
-_PADDING = {"left": 16, "right": 12, "top": 5, "bottom": 5}
+# A browser's letters may be wider than those that Vega measures with, by this share: DejaVu Sans is beside Liberation
+# Sans. Without room long names would be cut off, or lie on what is beside them.
+WIDER = 0.14
+_LABEL_MAX, _LEGEND_MAX = 230, 160  # pixels of a name at an axis, and in a legend
+_PADDING = {"left": round(WIDER * _LABEL_MAX), "right": 12, "top": 5, "bottom": 5}
 _CONFIG = {
     "font": "Liberation Sans, Arial, Helvetica, sans-serif",
-    "axis": {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "labelLimit": 230},
-    "legend": {"labelFontSize": 12, "title": None, "orient": "bottom", "columns": 2, "labelLimit": 160},
+    "axis": {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "labelLimit": _LABEL_MAX},
+    "legend": {
+        "labelFontSize": 12, "title": None, "orient": "bottom", "columns": 2, "labelLimit": _LEGEND_MAX,
+        "columnPadding": 10 + round(WIDER * _LEGEND_MAX),
+    },
     "title": {"fontSize": 14, "anchor": "start", "frame": "group"},
     "range": {"category": COLORS},
     "view": {"stroke": "#ddd"},
     "aria": False,
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

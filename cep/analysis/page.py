@@ -25,7 +25,7 @@ th, td { padding: .3rem .6rem; border-bottom: 1px solid #e3e6ea; text-align: rig
 th { background: #f2f5f8 } th:first-child, td:first-child, td.text, th.text { text-align: left }
 td.text { white-space: normal; min-width: 9rem }
 tr.fraud td { background: #fdeee3 } tr.bound td:first-child { font-weight: 700 }
-.charts { display: grid; gap: 1rem;
+.charts { display: grid; gap: 1rem; margin: .8rem 0;
   grid-template-columns: repeat(auto-fill, minmax(min(25rem, 100%), 1fr)) }
 figure { margin: 0 } figure img { width: 100%; max-width: 30rem; height: auto }
 figcaption { font-size: .8rem; color: #444 } .note { color: #444; font-size: .9rem } code { font-size: .9em }

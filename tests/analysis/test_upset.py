@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from cep.analysis.backtest import Backtest, ratio
-from cep.analysis.charts import svg
+from cep.analysis.charts import WIDER, svg
 from cep.analysis.labels import labels_of_table
 from cep.analysis.measure import Terms, measure
 from cep.analysis.upset import upset
@@ -73,3 +73,12 @@ def test_rules_without_a_row_are_said(figures: Backtest) -> None:
     (chart,) = upset(replace(figures, rules=rules, overlap=({"rules": names, "frauds": 9},)))
     assert chart.text.endswith("4 rules with fewer frauds have no row.")
     assert {row["rule"] for row in chart.rows} == {f"r{at:02} ({20 - at})" for at in range(16)}
+
+
+def test_letters_an_eighth_wider_than_measured_have_room(figures: Backtest) -> None:
+    """Beside names at the left edge, and between two names of a legend."""
+    spec = upset(figures)[0].spec()
+    legend = spec["config"]["legend"]
+    assert WIDER >= 0.125
+    assert spec["padding"]["left"] >= WIDER * spec["config"]["axis"]["labelLimit"]
+    assert legend["columnPadding"] >= WIDER * legend["labelLimit"]

@@ -33,7 +33,8 @@ ALERT, REPORT = FOLDER / "alert.svg", FOLDER / "report.png"
 SECTIONS = ("rules",)  # of the report, by their anchors
 _RULE = "card_testing"  # the pattern that README.md begins with
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-_WIDTH, _HEIGHT = 1_100, 1_150
+_WIDTH, _HEIGHT = 1_100, 1_200  # as much as the section needs: what is lower is cut off
+_COLUMNS = 9  # of the table of rules: as many as there is room for beside each other
 _SECONDS_MAX = 60
 _BLOCKED = 2  # as Chromium writes it in its settings
 
@@ -55,7 +56,8 @@ def report_page(day: Stream, folder: Path) -> str:
     pq.write_table(day.payments, payments)
     whole = report_day(payments, write_labels(day, folder), 2, Console(quiet=True)).html
     others = "section" + "".join(f":not(#{anchor})" for anchor in SECTIONS)
-    return whole.replace("</head>", f"<style>nav, {others} {{ display: none }}</style></head>", 1)
+    right = f"#{SECTIONS[0]} table:first-of-type tr > :nth-child(n + {_COLUMNS + 1})"
+    return whole.replace("</head>", f"<style>nav, {others}, {right} {{ display: none }}</style></head>", 1)
 
 
 def photograph(page: Path, picture: Path, width: int = _WIDTH, height: int = _HEIGHT) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import re
 import struct
+import zlib
+from collections.abc import Iterator
 
 from tests.docs.commands import ROOT
 from tests.docs.pictures import ALERT, REPORT, alert_picture, small_day
 
 _PNG = b"\x89PNG\r\n\x1a\n"
+_CHANNELS = 3
+_MARGIN = 8  # pixels
 
 
 def test_the_time_line_is_that_of_the_day() -> None:
@@ -29,3 +33,40 @@ def test_the_page_of_the_report_is_a_small_picture() -> None:
     assert 800 <= width <= 1_400
     assert height <= 1_400
     assert len(data) < 200_000
+
+
+def test_the_page_of_the_report_ends_between_rows() -> None:
+    """No line of a table, and no letter, reaches the lower edge or the right one."""
+    lines = list(pixels(REPORT.read_bytes()))
+    white = bytes([255]) * len(lines[0])
+    assert lines[-_MARGIN:] == [white] * _MARGIN
+    assert {line[-_MARGIN * _CHANNELS :] for line in lines} == {white[: _MARGIN * _CHANNELS]}
+
+
+def pixels(png: bytes) -> Iterator[bytes]:
+    """Yield the lines of a picture with eight bits for each of red, green and blue, from the top (PNG, section 9)."""
+    width, depth, color = struct.unpack(">I4xBB", png[16:26])
+    assert (depth, color) == (8, 2), "a picture of the browser has three channels"
+    packed, at = b"", 8
+    while at < len(png):
+        size = int.from_bytes(png[at : at + 4], "big")
+        packed += png[at + 8 : at + 8 + size] if png[at + 4 : at + 8] == b"IDAT" else b""
+        at += size + 12
+    raw, size = zlib.decompress(packed), width * _CHANNELS
+    above = bytes(size)
+    for begin in range(0, len(raw), size + 1):
+        above = bytes(_restored(raw[begin], raw[begin + 1 : begin + 1 + size], above))
+        yield above
+
+
+def _restored(kind: int, line: bytes, above: bytes) -> bytearray:
+    """Undo the filter of one line."""
+    if kind == 0:
+        return bytearray(line)
+    made = bytearray(line)
+    for at, value in enumerate(line):
+        left, corner = (row[at - _CHANNELS] if at >= _CHANNELS else 0 for row in (made, above))
+        guess = left + above[at] - corner
+        nearest = min((left, above[at], corner), key=lambda each: abs(guess - each))
+        made[at] = (value + (0, left, above[at], (left + above[at]) // 2, nearest)[kind]) % 256
+    return made
