@@ -45,11 +45,7 @@ _MEASURES = {Kind.INT: pa.int64(), Kind.FLOAT: pa.float64(), Kind.BOOL: pa.bool_
 
 @dataclass(frozen=True)
 class Alerts:
-    """The alerts of rules over a history, in the order (detected_at, alert_id).
-
-    `table` has them as Arrow, with the columns of every sink. `counters` says what became of records and events.
-    `set_aside` has the records that could not be read, each with a code and a reason.
-    """
+    """The alerts of rules over a history, in the order (detected_at, alert_id)."""
 
     _given: GivenRules
     _outcome: Outcome
@@ -57,6 +53,7 @@ class Alerts:
 
     @property
     def table(self) -> pa.Table:
+        """The alerts as Arrow, with the columns of every sink."""
         return self._outcome.replayed.alerts
 
     @cached_property
@@ -82,10 +79,12 @@ class Alerts:
 
     @property
     def counters(self) -> Counter[str]:
+        """What became of records, events and runs, by the names of metrics."""
         return self._outcome.replayed.counters
 
     @property
     def set_aside(self) -> list[dict[str, Any]]:
+        """The records that could not be read, each with a code and a reason."""
         return [json.loads(letter) for letter in self._outcome.replayed.dead_letters]
 
     def measures(self, rule_id: str) -> Any:

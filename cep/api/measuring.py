@@ -5,13 +5,13 @@ Tested by: tests/api/test_quality.py
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 from cep.analysis.measure import Terms
 from cep.api.events import HistoryForms, parted
 from cep.api.frames import Naming
 from cep.base.errors import UsageError
+from cep.base.processors import processors_count
 from cep.model.rule import utc_ms
 from cep.model.setting_types import duration_ms
 
@@ -45,7 +45,7 @@ def measuring(given: Measuring) -> tuple[Naming, Terms]:
     except ValueError as error:
         raise UsageError(f"as_of: {error}") from error
     maturity_ms = None if maturity is None else length_ms("maturity", maturity)
-    terms = Terms(given.get("amount"), as_of_ms, maturity_ms, given.get("cores") or os.cpu_count() or 1, period)
+    terms = Terms(given.get("amount"), as_of_ms, maturity_ms, given.get("cores") or processors_count(), period)
     return Naming(given.get("columns"), given.get("tz"), written), terms
 
 

@@ -38,22 +38,22 @@ class Difference:
     kept_count: int
     _text: str
 
-    @staticmethod
-    def of(before: pa.Table, after: pa.Table, like: Like) -> Difference:
-        """Compare two sets of alerts."""
-        comparison = compare(before, after)
-        gained = _chosen(after, [alert["alert_id"] for alert in comparison.gained])
-        lost = _chosen(before, [alert["alert_id"] for alert in comparison.lost])
-        lines = [f"kept {comparison.kept_count:,}, gained {gained.num_rows:,}, lost {lost.num_rows:,}"]
-        for title, table in (("gained", gained), ("lost", lost)):
-            counts = pc.value_counts(table["rule_id"]).to_pylist()
-            lines += [f"{title} {each['counts']:,} of {each['values']}" for each in counts]
-        return Difference(like(gained), like(lost), comparison.kept_count, "\n".join(lines))
-
     def __str__(self) -> str:
         return self._text
 
     __repr__ = __str__
+
+
+def difference_of(before: pa.Table, after: pa.Table, like: Like) -> Difference:
+    """Compare two sets of alerts."""
+    comparison = compare(before, after)
+    gained = _chosen(after, [alert["alert_id"] for alert in comparison.gained])
+    lost = _chosen(before, [alert["alert_id"] for alert in comparison.lost])
+    lines = [f"kept {comparison.kept_count:,}, gained {gained.num_rows:,}, lost {lost.num_rows:,}"]
+    for title, table in (("gained", gained), ("lost", lost)):
+        counts = pc.value_counts(table["rule_id"]).to_pylist()
+        lines += [f"{title} {each['counts']:,} of {each['values']}" for each in counts]
+    return Difference(like(gained), like(lost), comparison.kept_count, "\n".join(lines))
 
 
 def _chosen(alerts: pa.Table, ids: list[str]) -> pa.Table:
@@ -64,14 +64,14 @@ def _chosen(alerts: pa.Table, ids: list[str]) -> pa.Table:
 class Quality:
     """The outcome of a backtest: `figures.rules` has those of each rule, `figures.together` those of all."""
 
-    measured: Measured
-    pieces_of: Callable[[Schema], Pieces]
+    _measured: Measured
+    _pieces_of: Callable[[Schema], Pieces]
     _thresholds_of: Callable[[Backtest, Sequence[str] | None], Drawn]
 
     @property
     def figures(self) -> Backtest:
         """The figures of each rule, and of all together."""
-        return self.measured.figures
+        return self._measured.figures
 
     def report(
         self, path: str | Path, *, against: Quality | None = None, review_cost: float = 0.0,
@@ -87,7 +87,8 @@ class Quality:
         if page.suffix.lower() not in (".html", ".htm"):
             raise UsageError(f"{page}: name the report *.html; its numbers get the same name with .json")
         drawn = self._thresholds_of(self.figures, thresholds)
-        made = report(self.measured, self.pieces_of, against.measured if against else None, review_cost, drawn)
+        beside = None if against is None else self._measured_by(against)
+        made = report(self._measured, self._pieces_of, beside, review_cost, drawn)
         try:
             for to, data in ((page.with_suffix(".json"), made.numbers), (page, made.html.encode())):
                 replace_file(to, partial(_write, data))
@@ -103,7 +104,10 @@ class Quality:
         if not 0 <= tolerance < 1:
             raise UsageError(f"tolerance {tolerance}: a share of the frauds, like 0.01")
         alerts_max = None if budget is None else budget * self.figures.about["days"]
-        return prune(self.measured.judged, self.measured.marks, tolerance, alerts_max)
+        return prune(self._measured.judged, self._measured.marks, tolerance, alerts_max)
+
+    def _measured_by(self, other: Quality) -> Measured:
+        return other._measured
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures, as `cep backtest --json` writes them."""

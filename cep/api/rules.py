@@ -5,7 +5,6 @@ Tested by: tests/api/test_match.py, tests/api/test_rules.py
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -33,12 +32,13 @@ from cep.api.given import GivenRules
 from cep.api.levels import Past
 from cep.api.measuring import Measuring, length_ms, measuring
 from cep.api.picture import Picture
-from cep.api.quality import Difference, Quality
+from cep.api.quality import Difference, Quality, difference_of
 from cep.api.replay import Terms, matches, replay
 from cep.api.spark import StreamTerms, aside_spark, forms_of, is_spark, match_spark, match_stream_spark
 from cep.api.why import Why, explain_not
 from cep.base.errors import UsageError
 from cep.base.limits import PLAN_EVENTS_PER_KEY
+from cep.base.processors import processors_count
 from cep.base.schema import Schema
 from cep.lang.explain.render import render_text
 from cep.lang.load import Checked, bundle_source, load_files, load_text
@@ -60,10 +60,12 @@ class Rule:
 
     @property
     def id(self) -> str:
+        """The name of the rule."""
         return self._deployed.rule_id
 
     @property
     def version(self) -> int:
+        """The number of the version."""
         return self._deployed.version
 
     @property
@@ -119,7 +121,7 @@ class Rules:
         """
         written, period = parted(forms)
         terms = Terms(
-            cores=cores or os.cpu_count() or 1,
+            cores=cores or processors_count(),
             dedup_ms=length_ms("dedup", dedup),
             ahead_ms=None if ahead_max == OFF else length_ms("ahead_max", ahead_max),
             since_ms=period.since_ms,
@@ -191,12 +193,12 @@ class Rules:
 
         `columns`, `tz`, `since`, `until` and how values are written are as in `match`. Raises: UsageError, SourceError.
         """
-        terms = Terms(cores=cores or os.cpu_count() or 1)
+        terms = Terms(cores=cores or processors_count())
         written, period = parted(forms)
         source = open_source(events, Naming(columns, tz, written)).within(period)
         given = (other._given, self._given)
         before, after = (matches(each, source.pieces, terms).alerts for each in given)
-        return Difference.of(before, after, source.like)
+        return difference_of(before, after, source.like)
 
     def backtest(self, events: Any, labels: Any, **given: Unpack[Measuring]) -> Quality:
         """Measure by labels what each rule finds, as `cep backtest` does: precision and recall with their intervals,

@@ -10,7 +10,6 @@ Tested by: tests/runners/test_ahead.py
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ from typing import Any
 
 from numba.core import event
 
+from cep.base.processors import processors_count
 from cep.columnar.batch import empty_batch
 from cep.engine.advance import CARRIERS, carrier, compile_carrier
 from cep.lang.load import load_text
@@ -40,7 +40,7 @@ _PATTERNS = (
 def compiled_ahead(kernels: Iterable[Any]) -> Iterator[None]:
     """Have those of the kernels (of CARRIERS) compiled that are not, meanwhile, if there is a processor for it."""
     names = [kernel.__name__ for kernel in dict.fromkeys(kernels) if not _is_compiled(kernel)]
-    process = _begun(names) if names and (os.cpu_count() or 1) > 1 else None
+    process = _begun(names) if names and processors_count() > 1 else None
     if process is None:
         yield
         return

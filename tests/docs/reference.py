@@ -21,14 +21,21 @@ import json
 import re
 import tokenize
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pyarrow as pa
 
 import cep
 import cep.base.limits as limits_module
+from cep.analysis.backtest import Backtest, Figures, Ratio
+from cep.analysis.prune import Pruned, Removed
+from cep.analysis.suggest import Suggested, Suggestion
+from cep.analysis.tune import Row, Tuned
 from cep.api.alerts import Alerts
 from cep.api.describe import Draft
 from cep.api.picture import Picture
@@ -56,6 +63,11 @@ from cep.runners.meanings import (
 from tests.docs.meanings import ALERT_FIELDS
 
 MADE = "Generated from the code of this version."
+# What functions of `import cep` give, and what that gives.
+KINDS: tuple[type, ...] = (
+    Rules, Rule, Alerts, Why, Picture, Plot, Difference, Quality, Backtest, Figures, Ratio, Pruned, Removed, Tuned, Row,
+    Suggested, Suggestion, Draft,
+)  # fmt: skip
 _GROUPS = {
     "1": "Syntax", "2": "Names", "3": "Types", "4": "Structure", "5": "Parameters", "6": "Tests",
     "7": "Findings of `cep lint`", "8": "Lists",
@@ -249,13 +261,23 @@ def python() -> str:
     functions = [name for name in names if inspect.isfunction(getattr(cep, name))]
     for name in functions:
         lines += _documented(f"cep.{name}", getattr(cep, name), 2)
-    for kind in (Rules, Rule, Alerts, Why, Picture, Plot, Difference, Quality, Draft):
-        lines += ["", f"## {kind.__name__}", *_prose(inspect.getdoc(kind) or "")]
+    for kind in KINDS:
+        lines += ["", f"## {kind.__name__}", *_prose(inspect.getdoc(kind) or ""), *_fields(kind)]
         for name, member in vars(kind).items():
-            if not name.startswith("_") and (member.__doc__ or inspect.isfunction(member)):
+            if not name.startswith("_") and isinstance(member, (property, cached_property, FunctionType)):
                 lines += _documented(f"{kind.__name__}.{name}", member, 3)
     lines += ["", "## cep.CepError", "", "The root of all errors that are not bugs; the message says what to do next."]
     return "\n".join(lines) + "\n"
+
+
+def _fields(kind: type) -> Iterator[str]:
+    """A row for each public field of a dataclass."""
+    shown = [each for each in fields(kind) if not each.name.startswith("_")] if is_dataclass(kind) else []
+    if shown:
+        yield from ("", "| field | type |", "| --- | --- |")
+    for each in shown:
+        type_ = each.type if isinstance(each.type, str) else each.type.__name__
+        yield f"| `{each.name}` | `{type_.replace('|', '¦')}` |"
 
 
 def _documented(name: str, member: Any, depth: int) -> Iterator[str]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Iterable
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
+import cep
 from cep.cli.doc_pages import DOCS
 from cep.model.rule import RuleFile
 from cep.runners.meanings import COUNTERS, FROM_ZERO, GAUGE_LABELS, GAUGES, LABELS, LOG_LINES, TOTALS_THAT_FALL
@@ -17,6 +21,46 @@ from tests.tidy.source import sources
 def test_a_page_is_what_the_code_gives(name: str) -> None:
     written = (DOCS / "reference" / f"{name}.md").read_text(encoding="utf-8")
     assert written == PAGES[name](), "run `python -m tests.docs.reference`"
+
+
+def test_every_public_name_of_the_library_is_on_its_page() -> None:
+    """Whatever a public function gives counts, and whatever that gives."""
+    page = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
+    todo: list[Any] = [getattr(cep, name) for name in cep.__all__ if name != "CepError"]
+    seen: list[type] = []
+    missing: list[str] = []
+    while todo:
+        at = todo.pop()
+        if not isinstance(at, type):
+            todo += _given_by(at)
+            missing += [] if f"## `cep.{at.__name__}(" in page else [at.__name__]
+            continue
+        if at in seen:
+            continue
+        seen.append(at)
+        section = page.partition(f"\n## {at.__name__}\n")[2].partition("\n## ")[0]
+        for name in (name for name in {*vars(at), *get_type_hints(at)} if not name.startswith("_")):
+            is_there = re.search(rf"^(### `{at.__name__}\.{name}[`(]|\| `{name}` \|)", section, re.MULTILINE)
+            missing += [] if is_there else [f"{at.__name__}.{name}"]
+            member = vars(at).get(name)
+            todo += _given_by(getattr(member, "fget", None) or getattr(member, "func", member))
+        todo += _classes(hint for name, hint in get_type_hints(at).items() if not name.startswith("_"))
+    assert {each.__name__ for each in seen} >= {"Alerts", "Rules", "Quality", "Figures", "Tuned", "Suggested", "Pruned"}
+    assert missing == []
+
+
+def _given_by(function: Any) -> list[type]:
+    if not inspect.isfunction(function):
+        return []
+    return _classes([get_type_hints(function).get("return")])
+
+
+def _classes(hints: Iterable[Any]) -> list[type]:
+    """Return the classes of ours in these types, also those inside of tuples and unions."""
+    inside = [each for hint in hints for each in (hint, *get_args(hint))]
+    return [
+        each for each in inside if isinstance(each, type) and each.__module__.startswith(("cep.api", "cep.analysis"))
+    ]
 
 
 def test_every_counter_of_the_code_has_a_sentence() -> None:
