@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 EVENT = """\
@@ -118,6 +119,41 @@ def _duckdb(table: pa.Table) -> Any:
     import duckdb  # noqa: PLC0415 it tells of objects at the end of each process that has loaded it
 
     return duckdb.from_arrow(table)
+
+
+def nan_for_null(table: pa.Table) -> pa.Table:
+    """Return the payments with NaN where they have no score."""
+    return table.set_column(table.column_names.index("score"), "score", pc.fill_null(table["score"], float("nan")))
+
+
+_TEXTS = ("tx_id", "card_id", "status", "country")
+
+
+def _of_pandas(make: Callable[[Any], Any]) -> Callable[[pa.Table], Any]:
+    return lambda table: make(table.to_pandas())
+
+
+def _of_polars(types: Mapping[str, Any]) -> Callable[[pa.Table], Any]:
+    return lambda table: pl.DataFrame(table).cast(dict(types))
+
+
+def _duckdb_enum(table: pa.Table) -> Any:
+    casts = "status::enum('declined', 'approved') as status, country::enum('US', 'FR', 'DE') as country"
+    return _duckdb(table).project(f"* exclude (status, country, tries), {casts}, tries::utinyint as tries")
+
+
+# Columns that a kind of frame has of its own, beside those that it shares with Arrow.
+OWN_TYPES: dict[str, Callable[[pa.Table], Any]] = {
+    "pandas, Categorical": _of_pandas(lambda frame: frame.astype(dict.fromkeys(_TEXTS, "category"))),
+    "pandas, nullable": _of_pandas(lambda frame: frame.convert_dtypes()),
+    "pandas, nullable, Int64": _of_pandas(lambda frame: frame.astype({"tries": "Int64", "score": "Float64"})),
+    "pandas, of Arrow": _of_pandas(lambda frame: frame.convert_dtypes(dtype_backend="pyarrow")),
+    "pandas, datetime64[s]": _of_pandas(lambda frame: frame.astype({"event_time": "datetime64[s, UTC]"})),
+    "polars, Categorical": _of_polars(dict.fromkeys(_TEXTS, pl.Categorical())),
+    "polars, Enum": _of_polars({"status": pl.Enum(["declined", "approved"]), "country": pl.Enum(["US", "FR", "DE"])}),
+    "polars, Decimal(38, 9) and UInt8": _of_polars({"amount": pl.Decimal(38, 9), "tries": pl.UInt8}),
+    "DuckDB, enum": _duckdb_enum,
+}
 
 
 # Every kind of frame, and how an Arrow table becomes one.

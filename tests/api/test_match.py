@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
@@ -18,7 +18,22 @@ import pytest
 import cep
 from cep.api.frames import open_frame
 from cep.cli import main as cli
-from tests.api.frames import EVENT, KINDS, PATTERN, TYPES, payments, with_type, write_rules
+from cep.engine.alerts import ALERT_SCHEMA
+from cep.runners.output import write_outputs
+from tests.api.frames import (
+    EVENT,
+    KINDS,
+    OWN_TYPES,
+    PATTERN,
+    TYPES,
+    nan_for_null,
+    payments,
+    with_type,
+    write_rules,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +71,47 @@ def test_any_frame_gives_the_bytes_of_the_replay(
         assert file.read_bytes() == (place / f"alerts.{suffix}").read_bytes()
     assert type(alerts.frame) is type(frame)
     assert type(alerts.members) is type(frame)
+
+
+@pytest.mark.parametrize("own", OWN_TYPES)
+def test_the_own_types_of_a_kind_of_frame(own: str, place: Path, rules: cep.Rules, tmp_path: Path) -> None:
+    alerts = rules.match(OWN_TYPES[own](payments()), cores=2)
+    assert alerts.set_aside == []
+    check_bytes(alerts.table, place, tmp_path)
+
+
+# Layouts of Arrow that Spark's columns have not.
+NO_SPARK = ("large_string", "string_view", "dictionary", "decimal256")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("type_", [type_ for type_ in TYPES if type_ not in NO_SPARK])
+def test_a_frame_of_spark_gives_the_bytes_of_the_replay(
+    type_: str, spark: SparkSession, place: Path, rules: cep.Rules, tmp_path: Path
+) -> None:
+    frame = spark.createDataFrame(TYPES[type_](payments()))
+    tz = "UTC" if type_.startswith("naive") else None
+    assert rules.set_aside(frame, tz=tz).count() == 0
+    found: Any = rules.match(frame, tz=tz, partitions=2)
+    table = found.orderBy("detected_at", "alert_id").toArrow().select(ALERT_SCHEMA.names).cast(ALERT_SCHEMA)
+    check_bytes(table.combine_chunks(), place, tmp_path)
+
+
+def check_bytes(alerts: pa.Table, place: Path, folder: Path) -> None:
+    """Compare the files of these alerts with those of the replay."""
+    for suffix in ("parquet", "jsonl"):
+        (file,) = write_outputs(alerts, (), folder / f"alerts.{suffix}", suffix)
+        assert file.read_bytes() == (place / f"alerts.{suffix}").read_bytes()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "pandas"])
+def test_not_a_number_is_what_the_replay_makes_of_it(kind: str, rules: cep.Rules, tmp_path: Path) -> None:
+    """For pandas NaN is null; everywhere else it is a number that is greater than none and equals none."""
+    table = nan_for_null(payments())
+    pq.write_table(table, tmp_path / "payments.parquet")
+    expected = rules.match(tmp_path / "payments.parquet", cores=2)
+    assert 0 < len(expected) < len(rules.match(payments(), cores=2))
+    assert rules.match(KINDS[kind](table), cores=2).table.equals(expected.table)
 
 
 def test_other_ways_to_hand_in_arrow(place: Path, rules: cep.Rules) -> None:
