@@ -14,7 +14,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -23,15 +22,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.api.describe import draft
-from cep.api.events import HistoryForms, open_any, open_source, parted, paths_of
-from cep.api.frames import Naming, events_table, open_frame
+from cep.api.events import HistoryForms, parted
+from cep.api.frames import Naming
+from cep.api.whole import Whole, open_whole
 from cep.base.errors import SourceError, UsageError
 from cep.base.limits import TIME_MS_MAX
 from cep.base.schema import Kind, Schema, Type
 from cep.columnar.batch import TEXT, EventBatch, from_slots
-from cep.columnar.decode import Decoded, concat_decoded, decode_table
+from cep.columnar.decode import Decoded
 from cep.columnar.route import KeyDomain, route
-from cep.columnar.shown import shown_row
 from cep.engine.keyed_state import empty_state
 from cep.engine.table import prepare
 from cep.lang.explain.render import render_text
@@ -69,13 +68,13 @@ def features(
     if not named:
         raise UsageError('give at least one expression, like "count(payment over 1 h by card_id)"')
     written, period = parted(forms)
-    frame = open_any(events)
-    table = frame.whole()  # once: a query may give its rows in another order next time
+    whole = open_whole(events)
+    frame, table = whole.frame, whole.table
     declared, naming = _declaration(table, named, declare, Naming(columns, tz, written))
     key = (by,) if isinstance(by, str) else tuple(by)
     asked = {name: _history(declared, text, key) for name, text in named.items()}
     schema = load_text(declared).schema
-    decoded = _decoded(events, table, schema, naming)
+    decoded = _decoded(whole, schema, naming)
     if not period.cuts_nothing:
         is_in = (decoded.time_ms >= period.since_ms) & (decoded.time_ms < period.until_ms)
         table, decoded = table.filter(pa.array(is_in)), decoded.between(period.since_ms, period.until_ms)
@@ -138,14 +137,9 @@ def _history(declared: str, text: str, by: tuple[str, ...]) -> PatternIR:
     return replace(pattern, key=history.by, variables=(replace(pattern.variables[0], where=where),))
 
 
-def _decoded(events: Any, table: pa.Table, schema: Schema, naming: Naming) -> Decoded:
-    """Decode all events, which are the rows of the table. Raises: UsageError, SourceError for one that cannot be."""
-    if paths_of(events) is None:
-        fields = events_table(open_frame(table), schema, naming)
-        decoded = decode_table(schema, fields, partial(shown_row, fields), naming.values(schema))
-    else:  # the values as the verbs read them: what Arrow makes of texts has lost their zones
-        pieces = open_source(events, naming).pieces(schema).pieces
-        decoded = concat_decoded(schema, [piece.decode() for piece in pieces])
+def _decoded(whole: Whole, schema: Schema, naming: Naming) -> Decoded:
+    """Decode all events. Raises: UsageError, SourceError for one that cannot be."""
+    decoded = whole.decode(schema, naming)
     if decoded.poison:
         first = decoded.poison[0]
         count = len(decoded.poison)

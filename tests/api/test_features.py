@@ -14,9 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import cep
+from cep.api import whole
 from cep.api.frames import open_frame
 from cep.cli import main as cli
 from tests.api.frames import EVENT, KINDS, payments
+from tests.api.test_paths import WRITE
 from tests.histories.test_sql import DAY_MS, EVENTS, asked, generated, numbered, run_sql
 
 
@@ -75,6 +77,22 @@ def test_any_frame_gives_its_own_kind_back(kind: str) -> None:
     seen = open_frame(found).columns(["tx_id", *wanted])
     for name in wanted:
         assert seen[name].cast(expected[name].type).to_pylist() == expected[name].to_pylist()
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
+def test_files_are_read_once(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that changes meanwhile gives the values of the rows that are returned."""
+    path = tmp_path / f"payments.{suffix}"
+    WRITE[suffix](payments(), path)
+    wanted = {"spent": "sum(payment.amount over 1 h by card_id)"}
+    expected = cep.features(path, wanted, declare=EVENT)
+    assert expected["spent"].to_pylist() == cep.features(payments(), wanted, declare=EVENT)["spent"].to_pylist()
+
+    def change(*_: object) -> None:
+        WRITE[suffix](payments().slice(0, 7), path)
+
+    monkeypatch.setattr(whole, "check_paths", change)
+    assert cep.features(path, wanted, declare=EVENT).equals(expected)
 
 
 def test_an_event_without_a_key_has_no_value() -> None:
