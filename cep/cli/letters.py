@@ -1,13 +1,17 @@
 """`cep letters replay`: dead letters and a history → the alerts that late and repaired events would have given.
 
+`cep letters remove`: a folder of letters, or of suppressed alerts → the same without those of old.
+
 Tested by: tests/cli/test_letters.py
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +19,14 @@ import orjson
 import pyarrow as pa
 from rich.console import Console
 
+from cep.base.audit import is_audit
+from cep.base.durable import replace_file
 from cep.base.errors import UsageError
 from cep.cli.diff import print_changes
 from cep.cli.given_events import add_events_arguments, given_events
 from cep.cli.labelled import deployed_folder
 from cep.columnar.batch import TEXT
+from cep.model.setting_types import duration_ms
 from cep.rulebook.compare import compare
 from cep.runners.embedded.replay import replay_shown
 from cep.runners.output import Replayed
@@ -35,6 +42,7 @@ The letters name late events by their ids, and the history has them. Repaired re
 examples:
   cep letters replay job/dead_letters --rules rules --events history.parquet
   cep letters replay job/dead_letters --rules rules --events history.parquet --repaired mended.jsonl
+  cep letters remove job/dead_letters job/held --older-than "90 d"
 """
 _FIRST, _LATE = HELP.split("\n\n", maxsplit=1)[0], "late"
 
@@ -49,11 +57,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     again.add_argument("--examples", type=int, default=3, metavar="N", help="alerts shown of each kind (3)")
     again.add_argument("--cores", type=int, default=2, metavar="N", help="cores of this machine to use (2)")
     add_events_arguments(again)
+    old = what.add_parser(
+        "remove",
+        help="delete letters that are older",
+        description="Delete the files of letters that nobody has written to for a time. Lines of the audit stay.",
+    )
+    old.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="dead letters, or suppressed alerts")
+    old.add_argument("--older-than", required=True, metavar="TIME", help='as "90 d"')
 
 
 def run(options: argparse.Namespace) -> int:
-    """Replay both. Returns 0 if no alert changes, 1 if one does. Raises: UsageError and other CepErrors."""
+    """Replay both, or remove letters. Returns 1 if an alert changes, else 0. Raises: UsageError and other CepErrors."""
     console, errors = Console(highlight=False, soft_wrap=True), Console(stderr=True, highlight=False)
+    if options.what == "remove":
+        try:
+            older_ms = duration_ms(options.older_than)
+        except ValueError as error:
+            raise UsageError(f"--older-than: {error}") from error
+        _remove(options.folders, int(time.time() * 1_000) - older_ms, console)
+        return 0
     counts, late_ids = _read_dead_letters(options.letters)
     deployment = deployed_folder(options.rules, errors)
     job = Job(deployment.schema, deployment.key_domains)
@@ -72,6 +94,45 @@ def run(options: argparse.Namespace) -> int:
     comparison = compare(without.alerts, whole.alerts)
     print_changes(comparison, options.examples, console)
     return int(bool(comparison.gained or comparison.lost))
+
+
+def _remove(folders: Sequence[Path], before_ms: int, console: Console) -> None:
+    """Delete letters of files that were last written before a time; lines of the audit stay.
+
+    Raises: UsageError before anything is deleted.
+    """
+    for folder in folders:
+        if not folder.is_dir():
+            raise UsageError(f"{folder} is no folder; name the job's folder of dead letters, or of suppressed alerts")
+        for path in folder.glob("*.jsonl"):
+            _refuse_others(path)
+    for folder in folders:
+        old = [path for path in sorted(folder.glob("*.jsonl")) if path.stat().st_mtime * 1_000 < before_ms]
+        removed = sum(map(_remove_letters, old))
+        console.print(f"{folder}: {removed:,} letters removed, of {len(old):,} files", markup=False)
+
+
+def _remove_letters(path: Path) -> int:
+    """Delete a file but for lines of the audit, whose chain would break; return the number of the others."""
+    lines, written_ns = list(_lines(path)), path.stat().st_mtime_ns
+    audit = [line for line in lines if is_audit(line)]
+    if not audit:
+        path.unlink()
+    elif len(audit) < len(lines):
+        replace_file(path, b"".join(audit))
+        os.utime(path, ns=(written_ns, written_ns))
+    return len(lines) - len(audit)
+
+
+def _refuse_others(path: Path) -> None:
+    """Look at the first line of a file. Raises: UsageError if it is neither a letter nor a suppressed alert."""
+    line = next(_lines(path), b'{"code": ""}')
+    try:
+        is_letter = bool({"code", "held"} & orjson.loads(line).keys())
+    except (orjson.JSONDecodeError, AttributeError):
+        is_letter = False
+    if not is_letter:
+        raise UsageError(f"{path} has a line that is no letter; nothing was removed. Name folders of letters alone")
 
 
 def _without(history: Pieces, event_ids: pa.Array) -> Pieces:

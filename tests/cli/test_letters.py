@@ -1,7 +1,12 @@
-"""`cep letters replay`: the alerts that late events would have given are those of a job that did not have them late."""
+"""`cep letters`: the alerts that late events would have given are those of a job that did not have them late.
+
+What is old goes, the audit stays.
+"""
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -48,3 +53,43 @@ def test_what_is_no_letter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["letters", "replay", str(path), "--events", str(path)]) == 2
     assert "no dead letter" in capsys.readouterr().err
     assert main(["letters", "replay", str(tmp_path / "none"), "--events", str(path)]) == 2
+
+
+def test_letters_of_old_go_and_the_audit_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    letters, held = tmp_path / "dead_letters", tmp_path / "held"
+    letters.mkdir()
+    held.mkdir()
+    audit = b'{"code":"audit","number":"000000000000"}\n'
+    files = {
+        letters / "batch-1.jsonl": (b'{"code":"late"}\n{"code":"late"}\n', 91),
+        letters / "batch-2.jsonl": (b'{"code":"late"}\n' + audit, 91),
+        letters / "batch-3.jsonl": (b'{"code":"late"}\n', 89),
+        held / "batch-1.jsonl": (b'{"held":"snoozed","alert":{}}\n', 91),
+    }
+    for path, (data, days) in files.items():
+        path.write_bytes(data)
+        os.utime(path, (time.time() - 86_400 * days,) * 2)
+    remove = ["letters", "remove", str(letters), str(held), "--older-than"]
+    assert main([*remove, "90 d"]) == 0
+    said = capsys.readouterr().out
+    assert f"{letters}: 3 letters removed, of 2 files" in said
+    assert f"{held}: 1 letters removed, of 1 files" in said
+    left = {path: path.read_bytes() for path in tmp_path.glob("*/*")}
+    assert left == {letters / "batch-2.jsonl": audit, letters / "batch-3.jsonl": b'{"code":"late"}\n'}
+    assert main([*remove, "90 d"]) == 0
+    assert f"{letters}: 0 letters removed, of 1 files" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("older", "other"), [("90", b""), ("90 d", b'{"tx_id": 1}\n'), ("90 d", b"[1]\n"), ("1 d", None)]
+)
+def test_nothing_is_removed_of_what_may_be_something_else(
+    older: str, other: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, data in (("a", b'{"code":"late"}\n'), ("b", other)):
+        (tmp_path / f"{name}.jsonl").write_bytes(data or b"")
+        os.utime(tmp_path / f"{name}.jsonl", (1, 1))
+    folders = [str(tmp_path), *([str(tmp_path / "none")] if other is None else [])]
+    assert main(["letters", "remove", *folders, "--older-than", older]) == 2
+    assert len(list(tmp_path.iterdir())) == 2
+    assert capsys.readouterr().err
