@@ -15,7 +15,7 @@ import pytest
 
 from tests.cli.test_run import free_port
 from tests.real_kafka import RealKafka
-from tests.runners.embedded.cases import day, deployment, expected
+from tests.runners.embedded.cases import day, deployment, expected, morning
 from tests.runners.embedded.test_run import ROOT, consumed, start
 
 OUTAGE_S = 40  # longer than a client waits for an answer
@@ -44,6 +44,44 @@ def wait_for(is_so: Callable[[], bool]) -> None:
     while not is_so():
         assert time.monotonic() < deadline_s
         time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_a_job_that_starts_without_a_broker_says_so_and_goes_on_with_it(tmp_path: Path) -> None:
+    """It waits for half a minute; later it ends with the reason, and its platform starts it again."""
+    lines, port = list(morning()), free_port()
+    with RealKafka() as kafka:
+        kafka.create("payments", 1)
+        kafka.send("payments", [{"value": line, "partition": 0} for line in lines])
+        kafka.stop()
+        process = start(
+            "--rules", str(ROOT / "rules"), "--bootstrap-servers", kafka.address, "--topic", "payments",
+            "--alerts", str(tmp_path / "alerts"), "--checkpoint", str(tmp_path / "job"),
+            "--listen", str(port), "--log", "json",
+        )  # fmt: skip
+        try:
+            wait_for(lambda: status(port, "/health") == 503)
+            assert (status(port, "/live"), status(port, "/ready")) == (200, 503)
+            kafka.start()
+            wait_for(lambda: status(port, "/health") == 200)
+            wait_for(lambda: f"cep_events_total {len(lines)}.0" in metrics(port))
+            assert status(port, "/ready") == 200
+            process.send_signal(signal.SIGTERM)
+            _, said = process.communicate(timeout=WAIT_S)
+            assert process.returncode == 0, said.decode()
+            kafka.stop()
+            again = start(
+                "--rules", str(ROOT / "rules"), "--bootstrap-servers", kafka.address, "--topic", "payments",
+                "--alerts", str(tmp_path / "alerts"), "--checkpoint", str(tmp_path / "job"),
+            )  # fmt: skip
+            _, complaint = again.communicate(timeout=WAIT_S)
+            assert again.returncode == 3
+            assert f"Kafka at {kafka.address} gave no" in complaint.decode()
+        finally:
+            process.kill()
+    told = [orjson.loads(line) for line in said.splitlines()]
+    assert [line["event"] for line in told if line.get("part") == "brokers"] == ["unhealthy", "healthy"]
+    assert [line["event"] for line in told][-1] == "ended"
 
 
 @pytest.mark.slow

@@ -14,7 +14,11 @@ from cep.lang.load import load_text
 from cep.model.rule import utc_text
 from cep.runners.live_checkpoint import open_checkpoint
 from cep.step.job import Job
+from tests.cli.test_outage import metrics, status, wait_for
+from tests.cli.test_run import free_port
 from tests.engine.rules import EVENTS
+from tests.runners.embedded.cases import morning
+from tests.runners.embedded.test_run import ROOT, start
 
 TOML = """\
 id = "{name}"
@@ -45,6 +49,33 @@ def test_a_job_that_has_done_nothing(tmp_path: Path, capsys: pytest.CaptureFixtu
     open_checkpoint(tmp_path / "job", Job(schema, (("key",),)), ())
     assert main(["state", "--checkpoint", str(tmp_path / "job")]) == USAGE
     assert "no finished micro-batch" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.always
+def test_an_idle_job_and_its_folder_have_the_same_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last checkpoint of a job whose stream is silent has all of it."""
+    port, events = free_port(), tmp_path / "events"
+    events.mkdir()
+    (events / "1.jsonl").write_bytes(b"\n".join(morning()))
+    process = start(
+        "--rules", str(ROOT / "rules"), "--events", str(events), "--checkpoint", str(tmp_path / "job"),
+        "--alerts", str(tmp_path / "alerts"), "--listen", str(port), "--checkpoint-interval", "1 s",
+    )  # fmt: skip
+
+    def in_folder() -> float:
+        capsys.readouterr()
+        if main(["state", "--checkpoint", str(tmp_path / "job"), "--json"]) != 0:  # no checkpoint yet
+            return -1.0
+        return float(sum(rule["runs"] for rule in json.loads(capsys.readouterr().out)["rules"]))
+
+    try:
+        wait_for(lambda: status(port, "/ready") == 200 and f"cep_events_total {len(morning())}.0" in metrics(port))
+        wait_for(lambda: f"cep_runs {in_folder()}" in metrics(port))
+        assert in_folder() > 0
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_what_all_levels_keep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
