@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import subprocess
+import sys
 import tarfile
 from collections import Counter
 from operator import itemgetter
@@ -133,6 +136,34 @@ def test_the_folder_of_a_job_on_spark_becomes_a_portable_savepoint(spark: SparkS
     assert main(["restore", "--from", str(left / "saved"), "--checkpoint", str(left / "jobs" / "new")]) == 0
     assert go_on(left, left / "jobs" / "new") == 0
     check(left, "live", wanted)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_job_on_spark_goes_on_in_its_folder(left: Path) -> None:
+    wanted = with_changes(left)
+    _bring_home(left)
+    shutil.copy(left / "rest" / "2.jsonl", left / "events")
+    script = "import sys; from cep.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    for number in range(2):
+        if number:
+            (left / "control" / "9.jsonl").write_text(END)
+        words = [
+            "live", "--rules", str(left / "rules"), "--events", str(left / "events"), "--max-files", "1", *TIMES,
+            "--control", str(left / "control"), "--available-now", "--checkpoint", str(left / "jobs" / "live"),
+            "--alerts", str(left / "alerts" / "now"),
+        ]  # fmt: skip
+        done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2_000:]
+    check(left, "live", wanted)
+
+
+def _bring_home(left: Path) -> None:
+    """Have Spark's logs of files name the folder where they are now: it knows them by whole paths."""
+    for log in (left / "jobs" / "live" / "query" / "sources").rglob("*"):
+        if log.is_file():
+            text = log.read_text()
+            log.write_text(re.sub(r"file:/+[^\"]*/(events|control)/", f"file://{left}/\\1/", text))
 
 
 def test_a_folder_becomes_a_savepoint_of_this_build(left: Path) -> None:
