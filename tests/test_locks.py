@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import tomllib
+from importlib.metadata import distribution
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.tidy.source import ROOT
 
@@ -20,7 +22,7 @@ def _pins(text: str) -> dict[str, str]:
     return {_name(name): version for name, version, _ in _PIN.findall(text)}
 
 
-@pytest.mark.parametrize("lock", ["build", "demo", "dev"])
+@pytest.mark.parametrize("lock", ["build", "demo", "dev", "image"])
 def test_each_version_is_the_pinned_one_and_has_hashes(lock: str) -> None:
     text = (ROOT / "demo" / "locks" / f"{lock}.txt").read_text()
     pinned = _pins((ROOT / "constraints.txt").read_text())
@@ -37,3 +39,24 @@ def test_nothing_that_is_pinned_is_missing() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = {_name(re.split(r"[\[=<>~]", one)[0]) for one in project["dependencies"]}
     assert asked <= _pins((ROOT / "demo" / "locks" / "demo.txt").read_text()).keys()
+
+
+def test_the_lock_of_the_image_has_what_its_extras_bring_along() -> None:
+    (line,) = re.findall(r"^lock .*image\.txt.*$", (ROOT / "demo" / "locks" / "write").read_text(), re.MULTILINE)
+    extras = re.findall(r"--extra (\w+)", line)
+    assert {"kafka", "s3"} <= set(extras)
+    needed: dict[str, set[str]] = {}
+    waiting = [("cep", set(extras))]
+    while waiting:
+        name, asked = waiting.pop()
+        if name not in needed or not asked <= needed[name]:
+            needed[name] = needed.get(name, set()) | asked | {""}
+            waiting += [
+                (_name(needs.name), needs.extras | {""})
+                for needs in map(Requirement, distribution(name).requires or ())
+                if needs.marker is None or any(needs.marker.evaluate({"extra": e}) for e in needed[name])
+            ]
+    locked = {name: _pins((ROOT / "demo" / "locks" / f"{name}.txt").read_text()) for name in ("image", "demo")}
+    assert needed.keys() - {"cep"} <= locked["image"].keys()
+    assert locked["image"].items() <= locked["demo"].items()
+    assert len(locked["image"]) < len(locked["demo"])

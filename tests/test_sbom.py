@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime
 from importlib.metadata import distributions
+from pathlib import Path
 
-from tests.sbom import audited, bill
+import pytest
+
+from tests.sbom import audited, bill, main
 from tests.tidy.source import ROOT
 
 
@@ -39,3 +43,14 @@ def test_what_no_index_knows_is_not_sound() -> None:
     assert "six" in lines[-1]
     lines, code = audited({"dependencies": [good, weak, own]}, "cep")
     assert (lines[0], code) == ("rich 1: X-1, mended in 1.1", 1)
+
+
+def test_without_an_auditor_nothing_is_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    monkeypatch.setattr("sys.argv", ["sbom", "--out", str(tmp_path / "sbom.json")])
+    assert main() == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("not audited: pip-audit is not installed")
+    assert json.loads((tmp_path / "sbom.json").read_bytes())["components"]

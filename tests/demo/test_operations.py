@@ -73,9 +73,14 @@ def test_the_image_has_what_it_copies_and_what_a_job_asks_for() -> None:
     assert [name for names in copied for name in names if not (ROOT / name).exists()] == []
     sent = (ROOT / "demo" / "Dockerfile.dockerignore").read_text().splitlines()
     assert {line[1:] for line in sent if line.startswith("!")} == {name for names in copied for name in names}
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (extras,) = re.findall(r"^ARG EXTRAS=(\S+)", text, re.MULTILINE)
-    assert {"kafka", "s3"} <= set(extras.split(",")) <= project["optional-dependencies"].keys()
+    # tests/test_locks.py says what each of them has.
+    locks = re.findall(r"LOCK=(\S+)", (ROOT / "demo" / "Dockerfile").read_text())
+    assert set(locks) == {"image", "demo"}
+    assert all((ROOT / "demo" / "locks" / f"{lock}.txt").exists() for lock in locks)
+    installs = re.findall(r"pip install (.*?)(?:&&|$)", text, re.MULTILINE)
+    assert [line for line in installs if "--require-hashes" not in line and "--no-deps" not in line] == []
+    assert len(installs) == 4
+    assert re.findall(r"pip wheel .*--no-build-isolation", text)
     for module in re.findall(r"python -m ([\w.]+)", text):
         assert find_spec(module) is not None
     pods = [
