@@ -268,16 +268,7 @@ def answers(folder: Path) -> Feed:
             ("/subjects", "/schemas/ids") if is_referring else ("/schemas/ids",) * 9 + ("/schemas/types",)
         )
         tree = referring if is_referring and path == "/schemas/ids" else trees[path]
-        match random.randrange(4):
-            case 0:
-                changed = json.dumps(broken_value(tree, random)).encode()
-            case 1 if "schema" in tree:
-                changed = json.dumps({**tree, "schema": json.dumps(broken_value(schema, random))}).encode()
-            case 2 if "schema" in tree:
-                text = broken_bytes(tree["schema"].encode(), random).decode("utf-8", "replace")
-                changed = json.dumps({**tree, "schema": text}).encode()
-            case _:
-                changed = broken_bytes(json.dumps(tree).encode(), random)
+        changed = _changed(tree, schema, random)
         given[path] = (random.choice((200,) * 9 + (204, 301, 401, 404, 422, 429, 500, 503)), changed)
         try:
             after = decoded()
@@ -290,6 +281,20 @@ def answers(folder: Path) -> Feed:
         return REFUSED if after.poison else ACCEPTED
 
     return feed
+
+
+def _changed(tree: Any, schema: Any, random: Random) -> bytes:
+    """Return an answer that is hostile: the tree, or the schema in it, or their bytes."""
+    match random.randrange(4):
+        case 0:
+            return json.dumps(broken_value(tree, random)).encode()
+        case 1 if "schema" in tree:
+            return json.dumps({**tree, "schema": json.dumps(broken_value(schema, random))}).encode()
+        case 2 if "schema" in tree:
+            text = broken_bytes(tree["schema"].encode(), random).decode("utf-8", "replace")
+            return json.dumps({**tree, "schema": text}).encode()
+        case _:
+            return broken_bytes(json.dumps(tree).encode(), random)
 
 
 def _schema_of(answer: bytes) -> object:
