@@ -11,6 +11,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from math import ceil
 from typing import Any
 
 from cep.base.errors import UsageError
@@ -24,13 +25,13 @@ _LANGUAGE = "5.20"  # of Vega-Lite: another one may draw another picture
 # Sans. Without room long names would be cut off, or lie on what is beside them.
 WIDER = 0.14
 _LABEL_MAX, _LEGEND_MAX = 230, 160  # pixels of a name at an axis, and in a legend
-_PADDING = {"left": round(WIDER * _LABEL_MAX), "right": 12, "top": 5, "bottom": 5}
+_PADDING = {"left": ceil(WIDER * _LABEL_MAX), "right": 12, "top": 5, "bottom": 5}
 _CONFIG = {
     "font": "Liberation Sans, Arial, Helvetica, sans-serif",
     "axis": {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "labelLimit": _LABEL_MAX},
     "legend": {
         "labelFontSize": 12, "title": None, "orient": "bottom", "columns": 2, "labelLimit": _LEGEND_MAX,
-        "columnPadding": 10 + round(WIDER * _LEGEND_MAX),
+        "columnPadding": 10 + ceil(WIDER * _LEGEND_MAX),
     },
     "title": {"fontSize": 14, "anchor": "start", "frame": "group"},
     "range": {"category": COLORS},
