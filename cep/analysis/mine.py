@@ -146,25 +146,28 @@ class Ground:
     def frauds_of(self, chains: Chains) -> NDArray[np.int64]:
         """int64[steps, C]: the number of the fraud that each chain finds by each of its rows, -1 for none."""
         fraud = self.fraud[chains]
-        if len(chains) > 1:
-            ends = chains[-1]
-            late = self.time_ms[ends] - self.time_ms[chains[:-1]] >= _SOON_MS
-            fraud[:-1][late | ~self.may_be_fraud[ends]] = -1
+        step, chain = np.nonzero(fraud[:-1] >= 0)
+        ends = chains[-1, chain]
+        late = self.time_ms[ends] - self.time_ms[chains[step, chain]] >= _SOON_MS
+        out = late | ~self.may_be_fraud[ends]
+        fraud[step[out], chain[out]] = -1
         return fraud
 
     def score(self, chains: Chains) -> float:
         """Return F0.5 of a sequence with these chains, over the frauds that are still open."""
         fraud = self.frauds_of(chains)
-        is_fraud = fraud >= 0
-        is_open = is_fraud & self.open_frauds[fraud]
-        right = int(is_open.any(axis=0).sum())
-        if not right:
+        step, chain = np.nonzero(fraud >= 0)
+        number = fraud[step, chain]
+        is_open = self.open_frauds[number]
+        if not is_open.any():
             return 0.0
-        wrong = float(self.weight[chains[-1][~is_fraud.any(axis=0)]].sum())
-        precision = right / (right + wrong)
+        is_wrong, is_right = np.ones(chains.shape[1], np.bool_), np.zeros(chains.shape[1], np.bool_)
+        is_wrong[chain] = False
+        is_right[chain[is_open]] = True
+        right, wrong = int(is_right.sum()), float(self.weight[chains[-1, is_wrong]].sum())
         seen = np.zeros(len(self.open_frauds), np.bool_)
-        seen[fraud[is_open]] = True
-        recall = int(seen.sum()) / max(1, int(self.open_frauds.sum()))
+        seen[number[is_open]] = True
+        precision, recall = right / (right + wrong), int(seen.sum()) / max(1, int(self.open_frauds.sum()))
         return (1 + _BETA2) * precision * recall / (_BETA2 * precision + recall)
 
 
