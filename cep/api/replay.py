@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from cep.api.compiling import announced_compiling
 from cep.api.given import GivenRules
 from cep.base.limits import AHEAD_MS_DEFAULT, KEY_GROUPS_DEFAULT, TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Schema
@@ -20,6 +19,7 @@ from cep.rulebook.deploy import Deployment
 from cep.rulebook.levels import levels_needed
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.suppression import Policies, Suppression, count_suppressed, suppress_alerts
+from cep.runners.compiling import announced_compiling
 from cep.runners.embedded import replay as embedded
 from cep.runners.output import Replayed
 from cep.sources.pieces import Pieces

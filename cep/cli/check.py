@@ -8,11 +8,11 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 from pathlib import Path
 
 from cep.base.errors import UsageError
 from cep.cli.help_pages import RULE_FILES, read_on, with_page
+from cep.cli.paths import printed
 from cep.lang.explain.render import render_text, summary, to_json
 from cep.lang.load import load_files
 from cep.lang.syntax import PatternSyntax
@@ -62,12 +62,12 @@ def run(paths: list[str], as_json: bool, color: bool) -> int:
             "dropped": checked.dropped,
             "rules": problems,
         }
-        _print(json.dumps(data, indent=2))
+        printed(json.dumps(data, indent=2))
         return 0 if ok else 1
     if checked.diagnostics:
-        _print(render_text(checked.diagnostics, checked.sources, color=color))
+        printed(render_text(checked.diagnostics, checked.sources, color=color))
     for problem in problems:
-        _print(problem)
+        printed(problem)
     written = {p.name: None for file in checked.files for p in file.declarations if isinstance(p, PatternSyntax)}
     counts = [_counted(len(written), "pattern")] if files else []
     counts += [_counted(sum(map(len, rule_files.values())), "rule")] if rule_files else []
@@ -76,11 +76,11 @@ def run(paths: list[str], as_json: bool, color: bool) -> int:
     if problems:
         in_rules = _counted(len(problems), "mistake") + " in rules"
         outcome = f"{outcome}, {in_rules}" if checked.diagnostics else in_rules
-    _print(f"{', '.join(counts)}, {outcome}{more}")
+    printed(f"{', '.join(counts)}, {outcome}{more}")
     if line := read_on(checked.diagnostics):
-        _print(line)
+        printed(line)
     if problems:
-        _print(with_page("rule files are described on a page", RULE_FILES))
+        printed(with_page("rule files are described on a page", RULE_FILES))
     return 0 if ok else 1
 
 
@@ -125,9 +125,3 @@ def _problems(folder: Path, names: list[str]) -> list[str]:
     wrong = [problem for problem in problems if Path(problem.split(": ")[0]).name in names]
     refused = deploy([*lists, *records], store).set_aside
     return wrong + [f"{folder / r.rule_id}.toml: {r.full_reason}" for r in refused if f"{r.rule_id}.toml" in names]
-
-
-def _print(text: str) -> None:
-    """Print what the terminal's encoding can say; a file name may hold what it cannot."""
-    encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, "backslashreplace").decode(encoding))

@@ -209,8 +209,8 @@ def _run(options: argparse.Namespace) -> int:
         return findings
     color = (_is_colored("auto"),) if verb.is_colored else ()
     run = verb.part("run")
-    if "cep.kernels.jit" in sys.modules and options.verb != "demo":  # which shows the compilation itself
-        import_module("cep.api.compiling").announce_compiling()
+    if "cep.kernels.jit" in sys.modules:
+        import_module("cep.runners.compiling").announce_compiling()
     with private_files() if verb.is_private else nullcontext():
         code: int = run(options, *color)
     return code

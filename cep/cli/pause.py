@@ -9,18 +9,16 @@ import argparse
 
 from rich.console import Console
 
-from cep.cli.signed_changes import stand_for
+from cep.cli.signed_changes import send_change
 from cep.cli.topics import (
     add_person_arguments,
     add_topic_arguments,
-    await_answer,
     effective_at,
+    numbered,
     published,
     running_rule,
-    send,
     taken_so_far,
     topics_of,
-    written_against,
 )
 from cep.model.rule import PauseRecord, ResumeRecord
 
@@ -68,14 +66,11 @@ def _turn(options: argparse.Namespace, kind: type[PauseRecord | ResumeRecord]) -
     there = published(topics)
     running_rule(options.rule, topics, there)
     first = kind(id=options.rule, version=1, effective_at=effective_at(options, topics.settings))
-    record = written_against(first, taken_so_far(topics, there), options)
-    assert record.changes is not None, "it has just been said"
-    record = record.model_copy(update={"version": record.changes.version + 1})
-    signed = stand_for(options, topics, [record], there, console)
-    if signed is None:
+    record = numbered(first, taken_so_far(topics, there), options)
+    answer = send_change(options, topics, record, there, console)
+    if answer is None:
         return 0
-    send(topics, signed, console)
-    code, status = await_answer(options, topics, signed, console)
+    code, status = answer
     if status is not None:
         what = "paused" if options.rule in status["paused"] else "not paused"
         console.print(f"{options.rule} is {what}; the job is at epoch {status['epoch']}", markup=False)

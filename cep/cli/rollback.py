@@ -12,15 +12,13 @@ from rich.console import Console
 
 from cep.base.errors import UsageError
 from cep.cli.earlier import in_git, on_topic
-from cep.cli.signed_changes import stand_for
+from cep.cli.signed_changes import send_change
 from cep.cli.topics import (
     add_person_arguments,
     add_topic_arguments,
-    await_answer,
     effective_at,
     published,
     running_rule,
-    send,
     taken_so_far,
     topics_of,
     written_against,
@@ -77,11 +75,10 @@ def run(options: argparse.Namespace) -> int:
         on_update=options.on_update,
     )
     record = written_against(record, taken_so_far(topics, records), options)
-    signed = stand_for(options, topics, [record], records, console)
-    if signed is None:
+    answer = send_change(options, topics, record, records, console)
+    if answer is None:
         return 0
-    send(topics, signed, console)
-    code, _ = await_answer(options, topics, signed, console)
+    code, _ = answer
     if code == 0:
         again = f"cep rules bump {options.rule} --above {record.version}"
         console.print(

@@ -8,13 +8,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from cep.cli.given_job import trust_of
 from cep.cli.keys import private_key
 from cep.cli.sign import store_signed
-from cep.cli.topics import Topics
+from cep.cli.topics import Topics, await_answer, send
 from cep.model.rule import ControlRecord, HeartbeatRecord, ListRecord, RetireRecord, UpsertRecord
 from cep.rulebook.changes import change_path, last_of, read_change, signed_version
 from cep.rulebook.statement import Signable, sign
@@ -48,6 +49,20 @@ def stand_for(
         signed.append(sign(record, key, trust.rule_set, past))
     path = signers.parent / change_path(Path(), signed[0]).name
     return signed if store_signed(signed, path, trust, console) else None
+
+
+def send_change(
+    options: argparse.Namespace, topics: Topics, record: Signable, there: Sequence[ControlRecord], console: Console
+) -> tuple[int, dict[str, Any] | None] | None:
+    """Sign one change where the job asks for that, send it, and return what `await_answer` returns.
+
+    Returns None if another person must approve first, after a line that says so. Raises: as `stand_for`, `send`.
+    """
+    signed = stand_for(options, topics, [record], there, console)
+    if signed is None:
+        return None
+    send(topics, signed, console)
+    return await_answer(options, topics, signed, console)
 
 
 def signed_rules(

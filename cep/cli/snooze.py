@@ -10,20 +10,18 @@ import argparse
 from rich.console import Console
 
 from cep.base.errors import UsageError
-from cep.cli.signed_changes import stand_for
+from cep.cli.signed_changes import send_change
 from cep.cli.topics import (
     add_person_arguments,
     add_topic_arguments,
-    await_answer,
     effective_at,
+    numbered,
     published,
     rules_of_folder,
     running_rule,
-    send,
     taken_so_far,
     topics_of,
     who,
-    written_against,
 )
 from cep.model.rule import SnoozeRecord, utc_ms, utc_text
 from cep.rulebook.before_sending import values_in
@@ -69,14 +67,11 @@ def run(options: argparse.Namespace) -> int:
     if reason is not None:
         console.print(f"{reason}\nnothing is sent", markup=False)
         return 1
-    record = written_against(first, taken_so_far(topics, records), options)
-    assert record.changes is not None, "it has just been said"
-    record = record.model_copy(update={"version": record.changes.version + 1})
-    signed = stand_for(options, topics, [record], records, console)
-    if signed is None:
+    record = numbered(first, taken_so_far(topics, records), options)
+    answer = send_change(options, topics, record, records, console)
+    if answer is None:
         return 0
-    send(topics, signed, console)
-    code, status = await_answer(options, topics, signed, console)
+    code, status = answer
     if status is not None:
         console.print(f"the job is at epoch {status['epoch']}", markup=False)
     return code

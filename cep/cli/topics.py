@@ -164,6 +164,14 @@ def written_against(record: R, chains: Chains, options: argparse.Namespace) -> R
     return stamped
 
 
+def numbered(first: R, chains: Chains, options: argparse.Namespace) -> R:
+    """Return the record as `written_against` does, with the number behind the version that it changes."""
+    record = written_against(first, chains, options)
+    assert record.changes is not None, "it has just been said"
+    counted: R = record.model_copy(update={"version": record.changes.version + 1})  # type: ignore[assignment]  # as above
+    return counted
+
+
 def running_rule(rule_id: str, topics: Topics, records: Sequence[ControlRecord]) -> Running:
     """Return the running version of one rule. Raises: UsageError for a rule that nobody knows."""
     rules, _ = running(topics, records)

@@ -27,7 +27,6 @@ from cep.base.errors import CepError
 from cep.columnar.decode import decode_json
 from cep.columnar.route import route, split_by_group
 from cep.demo.compare import SEED, Outcome, compare, expected_ids, write_expected
-from cep.demo.compiling import compiling_shown
 from cep.demo.feed import EFFECTIVE_MS, SLICE_MS, Feed, Report, Topics, Watch
 from cep.demo.labels import write_labels
 from cep.demo.library import library_folder
@@ -36,6 +35,7 @@ from cep.model.rule import UpsertRecord, utc_text
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
 from cep.rulebook.rulebook import Rulebook
+from cep.runners.compiling import announced_compiling
 from cep.runners.output import Replayed
 from cep.step.job import Job
 from cep.step.match import MatchOutput, match_events
@@ -109,7 +109,7 @@ def run_day(
     deployment = deploy([*rules.initial, rules.late])
     job = Job(deployment.schema, deployment.key_domains, _KEY_GROUPS, lateness_ms=_LATENESS_MS)
     if day.compiles_here:
-        with compiling_shown(console):
+        with announced_compiling():
             _compile(job, deployment.rulebook, stream)
     with closing(platform_of()) as platform:
         _print_title(console, "Live")

@@ -5,7 +5,7 @@
 
 A file is written once, under another name and renamed, and then only ever mapped: a process that uses a list has one
 copy of it, and processes of one machine share that copy. Each of them verifies it when it maps it, for kernels follow
-what it says: about half a second a gigabyte. Files of earlier builds, "CEPLIST1", have no checksum.
+what it says: about half a second a gigabyte.
 Tested by: tests/lists/test_members.py
 """
 
@@ -27,7 +27,7 @@ from cep.kernels.records import MemberSet
 from cep.kernels.text.members import copy_keys, distinct, keys_within
 from cep.lists.entries import Keys
 
-_MAGIC, _FORMAT, _EARLIER = b"CEPLIST", b"2", b"1"
+_MAGIC, _FORMAT = b"CEPLIST", b"2"
 _ABOUT = 56  # bytes of magic, four int64 and the digest; the checksum is behind them
 LENGTHS = 2 * 129  # of prefixes of networks; texts have at most LIST_ENTRY_BYTES_MAX
 _SECOND_SEED = 0x5851F42D4C957F2D
@@ -183,8 +183,6 @@ def _verified(whole: UInt8, path: Path) -> int:
     magic, format_ = whole[: len(_MAGIC)].tobytes(), whole[len(_MAGIC) : 8].tobytes()
     if len(whole) < _ABOUT or magic != _MAGIC:
         raise StateCorruptError(f"{path} is not the file of a list; restore it with the checkpoint")
-    if format_ == _EARLIER:
-        return _ABOUT
     if format_ != _FORMAT:
         raise StateFormatError(
             f"the list {path} has format {format_.decode(errors='replace')}, this build reads {_FORMAT.decode()}; "

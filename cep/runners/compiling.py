@@ -1,6 +1,6 @@
 """The first match after an installation → a line that says what takes so long, and moves.
 
-Tested by: tests/api/test_compiling.py
+Tested by: tests/runners/test_compiling.py
 """
 
 from __future__ import annotations

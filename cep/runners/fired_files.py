@@ -89,8 +89,6 @@ class FiredFiles:
         try:
             data = whole.read_bytes() if whole.exists() else b'{"batch_id": -1, "fired": []}'
             self._whole_bytes, document = len(data), orjson.loads(data)
-            if "after" in document:  # an earlier build wrote the last two of them each time
-                return self._read_earlier(document)
             memory = LastAlerts(fired_from_json(document["fired"]))
             self._batch_id = document["batch_id"]
             for change in self._changes(lines.read_bytes() if lines.exists() else b""):
@@ -113,13 +111,6 @@ class FiredFiles:
         memory.put(fired_from_json(change["fired"]))
         memory.put(dict.fromkeys((rule_id, key) for rule_id, key in change["gone"]))
         self._batch_id, self._before = change["batch_id"], memory.changed()
-
-    def _read_earlier(self, document: dict[str, Any]) -> LastAlerts:
-        before, after = (fired_from_json(document[name]) for name in ("before", "after"))
-        memory = LastAlerts(before)
-        memory.put({at: after.get(at) for at in {**before, **after}})
-        self._batch_id, self._before = document["batch_id"], memory.changed()
-        return memory
 
 
 def begin_fired(directory: Path, fired: Iterable[Iterable[Any]]) -> None:

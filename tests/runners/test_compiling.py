@@ -8,8 +8,8 @@ import threading
 import pytest
 from numba.core import event
 
-from cep.api import compiling
-from cep.api.compiling import announce_compiling, announced_compiling
+from cep.runners import compiling
+from cep.runners.compiling import announce_compiling, announced_compiling
 
 
 def compile_something() -> None:

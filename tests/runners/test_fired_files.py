@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cep.base.errors import StateCorruptError
-from cep.base.limits import TIME_MS_MAX
 from cep.rulebook.suppression import Fired
 from cep.runners import fired_files
 from cep.runners.fired_files import FiredFiles, begin_fired
@@ -109,16 +108,10 @@ def test_a_process_that_is_cut_off_between_the_whole_and_the_lines(
     assert FiredFiles(tmp_path).memory.last == {("a", "c"): (2_000, FOR_MS)}
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_what_an_earlier_build_wrote_is_gone_on_with(tmp_path: Path, again: bool) -> None:
-    earlier = {"batch_id": 7, "before": [["a", "c", 1], ["a", "d", 2]], "after": [["a", "d", 3], ["a", "e", 4]]}
-    (tmp_path / WHOLE).write_bytes(orjson.dumps(earlier))
-    files = FiredFiles(tmp_path)
-    assert files.memory.last == {("a", "d"): (3, TIME_MS_MAX), ("a", "e"): (4, TIME_MS_MAX)}
-    take(files, 7 if again else 8, {("a", "f"): (5, FOR_MS)})
-    times = {"c": 1, "d": 2} if again else {"d": 3, "e": 4}
-    expected = {("a", key): (ms, TIME_MS_MAX) for key, ms in times.items()}
-    assert FiredFiles(tmp_path).memory.last == {**expected, ("a", "f"): (5, FOR_MS)}
+def test_a_layout_that_no_release_wrote_is_refused(tmp_path: Path) -> None:
+    (tmp_path / WHOLE).write_bytes(orjson.dumps({"batch_id": 7, "before": [["a", "c", 1]], "after": [["a", "d", 3]]}))
+    with pytest.raises(StateCorruptError, match="restore a savepoint"):
+        FiredFiles(tmp_path)
 
 
 def test_bytes_that_are_not_ours_are_told(tmp_path: Path) -> None:

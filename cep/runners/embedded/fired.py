@@ -11,27 +11,19 @@ from __future__ import annotations
 import struct
 from hashlib import blake2b
 
-import orjson
-
 from cep.base.errors import StateCorruptError
 from cep.rulebook.last_alerts import LastAlerts
-from cep.rulebook.suppression import Fired, fired_from_json
+from cep.rulebook.suppression import Fired
 from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
 from cep.state.store import KeyedStore, WriteBatch
 
 FIRED = b"fired for"
-_EARLIER_ENTRIES = prefix_range(STORE_GROUP, b"", b"fired")  # of an earlier build: without for how long
-_EARLIER = store_key(STORE_GROUP, b"", b"engine", b"held_memory")  # all of it in one value, by an earlier build
-_TIME, _TIMES = struct.Struct("<q"), struct.Struct("<qq")
+_TIMES = struct.Struct("<qq")
 _DIGEST_BYTES = 16
 
 
 class StoredLastAlerts(LastAlerts):
     """A memory that is in the store as of the last `save`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._is_earlier = False
 
     def save(self, batch: WriteBatch) -> None:
         """Add what has changed since the last time."""
@@ -41,10 +33,6 @@ class StoredLastAlerts(LastAlerts):
                 batch.delete(_key(*at))
             else:
                 batch.put(_key(*at), _TIMES.pack(*times) + at[1].encode())
-        if self._is_earlier:
-            batch.delete(_EARLIER)
-            batch.delete_range(_EARLIER_ENTRIES)
-            self._is_earlier = False
 
     def restore(self, store: KeyedStore) -> None:
         """Take over what the store has; nothing has changed yet. Raises: StateCorruptError."""
@@ -55,12 +43,6 @@ class StoredLastAlerts(LastAlerts):
                 fired[at] = _TIMES.unpack_from(data)
             self.put(fired)
             self.changed()
-            earlier = orjson.loads(store.get(_EARLIER) or b"[]")
-            for raw, data in store.scan(_EARLIER_ENTRIES):
-                ms, key = _TIME.unpack_from(data)[0], data[_TIME.size :].decode()
-                earlier.append([split_key(raw).name.decode(), key, ms])
-            self.put(fired_from_json(earlier))
-            self._is_earlier = bool(earlier)
         except (struct.error, TypeError, ValueError) as error:
             raise StateCorruptError(f"who was alerted cannot be read ({error!r}); restore a checkpoint") from error
 

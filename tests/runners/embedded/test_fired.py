@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
 import orjson
 import pytest
 
 from cep.base.errors import StateCorruptError
-from cep.base.limits import TIME_MS_MAX
 from cep.model.rule import utc_text
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.fired import FIRED, StoredLastAlerts
@@ -22,7 +20,6 @@ from tests.runners.embedded.cases import cut, day, decoded, deployment, expected
 from tests.runners.test_later_rules import written
 
 MANY = 50_000
-EARLIER = store_key(STORE_GROUP, b"", b"engine", b"held_memory")
 
 
 def saved(memory: StoredLastAlerts, store: MemoryStore) -> int:
@@ -88,20 +85,6 @@ def test_entries_come_and_go_with_what_is_remembered() -> None:
     saved(memory, store)
     assert list(store.scan(prefix_range(STORE_GROUP, b"", FIRED))) == []
     assert saved(memory, store) == 0
-
-
-def test_what_an_earlier_build_wrote_is_taken_over_once() -> None:
-    store = MemoryStore()
-    store.put(EARLIER, orjson.dumps([["a", "c", 1], ["a", "d", 2]]))
-    entries = prefix_range(STORE_GROUP, b"", b"fired")
-    store.put(store_key(STORE_GROUP, b"", b"fired", b"b", b"digest"), struct.pack("<q", 3) + b"e")
-    memory = restored(store)
-    assert memory.last == {("a", "c"): (1, TIME_MS_MAX), ("a", "d"): (2, TIME_MS_MAX), ("b", "e"): (3, TIME_MS_MAX)}
-    memory.put({("a", "c"): None, ("a", "d"): (5, 1_000)})
-    saved(memory, store)
-    assert store.get(EARLIER) is None
-    assert list(store.scan(entries)) == []
-    assert restored(store).last == {("a", "d"): (5, 1_000), ("b", "e"): (3, TIME_MS_MAX)}
 
 
 @pytest.mark.parametrize("suppress", [("5 s", "1 h"), ("1 h", "5 s"), ("5 s", "15 s")])
