@@ -17,10 +17,14 @@ from pathlib import Path
 import pytest
 
 from cep import __version__
+from tests.demo import cells
+from tests.demo.cells import code_cells
 
 ROOT = Path(__file__).parents[2]
 PIP: list[str | Path] = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 WAIT_S = 600
+NOTEBOOK = ROOT / "demo" / "notebooks" / "first-alert.ipynb"
+LINES_MAX = 10
 
 
 def done(words: list[str | Path], folder: Path, **more: str) -> str:
@@ -44,6 +48,17 @@ def build_wheel(folder: Path) -> Path:
     done([*PIP, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, source], folder)
     (wheel,) = folder.glob("*.whl")
     return wheel
+
+
+def first_picture(python: Path, folder: Path, **more: str) -> str:
+    """Run the first notebook in a folder of a new user, up to the picture of an alert; return what it shows."""
+    for path in (NOTEBOOK, Path(cells.__file__)):
+        shutil.copy(path, folder)
+    sources = code_cells(NOTEBOOK)
+    count = next(number for number, source in enumerate(sources, 1) if ".timeline(" in source)
+    lines = [line for source in sources[:count] for line in source.splitlines() if line and line[0] != "#"]
+    assert len(lines) <= LINES_MAX
+    return done([python, "cells.py", NOTEBOOK.name, str(count)], folder, **more)
 
 
 @pytest.mark.slow
@@ -74,6 +89,7 @@ def test_the_wheel_in_an_empty_folder(tmp_path: Path, no_jit: str) -> None:
     assert done([cep, "--version"], empty) == f"cep {__version__}\n"
     told = done([cep, "demo", "--size", "small", "--seconds", "0", "--into", "day"], empty, NUMBA_DISABLE_JIT=no_jit)
     assert "All 39 alerts are equal" in told
+    assert "<svg" in first_picture(venv / "bin" / "python", empty, NUMBA_DISABLE_JIT=no_jit)
     assert f"wrote {Path('rapid_refunds.cep')}" in done([cep, "new", "pattern", "rapid_refunds"], empty)
     for path in ("rapid_refunds.cep", "day/patterns"):
         done([cep, "check", path], empty)
