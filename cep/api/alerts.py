@@ -34,7 +34,7 @@ from cep.base.errors import UsageError
 from cep.base.schema import Kind, Type
 from cep.columnar.route import KEY_SEPARATOR
 from cep.lang.diagnostics import did_you_mean
-from cep.report.timeline import timeline
+from cep.report.timeline import timeline, timeline_spec
 from cep.runners.output import check_writable, format_of, write_outputs
 from cep.step.suppress import suppressed_lines
 
@@ -103,7 +103,8 @@ class Alerts:
 
     def timeline(self, which: int | str = 0) -> Picture:
         """Draw the events of an alert over time, a line for each variable. Raises: UsageError."""
-        return Picture(timeline(self._row(which)))
+        row = self._row(which)
+        return Picture(timeline(row), spec=timeline_spec(row))
 
     def by_day(self) -> Plot:
         """Draw how many alerts each rule gives on each day, in UTC."""

@@ -1,4 +1,4 @@
-"""An SVG text → what a notebook shows.
+"""An SVG text, and a chart in Vega-Lite where there is one → what a notebook shows.
 
 Tested by: tests/api/test_alerts.py
 """
@@ -6,14 +6,18 @@ Tested by: tests/api/test_alerts.py
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+VEGA_LITE = "application/vnd.vegalite.v5+json"
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture as SVG, and the text that stands for it where there are no pictures."""
+    """A picture as SVG, the text that stands for it where there are no pictures, and its Vega-Lite if it is a chart."""
 
     svg: str
     text: str = ""
+    spec: dict[str, Any] | None = None
 
     def __str__(self) -> str:
         return self.text or self.svg
@@ -23,5 +27,6 @@ class Picture:
     def _repr_svg_(self) -> str:
         return self.svg
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        return {"image/svg+xml": self.svg, "text/plain": str(self)}
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        chart = {} if self.spec is None else {VEGA_LITE: self.spec}
+        return {**chart, "image/svg+xml": self.svg, "text/plain": str(self)}

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.analysis.charts import Chart, axis, colors, svg
+from cep.api.picture import VEGA_LITE
 from cep.base.errors import UsageError
 
 _BARS_MAX = 20
-_VEGA_LITE = "application/vnd.vegalite.v5+json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Plot:
     __repr__ = __str__
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
-        bundle = {_VEGA_LITE: self.spec, "text/plain": str(self)}
+        bundle = {VEGA_LITE: self.spec, "text/plain": str(self)}
         try:
             return {**bundle, "image/svg+xml": self.svg}
         except UsageError:

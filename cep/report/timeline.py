@@ -1,4 +1,4 @@
-"""An alert → its events over time as an SVG picture, a line for each variable.
+"""An alert → its events over time, a line for each variable: as an SVG picture, or as a chart in Vega-Lite.
 
 Tested by: tests/report/test_timeline.py
 """
@@ -6,7 +6,7 @@ Tested by: tests/report/test_timeline.py
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -47,6 +47,39 @@ def timeline(alert: Mapping[str, Any]) -> str:
         points = [event for event in events if event["variable"] == variable]
         parts += [_point(event, _x(event["event_time"], first, last), y, color) for event in points]
     return "\n".join([*parts, *_axis(first, last, alert["detected_at"], height), "</svg>"]) + "\n"
+
+
+def timeline_spec(alert: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same picture of an alert in Vega-Lite, to change or to save."""
+    events = [event for event in alert["events"] if event["event_time"] is not None][:_EVENTS_MAX]
+    rows = [
+        {"variable": event["variable"], "event": event["event_id"], "time": _utc(event["event_time"])}
+        for event in events
+    ]
+    variables = list(dict.fromkeys(row["variable"] for row in rows))
+    time = {"field": "time", "type": "temporal", "scale": {"type": "utc"}, "title": "event time (UTC)"}
+    lane = {"field": "variable", "type": "nominal", "sort": variables, "title": None}
+    color = {**lane, "scale": {"domain": variables, "range": list(_COLORS)}, "legend": None}
+    events_layer = {
+        "data": {"values": rows},
+        "mark": {"type": "point", "filled": True, "size": 80, "tooltip": {"content": "data"}},
+        "encoding": {"x": time, "y": lane, "color": color},
+    }
+    alert_layer = {
+        "data": {"values": [{"time": _utc(alert["detected_at"])}]},
+        "mark": {"type": "rule", "color": "#b00", "strokeDash": [4, 3]},
+        "encoding": {"x": time},
+    }
+    return {
+        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+        "title": _cut(f"{alert['rule_id']}: {alert['message']}"),
+        "width": _WIDTH - _LEFT - _RIGHT,
+        "layer": [events_layer, alert_layer],
+    }
+
+
+def _utc(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat()
 
 
 def _point(event: Mapping[str, Any], x: int, y: int, color: str) -> str:

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 import cep
+from cep.api.picture import VEGA_LITE
 from tests.api.frames import EVENT, KINDS, PATTERN, payments
 
 SUPPRESSING = EVENT + PATTERN
@@ -103,6 +104,10 @@ def test_a_notebook_shows_a_table_and_a_picture(alerts: cep.Alerts) -> None:
     assert f"{len(alerts)} alerts of {payments().num_rows} events" in repr(alerts)
     assert repr(cep.parse(EVENT + PATTERN).match(payments().slice(0, 1))) == "0 alerts of 1 event"
     drawing = ET.fromstring(alerts.timeline(1).svg)
+    bundle = alerts.timeline(1)._repr_mimebundle_()
+    assert bundle["image/svg+xml"] == alerts.timeline(1).svg
+    chart = bundle[VEGA_LITE]["layer"][0]["data"]["values"]
+    assert [row["event"] for row in chart] == [event["event_id"] for event in alerts.table["events"][1].as_py()]
     circles = drawing.findall(".//{http://www.w3.org/2000/svg}circle")
     assert len(circles) == len(alerts.table["events"][1])
 

@@ -7,8 +7,9 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+import vl_convert
 
-from cep.report.timeline import timeline
+from cep.report.timeline import timeline, timeline_spec
 
 SVG = "{http://www.w3.org/2000/svg}"
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -31,6 +32,19 @@ def test_each_event_stands_at_its_time_on_the_line_of_its_variable() -> None:
     left, right, middle = (int(circle.get("cx", "")) for circle in circles)
     assert (left + right) // 2 == middle
     assert len({circle.get("cy") for circle in circles}) == 2
+
+
+def test_the_chart_has_what_the_picture_has() -> None:
+    spec = timeline_spec(alert(0, 30, 60, detected_s=60))
+    events, detected = spec["layer"]
+    assert [(row["variable"], row["event"], row["time"]) for row in events["data"]["values"]] == [
+        ("v0", "e0", "2026-03-01T00:00:00+00:00"), ("v1", "e1", "2026-03-01T00:00:30+00:00"),
+        ("v0", "e2", "2026-03-01T00:01:00+00:00"),
+    ]  # fmt: skip
+    assert detected["data"]["values"] == [{"time": "2026-03-01T00:01:00+00:00"}]
+    drawing = ET.fromstring(vl_convert.vegalite_to_svg(spec))
+    texts = {text.text for text in drawing.iter(f"{SVG}text")}
+    assert {"v0", "v1", "r: a & b"} <= texts
 
 
 @pytest.mark.parametrize(
