@@ -42,6 +42,10 @@ RUNS_PER_KEY_MAX = 1_000
 # event that every run of a key binds costs some 80 ns a run: a hundred thousand such events of one key cost three to
 # four times those of as many keys.
 NODES_PER_KEY_MAX = 25_000
+# Bytes of the texts of a bound event, those that rules read later and its id, for which it counts once more above. So
+# the texts that the runs of one rule on one key keep take 13 MB at most. Few events have as much: for those nothing
+# changes. Of beginnings that several rules share the starts count, each once.
+NODE_TEXT_BYTES = 256
 # Matches completed by one event, per rule; the rest are dropped; `matches_dropped` and `rule_matches_dropped` count
 # them. Nobody looks at a hundred alerts of one payment. Each takes some 250 bytes until it is written, so one event
 # 25 kB a rule.

@@ -15,6 +15,7 @@ from cep.columnar.batch import read_only, slots
 from cep.engine.keyed_state import KeyedState
 from cep.engine.outputs import Outputs
 from cep.engine.starts import NO_STARTS
+from cep.engine.weights import retained_weights
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64, UInt8, UInt64
 from cep.kernels.match.plain import advance_plain
@@ -52,7 +53,10 @@ def catch_up(keyed_state: KeyedState, program: Program, rule: int, put_off: PutO
     outputs = Outputs(program, keyed_state.runs, keyed_state.nodes, len(event_rows))
     runs, run_key = read_only(keyed_state.runs[open_runs]), read_only(keyed_state.run_key[open_runs])
     given = RuleInput(event_rows.astype(np.int32), program.start_runs[rule], runs, run_key)
-    rule_record, table = Rule(program.image, program.rules[rule].row), Events(columns, nulls, bitmaps, 0)
+    rule_record, table = (
+        Rule(program.image, program.rules[rule].row),
+        Events(columns, nulls, bitmaps, 0, retained_weights(program, keyed_state.events)),
+    )
     while True:
         full = advance_plain(
             rule_record, table, given, NO_STARTS, -y.FOREVER, outputs.work, outputs.scratch, outputs.runs

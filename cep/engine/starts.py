@@ -5,7 +5,8 @@ A rule gets them back when an event comes that may take it further.
     stored rows of the prefix + new events of it ──▶ Starts, by key and row ──▶ the rules' kernels
                                                                           └──▶ rows to store
 
-No more than RUNS_PER_KEY_MAX starts of a key are kept, the newest, and nothing from before one that has gone.
+No more than RUNS_PER_KEY_MAX starts of a key are kept, the newest, and nothing from before one that has gone. Those
+with long texts are fewer: together they count as NODES_PER_KEY_MAX bound events at most.
 `runs_evicted` counts those that go, `rule_runs_evicted` for each of the rules.
 Tested by: tests/engine/test_starts.py
 """
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cep.base.limits import RUNS_PER_KEY_MAX, TIME_MS_MAX
+from cep.base.limits import NODES_PER_KEY_MAX, RUNS_PER_KEY_MAX, TIME_MS_MAX
 from cep.engine.keyed_state import KeyedState
 from cep.engine.table import PreparedEvents, queue_of
 from cep.kernels import layout as y
@@ -35,7 +36,8 @@ class Starts:
     """Events of a prefix by key and row of the event table: keys int32[S], rows int64[S].
 
     `masks` int64[S] have a bit for each condition of the prefix that holds; bit 1 is a start. `counts` int64[S] is the
-    number of starts up to and with the event. `different` int64[D] are the different masks, and `columns` int64[S] says
+    number of starts up to and with the event; `weights` int64[S] is how often these count as bound events,
+    or nothing if each counts once. `different` int64[D] are the different masks, and `columns` int64[S] says
     which of them is the event's. `expiry` int64[S] is when nobody needs the event any more. `new_count` starts are of
     this call.
     """
@@ -48,11 +50,12 @@ class Starts:
     columns: Int64
     expiry: Int64
     new_count: int
+    weights: Int64
 
 
 _NOTHING = np.empty(0, np.int64)
 NO_STARTS = SharedStarts(
-    np.empty(0, np.int32), _NOTHING, _NOTHING, _NOTHING, np.zeros((1, 1), np.uint64), np.zeros(1, np.int64)
+    np.empty(0, np.int32), _NOTHING, _NOTHING, _NOTHING, np.zeros((1, 1), np.uint64), np.zeros(1, np.int64), _NOTHING
 )
 
 
@@ -79,6 +82,7 @@ def all_starts(program: Program, starts_of_prefix: Sequence[Starts]) -> SharedSt
         ),
         bits,
         np.cumsum([0, *(len(starts.rows) for starts in starts_of_prefix)]),
+        np.concatenate([starts.weights for starts in starts_of_prefix]),
     )
 
 
@@ -98,7 +102,8 @@ def find_starts(shared: SharedStart, prepared: PreparedEvents, fitted: KeyedStat
     if len(shared.predicates) == 1:  # each is a start, and kept
         expiry = np.minimum(prepared.columns[y.COLUMN_TIME, rows] + shared.within_ms, TIME_MS_MAX)
         masks, counts = np.ones(len(rows), np.int64), np.arange(1, len(rows) + 1)
-        return Starts(keys, rows, masks, counts, masks[:1], np.zeros(len(rows), np.int64), expiry, len(new))
+        return Starts(keys, rows, masks, counts, masks[:1], np.zeros(len(rows), np.int64), expiry, len(new),
+                      _weights(prepared, rows, masks))  # fmt: skip
     masks = np.concatenate([stored[:, y.RUN_ORDINAL], _masks(shared, prepared, new)])[order]
     expiry = np.concatenate([stored[:, y.RUN_EXPIRY], np.full(len(new), NOT_TAKEN)])[order]
     _follow(shared, prepared, fitted, bounds, keys, rows, masks, expiry)
@@ -108,8 +113,16 @@ def find_starts(shared: SharedStart, prepared: PreparedEvents, fitted: KeyedStat
     is_start = masks & 1
     return Starts(
         keys, rows, masks, np.cumsum(is_start), different, columns.reshape(-1).astype(np.int64), expiry,
-        int(is_start[rows >= prepared.first_row].sum()),
+        int(is_start[rows >= prepared.first_row].sum()), _weights(prepared, rows, is_start),
     )  # fmt: skip
+
+
+def _weights(prepared: PreparedEvents, rows: Int64, is_start: Int64) -> Int64:
+    """Return how often the starts up to and with each row count as bound events; nothing if each counts once."""
+    if not len(prepared.weights):
+        return _NOTHING
+    weights: Int64 = np.cumsum(is_start * (1 + prepared.weights[rows]))
+    return weights
 
 
 def _masks(shared: SharedStart, prepared: PreparedEvents, rows: Int64) -> Int64:
@@ -155,7 +168,11 @@ def keep_starts(
         is_open = np.flatnonzero(starts.expiry > watermark_ms)
         last_of_key = np.searchsorted(starts.keys, starts.keys[is_open], side="right") - 1
         following = starts.counts[last_of_key] - starts.counts[is_open] + is_start[is_open]
-        live = is_open[following <= RUNS_PER_KEY_MAX]
+        fits = following <= RUNS_PER_KEY_MAX
+        if len(starts.weights):
+            alone = np.diff(starts.weights, prepend=0)[is_open]
+            fits &= starts.weights[last_of_key] - starts.weights[is_open] + alone <= NODES_PER_KEY_MAX
+        live = is_open[fits]
         counters["runs_started"] += starts.new_count
         counters["runs_expired"] += int(is_start.sum() - is_start[is_open].sum())
         evicted = int(is_start[is_open].sum() - is_start[live].sum())

@@ -17,6 +17,7 @@ from cep.columnar.table_key import table_key
 from cep.columnar.texts import encoded, numbered
 from cep.engine.keyed_state import KeyedState
 from cep.engine.overflows import Overflows
+from cep.engine.weights import NO_WEIGHTS, table_weights
 from cep.functions.columns import fill_computed
 from cep.histories.store import Histories
 from cep.histories.values import CallKeys, HistoryValues, NewEvents, history_values
@@ -40,6 +41,7 @@ class PreparedEvents:
 
     `texts` is the dictionary of all text columns. `overflows` counts numbers that left 64 bits, `folded` values of
     histories with older events folded, `cut` those that may lack some. `histories` are what is kept from now on.
+    `weights` are as in kernels/records.py.
     """
 
     keys: pa.Array
@@ -55,11 +57,12 @@ class PreparedEvents:
     cut: int
     dropped: int
     histories: Histories
+    weights: Int64
 
     @property
     def events(self) -> Events:
         """The event table as kernels take it."""
-        return Events(self.columns, self.nulls, self.bitmaps, self.first_row)
+        return Events(self.columns, self.nulls, self.bitmaps, self.first_row, self.weights)
 
     @property
     def rows_count(self) -> int:
@@ -114,6 +117,7 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
     return PreparedEvents(
         keys, columns, nulls, image, bitmaps, first_row, event_of, texts,
         overflows, past.folded, past.cut, past.dropped, past.histories,
+        table_weights(program, texts, columns, nulls, (retained.event_id, batch.event_id), event_of),
     )  # fmt: skip
 
 
@@ -160,7 +164,7 @@ def _evaluated(
     words = (count + BLOCK - 1) // BLOCK * (BLOCK // 64)
     bitmaps = np.zeros((max(predicates.count, 1), max(words, 1)), np.uint64)
     constants = image[image[y.HEADER_CONSTANTS] :]
-    events = Events(columns, nulls, bitmaps, first_row)
+    events = Events(columns, nulls, bitmaps, first_row, NO_WEIGHTS)
     overflows = Overflows(np.zeros(len(vector.code), np.int64), np.zeros(len(predicates.entries), np.int64), Counter())
     if count and len(vector.code):
         code = vector.block_code(constants, predicates.dense, program.derived_first)

@@ -229,7 +229,7 @@ def _evaluate(
         wanted = pa.array([text for _, text in plan.text_constants], TEXT)
         constants[[slot for slot, _ in plan.text_constants]] = TextNumbers(texts).of(wanted)
     code = plan.vector.block_code(constants, np.arange(plan.bitmaps_count, dtype=np.int32), plan.derived_first)
-    evaluate_blocks(code, Events(columns, nulls, bitmaps, 0), errors)
+    evaluate_blocks(code, Events(columns, nulls, bitmaps, 0, np.empty(0, np.int64)), errors)
     bits = np.unpackbits(bitmaps.view(np.uint8), axis=1, bitorder="little")[:, :count]
     return bits, _overflows(plan, errors) if errors.any() else {}
 

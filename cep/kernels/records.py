@@ -102,13 +102,15 @@ class Events(NamedTuple):
     """The event table.
 
     columns int64[C, N] and nulls uint8[C, N], where 1 is null. Rows from first_row on are new. bitmaps
-    uint64[P, words] have one bit for each new row: bit 0 belongs to first_row.
+    uint64[P, words] have one bit for each new row: bit 0 belongs to first_row. weights int64[N] say how often a bound
+    event counts beyond once, for its texts; int64[0] if none does.
     """
 
     columns: Int64
     nulls: UInt8
     bitmaps: UInt64
     first_row: int
+    weights: Int64
 
 
 class Arrivals(NamedTuple):
@@ -184,8 +186,9 @@ class RuleInput(NamedTuple):
 class SharedStarts(NamedTuple):
     """Events with which several rules begin, by prefix, then key and row (engine/starts.py).
 
-    keys int32[S], rows int64[S]; counts int64[S] is how many starts there are up to and with each. Their bits stand in
-    bits uint64[P, words] at the places columns int64[S]. Those of prefix s are [bounds[s], bounds[s + 1]), int64.
+    keys int32[S], rows int64[S]; counts int64[S] is how many starts there are up to and with each. weights int64[S] is
+    how often these count as bound events, int64[0] if each counts once. Their bits stand in bits uint64[P, words] at
+    the places columns int64[S]. Those of prefix s are [bounds[s], bounds[s + 1]), int64.
     """
 
     keys: Int32
@@ -194,6 +197,7 @@ class SharedStarts(NamedTuple):
     columns: Int64
     bits: UInt64
     bounds: Int64
+    weights: Int64
 
 
 class PrefixEvents(NamedTuple):

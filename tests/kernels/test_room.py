@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from cep.base.limits import NODES_PER_KEY_MAX, RUNS_PER_KEY_MAX
+from cep.base.limits import NODE_TEXT_BYTES, NODES_PER_KEY_MAX, RUNS_PER_KEY_MAX
 from cep.engine.advance import advance
 from cep.engine.outputs import Outputs
 from cep.kernels import layout as y
@@ -81,6 +81,57 @@ def test_no_split_changes_what_is_evicted(name: str, monkeypatch: pytest.MonkeyP
         assert counters["rule_runs_evicted[r@1]"] == counters["runs_evicted"]
         evicted += counters["runs_evicted"]
     assert evicted > 0, "streams that reach no limit show nothing"
+
+
+HEAVY = "y" * 900  # kept for `b` to be compared with
+
+
+def _heavy_stream(random: Random, count: int) -> list[str]:
+    return [f"{line} {random.choice((HEAVY, 'y', HEAVY[:400], '-'))}" for line in _stream(random, count)]
+
+
+def _text_program(name: str, runs: int, nodes: int, monkeypatch: pytest.MonkeyPatch, rules: int = 1) -> Program:
+    monkeypatch.setattr("cep.nfa.rule_tables.RUNS_PER_KEY_MAX", runs)
+    monkeypatch.setattr("cep.nfa.rule_tables.NODES_PER_KEY_MAX", nodes)
+    monkeypatch.setattr("cep.engine.starts.NODES_PER_KEY_MAX", nodes)
+    text = f"{PATTERNS[name]}\nemit n = count(a), note = first(a).note"
+    return program(*(rule(text, f"r{number}" if number else "r") for number in range(rules)))
+
+
+@pytest.mark.parametrize("name", [*PATTERNS, "shared by four"])
+def test_no_split_changes_what_long_texts_evict(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    evicted = 0
+    for seed in range(2):
+        random = Random(f"{name}/{seed}")
+        rules = 4 if name == "shared by four" else 1
+        compiled = _text_program("shared starts" if rules > 1 else name, 1_000, 30, monkeypatch, rules)
+        lines = _heavy_stream(random, 60)
+        at_once, counters = _carried(compiled, lines, [len(lines)])
+        cuts = [*sorted(random.sample(range(1, len(lines)), random.randint(5, 20))), len(lines)]
+        in_parts, of_parts = _carried(compiled, lines, cuts)
+        one_by_one, of_each = _carried(compiled, lines, list(range(1, len(lines) + 1)))
+        assert at_once == in_parts == one_by_one
+        if rules == 1:
+            assert counters["runs_evicted"] == of_parts["runs_evicted"] == of_each["runs_evicted"]
+        assert counters["rule_runs_evicted[r@1]"] > 0 or not counters["runs_evicted"]
+        evicted += counters["runs_evicted"]
+    assert evicted > 0, "streams that reach no limit show nothing"
+
+
+def test_long_texts_of_a_key_are_bounded_in_bytes() -> None:
+    """A thousand runs are no limit where each has bound an event of 60 kB."""
+    compiled = program(rule("seq a -> b within 900 s\nwhere a: e kind == a\n b: e kind == b\nemit c = a.note"))
+    text = "y" * 60_000
+    keyed_state, most, evicted = None, 0, 0
+    for first in range(0, 300, 50):
+        events = batch(*(f"x a@{at}000 1.00 {text}" for at in range(first, first + 50)))
+        done = advance(compiled, keyed_state, events, first * 1_000)
+        keyed_state = done.keyed_state
+        most = max(most, sum(map(len, keyed_state.events.columns["note"].to_pylist())))
+        evicted += done.counters.get("rule_runs_evicted[r@1]", 0)
+    assert most <= 2 * NODE_TEXT_BYTES * NODES_PER_KEY_MAX
+    assert evicted == 300 - len(keyed_state)  # type: ignore[arg-type]  # there is one
+    assert len(keyed_state) >= NODES_PER_KEY_MAX // 2 // (1 + 60_000 // NODE_TEXT_BYTES)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", PATTERNS)

@@ -21,7 +21,7 @@ from cep.kernels.layout import Int64, int64
 from cep.kernels.match.matches import choose, emit, same_bindings, settle
 from cep.kernels.match.merge import merge_runs
 from cep.kernels.match.offer import hold_back, moved_states, offer, tidy
-from cep.kernels.match.room import KeyRoom, key_room, limit_nodes
+from cep.kernels.match.room import KeyRoom, key_room, less_room, limit_nodes
 from cep.kernels.match.runs import close_due, close_missed, next_key
 from cep.kernels.records import Counts, Events, Rule, RuleInput, RuleScratch, RunOutput, Work
 
@@ -210,7 +210,7 @@ def _bound_nodes(
     """Evict the oldest runs if what they have bound is too much; drop the nodes that nobody needs any more."""
     counts, room = given
     _close_over(rule, events, row, work, counts.runs)
-    counts, room = limit_nodes(rule, work, scratch, cursor, int64(1), counts, room)
+    counts, room = limit_nodes(rule, work, scratch, cursor, int64(1), counts, room, events.weights)
     runs = tidy(rule.words, work.runs, counts.runs, scratch.picked, work.counters)
     return Counts(runs, counts.nodes, counts.matches, counts.full), room
 
@@ -323,7 +323,7 @@ def advance_rule(
         if runs < 0:
             return y.FULL_WORK
         counts = Counts(runs, cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], y.FULL_NOT)
-        room = key_room(rule, cursor, runs > 1)
+        room = key_room(rule, cursor, runs > 1, events.weights)
         while at < queue.shape[0] and columns[y.COLUMN_KEY, queue[at]] == key and counts.full == y.FULL_NOT:
             row = int64(queue[at])
             at += 1
@@ -331,7 +331,9 @@ def advance_rule(
             starts = time >= rule.words[y.R_FROM_MS] and time < rule.words[y.R_STARTS_UNTIL_MS]
             outside = rule.words[y.R_COUNTS] != 0 and columns[y.COLUMN_ORDINAL, row] < 0
             if time < rule.words[y.R_UNTIL_MS] and (starts or counts.runs > 1) and not outside:
+                before = counts.nodes
                 counts = _on_event(rule, events, row, work, counts, scratch)
+                room = less_room(room, events.weights, row, counts.nodes - before)
                 if counts.nodes > room.count_at and counts.full == y.FULL_NOT:
                     counts, room = _bound_nodes(rule, events, row, work, scratch, cursor, (counts, room))
         full = counts.full

@@ -16,7 +16,7 @@ from cep.kernels import layout as y
 from cep.kernels.jit import bare, inlined
 from cep.kernels.layout import Int64, int64
 from cep.kernels.match.matches import choose, emit
-from cep.kernels.match.room import evict_beyond, key_room, limit_nodes
+from cep.kernels.match.room import KeyRoom, evict_beyond, key_room, less_room, limit_nodes
 from cep.kernels.match.runs import accepts, act, bit, next_key, suits
 from cep.kernels.records import Counts, Events, Rule, RuleInput, RuleScratch, RunOutput, SharedStarts, Work
 from cep.kernels.search import first_at
@@ -345,6 +345,18 @@ def _within_limit(counts: Int64, late: int, due: int, limit: int, counters: Int6
 
 
 @bare
+def _within_weight(starts: SharedStarts, late: int, due: int, limit: int, counters: Int64) -> int:
+    """As `_within_limit`, for the weights of the starts."""
+    before = starts.weights[late - 1] if late > 0 else int64(0)
+    over = starts.weights[due - 1] - before - limit
+    if over <= 0:
+        return late
+    left = first_at(starts.weights, late, due, before + over) + 1
+    counters[y.COUNT_EVICTED] += starts.counts[left - 1] - (starts.counts[late - 1] if late > 0 else int64(0))
+    return left
+
+
+@bare
 def _note_taken(last: int, expiry: int, key: int, work: Work, node: int, output: RunOutput, out_count: int) -> int:
     """Write a row in the start state: the rule has taken over the key's shared events up to the one in row `last`.
 
@@ -377,6 +389,20 @@ def _common_wait(rule: Rule) -> int:
 
 
 @bare
+def _bound_nodes(
+    rule: Rule, events: Events, time: int, work: Work, scratch: RuleScratch, cursor: Int64,
+    given: tuple[_Counts, KeyRoom],
+) -> tuple[_Counts, KeyRoom]:  # fmt: skip
+    """Close what is over at `time` (ms, UTC), and evict the oldest runs if what they have bound is too much."""
+    counts, room = given
+    _expire(work.runs, counts.head, counts.runs, time, work.counters)
+    used = Counts(counts.runs, counts.nodes, counts.matches, y.FULL_NOT)
+    used, room = limit_nodes(rule, work, scratch, cursor, counts.head, used, room, events.weights)
+    dead = _dead(work.runs, counts.head, counts.runs)
+    return _Counts(counts.head, counts.runs, dead, used.nodes, used.matches, used.full), room
+
+
+@bare
 def advance_plain(
     rule: Rule, events: Events, given: RuleInput, shared: SharedStarts, watermark: int, work: Work,
     scratch: RuleScratch, output: RunOutput,
@@ -402,7 +428,7 @@ def advance_plain(
         put_off, head = _put_off(words, shared, key, work.runs, runs)
         late = put_off.late
         counts = _Counts(head, runs, int64(0), cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], y.FULL_NOT)
-        room = key_room(rule, cursor, runs > head)
+        room = key_room(rule, cursor, runs > head, events.weights)
         due, due_ms = late, int64(0)
         while counts.full == y.FULL_NOT and at < queue.shape[0] and columns[y.COLUMN_KEY, queue[at]] == key:
             row = int64(queue[at])
@@ -414,10 +440,12 @@ def advance_plain(
                 counts = _Counts(counts.head, counts.runs, dead, counts.nodes, counts.matches, y.FULL_NOT)
                 due, due_ms = first_at(shared.rows, late, put_off.end, row), time
                 late = _within_limit(shared.counts, late, due, words[y.R_RUNS_MAX], work.counters)
+                if shared.weights.shape[0] > 0 and late < due:
+                    late = _within_weight(shared, late, due, words[y.R_NODES_MAX], work.counters)
             seen = events
             if late < due:
                 row = shared.rows[late]
-                seen = Events(events.columns, events.nulls, shared.bits, row - shared.columns[late])
+                seen = Events(events.columns, events.nulls, shared.bits, row - shared.columns[late], events.weights)
                 late += 1
                 time = columns[y.COLUMN_TIME, row]
                 if time + within <= due_ms:
@@ -429,13 +457,11 @@ def advance_plain(
                     due = late
             starts = time >= words[y.R_FROM_MS] and time < words[y.R_STARTS_UNTIL_MS]
             if time < words[y.R_UNTIL_MS] and (starts or counts.runs > 1):
+                before = counts.nodes
                 counts = _on_event(rule, alike, seen, row, starts, work, scratch.picked, counts)
+                room = less_room(room, events.weights, row, counts.nodes - before)
                 if counts.nodes > room.count_at and counts.full == y.FULL_NOT:
-                    _expire(work.runs, counts.head, counts.runs, time, work.counters)
-                    used = Counts(counts.runs, counts.nodes, counts.matches, y.FULL_NOT)
-                    used, room = limit_nodes(rule, work, scratch, cursor, counts.head, used, room)
-                    dead = _dead(work.runs, counts.head, counts.runs)
-                    counts = _Counts(counts.head, counts.runs, dead, used.nodes, used.matches, used.full)
+                    counts, room = _bound_nodes(rule, events, time, work, scratch, cursor, (counts, room))
         full, node_count = counts.full, counts.nodes
         if full == y.FULL_NOT and late > put_off.first:
             last = shared.rows[late - 1]

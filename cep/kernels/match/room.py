@@ -4,7 +4,8 @@ A run is older than another if it began earlier, or in an earlier row; complete 
 
 A run of a loop binds all its events, so n events of one key can bind n² / 2 nodes. When they may be too many after an
 event, the nodes are counted that live runs lead to, each once. If they are more than the limit, the oldest runs are
-evicted until half the limit is left. So a count costs O(limit) and is seldom; and what is evicted follows from the
+evicted until half the limit is left. A node of an event with long texts counts several times, for their bytes. So a
+count costs O(limit) and is seldom; and what is evicted follows from the
 events of the key alone, not from the calls they come in.
 
     nodes   | older ones: other keys, former calls | of this key and call: live, matched, left over | free |
@@ -37,17 +38,30 @@ class KeyRoom(NamedTuple):
 
 
 @inlined
-def key_room(rule: Rule, cursor: Int64, has_runs: bool) -> KeyRoom:
+def key_room(rule: Rule, cursor: Int64, has_runs: bool, weights: Int64) -> KeyRoom:
     """Return the room of a key that is begun with; `has_runs` from former calls, whose nodes are not counted yet."""
     first, limit = cursor[y.CURSOR_NODES], rule.words[y.R_NODES_MAX]
-    older = min(limit, cursor[y.CURSOR_OLD_NODES]) if has_runs else int64(0)
+    before = limit if weights.shape[0] > 0 else cursor[y.CURSOR_OLD_NODES]
+    older = min(limit, before) if has_runs else int64(0)
     return KeyRoom(first, cursor[y.CURSOR_MATCHES], first + limit - older, first + limit)
 
 
-@bare
-def _mark(nodes: Int64, node: int, marks: Int64, mark: int, trail: Int64) -> int:
-    """Mark the nodes that lead to `node`; return how many were not marked yet, -1 if the trail is too short.
+@inlined
+def less_room(room: KeyRoom, weights: Int64, row: int, added: int) -> KeyRoom:
+    """Return the room after so many nodes of the event in `row` came, as one that weighs more has to be counted sooner.
 
+    Shapes: weights int64[rows of the event table], or int64[0].
+    """
+    if weights.shape[0] == 0 or added == 0:
+        return room
+    return KeyRoom(room.first_node, room.first_match, room.count_at - added * weights[row], room.drop_at)
+
+
+@bare
+def _mark(nodes: Int64, node: int, marks: Int64, mark: int, trail: Int64, weights: Int64) -> int:
+    """Mark the nodes that lead to `node`; return how much those count that were not marked yet.
+
+    -1 if the trail is too short.
     Shapes: marks int64[rows of nodes]; trail int64[*, 3] is a stack for the second way into a union.
     """
     count, top = 0, 0
@@ -55,6 +69,8 @@ def _mark(nodes: Int64, node: int, marks: Int64, mark: int, trail: Int64) -> int
         while node >= 0 and marks[node] != mark:
             marks[node] = mark
             count += 1
+            if weights.shape[0] > 0 and nodes[node, y.NODE_ROW] >= 0:
+                count += weights[nodes[node, y.NODE_ROW]]
             if nodes[node, y.NODE_ROW] < 0:
                 if top >= trail.shape[0]:
                     return -1
@@ -116,8 +132,8 @@ def evict_beyond(runs: Int64, head: int, end: int, limit: int, heap: Int64, coun
 
 
 @bare
-def _evict_oldest(rule: Rule, work: Work, scratch: RuleScratch, mark: int, head: int, end: int) -> int:
-    """Evict the oldest of the rows [head, end) if the nodes of all are too many; return how many nodes are left.
+def _evict_oldest(rule: Rule, work: Work, scratch: RuleScratch, mark: int, head: int, end: int, weights: Int64) -> int:
+    """Evict the oldest of the rows [head, end) if the nodes of all are too many; return how much is left.
 
     Then the youngest runs stay that have half the limit together, or the youngest alone, if it has not more than the
     limit. Returns -1 if the trail is too short.
@@ -126,7 +142,7 @@ def _evict_oldest(rule: Rule, work: Work, scratch: RuleScratch, mark: int, head:
     runs_count = _heap_of(runs, head, end, -1, heap)
     count, left, stay = int64(0), int64(0), int64(0)
     for younger in range(runs_count):
-        more = _mark(work.nodes, runs[-heap[0] & _ROW, y.RUN_NODE], scratch.marks, mark, scratch.trail)
+        more = _mark(work.nodes, runs[-heap[0] & _ROW, y.RUN_NODE], scratch.marks, mark, scratch.trail, weights)
         if more < 0:
             return -1
         count += more
@@ -141,7 +157,9 @@ def _evict_oldest(rule: Rule, work: Work, scratch: RuleScratch, mark: int, head:
 
 
 @bare
-def _drop_unused(work: Work, scratch: RuleScratch, mark: int, head: int, counts: Counts, room: KeyRoom) -> int:
+def _drop_unused(
+    work: Work, scratch: RuleScratch, mark: int, head: int, counts: Counts, room: KeyRoom, weights: Int64
+) -> int:
     """Move the key's nodes together that a run in rows [head, counts.runs) or a match leads to.
 
     Returns: how many nodes are in use then; -1 if the trail is too short, and nothing has moved.
@@ -149,10 +167,10 @@ def _drop_unused(work: Work, scratch: RuleScratch, mark: int, head: int, counts:
     runs, nodes, matches, marks = work.runs, work.nodes, work.matches, scratch.marks
     first = room.first_node
     for i in range(head, counts.runs):
-        if runs[i, y.RUN_WAITS] != 0 and _mark(nodes, runs[i, y.RUN_NODE], marks, mark, scratch.trail) < 0:
+        if runs[i, y.RUN_WAITS] != 0 and _mark(nodes, runs[i, y.RUN_NODE], marks, mark, scratch.trail, weights) < 0:
             return -1
     for m in range(room.first_match, counts.matches):
-        if _mark(nodes, matches[m, y.MATCH_NODE], marks, mark, scratch.trail) < 0:
+        if _mark(nodes, matches[m, y.MATCH_NODE], marks, mark, scratch.trail, weights) < 0:
             return -1
     to = first
     for k in range(first, counts.nodes):
@@ -174,7 +192,14 @@ def _drop_unused(work: Work, scratch: RuleScratch, mark: int, head: int, counts:
 
 @bare
 def limit_nodes(
-    rule: Rule, work: Work, scratch: RuleScratch, cursor: Int64, head: int, counts: Counts, room: KeyRoom
+    rule: Rule,
+    work: Work,
+    scratch: RuleScratch,
+    cursor: Int64,
+    head: int,
+    counts: Counts,
+    room: KeyRoom,
+    weights: Int64,
 ) -> tuple[Counts, KeyRoom]:
     """Count the nodes of the live runs in rows [head, counts.runs); evict the oldest runs if they are too many.
 
@@ -187,10 +212,10 @@ def limit_nodes(
         return Counts(counts.runs, counts.nodes, counts.matches, y.FULL_MARKS), room
     limit, used, drop_at = rule.words[y.R_NODES_MAX], counts.nodes, room.drop_at
     cursor[y.CURSOR_MARK] -= 1
-    left = _evict_oldest(rule, work, scratch, cursor[y.CURSOR_MARK], head, counts.runs)
+    left = _evict_oldest(rule, work, scratch, cursor[y.CURSOR_MARK], head, counts.runs, weights)
     if left >= 0 and used > drop_at:
         cursor[y.CURSOR_MARK] -= 1
-        used = _drop_unused(work, scratch, cursor[y.CURSOR_MARK], head, counts, room)
+        used = _drop_unused(work, scratch, cursor[y.CURSOR_MARK], head, counts, room, weights)
         drop_at = used + (used - room.first_node) + limit
     if left < 0 or used < 0:
         return Counts(counts.runs, counts.nodes, counts.matches, y.FULL_TRAIL), room

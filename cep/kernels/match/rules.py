@@ -84,7 +84,7 @@ def _starts(words: Int64, shared: SharedStarts) -> SharedStarts:
         first, end = shared.bounds[words[y.R_SHARES] - 1], shared.bounds[words[y.R_SHARES]]
     return SharedStarts(
         shared.keys[first:end], shared.rows[first:end], shared.counts[first:end],
-        shared.columns[first:end], shared.bits, shared.bounds,
+        shared.columns[first:end], shared.bits, shared.bounds, shared.weights[first:end],
     )  # fmt: skip
 
 
