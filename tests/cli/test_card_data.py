@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
+import pyarrow.parquet as pq
 import pytest
 
 from cep.cli.main import USAGE, main
@@ -130,6 +131,7 @@ def test_no_file_of_a_run_has_a_card_number(rules: Path, tmp_path: Path, capsys:
     arguments = [
         "run", "--rules", str(rules), "--events", str(tmp_path / "events"), "--alerts", str(out / "alerts"),
         "--checkpoint", str(out / "job"), "--dedup", "1 d", "--available-now", "--log", "json",
+        "--checkpoint-target", str(out / "target"),
     ]  # fmt: skip
     for number, part in enumerate((lines[:200], lines[200:])):
         (tmp_path / "events" / f"{number}.jsonl").write_bytes(b"\n".join(part) + b"\n")
@@ -138,7 +140,12 @@ def test_no_file_of_a_run_has_a_card_number(rules: Path, tmp_path: Path, capsys:
     (tmp_path / "all.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     replay = ["replay", "--rules", str(rules), "--events", str(tmp_path / "all.jsonl"), "--out"]
     assert main([*replay, str(out / "replayed.jsonl"), "--dedup", "1 d"]) == 0
+    assert main([*replay, str(out / "replayed.parquet"), "--dedup", "1 d"]) == 0
     said = capsys.readouterr()
+    assert list((out / "target").iterdir())
+    found = pq.read_table(out / "replayed.parquet").to_pylist()
+    assert len(found) > 5
+    assert_absent(searched, (repr(row).encode() for row in found))  # as its pages are compressed
     files = [path for path in out.rglob("*") if path.is_file()]
     assert_absent(searched, (path.read_bytes() for path in files))
     assert_absent(searched, (str(path).encode() for path in files))
@@ -155,7 +162,7 @@ def test_no_file_of_a_run_has_a_card_number(rules: Path, tmp_path: Path, capsys:
 
 def test_no_topic_has_a_card_number(kafka_broker: KafkaCluster, rules: Path, tmp_path: Path) -> None:
     numbers, name = card_numbers(13, 6), f"cards-{uuid.uuid4().hex[:8]}"
-    for part in ("events", "control", "alerts", "dead", "status"):
+    for part in ("events", "control", "alerts", "dead", "status", "changelog"):
         kafka_broker.create(f"{name}-{part}", 1)
     until = "2030-01-01T00:00:00Z"
     snoozes = [
@@ -170,8 +177,9 @@ def test_no_topic_has_a_card_number(kafka_broker: KafkaCluster, rules: Path, tmp
         "run", "--rules", str(rules), "--bootstrap-servers", kafka_broker.address, "--topic", f"{name}-events",
         "--control-topic", f"{name}-control", "--status-topic", f"{name}-status", "--alerts", f"kafka:{name}-alerts",
         "--dead-letter-topic", f"{name}-dead", "--checkpoint", str(tmp_path / "job"), "--available-now",
+        "--changelog", f"{name}-changelog",
     ]) == 0  # fmt: skip
-    for part in ("alerts", "dead", "status"):
+    for part in ("alerts", "dead", "status", "changelog"):
         found = [data for one in consumed(kafka_broker, f"{name}-{part}", 1) for data in (one.key(), one.value())]
         assert any(found), part
         assert_absent(numbers, (data for data in found if data))
