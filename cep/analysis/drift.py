@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from cep.analysis.budget import week_numbers, week_text
 from cep.base.schema import Kind, Schema, Type
+from cep.columnar.texts import encoded
 from cep.lang.ir import CurrentField, PatternIR, VarField
 from cep.lang.walk import nodes
 from cep.rulebook.deploy import Deployment
@@ -106,9 +107,9 @@ def _spread(
         return (), tuple(_quantiles(column, type_, weeks))
     if type_.kind not in (Kind.STRING, Kind.ENUM, Kind.BOOL):
         return (), ()
-    encoded = column.cast(pa.large_string()).dictionary_encode()
-    code = np.asarray(encoded.indices.fill_null(-1)).astype(np.int64)
-    texts = encoded.dictionary.to_pylist()
+    numbered = encoded(column.cast(pa.large_string()))
+    code = np.asarray(numbered.indices.fill_null(-1)).astype(np.int64)
+    texts = numbered.dictionary.to_pylist()
     counts = np.bincount(code[code >= 0], minlength=len(texts))
     top = sorted(range(len(texts)), key=lambda at: (-int(counts[at]), texts[at]))[:_VALUES]
     return tuple(texts[at] for at in top), tuple(_shares(code, top, weeks))

@@ -20,6 +20,7 @@ from cep.base.limits import PRODUCE_DEPTH_MAX
 from cep.base.schema import Kind, Schema
 from cep.columnar.batch import TEXT, arrow_type
 from cep.columnar.decode import Decoded
+from cep.columnar.texts import rows_among
 from cep.engine.alerts import ALERT_ID_CHARS
 from cep.rulebook.deploy import Deployment
 from cep.runners.embedded.replay import replay_shown
@@ -55,8 +56,7 @@ class Events:
         source_ids = event_ids.cast(TEXT)
         if any(event_type.derived for event_type in self.schema.event_types):
             source_ids = pc.replace_substring_regex(source_ids, pattern=_PRODUCED, replacement="")
-        at = pc.index_in(source_ids, value_set=self.event_id)
-        return np.asarray(pc.fill_null(at, -1)).astype(np.int64)
+        return rows_among(source_ids, self.event_id)
 
     def numbers(self, name: str) -> NDArray[np.float64]:
         """Return a column of numbers in its own unit; NaN where an event has none."""

@@ -20,6 +20,7 @@ from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import TEXT
 from cep.columnar.route import KeyDomain
+from cep.columnar.texts import encoded, rows_among
 from cep.columnar.tokens import tokens_of_key
 
 # Of the frauds whose report has a date this share came within the time after which an event counts as mature.
@@ -120,9 +121,9 @@ def _written_keys(events: Events, keys: pa.Array, field: str) -> list[pa.Array]:
 def _pairs_of_keys(
     events: Events, labels: Labels, field: str, keys: pa.Array
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    column = events.columns[field].cast(TEXT).dictionary_encode()
+    column = encoded(events.columns[field].cast(TEXT))
     code = np.asarray(column.indices.fill_null(-1)).astype(np.int64)
-    wanted = np.asarray(pc.fill_null(pc.index_in(keys, value_set=column.dictionary), -1)).astype(np.int64)
+    wanted = rows_among(keys.cast(TEXT), column.dictionary)
     first_ms = int(events.time_ms.min(initial=TIME_MS_MAX)) if len(events) else 0
     span = int(events.time_ms.max(initial=TIME_MS_MIN)) - first_ms + 2 if len(events) else 2
     place = (code + 1) * span + (events.time_ms - first_ms)  # keys one after the other, each by time
@@ -151,8 +152,7 @@ def _episodes(labels: Labels, label_of: np.ndarray) -> tuple[tuple[str, ...], ND
     numbers_text = pa.array(np.arange(len(labels.keys))).cast(TEXT)
     alone = pc.binary_join_element_wise(numbers_text, pa.scalar(_ALONE, TEXT), pa.scalar("", TEXT))
     name = pc.coalesce(labels.episode, alone).take(pa.array(label_of))
-    encoded = name.dictionary_encode()
-    numbers = np.asarray(encoded.indices).astype(np.int32)
+    numbers = np.asarray(encoded(name).indices).astype(np.int32)
     _, first = np.unique(numbers, return_index=True)
     kinds = labels.kind.take(pa.array(label_of[first])).fill_null("").to_pylist()
     return tuple(kinds), numbers

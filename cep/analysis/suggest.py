@@ -28,6 +28,7 @@ from cep.analysis.suggested_text import declarations, pattern_text, tests_text
 from cep.base.errors import UsageError
 from cep.base.limits import SUGGEST_EVENTS_MAX, SUGGEST_STEPS_MAX
 from cep.base.schema import Kind, Schema
+from cep.columnar.texts import encoded
 from cep.lang.load import load_text
 from cep.model.rule import UpsertRecord
 from cep.rulebook.deploy import deploy
@@ -143,7 +144,7 @@ def ground_of(events: Events, marks: Marks, key: str, cut_ms: int) -> tuple[Grou
 
     Keys are whole: of those with a fraud, and of the others, as many as there is room for, chosen by their number.
     """
-    column = events.columns[key].cast(pa.large_string()).dictionary_encode()
+    column = encoded(events.columns[key].cast(pa.large_string()))
     code = np.asarray(column.indices.fill_null(-1)).astype(np.int64)
     is_early = (events.time_ms < cut_ms) & (code >= 0)
     is_bad_key = np.zeros(len(column.dictionary), np.bool_)

@@ -25,7 +25,7 @@ from cep.columnar.batch import TEXT, data_columns, text_buffers
 from cep.columnar.convert import convert
 from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
 from cep.columnar.parse_json import columns_of, parse_json, text_of
-from cep.columnar.texts import numbered
+from cep.columnar.texts import numbered, rows_among
 from cep.columnar.tokens import with_tokens
 
 TOO_LONG = "too_long"
@@ -65,8 +65,7 @@ class Decoded:
 
     def without(self, event_ids: pa.Array) -> Decoded:
         """Take the good records whose id is not among these, and all poison ones."""
-        is_left = ~pc.is_in(self.event_id, value_set=event_ids).to_numpy(zero_copy_only=False)
-        return self._rows(np.flatnonzero(is_left))
+        return self._rows(np.flatnonzero(rows_among(self.event_id, event_ids.cast(TEXT)) < 0))
 
     def _rows(self, rows: NDArray[np.int64]) -> Decoded:
         if len(rows) == len(self):

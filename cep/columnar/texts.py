@@ -46,3 +46,16 @@ def encoded(texts: pa.Array) -> pa.DictionaryArray:
     indices = np.zeros(len(texts), np.int32)
     indices[~is_null] = codes
     return pa.DictionaryArray.from_arrays(pa.array(indices, mask=is_null), dictionary)
+
+
+def rows_among(texts: pa.Array | pa.ChunkedArray, among: pa.Array) -> NDArray[np.int64]:
+    """Return for each text the first row of `among` that has it: int64[N], -1 for one that none has, and for a null."""
+    if isinstance(texts, pa.ChunkedArray):
+        texts = texts.combine_chunks()
+    is_null = np.asarray(pc.is_null(texts))
+    is_text = np.asarray(pc.is_valid(among))
+    rows = np.flatnonzero(is_text)
+    dictionary, codes = numbered(among.drop_null(), texts.fill_null(""))
+    first = np.full(len(dictionary), -1)
+    first[codes[: len(rows)][::-1]] = rows[::-1]
+    return np.where(is_null, -1, first[codes[len(rows) :]])

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from random import Random
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from cep.columnar.batch import TEXT
+from cep.columnar.decode import Decoded
 from cep.columnar.route import key_groups, key_hashes, key_pages, key_slots
-from cep.columnar.texts import numbered, taken
+from cep.columnar.texts import numbered, rows_among, taken
+from tests.columnar.test_tokens import colliding_texts
 
 
 def _texts(random: Random, count: int, different: int) -> pa.Array:
@@ -65,3 +69,29 @@ def test_a_slot_is_a_page_of_a_key_group() -> None:
     hashes = key_hashes(keys).tolist()
     assert expected.tolist() == [(own % 32 - 8) * 1_600 + own // 32 % 1_600 for own in hashes]
     assert min(expected) < 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_text_is_looked_up_as_arrow_does(seed: int) -> None:
+    drawn = Random(seed)
+    texts, among = (
+        pa.array(drawn.choices(["", "a", "b", "ab", "ä", None, *map(str, range(20))], k=count), pa.large_string())
+        for count in (50, drawn.choice((0, 9, 30)))
+    )
+    expected = pc.fill_null(pc.index_in(texts, value_set=among, skip_nulls=True), -1).to_pylist()
+    assert rows_among(texts, among).tolist() == rows_among(pa.chunked_array([texts]), among).tolist() == expected
+
+
+def test_a_lookup_of_texts_that_collide_in_arrow_costs_what_others_do() -> None:
+    def cost_s(texts: pa.Array) -> float:
+        ids = Decoded(texts, np.zeros(len(texts), np.int16), np.zeros(len(texts), np.int64), {}, ())
+        begin_s = time.process_time()
+        assert len(ids.without(texts.slice(1))) == 1
+        return time.process_time() - begin_s
+
+    crafted, honest = (
+        pa.array(texts, pa.large_string())
+        for texts in (colliding_texts(12_000), [f"abcdefgh{number:08}" for number in range(12_000)])
+    )
+    cost_s(honest)  # compiles kernels
+    assert min(cost_s(crafted) for _ in range(3)) < 10 * max(cost_s(honest) for _ in range(3))
