@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -133,8 +133,8 @@ def _of_pandas(make: Callable[[Any], Any]) -> Callable[[pa.Table], Any]:
     return lambda table: make(table.to_pandas())
 
 
-def _of_polars(types: Mapping[str, Any]) -> Callable[[pa.Table], Any]:
-    return lambda table: pl.DataFrame(table).cast(dict(types))
+def _of_polars(types: Any) -> Callable[[pa.Table], Any]:
+    return lambda table: pl.DataFrame(table).cast(types)
 
 
 def _duckdb_enum(table: pa.Table) -> Any:
