@@ -6,7 +6,7 @@
 
 pip puts it there once, alone: what Spark needs is installed. On the path before the installed Spark it is the one
 that this process and all processes of it see. Nothing of it is in the repository or in .venv.
-Tested by: tests/runners/spark/test_lake.py
+Tested by: tests/runners/spark/test_lake.py, tests/runners/spark/test_older.py
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from pathlib import Path
 
 # The latest of each minor version before the installed one.
 OLDER = ("4.1.4", "4.2.1")
+# On these a finite history can be matched, and no stream.
+OLDEST = ("3.5.9", "4.0.5")
 _PY4J = "py4j<0.11"
 _FETCH_S = 900.0
 

@@ -1,0 +1,52 @@
+"""`Rules.match` of a finite history on versions of Spark that have no streams of ours."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import cep
+from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
+from tests.api.frames import with_type
+from tests.runners.spark.stream_cases import with_an_end, write_suppressing
+from tests.spark_versions import OLDEST, NoSparkError, on_spark
+from tests.tidy.source import ROOT
+
+WAIT_S = 900.0
+
+
+@cache
+def older(version: str) -> dict[str, str] | None:
+    """The environment of a process on this Spark; None where it cannot be had."""
+    try:
+        return on_spark(version)
+    except NoSparkError as error:
+        print(error)
+        return None
+
+
+def fetched(version: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(f"older({version!r}) is None", reason=f"Spark {version} cannot be fetched by pip")
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("version", [pytest.param(each, marks=fetched(each)) for each in OLDEST])
+def test_match_on_an_older_spark(version: str, tmp_path: Path) -> None:
+    environment = older(version)
+    assert environment is not None
+    rules = cep.load(write_suppressing(tmp_path / "rules"))
+    table = with_type(with_an_end(), {"event_time": pa.timestamp("us", "UTC")})
+    pq.write_table(table, tmp_path / "payments.parquet")
+    words = [sys.executable, "-m", "tests.runners.spark.match_job", "local[2]", str(tmp_path)]
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=WAIT_S)
+    assert done.returncode == 0, done.stderr[-5000:]
+    found = pq.read_table(tmp_path / "alerts.parquet").select(ALERT_SCHEMA.names).cast(ALERT_SCHEMA)
+    assert found.num_rows > 0
+    assert sort_alerts(found).equals(rules.match(table, cores=2).table)
