@@ -19,7 +19,7 @@ Start:
     R1 open      the local store; if it is gone, damaged or behind, that of the changelog or of the newest whole
                  checkpoint (opening.py)
     R2 deliver   what was to be delivered, under its number: sinks take the same number twice as if it came once
-    R3 recall    only if it was brought back: the sinks tell which alerts they got since. Those are not sent again
+    R3 recall    only if it was brought back: the sinks tell which alerts they got since. No sink gets those again
     R4 seek      the sources go on behind the positions
 
 A crash before 3 is over loses nothing that was shown: the work since the last commit is done again. After it, R2 does
@@ -57,6 +57,7 @@ from cep.runners.embedded.commit_entries import Head, Outgoing, PendingOutput, p
 from cep.runners.embedded.engine import Engine, Stepped
 from cep.runners.embedded.opening import PART, StoreSettings, mark_damaged, open_store, store_folder
 from cep.runners.embedded.outlets import Outlets
+from cep.runners.embedded.sent import Sent
 from cep.runners.live_checkpoint import lock_checkpoint
 from cep.runners.meanings import current_names
 from cep.sources.live.base import IdentifiedSource, LiveSource
@@ -145,8 +146,7 @@ class Commits:
         self._syncing: Future[None] | None = None  # the last commit's; None: it is on the disk
         self._forgettable: list[int] = []
         self._recalled: list[int] = []  # commits whose alerts the sinks had in part; the store does not know it yet
-        self._sent: set[str] = set()  # ids that sinks have though the job has forgotten it
-        self._sent_is_new = False
+        self._sent = Sent()  # what sinks have though the job has forgotten it
         self._from_checkpoint_ms: int | None = None
         self._places: list[str] = []  # of sinks, when nothing was on its way to them
         self._base = 0  # what is added to a commit's number
@@ -212,7 +212,7 @@ class Commits:
         engine.restore()
         self.totals, self._base, self._number = current_names(head.totals), head.base, head.number
         self.batch_id = head.batch_id
-        self._outgoing, self._sent = Outgoing.stored(self.store), Outgoing.sent(self.store)
+        self._outgoing, self._sent = Outgoing.stored(self.store), Sent.stored(self.store, len(outlets.sinks))
         self._places = list(head.places)
         if self._changelog is not None:
             self._changelog.resume(self.store, self.lists)
@@ -231,13 +231,10 @@ class Commits:
         self._on_step("R3")
         # What was on its way at that time went out under the number of a commit that the checkpoint has.
         after = min(self._outgoing, default=self._number + 1) - 1
-        for sink in outlets.recalling:
-            recalled = sink.recall(self._base + after, created_ms, self._places)
-            self._sent |= recalled.alert_ids
-            self._number = max(self._number, recalled.number - self._base)
-        self._sent_is_new = True
+        newest = self._sent.recall(outlets, self._base + after, created_ms, self._places)
+        self._number = max(self._number, newest - self._base)
         for number, outgoing in self._outgoing.items():
-            self._outgoing[number] = Outgoing(self._unsent(outgoing.alerts), outgoing.dead_letters)
+            self._outgoing[number] = Outgoing(self._sent.unsent(outgoing.alerts), outgoing.dead_letters)
         self._recalled = list(self._outgoing)
 
     # ------------------------------------------------------------------------------------------------------ commits
@@ -351,23 +348,11 @@ class Commits:
             self._outgoing[recalled].save(batch, recalled)
         self._recalled = []
         if self.pending_output:
-            outgoing = Outgoing(self._unsent(self.pending_output.table()), tuple(self.pending_output.dead_letters))
+            outgoing = Outgoing(self._sent.unsent(self.pending_output.table()), tuple(self.pending_output.dead_letters))
             outgoing.save(batch, number)
             self._outgoing[number] = outgoing
             self.pending_output = PendingOutput()
-        if self._sent_is_new:
-            Outgoing.save_sent(batch, self._sent)
-            self._sent_is_new = False
-
-    def _unsent(self, alerts: pa.Table) -> pa.Table:
-        """Return the alerts that no sink had before the job went back to a checkpoint."""
-        if not self._sent or not alerts.num_rows:
-            return alerts
-        ids = alerts["alert_id"].to_pylist()
-        again = self._sent.intersection(ids)
-        self._sent -= again
-        self._sent_is_new |= bool(again)
-        return alerts.filter(pa.array([alert_id not in again for alert_id in ids])) if again else alerts
+        self._sent.save(batch)
 
     @property
     def _is_checkpoint_due(self) -> bool:
@@ -479,11 +464,12 @@ class Commits:
     def _deliver(self, outlets: Outlets, items: Sequence[Outgoing], number: int) -> None:
         self._on_step("4")
         alerts = sorted_together([item.alerts for item in items if item.alerts.num_rows])
-        outlets.deliver(alerts, [letter for item in items for letter in item.dead_letters], self._base + number)
+        letters = [letter for item in items for letter in item.dead_letters]
+        outlets.deliver(alerts, letters, self._base + number, self._sent.lacking)
 
     def _forget(self, commits: Sequence[int]) -> None:
         for number in commits:
-            del self._outgoing[number]
+            self._sent.settle(self._outgoing.pop(number).alerts)
         self._forgettable += commits
 
 

@@ -1,7 +1,7 @@
 """The entries of a commit beside keyed state: where the job stands, and what is not delivered.
 
     | FFFF | "" | "commit" | "head" |            →  JSON, see Head
-    | FFFF | "" | "commit" | "sent" |            →  JSON: ids of alerts that sinks have though no commit knows of it
+    | FFFF | "" | "commit" | "sent" |            →  JSON: alerts that sinks have though no commit knows of it (sent.py)
     | FFFF | "" | "alerts" | | commit u64 |      →  Arrow stream, LZ4
     | FFFF | "" | "letters" | | commit u64 |     →  JSON array
 
@@ -11,7 +11,7 @@ Tested by: tests/runners/embedded/test_commit.py
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ from cep.state.store import KeyedStore, WriteBatch
 FORMAT = 4
 _CODEC = "lz4"
 _COMMIT, _ALERTS, _DEAD_LETTERS = b"commit", b"alerts", b"letters"
-HEAD, _SENT = store_key(STORE_GROUP, b"", _COMMIT, b"head"), store_key(STORE_GROUP, b"", _COMMIT, b"sent")
+HEAD, SENT = store_key(STORE_GROUP, b"", _COMMIT, b"head"), store_key(STORE_GROUP, b"", _COMMIT, b"sent")
 _NUMBER = struct.Struct(">Q")
 
 
@@ -146,16 +146,6 @@ class Outgoing:
             )
             for commit in sorted({*alerts, *dead_letters})
         }
-
-    @staticmethod
-    def save_sent(batch: WriteBatch, alert_ids: Collection[str]) -> None:
-        """Keep the ids of alerts that are not to be sent again."""
-        batch.put(_SENT, orjson.dumps(sorted(alert_ids)))
-
-    @staticmethod
-    def sent(store: KeyedStore) -> set[str]:
-        """Read what `save_sent` wrote."""
-        return set(orjson.loads(store.get(_SENT) or b"[]"))
 
 
 def _alerts(data: bytes) -> pa.Table:

@@ -81,14 +81,18 @@ class Outlets:
     may_send: Callable[[], bool] = lambda: True
     patience: Patience = field(default_factory=_impatient)
 
-    def deliver(self, alerts: pa.Table, lines: Sequence[bytes], number: int) -> None:
+    def deliver(
+        self, alerts: pa.Table, lines: Sequence[bytes], number: int,
+        lacking: Callable[[pa.Table, int], pa.Table] = lambda alerts, _: alerts,
+    ) -> None:  # fmt: skip
         """Send alerts, and lines of dead letters and suppressed alerts.
 
-        A sink that is away is waited for, as `patience` says. Raises: SinkError; the same number may then come again.
+        `lacking` gives those of the alerts that the sink at a place does not have yet (sent.py). A sink that is away is
+        waited for, as `patience` says. Raises: SinkError; the same number may then come again.
         """
         with self.sending(alerts):
-            for sink in self.sinks:
-                self._send(partial(sink.write, alerts, number))
+            for place, sink in enumerate(self.sinks):
+                self._send(partial(sink.write, lacking(alerts, place), number))
         for beside, is_other in ((self.dead_letters, False), (self.suppressed, True)):
             chosen = sorted(line for line in lines if is_suppressed(line) == is_other)
             if chosen and beside is not None:
