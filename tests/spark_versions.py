@@ -3,7 +3,6 @@
     CEP_SPARK=4.1.4 .venv/bin/python -m pytest -m spark …      these tests on that Spark
     .venv/bin/python -m tests.spark_versions                   the versions beside the installed one
     .venv/bin/python -m tests.spark_versions 4.1.4             fetch it, and print its folder
-    .venv/bin/python -m tests.spark_versions short             the tests that ./tests/run takes on the oldest of them
 
 pip puts it there once, alone: what Spark needs is installed. On the path before the installed Spark it is the one
 that this process and all processes of it see. Nothing of it is in the repository or in .venv.
@@ -22,15 +21,6 @@ from pathlib import Path
 OLDER = ("4.1.4", "4.2.1")
 # On these a finite history can be matched, and no stream.
 OLDEST = ("3.5.9", "4.0.5")
-_HOME = "tests/runners/spark"
-# A replay, a live job, Kafka, a kill, and a stream from Delta to Iceberg that is killed.
-SHORT = (
-    f"{_HOME}/test_replay.py::test_replay_finds_what_the_oracle_finds",
-    f"{_HOME}/test_live.py::test_replay_and_live_agree",
-    f"{_HOME}/test_kafka_source.py::test_every_record_once_across_micro_batches_and_a_restart",
-    f"{_HOME}/test_live_process.py::test_kill_and_restart",
-    f"{_HOME}/test_lake.py::test_killed_and_started_again_it_has_the_alerts_of_the_replay_once",
-)
 _PY4J = "py4j<0.11"
 _FETCH_S = 900.0
 
@@ -77,5 +67,4 @@ def use(version: str) -> None:
 
 
 if __name__ == "__main__":
-    asked = sys.argv[1:]
-    print(*(SHORT if asked == ["short"] else [spark_folder(version) for version in asked] or OLDER), sep="\n")
+    print(*[spark_folder(version) for version in sys.argv[1:]] or OLDER, sep="\n")

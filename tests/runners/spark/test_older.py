@@ -1,6 +1,4 @@
-"""`Rules.match` of a finite history on versions of Spark that have no streams of ours, and the short set for the oldest
-version that has.
-"""
+"""`Rules.match` of a finite history on versions of Spark that have no streams of ours."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ import cep
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
 from tests.api.frames import with_type
 from tests.runners.spark.stream_cases import with_an_end, write_suppressing
-from tests.spark_versions import OLDEST, SHORT, NoSparkError, on_spark
+from tests.spark_versions import OLDEST, NoSparkError, on_spark
 from tests.tidy.source import ROOT
 
 WAIT_S = 900.0
@@ -52,9 +50,3 @@ def test_match_on_an_older_spark(version: str, tmp_path: Path) -> None:
     found = pq.read_table(tmp_path / "alerts.parquet").select(ALERT_SCHEMA.names).cast(ALERT_SCHEMA)
     assert found.num_rows > 0
     assert sort_alerts(found).equals(rules.match(table, cores=2).table)
-
-
-def test_the_short_set_names_tests_that_there_are() -> None:
-    for name in SHORT:
-        path, _, test = name.partition("::")
-        assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8")
