@@ -79,7 +79,7 @@ class Alerts:
 
     @property
     def counters(self) -> Counter[str]:
-        """What became of records, events and runs, by the names of metrics."""
+        """The counts of records, events and runs, by the names of metrics."""
         return self._outcome.replayed.counters
 
     @property

@@ -63,7 +63,7 @@ class Source:
 
 
 class HistoryForms(Forms, total=False):
-    """How values are written, and from when to when events count."""
+    """The forms of values, and the period in which events count."""
 
     since: str
     until: str

@@ -108,11 +108,11 @@ def _remove(folders: Sequence[Path], before_ms: int, console: Console) -> None:
             _refuse_others(path)
     for folder in folders:
         old = [path for path in sorted(folder.glob("*.jsonl")) if path.stat().st_mtime * 1_000 < before_ms]
-        removed = sum(map(_remove_letters, old))
+        removed = sum(map(_remove_records, old))
         console.print(f"{folder}: {removed:,} letters removed, of {len(old):,} files", markup=False)
 
 
-def _remove_letters(path: Path) -> int:
+def _remove_records(path: Path) -> int:
     """Delete a file but for lines of the audit, whose chain would break; return the number of the others."""
     lines, written_ns = list(_lines(path)), path.stat().st_mtime_ns
     audit = [line for line in lines if is_audit(line)]

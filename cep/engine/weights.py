@@ -40,7 +40,7 @@ def table_weights(
 
 
 def retained_weights(program: Program, events: RetainedEvents) -> Int64:
-    """As `table_weights`, for a table of retained events alone."""
+    """Return what `table_weights` gives, for a table of retained events alone."""
     sizes = _lengths(events.event_id)
     for number in _text_columns(program):
         sizes = sizes + _lengths(events.columns[program.columns[number].name])

@@ -346,7 +346,7 @@ def _within_limit(counts: Int64, late: int, due: int, limit: int, counters: Int6
 
 @bare
 def _within_weight(starts: SharedStarts, late: int, due: int, limit: int, counters: Int64) -> int:
-    """As `_within_limit`, for the weights of the starts."""
+    """Bound the weights of the starts, as `_within_limit` bounds their number."""
     before = starts.weights[late - 1] if late > 0 else int64(0)
     over = starts.weights[due - 1] - before - limit
     if over <= 0:

@@ -464,8 +464,8 @@ class Commits:
     def _deliver(self, outlets: Outlets, items: Sequence[Outgoing], number: int) -> None:
         self._on_step("4")
         alerts = sorted_together([item.alerts for item in items if item.alerts.num_rows])
-        letters = [letter for item in items for letter in item.dead_letters]
-        outlets.deliver(alerts, letters, self._base + number, self._sent.lacking)
+        dead_letters = [letter for item in items for letter in item.dead_letters]
+        outlets.deliver(alerts, dead_letters, self._base + number, self._sent.lacking)
 
     def _forget(self, commits: Sequence[int]) -> None:
         for number in commits:
