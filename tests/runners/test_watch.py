@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -35,6 +36,7 @@ def test_a_broker_that_is_stopped_and_one_that_is_gone(tmp_path: Path) -> None:
         assert observed.health()[1]["parts"]["brokers"] == "well"
         assert observed.gauges["disk_free_bytes"] > 0
         broker.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, broker.pid, os.WSTOPPED)
         watch.look()
         assert not observed.health()[0]
         since = observed.troubles["brokers"]
