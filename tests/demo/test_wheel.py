@@ -62,7 +62,7 @@ def first_picture(python: Path, folder: Path, **more: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("no_jit", [pytest.param("1", marks=pytest.mark.always, id="uncompiled"), "0"])
+@pytest.mark.parametrize("no_jit", [pytest.param("1", id="uncompiled"), "0"])
 def test_the_wheel_in_an_empty_folder(tmp_path: Path, no_jit: str) -> None:
     wheel = build_wheel(tmp_path)
     assert wheel.name.startswith(f"cep-{__version__}-")

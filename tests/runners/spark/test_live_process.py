@@ -84,6 +84,7 @@ def assert_alerts_are_those_of_replay(spark: SparkSession, folder: Path) -> None
     assert sorted(map(orjson.dumps, read_alerts(folder / "alerts"))) == sorted(map(orjson.dumps, alerts))
 
 
+@pytest.mark.slow
 def test_kill_and_restart(spark: SparkSession, tmp_path: Path) -> None:
     for name in ("events", "control"):
         (tmp_path / name).mkdir()
