@@ -1,0 +1,135 @@
+"""Codes of what is around a pattern: CEP5xx parameters, CEP6xx tests, CEP7xx lints, CEP8xx lists.
+
+Tested by: tests/lang/test_diagnostics.py
+"""
+
+from __future__ import annotations
+
+from cep.lang.explain.entry import Entry
+
+FINDINGS: dict[str, Entry] = {
+    # --------------------------------------------------------------------------------------------- parameters
+    "CEP501": Entry("unknown parameter", "The rule gives an argument for a parameter that the pattern does not have."),
+    "CEP502": Entry("parameter not given", "The rule has to give every parameter that has no default."),
+    "CEP503": Entry(
+        "argument of another type",
+        "The argument is not a value of the parameter's type. Give a decimal as text or as a number, with no more "
+        "digits than the parameter has. Give a duration as text with a unit.",
+    ),
+    "CEP504": Entry(
+        "argument out of bounds",
+        "The argument is outside of the bounds that the pattern declares, or makes a repetition or window impossible.",
+    ),
+    "CEP505": Entry(
+        "bad default or bound",
+        "The default and the bounds of a parameter are constants of its type. The default lies within the bounds.",
+    ),
+    "CEP506": Entry(
+        "parameter of this type",
+        "A parameter is an int, decimal, float, duration, bool, string or enum, or a list. It is never null.",
+    ),
+    "CEP507": Entry("too many parameters", "A pattern has a limited number of parameters."),
+    "CEP508": Entry(
+        "parameter hides a field",
+        "A bare name is a field or a parameter. With one name for both, a reader could not tell which is meant.",
+    ),
+    # -------------------------------------------------------------------------------------------------- tests
+    "CEP601": Entry(
+        "test of an unknown pattern",
+        'A test names the pattern that it runs: `test "three declines" of card_testing { … }`. The pattern is in the '
+        "same file, or in one that is checked with it.",
+    ),
+    "CEP602": Entry(
+        "test that expects nothing, or what cannot be",
+        "A test says what comes out: `expect match …`, `expect matches 3`, `expect timeout …`, or `expect none`. "
+        "`none` and a match on one key exclude each other.",
+    ),
+    "CEP603": Entry(
+        "field that a test does not set",
+        "The time of an event stands before its type. The fields of the key come from the label before the colon. "
+        "Set the other fields with `field=value`.",
+    ),
+    "CEP604": Entry(
+        "value of another type",
+        "Values in tests are constants of the field's type. A decimal has at most the field's digits. A text has "
+        "quotes, a symbol has none. A duration has a unit. Write a time as the time since the start of the test.",
+    ),
+    "CEP605": Entry(
+        "key of a test",
+        'The label of a key is its value: `c1:` is the card "c1", `4711:` the account 4711. For a key of several '
+        'fields, give each field where the key is first named: `p1(payer = "a", payee = "b"):`. Text fields may be '
+        "left out: they are then `p1.payer`.",
+    ),
+    "CEP606": Entry(
+        "expectation of an unknown key or value",
+        "`on c1` names a key of the test. The names in braces are values that the pattern emits.",
+    ),
+    "CEP607": Entry(
+        "time-out that is never emitted",
+        "Only patterns with `on timeout emit` give partial matches whose time ran out. For others, write "
+        "`expect none`.",
+    ),
+    "CEP608": Entry(
+        "events with one id",
+        "An id tells a repeated delivery from a new event. So each event of a test has an id of its own.",
+    ),
+    "CEP609": Entry("too many events", "A test has a limited number of events. Repetitions count."),
+    "CEP610": Entry("events out of order", "A test has the events of a key in the order of their times."),
+    # -------------------------------------------------------------------------------------------------- lints
+    "CEP701": Entry(
+        "condition that is never true",
+        "The parts of the condition contradict each other, like `amount > 500 and amount < 2`. So the pattern can "
+        "never match, and nobody would notice: a rule that never fires looks like a quiet day.",
+    ),
+    "CEP702": Entry(
+        "unused name",
+        "Nothing uses this name. An unused parameter is the worst case: a rule that sets it seems to change something. "
+        "A variable that nothing mentions and that has no condition takes any event, which is seldom meant.",
+    ),
+    "CEP703": Entry(
+        "absence that excludes nothing",
+        "In `a -> !b -> c` no event fulfils the condition of b, so the pattern means `a -> c`. The exclusion that "
+        "somebody relies on is not there.",
+    ),
+    "CEP704": Entry(
+        "pattern that is not tested both ways",
+        "A test that expects a match shows that the pattern finds what it is for. A test that expects none shows that "
+        "it leaves similar events alone. Most false alarms come from patterns that have only the first.",
+    ),
+    "CEP705": Entry(
+        "window longer than the retention",
+        "Events are kept as long as `retain` of their event type says. A window or a history that reaches further "
+        "back sees only what is still there. Its counts and sums come out too small.",
+    ),
+    "CEP706": Entry(
+        "keyed state above the budget",
+        "A busy key needs more bytes for this pattern than the budget allows, by estimate. The bytes grow with the "
+        "number of runs, the events that they remember, and the buckets of histories. `cep plan` shows each.",
+    ),
+    "CEP710": Entry(
+        "silence that says too little",
+        "`# allow(CODE): reason` silences one code on its line, or on the next line when it stands alone. It needs a "
+        "reason, a known code, and a finding to silence. Else it hides more than it tells.",
+    ),
+    # -------------------------------------------------------------------------------- lists that may change
+    "CEP801": Entry(
+        "list that cannot be read",
+        '`list blocked: string from "blocked.csv"` reads a file beside the one that names it. The file is UTF-8 text '
+        "with one entry a line, or a .csv file with a header. Of a .csv file the column with the list's name counts, "
+        "else the first one.",
+    ),
+    "CEP802": Entry(
+        "entry of the wrong type",
+        "An entry has the type that the list declares: a text, a whole number, a number with so many decimals, or a "
+        "network. A network has no bits behind its prefix length, like 10.0.0.0/8. A list with a wrong entry is "
+        "refused.",
+    ),
+    "CEP803": Entry(
+        "entry too long",
+        "An entry has a limited number of bytes. If entries are longer, this is probably another file than you meant.",
+    ),
+    "CEP804": Entry(
+        "entries that are there twice",
+        "A list holds each entry once. A second one changes nothing. In files they are counted, and not listed.",
+    ),
+}
