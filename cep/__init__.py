@@ -11,14 +11,15 @@ if TYPE_CHECKING:
     from cep.api.describe import describe
     from cep.api.features import features
     from cep.api.rules import Rules, load, parse
-    from cep.base.errors import CepError
+    from cep.base.errors import CepError, PatternError
 
 __version__ = "0.2.0"
-__all__ = ["Alerts", "CepError", "Rules", "describe", "features", "load", "parse"]
+__all__ = ["Alerts", "CepError", "PatternError", "Rules", "describe", "features", "load", "parse"]
 
 _HOMES = {
     "Alerts": "cep.api.alerts",
     "CepError": "cep.base.errors",
+    "PatternError": "cep.base.errors",
     "Rules": "cep.api.rules",
     "describe": "cep.api.describe",
     "features": "cep.api.features",

@@ -36,11 +36,12 @@ from cep.api.quality import Difference, Quality, difference_of
 from cep.api.replay import Terms, matches, replay
 from cep.api.spark import StreamTerms, aside_spark, forms_of, is_spark, match_spark, match_stream_spark
 from cep.api.why import Why, explain_not
-from cep.base.errors import UsageError
+from cep.base.errors import PatternError, UsageError
 from cep.base.limits import PLAN_EVENTS_PER_KEY
 from cep.base.processors import processors_count
 from cep.base.schema import Schema
-from cep.lang.explain.render import render_text
+from cep.lang.diagnostics import Diagnostic
+from cep.lang.explain.render import render_text, to_json
 from cep.lang.load import Checked, bundle_source, load_files, load_text
 from cep.model.rule import ListRecord
 from cep.model.setting_types import OFF
@@ -325,7 +326,7 @@ def load(rules: str | Path, *, control: str | Path | None = None) -> Rules:
 
 
 def parse(text: str) -> Rules:
-    """Read patterns from a text; each one is a rule. Raises: UsageError with all mistakes, each with its line.
+    """Read patterns from a text; each one is a rule. Raises: PatternError with all mistakes, each with its line.
 
     >>> rules = cep.parse('''
     ... event transaction { tx_id id  event_time time  card_id string  amount decimal(2) }
@@ -340,12 +341,17 @@ def parse(text: str) -> Rules:
 def _of_patterns(checked: Checked, source: Any, shown: str) -> Rules:
     if not checked.ok:
         errors = [diagnostic for diagnostic in checked.diagnostics if diagnostic.is_error]
-        raise UsageError(f"the patterns have mistakes:\n{render_text(errors, checked.sources)}")
+        raise _mistakes("patterns", errors, checked.sources)
     lists = given_lists(checked)
     wrong = [diagnostic for diagnostic in lists.diagnostics if diagnostic.is_error]
     if wrong:
-        raise UsageError(f"the lists have mistakes:\n{render_text(wrong, checked.sources)}")
+        raise _mistakes("lists", wrong, checked.sources)
     return _in_force(GivenRules.of_patterns(source(), shown, tuple(lists.lists.values())))
+
+
+def _mistakes(of: str, mistakes: Sequence[Diagnostic], sources: Mapping[str, str]) -> PatternError:
+    message = f"the {of} have mistakes:\n{render_text(mistakes, sources)}"
+    return PatternError(message, [to_json(mistake, sources) for mistake in mistakes])
 
 
 def _in_force(given: GivenRules) -> Rules:

@@ -2,6 +2,7 @@
 
     CepError
     ├── UsageError            the caller gave arguments that make no sense together
+    │   └── PatternError      a text of patterns, or a list that it names, has mistakes
     ├── RecordError           a record cannot be decoded (normally set aside as poison, not raised)
     ├── LimitError            a bound of base/limits.py was hit where nothing can be dropped
     ├── StateError            keyed state cannot be read
@@ -14,25 +15,56 @@
         └── SinkAwayError     nobody answers there for now: the same may do later
 
 Mistakes in pattern files and rules are not exceptions: they are `Diagnostic` values that are collected and
-reported together (cep/lang/diagnostics.py). Bugs of ours are asserts.
-Tested by: tests/base/test_errors.py
+reported together (cep/lang/diagnostics.py). Where Python is given such a text, one PatternError has them all. Bugs of
+ours are asserts.
+Tested by: tests/base/test_errors.py, tests/api/test_rules.py
 """
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 
 class CepError(Exception):
-    """Root of all operating errors. The message says what, which ids, the value, the limit, the next step."""
+    """Root of all operating errors. The message says what, which ids, the value, the limit, the next step.
+
+    `code` is a word for programs. It stays the same when the message changes.
+    """
+
+    code: ClassVar[str] = "cep"
 
 
 class UsageError(CepError):
     """Arguments or settings that make no sense together; the CLI exits with 2."""
 
+    code = "usage"
+
+
+class PatternError(UsageError):
+    """A text of patterns, or a list that it names, has mistakes.
+
+    `mistakes` has each as `cep check --format json` prints it: code, message, span with file, line and column, help.
+    """
+
+    code = "pattern"
+
+    def __init__(self, message: str, mistakes: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__(message)
+        self.mistakes = tuple(mistakes)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # so that a process can hand it on
+        return type(self), (str(self), self.mistakes)
+
 
 class RecordError(CepError):
     """A record cannot be decoded."""
 
+    code = "record"
+
 
 class LimitError(CepError):
     """A limit was hit in a place where dropping would lose data; carries both numbers."""
+
+    code = "limit"
 
     def __init__(self, what: str, value: int, limit: int, next_step: str) -> None:
         super().__init__(f"{what}: {value} is over the limit of {limit}; {next_step}")
@@ -43,30 +75,46 @@ class LimitError(CepError):
 class StateError(CepError):
     """Keyed state cannot be read."""
 
+    code = "state"
+
 
 class StateFormatError(StateError):
     """State was written by a format version that this build does not read."""
+
+    code = "state_format"
 
 
 class StateCorruptError(StateError):
     """State bytes fail their checksum or their shape."""
 
+    code = "state_corrupt"
+
 
 class StoreError(StateError):
     """The store, or the disk below it, refuses to read or write."""
+
+    code = "store"
 
 
 class SourceError(CepError):
     """A source cannot deliver records."""
 
+    code = "source"
+
 
 class UnreadableError(SourceError):
     """A file cannot be read, or must not be. The text is the reason alone; who asked says which file."""
+
+    code = "unreadable"
 
 
 class SinkError(CepError):
     """A sink cannot accept alerts."""
 
+    code = "sink"
+
 
 class SinkAwayError(SinkError):
     """Nobody answers at a sink for now. The same write may do later; until then nothing is lost."""
+
+    code = "sink_away"

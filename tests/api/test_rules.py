@@ -76,6 +76,15 @@ def test_mistakes_of_a_text_have_lines_and_carets() -> None:
         cep.parse('import "events.cep"\n' + PATTERN)
 
 
+def test_programs_read_the_mistakes_of_a_text() -> None:
+    with pytest.raises(cep.PatternError) as raised:
+        cep.parse(EVENT + PATTERN.replace("hit.amount", "hit.amuont"))
+    (mistake,) = raised.value.mistakes
+    line = next(i for i, text in enumerate((EVENT + PATTERN).splitlines(), 1) if "hit.amount" in text)
+    assert (raised.value.code, mistake["code"], mistake["span"]["line"]) == ("pattern", "CEP203", line)
+    assert "amount" in mistake["help"]
+
+
 def test_arguments_that_are_none(tmp_path: Path) -> None:
     rules = cep.parse(EVENT + PATTERN)
     with pytest.raises(cep.CepError, match="dedup: 'soon' is no time"):

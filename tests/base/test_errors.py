@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import inspect
+import pickle
 import re
 
 from cep.base import errors
-from cep.base.errors import CepError, LimitError
+from cep.base.errors import CepError, LimitError, PatternError
 
 
 def test_every_error_is_in_the_tree_and_in_its_drawing() -> None:
@@ -22,3 +23,16 @@ def test_a_limit_error_has_both_numbers_and_the_next_step() -> None:
     error = LimitError("runs of card c1", 11, 10, "tighten the rule")
     assert str(error) == "runs of card c1: 11 is over the limit of 10; tighten the rule"
     assert (error.value, error.limit) == (11, 10)
+
+
+def test_each_error_has_a_code_of_its_own() -> None:
+    tree = [CepError, *(kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, CepError))]
+    codes = {kind: kind.code for kind in tree}
+    assert len(set(codes.values())) == len(codes)
+    assert all("code" in vars(kind) for kind in codes), "none has that of the error above it"
+
+
+def test_a_pattern_error_goes_to_another_process_whole() -> None:
+    error = pickle.loads(pickle.dumps(PatternError("two mistakes", [{"code": "CEP203"}, {"code": "CEP212"}])))
+    assert str(error) == "two mistakes"
+    assert [mistake["code"] for mistake in error.mistakes] == ["CEP203", "CEP212"]

@@ -257,7 +257,7 @@ def _cell(text: str, *, pipes: bool = True) -> str:
 def python() -> str:
     """Return the page of what `import cep` gives, from its docstrings."""
     lines = ["# Python", "", f"{MADE} How to use it: [the guide](../guides/python.md)."]
-    names = [name for name in cep.__all__ if name != "CepError"]
+    names = [name for name in cep.__all__ if not name.endswith("Error")]
     functions = [name for name in names if inspect.isfunction(getattr(cep, name))]
     for name in functions:
         lines += _documented(f"cep.{name}", getattr(cep, name), 2)
@@ -266,8 +266,17 @@ def python() -> str:
         for name, member in vars(kind).items():
             if not name.startswith("_") and isinstance(member, (property, cached_property, FunctionType)):
                 lines += _documented(f"{kind.__name__}.{name}", member, 3)
-    lines += ["", "## cep.CepError", "", "The root of all errors that are not bugs; the message says what to do next."]
+    for error in (cep.CepError, cep.PatternError):
+        lines += ["", f"## cep.{error.__name__}", *_prose(inspect.getdoc(error) or "")]
+    codes = ", ".join(f"`{code}`" for code in sorted(_codes(cep.CepError)))
+    lines += ["", f"The codes are {codes}."]
     return "\n".join(lines) + "\n"
+
+
+def _codes(kind: type[cep.CepError]) -> set[str]:
+    """Return the codes of an error and of all that are made from it, those of the tree alone."""
+    below = [_codes(each) for each in kind.__subclasses__() if each.__module__ == kind.__module__]
+    return {kind.code}.union(*below)
 
 
 def _fields(kind: type) -> Iterator[str]:
