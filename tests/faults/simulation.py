@@ -150,6 +150,7 @@ class Simulation:
         self.created_again_ms = 0  # since when each process that was started has seen that and ended
         self.ends: list[tuple[int, str]] = []
         self.begin_ms = begin_ms
+        self.was_a_day_ahead = False
 
     # ------------------------------------------------------------------------------------------------- what goes wrong
 
@@ -180,6 +181,7 @@ class Simulation:
             self.is_full = True
         elif name == "clock ahead":
             clock.wrong_ms = self.chance.choice((3, 300, 86_400)) * 1_000
+            self.was_a_day_ahead = clock.wrong_ms >= DAY_MS
         elif name == "clock behind":
             clock.wrong_ms = -self.chance.choice((1_200, 86_400)) * 1_000
         else:
@@ -405,8 +407,11 @@ class Simulation:
         for name, (began_ms, minutes) in self.outcome.begun_ms.items():
             begun_ms = self.outcome.refused_ms if name == "outage of the sink" else began_ms
             lasts = began_ms + (minutes - LASTING) * MINUTE_MS >= begun_ms > 0 or not name.startswith("outage")
-            if name == "clock behind" and not any("ahead" in key for key in self.outcome.totals):
+            was_ahead = any("ahead" in key for key in self.outcome.totals)
+            if name == "clock behind" and not was_ahead:
                 continue  # no event came in that time
+            if name == "event of tomorrow" and self.was_a_day_ahead and not was_ahead:
+                continue  # to that clock it was one of today
             if FAULTS[name] and lasts and not self.outcome.rang(name):
                 return f"{name} rang nothing"
         return ""
