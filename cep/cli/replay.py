@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cep.api.given import GivenRules
+from cep.api.measuring import length_ms
 from cep.api.replay import Terms, finish, job_of
 from cep.base.errors import UsageError
 from cep.base.limits import IN_PROCESS_BYTES_MAX, KEY_GROUPS_DEFAULT, TIME_MS_MAX
@@ -25,7 +26,7 @@ from cep.cli.help_pages import RULE_FILES, with_page
 from cep.cli.trust_flags import add_trust_arguments
 from cep.lang.explain.render import render_text
 from cep.model.rule import ListRecord, utc_text
-from cep.model.setting_types import OFF, duration_ms
+from cep.model.setting_types import OFF
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.signers import given_trust
@@ -226,24 +227,17 @@ def _ending(options: argparse.Namespace) -> Ending | None:
 
 def _job(options: argparse.Namespace, deployment: Deployment, levels_count: int) -> Job:
     """Describe the job. Raises: UsageError for a time that is none."""
-    ahead_ms = None if options.ahead_max == OFF else _duration("--ahead-max", options.ahead_max)
+    ahead_ms = None if options.ahead_max == OFF else length_ms("--ahead-max", options.ahead_max)
     period = period_of(options.since, options.until, "--")
     terms = Terms(
         options.cores,
         options.key_groups,
-        _duration("--dedup", options.dedup),
+        length_ms("--dedup", options.dedup),
         ahead_ms,
         period.since_ms,
         period.until_ms if options.savepoint is None else TIME_MS_MAX,
     )
     return job_of(deployment, terms, levels_count)
-
-
-def _duration(flag: str, text: str) -> int:
-    try:
-        return duration_ms(text)
-    except ValueError as error:
-        raise UsageError(f"{flag}: {error}") from error
 
 
 def _finish(ending: Ending, replayed: Replayed, deployment: Deployment, suppression: Suppression, job: Job) -> None:

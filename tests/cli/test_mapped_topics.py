@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import uuid
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 
 from cep.cli import main as cli
 from tests.cli.test_mapping import MAPPING, PAYMENTS, alert_ids, envelope, lines, make_place, replay
 from tests.real_kafka import KafkaCluster
 
+LATER = {**PAYMENTS[0], "id": "later", "event_time": "2026-03-01T10:59:00Z"}  # moves the watermark past the others
 # A Debezium envelope, and the card in a header of the record.
 HEADED = [word.replace("card=payload.after.card.no", "card=header:card") for word in MAPPING]
 
@@ -26,8 +29,7 @@ def produce(kafka: KafkaCluster) -> str:
     topic = f"mapped-{uuid.uuid4().hex[:8]}"
     kafka.create(topic, 1)
     records: list[dict[str, Any]] = []
-    later = {**PAYMENTS[0], "id": "later", "event_time": "2026-03-01T10:59:00Z"}  # moves the watermark past the others
-    for payment in (*PAYMENTS, later):
+    for payment in (*PAYMENTS, LATER):
         record = envelope(payment)
         del record["payload"]["after"]["card"]
         headers = [("card", payment["card"].encode()), ("other", None)]
@@ -58,6 +60,37 @@ def test_spark_reads_envelopes_and_headers(place: Path, kafka_broker: KafkaClust
     plain = replay(place, "--events", str(place / "plain.jsonl"))
     checkpoint = ["--checkpoint", str(place / "checkpoint")]
     assert cli.main(["live", *flags(place, kafka_broker, produce(kafka_broker), "out"), *checkpoint]) == 0
+    assert found(place / "out") == alert_ids(plain)
+
+
+def in_avro(folder: Path) -> tuple[list[str], list[bytes]]:
+    """Write the schema of the envelopes; return the flags that name it, and the envelopes as Avro."""
+
+    def record(name: str, **fields: Any) -> dict[str, Any]:
+        return {"type": "record", "name": name, "fields": [{"name": n, "type": t} for n, t in fields.items()]}
+
+    card = record("Card", no="string")
+    after = record("After", pk="string", card=card, ts="long", cents="long", status="string")
+    shape = record("Envelope", payload=record("Payload", op="string", after=after))
+    (folder / "envelope.avsc").write_text(json.dumps(shape), encoding="utf-8")
+    values = []
+    for payment in (*PAYMENTS, LATER):
+        file = io.BytesIO()
+        fastavro.schemaless_writer(file, fastavro.parse_schema(shape), envelope(payment))
+        values.append(file.getvalue())
+    return ["--format", "avro", "--schema-file", str(folder / "envelope.avsc")], values
+
+
+@pytest.mark.parametrize("verb", ["run", pytest.param("live", marks=[pytest.mark.spark, pytest.mark.slow])])
+def test_envelopes_of_avro_are_mapped(verb: str, place: Path, kafka_broker: KafkaCluster) -> None:
+    plain = replay(place, "--events", str(place / "plain.jsonl"))
+    form, values = in_avro(place)
+    topic = f"mapped-{uuid.uuid4().hex[:8]}"
+    kafka_broker.create(topic, 1)
+    kafka_broker.send(topic, [{"value": value, "partition": 0} for value in [*values, b"no avro"]])
+    given = [word for word in flags(place, kafka_broker, topic, "out") if word not in HEADED]
+    checkpoint = ["--checkpoint", str(place / "checkpoint")]
+    assert cli.main([verb, *given, *MAPPING, *form, *checkpoint]) == 0
     assert found(place / "out") == alert_ids(plain)
 
 
