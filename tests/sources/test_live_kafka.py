@@ -9,6 +9,7 @@ import uuid
 from random import Random
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from cep.base.errors import SourceError
 from cep.sources.kafka import KafkaSettings, read_range
@@ -146,6 +147,49 @@ def test_another_topic_of_the_same_name_is_refused_though_it_is_longer(
     assert sum(map(len, drain(of_before, 90).values())) == 90
     for source in (running, again, of_before):
         source.close()
+
+
+@pytest.mark.parametrize("stopped", [[0], [0, 1, 2, 3]])
+def test_a_client_that_has_stopped_is_replaced(
+    kafka_broker: KafkaCluster, monkeypatch: pytest.MonkeyPatch, stopped: list[int]
+) -> None:
+    """A paused partition is one that a client no longer reads, and gives no error."""
+    topic = f"live-{uuid.uuid4().hex[:8]}"
+    kafka_broker.create(topic)
+    sent = send(kafka_broker, topic, 0, 30)
+    source = TopicSource(KafkaSettings(kafka_broker.address), topic)
+    found = drain(source, 30)
+    client = source._consumer
+    client.pause([TopicPartition(topic, partition) for partition in stopped])
+    more = send(kafka_broker, topic, 30, 90)
+    monkeypatch.setattr(live_kafka, "_LOOK_S", 0.5)
+    monkeypatch.setattr(live_kafka, "_STUCK_S", 1.0)
+    monkeypatch.setattr(live_kafka, "_POLLS_MIN", 3)
+    for lane, values in drain(source, 60).items():
+        found[lane] += values
+    assert found == {f"{topic}[{p}]": sent[p] + more[p] for p in range(3)}
+    assert source._consumer is not client
+    source.close()
+
+
+def test_a_client_that_reads_is_not_replaced(kafka_broker: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor one whose partitions are held, or are read in parts."""
+    topic = f"live-{uuid.uuid4().hex[:8]}"
+    kafka_broker.create(topic)
+    monkeypatch.setattr(live_kafka, "_LOOK_S", 0.0)
+    monkeypatch.setattr(live_kafka, "_STUCK_S", 0.0)
+    monkeypatch.setattr(live_kafka, "_POLLS_MIN", 5)
+    send(kafka_broker, topic, 0, 300)
+    source = TopicSource(KafkaSettings(kafka_broker.address), topic)
+    client = source._consumer
+    source.seek({})
+    source.hold([f"{topic}[1]"])
+    for _ in range(20):
+        source.poll(7, 0.1)
+    source.hold([])
+    drain(source, 160)
+    assert source._consumer is client
+    source.close()
 
 
 def test_brokers_that_give_no_ids_are_read_at_every_look() -> None:

@@ -4,11 +4,14 @@ Partitions are assigned, never subscribed to. The offsets in the checkpoint deci
 the keys reads all partitions. Offsets that are gone are an error, never a silent jump. A partition that the topic gets
 later is read from its start. A partition that is too far ahead of the others is let go for a while. A topic that was
 deleted and created again has another id, and is refused: offsets of the old one would skip records of the new one.
+A client may stop reading when brokers come back, without an error. Where records wait for half a minute, and none is
+read, another client goes on.
 Tested by: tests/sources/test_live_kafka.py
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -27,6 +30,8 @@ _DEFAULTS = {"fetch.wait.max.ms": "10", "queued.min.messages": "100000"}
 _FIXED = {"isolation.level": "read_committed"}
 _LOOK_S = 30.0  # between two looks for new partitions, and for another topic of the same name
 _LOOK_WAIT_MS = 2_000  # for their answer; a job goes on without, and looks again
+_STUCK_S = 30.0  # records wait so long, and none of their partition is read: the client has stopped
+_POLLS_MIN = 20  # polls in that time that got all there was: fewer say nothing about a partition without records
 
 
 class TopicSource:
@@ -54,8 +59,10 @@ class TopicSource:
         self._looked_s = 0.0
         self._unassigned: set[int] = set()
         self._there: dict[int, int] = {}  # the end of each partition when somebody looked
-        given = dict(settings.client_options)
-        self._consumer = Consumer(reader_options(settings.bootstrap_servers, given, _DEFAULTS, _FIXED))
+        self._waiting: dict[int, int] = {}  # at an earlier look, offsets behind which records waited
+        self._waiting_s = time.monotonic()  # when that was
+        self._polls = 0  # since then, of those that got all there was
+        self._consumer = self._client()
 
     def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
         if not self._next:
@@ -68,6 +75,7 @@ class TopicSource:
             messages = first + self._consumer.consume(records_max - 1, 0.0) if first else first
         except KafkaException as error:
             raise SourceError(f"reading {self._topic} from {self._settings.bootstrap_servers}: {error}") from error
+        self._polls += len(messages) < records_max
         values: dict[int, list[bytes | None]] = {}
         for message in messages:
             partition = message.partition()
@@ -156,6 +164,10 @@ class TopicSource:
     def close(self) -> None:
         self._consumer.close()
 
+    def _client(self) -> Consumer:
+        given = dict(self._settings.client_options)
+        return Consumer(reader_options(self._settings.bootstrap_servers, given, _DEFAULTS, _FIXED))
+
     def _lane(self, partition: int) -> str:
         return f"{self._topic}[{partition}]"
 
@@ -179,6 +191,7 @@ class TopicSource:
         settings = replace(self._settings, wait_ms=_LOOK_WAIT_MS)
         try:
             earliest = earliest_offsets(settings, [self._topic])[self._topic]
+            latest = latest_offsets(settings, [self._topic])[self._topic]
             ids = topic_ids(settings, [self._topic])
         except SourceError:  # brokers that are away come back; a topic that is gone says so where it is read
             return
@@ -190,6 +203,22 @@ class TopicSource:
             self._consumer.incremental_assign([TopicPartition(self._topic, p, offset) for p, offset in new.items()])
             for partition, offset in new.items():
                 self._is_beyond(partition, offset)
+        self._go_on(latest)
+
+    def _go_on(self, ends: Mapping[int, int]) -> None:
+        """Read with another client if this one has left records alone since an earlier look."""
+        now_s = time.monotonic()
+        if now_s - self._waiting_s < _STUCK_S:
+            return
+        asked = self._next.keys() - self._unassigned - self._reached
+        waiting = {p: self._next[p] for p in asked if self._next[p] < ends.get(p, 0)}
+        is_stuck = self._polls >= _POLLS_MIN and any(self._waiting.get(p) == offset for p, offset in waiting.items())
+        self._waiting, self._waiting_s, self._polls = waiting, now_s, 0
+        if is_stuck:
+            # What is stuck may also be slow to close.
+            threading.Thread(target=self._consumer.close, name="cep-close", daemon=True).start()
+            self._consumer, self._waiting = self._client(), {}
+            self._consumer.assign([TopicPartition(self._topic, p, self._next[p]) for p in sorted(asked)])
 
     def _heed(self, error: KafkaError, message: Message) -> None:
         """Heed a message that is no record. Raises: SourceError unless it passes by itself."""
