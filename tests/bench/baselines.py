@@ -94,6 +94,11 @@ def _days_ahead(
     return float(np.median(last[some] - first[some])) / 86_400_000
 
 
+def lacking(parts: Sequence[Part], time_ms: NDArray[np.int64]) -> list[str]:
+    """Return the names of the parts without an event or without a fraud: on these nothing is chosen or judged."""
+    return [part.name for part in parts if not (part.has(time_ms).any() and part.frauds.any())]
+
+
 def matrix(columns: Sequence[pa.ChunkedArray | pa.Array]) -> NDArray[np.float64]:
     """Return columns side by side as numbers: texts as their place in the order of the alphabet, nulls as NaN."""
     made = []
@@ -113,10 +118,11 @@ def matrix(columns: Sequence[pa.ChunkedArray | pa.Array]) -> NDArray[np.float64]
 def best_limit(
     score: NDArray[np.float64], rows: NDArray[np.int64], marks: Marks, part: Part, time_ms: NDArray[np.int64]
 ) -> float:
-    """Return the limit with the best F1 in a part. `score` is of the events in these rows."""
+    """Return the limit with the best F1 in a part. `score` is of the events in these rows; one is in the part."""
     inside = part.has(time_ms[rows])
+    assert inside.any(), part.name
     ordered = np.sort(score[inside])[::-1]
-    steps = np.unique(np.geomspace(1, max(1, len(ordered)), _LIMITS).astype(int)) - 1
+    steps = np.unique(np.geomspace(1, len(ordered), _LIMITS).astype(int)) - 1
     spell = np.full(len(time_ms), -1)
     limits = np.unique(ordered[steps])
     values = [

@@ -12,7 +12,7 @@ import pytest
 
 from cep.analysis.marks import Marks
 from cep.analysis.split import Part
-from tests.bench.baselines import Alerts, best_limit, card_precision, figures, matrix, of_events
+from tests.bench.baselines import Alerts, best_limit, card_precision, figures, lacking, matrix, of_events
 from tests.bench.handbook_data import START_MS, simulated
 from tests.bench.laundering_data import TYPOLOGIES, simulated_transfers
 
@@ -53,6 +53,18 @@ def test_figures_of_a_part_by_hand() -> None:
     both = Alerts(times[[2]], np.array([True]), np.array([0, 0]), np.array([2, 3]))
     assert figures(both, marks, part, spell, times).precision == 1.0, "an alert that binds two events is one"
     assert best_limit(np.array([0.1, 0.2, 0.9, 0.3, 0.8, 0.7]), np.arange(6), marks, part, times) == 0.7
+
+
+def test_a_part_without_an_event_or_a_fraud_is_named() -> None:
+    """Days 2 and 3 have no event, days 4 and 5 no fraud that begins there."""
+    times = np.array([0, 1, 4, 5]) * DAY_MS
+    first = np.array([0, 1, 2]) * DAY_MS
+    parts = [
+        Part(name, low * DAY_MS, high * DAY_MS, (first >= low * DAY_MS) & (first < high * DAY_MS))
+        for name, low, high in (("train", 0, 2), ("validation", 2, 4), ("test", 4, 6))
+    ]
+    assert lacking(parts, times) == ["validation", "test"]
+    assert lacking(parts[:1], times) == []
 
 
 def test_columns_become_numbers() -> None:

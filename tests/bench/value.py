@@ -12,7 +12,8 @@ event, one that reads *cep features* also what `cep.features` says of its past.
 **simulated**: card payments of the Fraud Detection Handbook's simulator, written down in `handbook_data.py`; it needs
 no data. **laundering**: transfers after IBM's AMLSim, written down in `laundering_data.py`, over three times the days.
 **payments**: the Handbook's own. **transfers**: AMLSim's own. **chargebacks**: one month of a payments company.
-These three lie beside the repository; what is not there is left out.
+**logins**: logs of SSH servers. These four lie beside the repository; what is not there is left out. So is a set
+without an event or a fraud in one part of its time, with a line: the logs are of two months, far apart.
 
 **takeover**, **insiders**, **lending**, **money**, **wallets**, **sessions**, **guesses**: honest months of simulated
 banks, with frauds planted that are written from the typologies' descriptions (`planted.py`); `planted` is all seven.
@@ -127,12 +128,15 @@ def _row(name: str, alerts: baselines.Alerts, measured: Measured, part: Part, sp
 
 
 def run(of: Given, seed: int, folder: Path) -> list[Row]:
-    """Measure one set and print it. Return its rows for the table of all sets."""
+    """Measure one set and print it. Return its rows for the table of all sets, none if a part of its time is empty."""
     path = folder / f"{of.name}.parquet"
     pq.write_table(of.events, path)
     rules = rules_for(set(of.types))
     default = measured_on(of, rules, path)
     parts = parts_of_time(default.history.events, default.marks, of.gap_days * _DAY_MS)
+    if lacks := baselines.lacking(parts, default.history.events.time_ms):
+        print(f"{of.name}: left out, as there is no event or no fraud in its part for {', '.join(lacks)}")
+        return []
     spell = spells(of, default)
     by_tune = [
         tuned(of, rule, path).model_copy(update={"id": f"{rule.id}, tuned"}) for rule in rules if rule.id in of.tries
