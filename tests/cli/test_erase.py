@@ -1,4 +1,7 @@
-"""A key that is erased is in no file any more, and all other keys have the alerts of a job that erased nothing."""
+"""A key that is erased is in no file any more. All other keys have the alerts of a job that erased nothing.
+
+So they have in a replay, with the events of the key or without.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,8 @@ def events(seed: int, first: int, count: int) -> bytes:
 
 
 def alerts_of(folder: Path) -> list[tuple[str, str]]:
-    lines = [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_bytes().splitlines()]
+    paths = [path for path in sorted(folder.glob("*.jsonl")) if not path.name.endswith(".held.jsonl")]
+    lines = [line for path in paths for line in path.read_bytes().splitlines()]
     return sorted((str(orjson.loads(line)["key"]), str(orjson.loads(line)["alert_id"])) for line in lines)
 
 
@@ -48,6 +52,15 @@ def run(rules: Path, folder: Path) -> None:
         "run", "--rules", str(rules), "--events", str(folder / "events"), "--alerts", str(folder / "alerts"),
         "--checkpoint", str(folder / "job"), "--lateness", "2 min", "--dedup", "1 d", "--available-now",
     ]) == 0  # fmt: skip
+
+
+def replayed(rules: Path, folder: Path, lines: list[bytes]) -> list[tuple[str, str]]:
+    """Return the alerts of a replay of these lines."""
+    (folder / "sent").mkdir(parents=True)
+    (folder / "events.jsonl").write_bytes(b"".join(lines))
+    arguments = ["--rules", str(rules), "--events", str(folder / "events.jsonl"), "--dedup", "1 d"]
+    assert main(["replay", *arguments, "--out", str(folder / "sent" / "alerts.jsonl")]) == 0
+    return alerts_of(folder / "sent")
 
 
 @pytest.mark.slow
@@ -73,11 +86,22 @@ def test_others_go_on_as_if_nothing_was_erased(rules: Path, tmp_path: Path, caps
             assert_absent([NUMBERS[0], *gone], iter([said.encode()]))
             assert_absent(gone, (path.read_bytes() for path in (folder / "job").rglob("*") if path.is_file()))
             assert_absent(gone, iter(stored_portably(folder / "job", tmp_path / "proof-2")))
-        (folder / "events" / "2.jsonl").write_bytes(events(2, 120, 120))
+        # Nothing waits at the end but the last event, which ends no match: a replay waits for nothing.
+        last = orjson.dumps({**orjson.loads(events(2, 600, 1)), "card": NUMBERS[-1]})
+        (folder / "events" / "2.jsonl").write_bytes(events(2, 120, 120) + last + b"\n")
         run(rules, folder)
     whole, erased = alerts_of(tmp_path / "whole" / "alerts"), alerts_of(tmp_path / "erased" / "alerts")
     assert [alert for alert in whole if alert[0] not in gone] == [alert for alert in erased if alert[0] not in gone]
     assert len({key for key, _ in erased}) == len(NUMBERS)  # those erased begin anew
+    files = sorted((tmp_path / "erased" / "events").iterdir())
+    lines = [line for path in files for line in path.read_bytes().splitlines(keepends=True)]
+    without = [line for line in lines if orjson.loads(line)["card"] not in NUMBERS[:2]]
+    assert len(lines) - len(without) > 50
+    everything = replayed(rules, tmp_path / "everything", lines)
+    assert everything == whole
+    never = replayed(rules, tmp_path / "never", without)
+    assert never == [alert for alert in erased if alert[0] not in gone]
+    assert len(never) > 20
 
 
 def stored_portably(job: Path, into: Path) -> list[bytes]:
