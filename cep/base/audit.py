@@ -96,6 +96,18 @@ def is_audit(line: bytes) -> bool:
     return line.startswith(_PREFIX)
 
 
+def is_letter(line: bytes) -> bool:
+    """Return True for a dead letter or a suppressed alert: no line of an audit, not even a damaged one."""
+    if is_audit(line):
+        return False
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    is_object = isinstance(values, dict)
+    return is_object and "previous" not in values and ("held" in values or values.get("code") not in (None, CODE))
+
+
 def verify(lines: Iterable[Line], head: Head | None = None) -> Verdict:
     """Check a chain from its first line on, and against the head that the job says.
 

@@ -1,29 +1,30 @@
 """`cep audit`: what a job wrote about changes of its rules → what happened, or what is wrong with the record of it.
 
-Tested by: tests/runners/embedded/test_signed.py
+Tested by: tests/runners/embedded/test_signed.py, tests/base/test_audit.py
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from rich.console import Console
 from rich.table import Table
 
-from cep.base.audit import Head, Line, is_audit, texts_of, verify
+from cep.base.audit import Head, Line, is_letter, texts_of, verify
 from cep.base.errors import UsageError
 from cep.base.limits import RECORD_BYTES_MAX
 from cep.cli.configured import add_setting_arguments, settings_of
 from cep.rulebook.kafka import Topic
-from cep.runners.control_topic import read_status
+from cep.rulebook.trust import FIRST
+from cep.runners.control_topic import read_audit, read_status
 
 HELP = """\
 Show or verify the audit trail of a job that takes signed changes. It is among the dead letters of the job, as lines
-with the code `audit`. Each has the hash of the line before.
+with the code `audit`. Each has the hash of the line before. Give their folder, or their topic.
 
 `verify` finds lines that were removed, changed, inserted or moved. It finds lines missing at the end if it has the
 head of the chain: the job says it on its status topic, or --head names it.
@@ -31,6 +32,7 @@ head of the chain: the job says it on its status topic, or --head names it.
 examples:
   cep audit verify job/dead_letters --conf cep.toml
   cep audit verify audit.jsonl --head 12:5a0c…
+  cep audit verify --dead-letter-topic cep-dead --conf cep.toml
   cep audit show job/dead_letters
 """
 
@@ -41,21 +43,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, line in (("verify", "say what is wrong with the trail"), ("show", "print the trail")):
         verb = verbs.add_parser(name, help=line)
         verb.add_argument(
-            "path", type=Path, metavar="PATH", help="JSON lines of the audit, or a folder of dead letters"
+            "path", nargs="?", type=Path, metavar="PATH",
+            help="JSON lines of the audit, or a folder of dead letters; without it the topic is read",
+        )  # fmt: skip
+        verb.add_argument(
+            "--dead-letter-topic", dest="output.dead_letter_topic", metavar="TOPIC", help="the job's topic of letters"
         )
         if name == "verify":
             verb.add_argument("--head", metavar="COUNT:HASH", help="the last line that must be there")
-            add_setting_arguments(verb, "control", "kafka")
+        add_setting_arguments(verb, *(("control", "kafka") if name == "verify" else ("kafka",)))
 
 
 def run(options: argparse.Namespace) -> int:
     """Run `cep audit`. Returns 0, or 1 if something is wrong with the trail. Raises: UsageError, SourceError."""
     console = Console(highlight=False, soft_wrap=True)
     if options.what == "show":
-        _show(_lines(options.path), console)
+        _show(_trail(options), console)
         return 0
     head = _head(options)
-    verdict = verify(_lines(options.path), head)
+    verdict = verify(_trail(options), head)
     for problem in verdict.problems:
         console.print(problem, markup=False, style="red")
     if head is None:
@@ -85,6 +91,17 @@ def _head(options: argparse.Namespace) -> Head | None:
     return Head(said["count"], said["hash"])
 
 
+def _trail(options: argparse.Namespace) -> Iterator[Line]:
+    """Return the lines of the file, folder or topic that was given. Raises: UsageError, SourceError."""
+    if options.path is not None:
+        return _lines(options.path)
+    settings = settings_of(options)
+    servers, name = settings.kafka.bootstrap_servers, settings.output.dead_letter_topic
+    if servers is None or name is None:
+        raise UsageError("give a file, a folder, or --dead-letter-topic and --bootstrap-servers")
+    return iter(read_audit(Topic(servers, name, tuple(settings.kafka.client_settings().items()))))
+
+
 def _lines(path: Path) -> Iterator[Line]:
     """Yield the lines of a file, or the audit's among those of a folder, its files in the order of their names.
 
@@ -93,7 +110,7 @@ def _lines(path: Path) -> Iterator[Line]:
     for file_path in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
         try:
             with file_path.open("rb") as file:
-                yield from (line for line in _lines_of(file, file_path.name) if not _is_letter(line.data))
+                yield from (line for line in _lines_of(file, file_path.name) if not is_letter(line.data))
         except (OSError, ValueError) as error:
             raise UsageError(f"{file_path} cannot be read: {error}; name a file or a folder of dead letters") from error
 
@@ -106,18 +123,6 @@ def _lines_of(file: BinaryIO, name: str) -> Iterator[Line]:
             yield Line(f"{name}:{number}", data.rstrip(b"\n"))
 
 
-def _is_letter(data: bytes) -> bool:
-    """Return True for a dead letter or a suppressed alert: no line of the audit, not even a damaged one."""
-    if is_audit(data):
-        return False
-    try:
-        values = json.loads(data)
-    except (ValueError, RecursionError):
-        return False
-    is_object = isinstance(values, dict)
-    return is_object and "previous" not in values and ("held" in values or values.get("code") not in (None, "audit"))
-
-
 def _show(lines: Iterator[Line], console: Console) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("line", "what", "of", "version", "outcome", "by", "reason"):
@@ -126,10 +131,19 @@ def _show(lines: Iterator[Line], console: Console) -> None:
         try:
             values = dict(json.loads(line.data))
             values |= texts_of(line.data)
-            cells = [str(values.get(name, "")) for name in ("number", "kind", "of", "version")]
+            values["what"] = _what(values)
+            cells = [str(values.get(name, "")) for name in ("number", "what", "of", "version")]
             people = " and ".join(map(str, values.get("by", ())))
         except (ValueError, TypeError, RecursionError):
             values, cells, people = {"reason": "cannot be read"}, [line.place, "", "", ""], ""
         outcome = str(values.get("cause") or values.get("outcome", ""))
         table.add_row(cells[0].lstrip("0"), *cells[1:], outcome, people, str(values.get("reason", "")))
     console.print(table)
+
+
+def _what(values: Mapping[str, Any]) -> str:
+    """Return what a line is about: a kind of record, perhaps a first one of the job, or something else."""
+    what, kind = str(values.get("what", "")), values.get("kind")
+    if kind is None:
+        return what
+    return f"{what} {kind}" if what == FIRST else str(kind)

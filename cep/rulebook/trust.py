@@ -38,10 +38,12 @@ from cep.rulebook.statement import (
     statement,
 )
 
+CHANGE = "change"  # what the audit says of a control record
 PEOPLE = ("upsert", "rollback", "retire", "pause", "resume", "snooze", "list")
 HEARTBEAT = "heartbeat"  # what the rules of a signer must cover for one
 UNREADABLE = "unreadable"  # of a record
-_SALT = b"cep audit salt "
+FIRST = "first"  # of a record that the job begins with
+_SALT, _MIXED = b"cep audit salt ", b"cep audit mixed "
 _REASON_MAX = 500  # characters of a reason in the audit; the dead letter has all
 
 
@@ -183,6 +185,7 @@ class Accepted:
         self._last: dict[str, tuple[int, str]] = {}
         self.unverified: dict[str, Refusal] = {}
         self.head = Head()
+        self._mixed = ""  # a hash of all records that the audit has a line about
 
     def copy(self) -> Accepted:
         """Return an equal value that changes on its own."""
@@ -190,7 +193,7 @@ class Accepted:
         other.signers_version = self.signers_version
         other._last = dict(self._last)
         other.unverified = dict(self.unverified)
-        other.head = self.head
+        other.head, other._mixed = self.head, self._mixed
         return other
 
     def outcome(self, record: Signable, list_version: int) -> Outcome | None:
@@ -218,15 +221,27 @@ class Accepted:
             if name in self.unverified and self.unverified[name].version <= record.version:
                 del self.unverified[name]
 
-    def note(self, record: Signable | None, outcome: Outcome, data: bytes, what: str = UNREADABLE) -> list[bytes]:
-        """Return the line of the audit about a record; none without signers. `what` says what stands for no record."""
+    def note(self, record: Signable | None, outcome: Outcome, data: bytes, what: str) -> list[bytes]:
+        """Return the line of the audit about a record; none without signers. `what` says what happened."""
         if self.trust is None:
             return []
         facts, texts = self._facts(record, outcome, data, what)
-        # The signatures of the record are in it, so nobody can guess the salt.
-        salt = hashlib.sha256(_SALT + data).hexdigest()
+        # The signatures of this record and all before it are in it. So nobody can guess the salt without these records,
+        # not even that of a record that nobody has signed.
+        self._mixed = hashlib.sha256(_MIXED + self._mixed.encode() + data).hexdigest()
+        salt = hashlib.sha256(_SALT + self._mixed.encode()).hexdigest()
         self.head, line = extended(self.head, facts, texts, salt)
         return [line]
+
+    def take_audit(self) -> Accepted:
+        """Begin the audit anew; return what has got to the head that it had."""
+        other = self.copy()
+        self.head, self._mixed = Head(), ""
+        return other
+
+    def go_on_from(self, other: Accepted) -> None:
+        """Let the audit go on where that of `other` is."""
+        self.head, self._mixed = other.head, other._mixed
 
     def note_erasure(self, keys: Mapping[str, int], removed: Mapping[str, int], lines: Sequence[int]) -> list[bytes]:
         """Return the line of the audit about erased keys: counts by domain, and of what was removed.
@@ -245,7 +260,7 @@ class Accepted:
     ) -> tuple[dict[str, Any], dict[str, str | None]]:
         """Return what stays for good, and the texts that may name a key, which may have to be erased."""
         assert self.trust is not None, "asked before"
-        facts: dict[str, Any] = {"what": "change" if record is not None else what}
+        facts: dict[str, Any] = {"what": what}
         texts: dict[str, str | None] = {}
         if record is not None:
             signed = record.signed
@@ -254,12 +269,12 @@ class Accepted:
             # Who is named has signed only if the record was not refused.
             names = [key if person is None else person.name for key, person in people]
             facts |= {"kind": record.kind, "id": record.id, "version": record.version, "by": names}
-            facts["changes"] = digest_of(record)
+            texts["changes"] = digest_of(record)  # of all that it says, so it would give away a key to who tries many
             # A snooze that is refused for the value as its key does not bring it into the audit.
             is_raw = any(diagnostic.code == "CEP320" for diagnostic in outcome.diagnostics)
             texts |= {"of": record.id if is_raw else line_of(record), "sent_by": record.by, "why": record.reason}
         facts |= {"outcome": outcome.kind, "cause": outcome.cause, "signers_version": self.trust.version}
-        facts["record"] = hashlib.sha256(data).hexdigest()
+        texts["record"] = hashlib.sha256(data).hexdigest()
         texts["reason"] = outcome.full_reason[:_REASON_MAX]
         return facts, {name: None if text is None else hide_card_numbers(text) for name, text in texts.items()}
 
@@ -327,7 +342,7 @@ class Accepted:
             "signers_version": self.signers_version,
             "last": last,
             "unverified": unverified,
-            "audit": self.head.to_json(),
+            "audit": {**self.head.to_json(), "mixed": self._mixed},
         }
 
     @staticmethod
@@ -338,6 +353,7 @@ class Accepted:
             accepted.signers_version = int(saved["signers_version"])
             accepted._last = {line: (int(version), str(digest)) for line, (version, digest) in saved["last"].items()}
             accepted.head = Head(int(saved["audit"]["count"]), str(saved["audit"]["hash"]))
+            accepted._mixed = str(saved["audit"].get("mixed", ""))  # an earlier build had none
             accepted.unverified = {values["rule_id"]: Refusal(**values) for values in saved["unverified"]}
         return accepted
 

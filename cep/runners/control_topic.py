@@ -1,4 +1,4 @@
-"""The control topic and the status topic of a job, as those see them who publish rules: what is there, and what comes.
+"""Topics of a job, as those see them who publish rules or look into its audit: what is there, and what comes.
 
 Tested by: tests/runners/test_control_topic.py
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from cep.base.audit import Line, is_letter
 from cep.base.errors import SourceError
 from cep.model.rule import ControlRecord, parse_control
 from cep.rulebook.kafka import Topic
@@ -53,6 +54,19 @@ def read_status(topic: Topic) -> dict[str, Any] | None:
     for _, _, _, value in _values(topic):
         last = value
     return None if last is None else _status(topic, last)
+
+
+def read_audit(topic: Topic) -> list[Line]:
+    """Read the lines of the audit in a topic of dead letters, in the order of their numbers. Raises: SourceError.
+
+    The records of a topic have no order across its partitions.
+    """
+    lines = [
+        Line(f"{topic.name}/{partition}:{offset}", value)
+        for partition, offset, _, value in _values(topic)
+        if not is_letter(value)
+    ]
+    return sorted(lines, key=lambda line: line.data)
 
 
 def wait_for_status(topic: Topic, wanted: Callable[[dict[str, Any]], bool], wait_s: float) -> dict[str, Any] | None:

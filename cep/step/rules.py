@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
+from cep.base.audit import is_audit
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MIN
 from cep.columnar.decode import Poison
@@ -39,7 +40,7 @@ from cep.rulebook.outcome import Outcome
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_from_bytes, save
 from cep.rulebook.store import RulebookStore
-from cep.rulebook.trust import HEARTBEAT, reason_against_heartbeat
+from cep.rulebook.trust import CHANGE, FIRST, HEARTBEAT, UNREADABLE, Accepted, reason_against_heartbeat
 from cep.step.dead_letters import dead_letter, under_rules
 from cep.step.event_time import NO_CLOCK
 from cep.step.job import Job
@@ -91,9 +92,18 @@ class JobRules:
         return self.store.lists if self.store is not None else self.job_lists
 
 
+@dataclass(frozen=True, slots=True)
+class _Initial:
+    """The rulebook that a job begins with, and the lines of the audit about its rules with where these have got to."""
+
+    rulebook: NamedRulebook
+    audit: tuple[bytes, ...]
+    accepted: Accepted
+
+
 _RULEBOOKS: OrderedDict[tuple[JobRules, str], NamedRulebook] = OrderedDict()
 _SAVED: OrderedDict[tuple[JobRules, str], None] = OrderedDict()
-_INITIAL: OrderedDict[JobRules, NamedRulebook] = OrderedDict()
+_INITIAL: OrderedDict[JobRules, _Initial] = OrderedDict()
 _FORGOTTEN: OrderedDict[tuple[JobRules, str, int], NamedRulebook] = OrderedDict()
 _RECORDS: OrderedDict[tuple[JobRules, tuple[str, ...]], tuple[bytes, ...]] = OrderedDict()
 _CHANGES: OrderedDict[tuple[JobRules, str, tuple[bytes, ...], int | None, int], Change] = OrderedDict()
@@ -105,7 +115,7 @@ def rulebook_of(rules: JobRules, digest: str) -> NamedRulebook:
     Raises: as RulebookStore.get.
     """
     if not digest:
-        return _initial(rules)
+        return _initial(rules).rulebook
     at = (rules, digest)
     if at not in _RULEBOOKS:
         assert rules.store is not None, "a digest is known by a folder"
@@ -127,7 +137,7 @@ def restore_rulebook(rules: JobRules, data: bytes) -> NamedRulebook:
 @lru_cache(_CACHED_MAX)
 def given_digest(rules: JobRules) -> str:
     """Name the rules of a job that never change, and its terms: what its keyed state depends on."""
-    rulebook = _initial(rules).rulebook
+    rulebook = _initial(rules).rulebook.rulebook
     lists = [record.decode() for record in rules.initial if isinstance(parse_control(record)[0], ListRecord)]
     meaning = [rules.job.to_json(), rulebook.fingerprint, rulebook.content_hash, lists]
     return f"given {hashlib.sha256(json.dumps(meaning).encode()).hexdigest()}"
@@ -144,7 +154,7 @@ def given_rulebook(rules: JobRules, digest: str) -> NamedRulebook:
             "misread; give them as they were, or a new checkpoint. With control= and folder= rules change while a "
             "query runs"
         )
-    return _initial(rules)
+    return _initial(rules).rulebook
 
 
 def save_rulebook(rules: JobRules, rulebook: NamedRulebook) -> None:
@@ -200,15 +210,27 @@ def change_rules(
 ) -> Change:
     """Apply control records in their order at the clock `now_ms`.
 
-    `seen_ms`: no later event has been matched, in any key group.
+    `seen_ms`: no later event has been matched, in any key group. The first change of all also has the lines of the
+    audit about the rules that the job begins with.
     """
     latest_ms = rules.job.latest_ms(now_ms)
     at = (rules, before.digest, records, seen_ms, latest_ms)
     if at not in _CHANGES:
-        rulebook = before.rulebook.copy()
+        rulebook, first = before.rulebook.copy(), tuple[bytes, ...]()
+        if has_unsaid(rules, before):
+            initial = _initial(rules)
+            rulebook.accepted.go_on_from(initial.accepted)
+            first = initial.audit
         dead_letters, counters, heartbeat_ms = apply_records(rulebook, records, seen_ms, latest_ms)
-        _cache(_CHANGES, at, Change(_remember(rules, rulebook), tuple(dead_letters), counters, heartbeat_ms))
+        _cache(_CHANGES, at, Change(_remember(rules, rulebook), (*first, *dead_letters), counters, heartbeat_ms))
     return _CHANGES[at]
+
+
+def has_unsaid(rules: JobRules, rulebook: NamedRulebook) -> bool:
+    """Return True if the audit of a job has no line yet, and has one about each rule that the job begins with."""
+    if rules.job.trust is None or rulebook.rulebook.accepted.head.count:
+        return False
+    return bool(_initial(rules).audit)
 
 
 def forget_rules(rules: JobRules, before: NamedRulebook, watermark_ms: int) -> NamedRulebook:
@@ -260,14 +282,14 @@ def apply_records(
             counters["control_unreadable"] += 1
             reason = "; ".join(map(str, problems))
             letter = dead_letter(Poison("control_unreadable", hide_card_numbers(reason), _text(data)))
-            audit += [] if are_first else rulebook.accepted.note(None, Outcome("refused", reason), data)
+            audit += rulebook.accepted.note(None, Outcome("refused", reason), data, UNREADABLE)
         else:
             outcome = rulebook.apply(record, seen_ms, is_given=are_first and is_given(record))
             counters[f"control_{outcome.kind}"] += 1
             counters["control_unverified"] += bool(outcome.cause)
             counters["control_conflict"] += outcome.is_conflict
             counters["rule_late_ms"] += outcome.late_ms
-            audit += [] if are_first else rulebook.accepted.note(record, outcome, data)
+            audit += rulebook.accepted.note(record, outcome, data, FIRST if are_first else CHANGE)
             if outcome.kind != "refused":
                 in_force = None  # the last word on something may be another one
                 continue
@@ -318,13 +340,16 @@ def _text(data: bytes) -> str:
     return hide_card_numbers(data.decode("utf-8", "backslashreplace"))
 
 
-def _initial(rules: JobRules) -> NamedRulebook:
+def _initial(rules: JobRules) -> _Initial:
     if rules not in _INITIAL:
         rulebook = Rulebook(rules.job.schema, rules.job.domains, rules.lists)
         rulebook.accepted.trust = rules.job.trust
-        apply_records(rulebook, rules.initial, None, are_first=True)
+        lines, _, _ = apply_records(rulebook, rules.initial, None, are_first=True)
+        # Its audit is still to be written: by the first micro-batch.
+        accepted = rulebook.accepted.take_audit()
         rulebook.place(rules.job.levels_count)
-        _cache(_INITIAL, rules, _remember(rules, rulebook))
+        audit = tuple(line for line in lines if is_audit(line))
+        _cache(_INITIAL, rules, _Initial(_remember(rules, rulebook), audit, accepted))
     return _INITIAL[rules]
 
 

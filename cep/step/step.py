@@ -41,7 +41,7 @@ from cep.step.job import ARRIVAL, Job
 from cep.step.level import LevelTask, match_level
 from cep.step.ports import Events, Ports
 from cep.step.programs import InForce
-from cep.step.rules import JobRules, NamedRulebook, change_rules, forget_rules
+from cep.step.rules import JobRules, NamedRulebook, change_rules, forget_rules, has_unsaid
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def step(progress: Progress, ports: Ports, micro_batch: MicroBatch) -> Outcome:
 def _begin(progress: Progress, ports: Ports, controls: tuple[bytes, ...], now_ms: int) -> Outcome:
     """Apply the control records. Of heartbeats among them the latest counts, unless it is ahead of the clock."""
     rules = ports.rules
-    if not controls:
+    if not controls and not has_unsaid(rules, progress.rulebook):
         return Outcome(progress, ports.programs.in_force(progress.rulebook, rules.job))
     change = change_rules(rules, progress.rulebook, controls, _matched_ms(rules, progress), now_ms)
     heartbeat_ms = max(progress.heartbeat_ms, change.heartbeat_ms)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import orjson
 import pytest
 
+from cep.base.audit import is_audit, texts_of, without_texts
 from cep.model.rule import PauseRecord, SnoozeRecord
 from cep.rulebook.erasure import forget_keys
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
+from cep.step.rules import apply_records
 from tests.rulebook.people import TRUST, by_two
 from tests.rulebook.records import SCHEMA, new_book, upsert
 
@@ -54,3 +57,30 @@ def test_what_names_no_key_stays() -> None:
     before = rulebook_bytes(book)
     assert forget_keys(book, {"card-7"}) == 0
     assert rulebook_bytes(book) == before
+
+
+@pytest.mark.parametrize("is_signed", [False, True])
+def test_a_line_of_the_audit_without_its_texts_does_not_give_the_key_away(is_signed: bool) -> None:
+    """Who tries key after key has nothing to compare with: neither a hash of the record nor the seal of the texts."""
+
+    def line_about(key: str, owner: str) -> bytes:
+        book = new_book()
+        book.accepted.trust = TRUST
+        record = snooze(1, key)
+        data = (by_two(record) if is_signed else record).to_json()
+        first = by_two(upsert(1, owner=owner)).to_json()
+        _, line = (line for line in apply_records(book, (first, data), None)[0] if is_audit(line))
+        assert texts_of(line).keys() == {"of", "sent_by", "why", "changes", "record", "reason"}
+        return line
+
+    def left_of(line: bytes) -> dict[str, object]:
+        values: dict[str, object] = orjson.loads(without_texts(line)[1])
+        # The seal has a salt; what it comes from is gone with the texts.
+        return {name: value for name, value in values.items() if name not in ("previous", "sealed", "hash")}
+
+    one, two = line_about("card-7", "Ada"), line_about("card-8", "Ada")
+    assert one != two
+    assert left_of(one) == left_of(two)
+    # Not even a record without a signature has a seal that follows from itself.
+    sealed = {orjson.loads(line)["sealed"] for line in (one, two, line_about("card-7", "Bob"))}
+    assert len(sealed) == 3

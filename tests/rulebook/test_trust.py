@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
+import orjson
 import pytest
 
+from cep.base.audit import Line, is_audit, texts_of, verify
 from cep.model.rule import (
     ControlRecord,
     ListRecord,
@@ -23,6 +26,7 @@ from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.rulebook.statement import Signable, approve, digest_of, sign, unsigned
 from cep.rulebook.trust import Signer, Trust
+from cep.step.rules import apply_records
 from tests.rulebook.people import ADA, ADA_AGAIN, BOB, EVE, RULE_SET, SIGNERS, TRUST, by_two, upsert_by_two
 from tests.rulebook.records import SCHEMA, new_book, retire, upsert
 
@@ -151,6 +155,28 @@ def test_pauses_snoozes_and_lists_are_signed_too() -> None:
     assert judged(by_two(change), book) == "replayed"
     forged = ListRecord(id="blocked", of="string", version=3, change="replace", stored="0" * 64)
     assert judged(forged, book) == "unsigned"
+
+
+def test_the_audit_has_a_line_of_each_part_of_a_list_that_changes() -> None:
+    """It names the list and who has signed; the entries are not in it, but a hash of the whole record is."""
+    book = book_of()
+    whole = by_two(ListRecord(id="blocked", of="string", version=1, change="replace", entries=["card-7"]))
+    more = ListRecord(id="blocked", of="string", version=2, change="add", entries=["card-8"], by="ada", reason="theft")
+    data = [record.to_json() for record in (whole, more, by_two(more))]
+    lines = [line for line in apply_records(book, tuple(data), 1_000)[0] if is_audit(line)]
+    values = [orjson.loads(line) for line in lines]
+    names = ("what", "kind", "id", "version", "by", "outcome", "cause")
+    assert [[value[name] for name in names] for value in values] == [
+        ["change", "list", "blocked", 1, ["Ada", "Bob"], "applied", ""],
+        ["change", "list", "blocked", 2, [], "refused", "unsigned"],
+        ["change", "list", "blocked", 2, ["Ada", "Bob"], "applied", ""],
+    ]
+    texts = texts_of(lines[2])
+    assert (texts["of"], texts["sent_by"], texts["why"]) == ("list:blocked/string", "ada", "theft")
+    assert texts["record"] == hashlib.sha256(data[2]).hexdigest()
+    assert texts["changes"] == digest_of(more)
+    assert not any(entry in line for line in lines for entry in (b"card-7", b"card-8"))
+    assert verify([Line("", line) for line in lines], book.accepted.head).problems == ()
 
 
 def test_rights_rules_and_withdrawn_keys() -> None:

@@ -126,6 +126,7 @@ def test_only_what_two_people_have_signed_changes_a_job(
     assert job.rules() == after
     assert job.causes("anew") == job.causes()
     verify_audit(job)
+    verify_topic(kafka_broker, job, capsys)
     replay(job)
 
 
@@ -135,7 +136,13 @@ def verify_audit(job: SignedJob) -> None:
     assert lines == job.audit("anew")
     entries = [orjson.loads(line) for line in lines]
     assert sorted(entry["cause"] for entry in entries if entry["cause"]) == job.causes()
-    assert [entry["by"] for entry in entries if entry["outcome"] == "applied"] == [["Ada", "Bob"]] * 3
+    first = [entry for entry in entries if entry["what"] == "first"]
+    assert entries[: len(first)] == first
+    assert [(entry["id"], entry["outcome"], entry["by"]) for entry in first] == [
+        (name, "applied", ["Ada", "Bob"]) for name in job.records
+    ]
+    later = entries[len(first) :]
+    assert [entry["by"] for entry in later if entry["outcome"] == "applied"] == [["Ada", "Bob"]] * 3
     assert job.verify(job.folder / "job" / "dead_letters") == 0
     path = job.folder / "audit.jsonl"
     for changed in (lines[:-1], lines[1:], lines[::-1], [line.replace(b"Bob", b"Eve") for line in lines]):
@@ -146,6 +153,27 @@ def verify_audit(job: SignedJob) -> None:
     assert job.verify(path, "--head", f"{len(lines)}:{entries[-1]['hash']}") == 0
     assert job.verify(path, "--head", f"{len(lines) + 1}:{entries[-1]['hash']}") == 1
     assert main(["audit", "show", str(path)]) == 0
+
+
+def verify_topic(kafka: KafkaCluster, job: SignedJob, capsys: pytest.CaptureFixture[str]) -> None:
+    """The trail in a topic of dead letters, whose partitions have no common order, is that of the folder."""
+    name = f"{job.control.name}-dead"
+    kafka.create(name, 2)
+    assert job.run("topic", *job.trust, "--dead-letter-topic", name) == 0
+    broker = ["--bootstrap-servers", job.status.servers]
+    verify = ["audit", "verify", "--dead-letter-topic", name, *broker]
+    assert main([*verify, "--status-topic", job.status.name]) == 0
+    assert main(["audit", "verify", *broker]) == 2, "it has no topic"
+    last = orjson.loads(job.audit()[-1])
+    assert main([*verify, "--head", f"{int(last['number'])}:{last['hash']}"]) == 0
+    capsys.readouterr()
+    assert main(["audit", "show", "--dead-letter-topic", name, *broker]) == 0
+    said = capsys.readouterr().out
+    assert said.count("first ") == len(job.records)
+    numbers = [line.split()[0] for line in said.splitlines() if line[0] != " "]
+    assert numbers == ["line", *map(str, range(1, len(job.audit()) + 1))]
+    kafka.send(name, [{"value": job.audit()[1].replace(b"Bob", b"Eve"), "partition": 1}])
+    assert main(verify) == 1
 
 
 def replay(job: SignedJob) -> None:

@@ -1,11 +1,15 @@
 """A live job on Spark whose changes two people sign and whose events have card numbers, up to an erasure.
 
 It refuses what is unsigned, self-approved, stripped, replayed or rolled back. Nothing that it writes has a number: its
-folder, its topics, the savepoint of its state. A key that is erased there is gone, and all others have their alerts.
+folder, its topics, the savepoint of its state, the log of its driver. A key that is erased there is gone, and all
+others have their alerts.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
@@ -30,7 +34,7 @@ from cep.rulebook.suppression import Policies, suppress_alerts
 from cep.runners.control_topic import read_status
 from cep.runners.embedded import replay as embedded
 from cep.runners.live_checkpoint import open_checkpoint
-from cep.runners.spark.live import LiveSettings, serve, start_live
+from cep.runners.spark.live import JAVA_OPTIONS, LiveSettings, serve, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.sources import TopicSource
 from cep.runners.spark.to_savepoint import save_for_both
@@ -41,6 +45,8 @@ from cep.state.entries import read_entries
 from cep.state.target import Target
 from cep.step.job import Job
 from tests.cli.test_card_data import assert_absent, records, rules, wrong
+from tests.cli.test_erase import NUMBERS as ERASED_NUMBERS
+from tests.cli.test_erase import events
 from tests.columnar.protected import card_numbers
 from tests.real_kafka import KafkaCluster
 from tests.rulebook.people import ADA, BOB, EVE, RULE_SET, TRUST, by_two, upsert_by_two
@@ -48,6 +54,8 @@ from tests.sinks.test_kafka import consumed
 
 __all__ = ["rules"]
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
+ROOT = Path(__file__).parents[3]
+WAIT_S = 600
 NUMBERS = card_numbers(31, 12)
 REFUSED = ("unsigned", "unsigned", "self_approved", "unknown_signer", "unsigned", "replayed", "superseded", "unsigned")
 
@@ -144,6 +152,11 @@ def test_signed_changes_and_card_numbers(
     status = run.phase(lines[150:300], *attacks(run.first))
     assert (status["last_versions"], status["paused"]) == ({"pairs": 3}, [])
     letters = [orjson.loads(data) for data in run.topic("dead") if not is_audit(data)]
+    audit = [orjson.loads(data) for data in run.topic("dead") if is_audit(data)]
+    assert [(line["what"], line["id"], line["by"]) for line in audit[:1]] == [("first", "pairs", ["Ada", "Bob"])]
+    assert [line["what"] for line in audit[1:]] == ["change"] * len(attacks(run.first))
+    kafka = ["--bootstrap-servers", kafka_broker.address, "--status-topic", run.status.name]
+    assert main(["audit", "verify", "--dead-letter-topic", f"{run.name}-dead", *kafka]) == 0
     assert sorted(letter["cause"] for letter in letters if letter["code"] == "control_refused") == sorted(REFUSED)
 
     searched = [*NUMBERS, *(wrong(number) for number in NUMBERS)]
@@ -166,3 +179,73 @@ def test_signed_changes_and_card_numbers(
     others = {alert for alert in run.alerts() if alert[0] != gone}
     assert len(others) > 5
     assert {key for key, _ in others} == {key for key, _ in run.expected(lines) if key != gone}
+
+
+def test_others_go_on_as_if_nothing_was_erased(
+    spark: SparkSession, kafka_broker: KafkaCluster, rules: Path, tmp_path: Path
+) -> None:
+    """The alerts of all others are those of a replay of everything, and of one without the events of the key."""
+    run = Run(spark, kafka_broker, tmp_path, rules)
+    # Nothing waits at the end but the last event, which ends no match: a replay waits for nothing.
+    last = orjson.dumps({**orjson.loads(events(2, 600, 1)), "card": ERASED_NUMBERS[-1]})
+    lines = [*events(1, 0, 240).splitlines(), last]
+    gone = secret_keys()[0].token("pan", ERASED_NUMBERS[0].encode())
+    run.phase(lines[:120])
+    save_for_both(spark, run.checkpoint, Target(str(tmp_path / "saved")))
+    assert any(gone.encode() in content for content in stored(tmp_path / "saved"))
+    assert main(["erase", "--key", f"card={gone}", "--savepoint", str(tmp_path / "saved")]) == 0
+    assert_absent([gone], stored(tmp_path / "saved"))
+    run.checkpoint = tmp_path / "again"
+    restore = ["restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(run.checkpoint), "--engine", "spark"]
+    assert main(restore) == 0
+    run.restart()
+    run.phase(lines[120:])
+    others = {alert for alert in run.alerts() if alert[0] != gone}
+    assert len(others) > 20
+    assert others == {alert for alert in run.expected(lines) if alert[0] != gone}
+    assert others == run.expected([line for line in lines if orjson.loads(line)["card"] != ERASED_NUMBERS[0]])
+
+
+LOGGING = """\
+rootLogger.level = info
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %p %c: %m%n%ex
+logger.spark.name = org.apache.spark
+logger.spark.level = info
+"""
+
+
+def test_no_log_of_spark_has_a_card_number(rules: Path, tmp_path: Path) -> None:
+    """Spark's own level of logging, as a cluster has it: what the driver and its tasks say, and the job."""
+    out = tmp_path / "out"
+    (tmp_path / "events").mkdir()
+    out.mkdir()
+    (tmp_path / "log4j2.properties").write_text(LOGGING)
+    java = f"-Dlog4j2.configurationFile={(tmp_path / 'log4j2.properties').as_uri()} {JAVA_OPTIONS}"
+    (tmp_path / "cep.toml").write_text(f'[spark.conf]\n"spark.driver.extraJavaOptions" = "{java}"\n')
+    lines = records(7, NUMBERS)
+    (tmp_path / "events" / "1.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    words = (
+        "live", "--conf", str(tmp_path / "cep.toml"), "--rules", str(rules), "--events", str(tmp_path / "events"),
+        "--checkpoint", str(out / "job"), "--alerts", str(out / "alerts"), "--key-groups", "4", "--dedup", "1 d",
+        "--log", "json", "--available-now",
+    )  # fmt: skip
+    command = "import sys; from cep.cli.main import main; sys.exit(main())"
+    with (out / "log").open("wb") as log:
+        done = subprocess.run(
+            [sys.executable, "-c", command, *words], cwd=ROOT, stdout=log, stderr=log, check=False, timeout=WAIT_S,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+    said = (out / "log").read_bytes()
+    assert done.returncode == 0, said[-5_000:]
+    for part in (b"INFO org.apache.spark.sql.execution.streaming", b"INFO org.apache.spark.scheduler"):
+        assert part in said
+    files = [path for path in out.rglob("*") if path.is_file()]
+    assert any(path.parent.name == "alerts" for path in files)
+    searched = [*NUMBERS, *(wrong(number) for number in NUMBERS)]
+    assert_absent(searched, (path.read_bytes() for path in files))
+    assert_absent(searched, (str(path).encode() for path in files))
