@@ -12,6 +12,9 @@ A chain binds a row for each step. As in a backtest it is right if one of them i
 all. But a fraud that is a day old when the chain ends does not count. Nor does an earlier one if the last event is of a
 type that frauds never have: a report comes after each fraud, and would find them all, too late.
 
+Half of the sequences are mined so. For the other half the last event alone may be the fraud, which asks more of a
+sequence: it has to find the fraud itself, not its company.
+
 A step may be bound to the one before it, by a link: both have the same value in a field, or there is no event of some
 kind between them. A number below 0 in a step is such a link.
 
@@ -67,7 +70,7 @@ class Ground:
 
     Shapes: key_start int64[N] is the first row of the event's key; time_ms int64[N]; fraud int64[N], -1 for none;
     may_be_fraud bool[N] are the events of a type that frauds have; weight float64[N] says for how many events a row
-    stands. `open_frauds` bool[F] are those still to be found.
+    stands. `open_frauds` bool[F] are those still to be found; with `by_any` by any row of a chain, or else by its end.
     `same` has for a field the number of the key and its value, int64[N], -1 for an event without a value.
     """
 
@@ -80,6 +83,7 @@ class Ground:
     open_frauds: NDArray[np.bool_]
     same: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)
+    by_any: bool = True
     _before: dict[tuple[Step, str], NDArray[np.integer[Any]]] = field(default_factory=dict)
     _groups: dict[str, tuple[Rows, Rows]] = field(default_factory=dict)
 
@@ -146,6 +150,8 @@ class Ground:
     def frauds_of(self, chains: Chains) -> NDArray[np.int64]:
         """int64[steps, C]: the number of the fraud that each chain finds by each of its rows, -1 for none."""
         fraud = self.fraud[chains]
+        if not self.by_any:
+            fraud[:-1] = -1
         step, chain = np.nonzero(fraud[:-1] >= 0)
         ends = chains[-1, chain]
         late = self.time_ms[ends] - self.time_ms[chains[step, chain]] >= _SOON_MS
@@ -172,6 +178,17 @@ class Ground:
 
 
 def mine(ground: Ground, windows_ms: Sequence[int], steps_max: int, count: int) -> list[Mined]:
+    """Return at most so many sequences: those whose end is a fraud, then those of which any event is one."""
+    to_find = ground.open_frauds.copy()
+    mined: list[Mined] = []
+    for ground.by_any in (False, True) if steps_max > 1 else (True,):
+        ground.open_frauds = to_find.copy()
+        mined += _mined(ground, windows_ms, steps_max, -(-count // 2) if steps_max > 1 else count)
+    first = {(each.steps, each.window_ms): each for each in reversed(mined)}
+    return [each for each in mined if first[each.steps, each.window_ms] is each]
+
+
+def _mined(ground: Ground, windows_ms: Sequence[int], steps_max: int, count: int) -> list[Mined]:
     """Return at most so many sequences, each for frauds that those before it do not find."""
     mined: list[Mined] = []
     while len(mined) < count and ground.open_frauds.any():
