@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cep.analysis.measure import Measured
 from cep.base.errors import LimitError
@@ -23,6 +22,7 @@ from cep.base.limits import REPORT_FRAUDS_WALKED_MAX
 from cep.base.schema import Schema
 from cep.columnar.batch import EventBatch, concat_batches, empty_batch
 from cep.columnar.route import KeyDomain, route
+from cep.columnar.texts import rows_among
 from cep.lang.show import show_expr, show_time
 from cep.nfa.deployed import DeployedRule
 from cep.sources.pieces import Pieces
@@ -82,7 +82,7 @@ def key_batches(
         decoded = piece.decode()
         for domain, of_domain in wanted.items():
             batch, _ = route(decoded, domain, schema.columns())
-            rows = np.asarray(pc.is_in(batch.key, value_set=of_domain))
+            rows = rows_among(batch.key, of_domain) >= 0
             if rows.any():
                 parts[domain].append(batch.take(rows))
     return {domain: concat_batches(batches) for domain, batches in parts.items()}

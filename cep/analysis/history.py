@@ -109,7 +109,7 @@ def _sources(alert: NDArray[np.int64], ids: pa.Array, made: pa.Table) -> tuple[N
     for _ in range(PRODUCE_DEPTH_MAX + 1):
         is_produced = pc.match_substring_regex(ids, _PRODUCED)
         of_match = pc.if_else(is_produced, pc.utf8_slice_codeunits(ids, -ALERT_ID_CHARS), pa.scalar(None, TEXT))
-        at = np.asarray(pc.fill_null(pc.index_in(of_match, value_set=match_ids, skip_nulls=True), -1)).astype(np.int64)
+        at = rows_among(of_match, match_ids)
         inner = at >= 0
         if not inner.any():
             break

@@ -28,6 +28,7 @@ from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Kind, Schema
 from cep.columnar.batch import TEXT
 from cep.columnar.mapping import FieldMapping
+from cep.columnar.texts import encoded
 from cep.model.rule import utc_ms
 from cep.sources.files import open_dataset
 from cep.sources.inputs import Records, files_of, kind_of
@@ -180,12 +181,12 @@ def _times(table: pa.Table, column: str, otherwise_ms: int, name: str) -> np.nda
 
 
 def _parsed(values: pa.Array, column: str, name: str) -> pa.Array:
-    encoded = values.dictionary_encode()
+    different = encoded(values.cast(TEXT))
     try:
-        numbers = [utc_ms(text) for text in encoded.dictionary.to_pylist()]
+        numbers = [utc_ms(text) for text in different.dictionary.to_pylist()]
     except ValueError as error:
         raise UsageError(f"{name}: {column}: {error}") from error
-    return pa.array(numbers, pa.int64()).take(encoded.indices)
+    return pa.array(numbers, pa.int64()).take(different.indices)
 
 
 def _read_table(path: Path) -> pa.Table:

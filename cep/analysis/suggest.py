@@ -28,6 +28,7 @@ from cep.analysis.suggested_text import declarations, pattern_text, tests_text
 from cep.base.errors import UsageError
 from cep.base.limits import SUGGEST_EVENTS_MAX, SUGGEST_STEPS_MAX
 from cep.base.schema import Kind, Schema
+from cep.columnar.batch import TEXT
 from cep.columnar.texts import encoded
 from cep.lang.load import load_text
 from cep.model.rule import UpsertRecord
@@ -176,15 +177,26 @@ def _compared(events: Events, rows: np.ndarray, key: str) -> list[str]:
         name for name, column in events.columns.items()
         if name in fields and name != key and not fields[name].type.protected
         and fields[name].type.kind in (Kind.STRING, Kind.DECIMAL, Kind.INT)
-        and pc.count_distinct(column.take(pa.array(rows))).as_py() > _VALUES_MIN
+        and _codes(column.take(pa.array(rows)).drop_null()).max(initial=-1) >= _VALUES_MIN
     ][:_COMPARED_MAX]  # fmt: skip
 
 
 def _with_value(column: pa.Array, rows: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """Return a number for each key with each value; -1 where an event has none."""
-    code = np.asarray(column.take(pa.array(rows)).dictionary_encode().indices.fill_null(-1)).astype(np.int64)
+    code = _codes(column.take(pa.array(rows)))
     _, number = np.unique(starts * (int(code.max(initial=0)) + 1) + code, return_inverse=True)
     return np.where(code >= 0, number, -1).astype(np.int64)
+
+
+def _codes(column: pa.Array) -> np.ndarray:
+    """Give each different value a number: int64[N], -1 for a null.
+
+    Senders choose the values, so no hash without a key is taken: numbers are sorted.
+    """
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return np.asarray(encoded(column.cast(TEXT)).indices.fill_null(-1)).astype(np.int64)
+    _, code = np.unique(np.asarray(column.fill_null(0)), return_inverse=True)
+    return np.where(np.asarray(pc.is_null(column)), -1, code).astype(np.int64)
 
 
 def _sampled(mask: np.ndarray, code: np.ndarray, room: int) -> tuple[np.ndarray, float]:

@@ -1,0 +1,64 @@
+"""Texts that collide in Arrow's own hash cost a report of events what others cost, and give the same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cep.analysis import backtest, suggest
+from cep.analysis.atoms import few_values
+from cep.analysis.history import Events
+from cep.base.schema import EventType, Field, Kind, Schema, Type
+from tests.columnar.test_tokens import colliding_texts
+
+COUNT = 12_000
+FIELD = Field("shop", Type(Kind.STRING))
+
+
+def count_of_values(texts: pa.Array) -> int:
+    schema = Schema((EventType("payment", (FIELD,)),))
+    zeros = np.zeros(len(texts), np.int64)
+    events = Events(schema, texts, zeros.astype(np.int16), zeros, {"shop": texts})
+    return len(list(few_values(events, np.arange(len(texts)), FIELD, 3)))
+
+
+WAYS: dict[str, tuple[Callable[[pa.Array], int], int]] = {
+    "values of a field": (count_of_values, 0),
+    "numbers of values": (lambda texts: int(suggest._codes(texts).max()) + 1, COUNT),
+    "different keys": (lambda texts: len(backtest._different(pa.chunked_array([texts, texts]))), COUNT),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_crafted_texts_cost_what_others_do(way: str) -> None:
+    count_of, expected = WAYS[way]
+
+    def cost_s(texts: pa.Array) -> float:
+        begin_s = time.process_time()
+        assert count_of(texts) == expected
+        return time.process_time() - begin_s
+
+    crafted, honest = (
+        pa.array(texts, pa.large_string())
+        for texts in (colliding_texts(COUNT), [f"abcdefgh{number:08}" for number in range(COUNT)])
+    )
+    cost_s(honest)  # compiles kernels
+    assert min(cost_s(crafted) for _ in range(3)) < 10 * max(cost_s(honest) for _ in range(3))
+
+
+def test_values_are_numbered_as_they_differ() -> None:
+    for values in (pa.array([3, None, 0, 3, 0, 7]), pa.array(["c", None, "", "c", "", "d"], pa.large_string())):
+        codes = suggest._codes(values).tolist()
+        assert codes[1] == -1
+        assert (codes[0], codes[2]) == (codes[3], codes[4])
+        assert sorted({codes[0], codes[2], codes[5]}) == [0, 1, 2]
+    texts = pa.array(["b", "a", None, "b"], pa.large_string())
+    schema = Schema((EventType("payment", (FIELD,)),))
+    zeros = np.zeros(4, np.int64)
+    events = Events(schema, texts, zeros.astype(np.int16), zeros, {"shop": texts})
+    found = {written: holds.tolist() for written, holds in few_values(events, np.arange(4), FIELD, 3)}
+    assert found == {'"a"': [False, True, False, False], '"b"': [True, False, False, True]}
