@@ -269,7 +269,7 @@ class Accepted:
             # Who is named has signed only if the record was not refused.
             names = [key if person is None else person.name for key, person in people]
             facts |= {"kind": record.kind, "id": record.id, "version": record.version, "by": names}
-            texts["changes"] = digest_of(record)  # of all that it says, so it would give away a key to who tries many
+            texts["changes"] = digest_of(record)  # a guessed key could be compared with it
             # A snooze that is refused for the value as its key does not bring it into the audit.
             is_raw = any(diagnostic.code == "CEP320" for diagnostic in outcome.diagnostics)
             texts |= {"of": record.id if is_raw else line_of(record), "sent_by": record.by, "why": record.reason}
