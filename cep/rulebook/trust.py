@@ -269,14 +269,17 @@ class Accepted:
             # Who is named has signed only if the record was not refused.
             names = [key if person is None else person.name for key, person in people]
             facts |= {"kind": record.kind, "id": record.id, "version": record.version, "by": names}
-            texts["changes"] = digest_of(record)  # a guessed key could be compared with it
             # A snooze that is refused for the value as its key does not bring it into the audit.
             is_raw = any(diagnostic.code == "CEP320" for diagnostic in outcome.diagnostics)
             texts |= {"of": record.id if is_raw else line_of(record), "sent_by": record.by, "why": record.reason}
         facts |= {"outcome": outcome.kind, "cause": outcome.cause, "signers_version": self.trust.version}
-        texts["record"] = hashlib.sha256(data).hexdigest()
         texts["reason"] = outcome.full_reason[:_REASON_MAX]
-        return facts, {name: None if text is None else hide_card_numbers(text) for name, text in texts.items()}
+        texts = {name: None if text is None else hide_card_numbers(text) for name, text in texts.items()}
+        # A hash of all that a record says gives a key away to whoever tries many.
+        hashes = {"record": hashlib.sha256(data).hexdigest()}
+        if record is not None:
+            hashes["changes"] = digest_of(record)
+        return facts, {**texts, **hashes}
 
     def set_aside(self, record: Signable, reason: str) -> None:
         """Remember the last refusal of each rule and list, up to a limit."""
