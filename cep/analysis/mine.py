@@ -179,13 +179,14 @@ class Ground:
 
 def mine(ground: Ground, windows_ms: Sequence[int], steps_max: int, count: int) -> list[Mined]:
     """Return at most so many sequences: those whose end is a fraud, then those of which any event is one."""
-    to_find = ground.open_frauds.copy()
-    mined: list[Mined] = []
-    for ground.by_any in (False, True) if steps_max > 1 else (True,):
-        ground.open_frauds = to_find.copy()
-        mined += _mined(ground, windows_ms, steps_max, -(-count // 2) if steps_max > 1 else count)
-    first = {(each.steps, each.window_ms): each for each in reversed(mined)}
-    return [each for each in mined if first[each.steps, each.window_ms] is each]
+    to_find = ground.open_frauds
+    ways = (False, True) if steps_max > 1 else (True,)  # of one event they are the same
+    mined: dict[tuple[tuple[Step, ...], int], Mined] = {}
+    for by_any in ways:
+        ground.by_any, ground.open_frauds = by_any, to_find.copy()
+        for each in _mined(ground, windows_ms, steps_max, -(-count // len(ways))):
+            mined.setdefault((each.steps, each.window_ms), each)
+    return list(mined.values())
 
 
 def _mined(ground: Ground, windows_ms: Sequence[int], steps_max: int, count: int) -> list[Mined]:
@@ -201,7 +202,7 @@ def _mined(ground: Ground, windows_ms: Sequence[int], steps_max: int, count: int
             break
         fraud = ground.frauds_of(ground.chain(best.steps, best.window_ms))
         hits = fraud[fraud >= 0]
-        if best.score <= 0 or not ground.open_frauds[hits].any():
+        if not ground.open_frauds[hits].any():
             break
         mined.append(best)
         ground.open_frauds[hits] = False

@@ -41,6 +41,11 @@ def events(seed: int, first: int, count: int) -> bytes:
     return b"\n".join(lines) + b"\n"
 
 
+def last_event() -> bytes:
+    """Return one that ends no match, for a job to wait for in place of others: a replay waits for nothing."""
+    return orjson.dumps({**orjson.loads(events(2, 600, 1)), "card": NUMBERS[-1]})
+
+
 def alerts_of(folder: Path) -> list[tuple[str, str]]:
     paths = [path for path in sorted(folder.glob("*.jsonl")) if not path.name.endswith(".held.jsonl")]
     lines = [line for path in paths for line in path.read_bytes().splitlines()]
@@ -86,9 +91,7 @@ def test_others_go_on_as_if_nothing_was_erased(rules: Path, tmp_path: Path, caps
             assert_absent([NUMBERS[0], *gone], iter([said.encode()]))
             assert_absent(gone, (path.read_bytes() for path in (folder / "job").rglob("*") if path.is_file()))
             assert_absent(gone, iter(stored_portably(folder / "job", tmp_path / "proof-2")))
-        # Nothing waits at the end but the last event, which ends no match: a replay waits for nothing.
-        last = orjson.dumps({**orjson.loads(events(2, 600, 1)), "card": NUMBERS[-1]})
-        (folder / "events" / "2.jsonl").write_bytes(events(2, 120, 120) + last + b"\n")
+        (folder / "events" / "2.jsonl").write_bytes(events(2, 120, 120) + last_event() + b"\n")
         run(rules, folder)
     whole, erased = alerts_of(tmp_path / "whole" / "alerts"), alerts_of(tmp_path / "erased" / "alerts")
     assert [alert for alert in whole if alert[0] not in gone] == [alert for alert in erased if alert[0] not in gone]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
 import uuid
 from pathlib import Path
 from typing import Any
 
-import fastavro
 import pytest
 
 from cep.cli import main as cli
 from tests.cli.test_mapping import MAPPING, PAYMENTS, alert_ids, envelope, lines, make_place, replay
+from tests.plain_avro import plain_avro
 from tests.real_kafka import KafkaCluster
 
 LATER = {**PAYMENTS[0], "id": "later", "event_time": "2026-03-01T10:59:00Z"}  # moves the watermark past the others
@@ -73,11 +72,7 @@ def in_avro(folder: Path) -> tuple[list[str], list[bytes]]:
     after = record("After", pk="string", card=card, ts="long", cents="long", status="string")
     shape = record("Envelope", payload=record("Payload", op="string", after=after))
     (folder / "envelope.avsc").write_text(json.dumps(shape), encoding="utf-8")
-    values = []
-    for payment in (*PAYMENTS, LATER):
-        file = io.BytesIO()
-        fastavro.schemaless_writer(file, fastavro.parse_schema(shape), envelope(payment))
-        values.append(file.getvalue())
+    values = plain_avro(shape, map(envelope, (*PAYMENTS, LATER)))
     return ["--format", "avro", "--schema-file", str(folder / "envelope.avsc")], values
 
 

@@ -266,7 +266,7 @@ def python() -> str:
         for name, member in vars(kind).items():
             if not name.startswith("_") and isinstance(member, (property, cached_property, FunctionType)):
                 lines += _documented(f"{kind.__name__}.{name}", member, 3)
-    for error in (cep.CepError, cep.PatternError):
+    for error in (getattr(cep, name) for name in cep.__all__ if name not in names):
         lines += ["", f"## cep.{error.__name__}", *_prose(inspect.getdoc(error) or "")]
     codes = ", ".join(f"`{code}`" for code in sorted(_codes(cep.CepError)))
     lines += ["", f"The codes are {codes}."]

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
-import fastavro
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
@@ -24,6 +23,7 @@ from cep.step.job import Job
 from tests.columnar import common
 from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, Kind
 from tests.hostile.mutate import broken_bytes, broken_value, deep
+from tests.plain_avro import plain_avro
 from tests.runners.spark.live_cases import payments, rules
 from tests.sources.registry.test_registry import AVRO, EVENTS, descriptors
 
@@ -155,14 +155,7 @@ def avro_events(folder: Path) -> Feed:
     """Bare Avro records."""
     path = folder / "payment.avsc"
     path.write_text(json.dumps(AVRO))
-    parsed = fastavro.parse_schema(AVRO)
-    values = []
-    for event in EVENTS:
-        file = io.BytesIO()
-        fastavro.schemaless_writer(file, parsed, event)
-        values.append(file.getvalue())
-    form = RecordFormat("avro", schema_file=str(path))
-    return _records(form, values)
+    return _records(RecordFormat("avro", schema_file=str(path)), plain_avro(AVRO, EVENTS))
 
 
 def framed_avro_events(folder: Path) -> Feed:

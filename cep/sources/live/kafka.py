@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
@@ -22,7 +22,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from cep.base.errors import SourceError
 from cep.base.kafka import DAMAGED_CODES, END_CODE, GONE_CODES, reader_options
 from cep.sources.headers import with_headers
-from cep.sources.kafka import KafkaSettings, damaged, earliest_offsets, latest_offsets, offsets_of, topic_ids
+from cep.sources.kafka import (
+    KafkaSettings,
+    damaged,
+    earliest_offsets,
+    latest_offsets,
+    latest_offsets_and_ids,
+    offsets_of,
+    topic_ids,
+)
 from cep.sources.live.base import Chunk, Positions
 from cep.sources.offsets import refuse_new_topics
 
@@ -119,7 +127,7 @@ class TopicSource:
         self._read_end = dict.fromkeys(self._next, False)
         self._unassigned = set()
         self._looked_s = time.monotonic()
-        self._consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in self._next.items()])
+        self._consumer.assign(self._places(self._next))
         for partition, offset in self._next.items():
             self._is_beyond(partition, offset)
 
@@ -127,8 +135,8 @@ class TopicSource:
         """Ask the brokers where the partitions end, and for new ones."""
         if not self._next:
             self.seek({})
-        self._look()
-        self._there = latest_offsets(self._settings, [self._topic])[self._topic]
+        ends = self._look()
+        self._there = latest_offsets(self._settings, [self._topic])[self._topic] if ends is None else ends
 
     def hold(self, lanes: Collection[str]) -> None:
         """Take partitions from the client, and give them back where they were left."""
@@ -138,7 +146,7 @@ class TopicSource:
             self._consumer.incremental_unassign([TopicPartition(self._topic, p) for p in taken])
         if given_back:
             self._read_end |= dict.fromkeys(given_back, False)
-            self._consumer.incremental_assign([TopicPartition(self._topic, p, self._next[p]) for p in given_back])
+            self._consumer.incremental_assign(self._places(given_back))
         self._unassigned = wanted
 
     @property
@@ -168,6 +176,10 @@ class TopicSource:
         given = dict(self._settings.client_options)
         return Consumer(reader_options(self._settings.bootstrap_servers, given, _DEFAULTS, _FIXED))
 
+    def _places(self, partitions: Iterable[int]) -> list[TopicPartition]:
+        """Return where each of these partitions is to be read from."""
+        return [TopicPartition(self._topic, partition, self._next[partition]) for partition in partitions]
+
     def _lane(self, partition: int) -> str:
         return f"{self._topic}[{partition}]"
 
@@ -185,25 +197,29 @@ class TopicSource:
         refuse_new_topics(self._ids, ids)
         self._ids |= ids
 
-    def _look(self) -> None:
-        """Begin with partitions that the topic has got meanwhile. Raises: SourceError if it is another topic now."""
+    def _look(self) -> dict[int, int] | None:
+        """Begin with partitions that the topic has got meanwhile. Return where all end, None if nobody answers.
+
+        Raises: SourceError if it is another topic now.
+        """
         self._looked_s = time.monotonic()
         settings = replace(self._settings, wait_ms=_LOOK_WAIT_MS)
         try:
             earliest = earliest_offsets(settings, [self._topic])[self._topic]
-            latest = latest_offsets(settings, [self._topic])[self._topic]
-            ids = topic_ids(settings, [self._topic])
+            latest, ids = latest_offsets_and_ids(settings, [self._topic])
         except SourceError:  # brokers that are away come back; a topic that is gone says so where it is read
-            return
+            return None
         self._take_ids(ids)
         new = {p: offset for p, offset in earliest.items() if p not in self._next}
         if new:
             self._next |= new
             self._read_end |= dict.fromkeys(new, False)
-            self._consumer.incremental_assign([TopicPartition(self._topic, p, offset) for p, offset in new.items()])
+            self._consumer.incremental_assign(self._places(new))
             for partition, offset in new.items():
                 self._is_beyond(partition, offset)
-        self._go_on(latest)
+        ends = latest[self._topic]
+        self._go_on(ends)
+        return ends
 
     def _go_on(self, ends: Mapping[int, int]) -> None:
         """Read with another client if this one has left records alone since an earlier look."""
@@ -218,7 +234,7 @@ class TopicSource:
             # What is stuck may also be slow to close.
             threading.Thread(target=self._consumer.close, name="cep-close", daemon=True).start()
             self._consumer, self._waiting = self._client(), {}
-            self._consumer.assign([TopicPartition(self._topic, p, self._next[p]) for p in sorted(asked)])
+            self._consumer.assign(self._places(asked))
 
     def _heed(self, error: KafkaError, message: Message) -> None:
         """Heed a message that is no record. Raises: SourceError unless it passes by itself."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import signal
@@ -15,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import fastavro
 import orjson
 import pytest
 from confluent_kafka import Consumer
@@ -31,6 +29,7 @@ from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.files import FileSink
 from cep.sources.live.files import FilesSource
 from cep.step.job import Job
+from tests.plain_avro import plain_avro
 from tests.real_kafka import KafkaCluster, RealKafka
 from tests.runners.embedded.cases import MINUTE_MS, day, deployment, expected
 from tests.runners.spark.live_cases import END, disordered, rules, time_ms
@@ -131,14 +130,10 @@ def test_avro_from_a_topic(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
     shown = [{"name": name, "type": ["null", kinds[type(value)]], "default": None} for name, value in fields.items()]
     schema = {"type": "record", "name": "Event", "fields": shown}
     (tmp_path / "event.avsc").write_bytes(orjson.dumps(schema))
-    parsed, topic = fastavro.parse_schema(schema), f"avro-{uuid.uuid4().hex[:8]}"
+    topic = f"avro-{uuid.uuid4().hex[:8]}"
     kafka_broker.create(topic)
-    values = []
-    for event in events:
-        file = io.BytesIO()
-        fastavro.schemaless_writer(file, parsed, event)
-        values.append(file.getvalue())
-    kafka_broker.send(topic, [{"value": value, "partition": 0} for value in [*values, b"\xff"]])
+    values = [*plain_avro(schema, events), b"\xff"]
+    kafka_broker.send(topic, [{"value": value, "partition": 0} for value in values])
     arguments = [
         "run", "--rules", str(ROOT / "rules"), "--bootstrap-servers", kafka_broker.address, "--topic", topic,
         "--format", "avro", "--schema-file", str(tmp_path / "event.avsc"), "--checkpoint", str(tmp_path / "job"),

@@ -46,7 +46,7 @@ from cep.state.target import Target
 from cep.step.job import Job
 from tests.cli.test_card_data import assert_absent, records, rules, wrong
 from tests.cli.test_erase import NUMBERS as ERASED_NUMBERS
-from tests.cli.test_erase import events
+from tests.cli.test_erase import events, last_event
 from tests.columnar.protected import card_numbers
 from tests.real_kafka import KafkaCluster
 from tests.rulebook.people import ADA, BOB, EVE, RULE_SET, TRUST, by_two, upsert_by_two
@@ -186,9 +186,7 @@ def test_others_go_on_as_if_nothing_was_erased(
 ) -> None:
     """The alerts of all others are those of a replay of everything, and of one without the events of the key."""
     run = Run(spark, kafka_broker, tmp_path, rules)
-    # Nothing waits at the end but the last event, which ends no match: a replay waits for nothing.
-    last = orjson.dumps({**orjson.loads(events(2, 600, 1)), "card": ERASED_NUMBERS[-1]})
-    lines = [*events(1, 0, 240).splitlines(), last]
+    lines = [*events(1, 0, 240).splitlines(), last_event()]
     gone = secret_keys()[0].token("pan", ERASED_NUMBERS[0].encode())
     run.phase(lines[:120])
     save_for_both(spark, run.checkpoint, Target(str(tmp_path / "saved")))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import fastavro
 import orjson
 import pyarrow as pa
 import pytest
@@ -19,6 +17,7 @@ from cep.columnar.redact import redact
 from cep.sources.registry.kafka import RecordFormat, _message_class, client_of, decode
 from tests.cli.test_card_data import wrong
 from tests.columnar.protected import CARDS, card_numbers, keys
+from tests.plain_avro import plain_avro
 from tests.sources.registry.test_registry import CONTEXT, TOPIC
 
 __all__ = ["keys"]
@@ -42,12 +41,7 @@ def in_avro(folder: Path) -> tuple[RecordFormat, list[bytes]]:
     kinds = dict.fromkeys(TEXTS, "string") | {"event_time": "long", "amount": "double"}
     shape = {"type": "record", "name": "P", "fields": [{"name": n, "type": kind} for n, kind in kinds.items()]}
     (folder / "payment.avsc").write_bytes(orjson.dumps(shape))
-    values = []
-    for event in events():
-        file = io.BytesIO()
-        fastavro.schemaless_writer(file, fastavro.parse_schema(shape), event)
-        values.append(file.getvalue())
-    return RecordFormat("avro", schema_file=str(folder / "payment.avsc")), values
+    return RecordFormat("avro", schema_file=str(folder / "payment.avsc")), plain_avro(shape, events())
 
 
 def in_protobuf(folder: Path) -> tuple[RecordFormat, list[bytes]]:

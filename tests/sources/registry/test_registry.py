@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -10,7 +9,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import fastavro
 import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -26,6 +24,7 @@ from cep.base.limits import FAILING_SCHEMAS_MAX, UNKNOWN_SCHEMAS_MAX
 from cep.columnar.decode import Decoded
 from cep.sources.registry.kafka import RecordFormat, _message_class, _shapes_of, client_of, decode
 from tests.columnar import common
+from tests.plain_avro import plain_avro
 from tests.sources.registry.registry_server import _Server, serve_registry
 
 TOPIC = "payments"
@@ -125,13 +124,8 @@ def test_avro_whose_schema_has_changed(registry: tuple[_Server, tuple[tuple[str,
 
 def test_avro_with_a_file_alone(tmp_path: Path) -> None:
     (tmp_path / "payment.avsc").write_text(json.dumps(AVRO))
-    values = []
-    for e in EVENTS:
-        file = io.BytesIO()
-        fastavro.schemaless_writer(file, fastavro.parse_schema(AVRO), e)
-        values.append(file.getvalue())
     form = RecordFormat("avro", schema_file=str(tmp_path / "payment.avsc"))
-    assert is_equal(read(form, values), in_json(EVENTS))
+    assert is_equal(read(form, plain_avro(AVRO, EVENTS)), in_json(EVENTS))
 
 
 def descriptors() -> bytes:

@@ -1,0 +1,44 @@
+"""Texts that collide in Arrow's own hash, and what they cost beside others. An outsider chooses texts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+COUNT = 12_000
+
+
+def colliding_texts(count: int) -> list[str]:
+    """Return texts of 16 letters that Arrow's own hash, which has no key, puts into one place.
+
+    It multiplies both halves by numbers of its own, turns the bytes around and takes the exclusive or.
+    """
+    first, second = np.uint64(11400714785074694791), np.uint64(14029467366897019727)
+    inverse, wanted = np.uint64(pow(int(first), -1, 2**64)), np.uint64(0x123456789ABCDEF0)
+    drawn, parts, made = np.random.default_rng(1), list[np.ndarray](), 0
+    while made < count:
+        halves = drawn.integers(48, 123, (1_000_000, 8), dtype=np.uint8)
+        others = (wanted ^ (halves.view(np.uint64).ravel() * second).byteswap()).byteswap() * inverse
+        is_ascii = (others & np.uint64(0x8080808080808080)) == 0
+        parts.append(np.concatenate([halves[is_ascii], others[is_ascii].view(np.uint8).reshape(-1, 8)], axis=1))
+        made += len(parts[-1])
+    return [bytes(row).decode("ascii") for row in np.concatenate(parts)[:count]]
+
+
+def assert_crafted_cost_what_others_do(use: Callable[[pa.Array], object]) -> None:
+    """Fail if a use of crafted texts takes ten times the processor of one of others; without a key it is 300."""
+
+    def cost_s(texts: pa.Array) -> float:
+        begin_s = time.process_time()
+        use(texts)
+        return time.process_time() - begin_s
+
+    crafted, honest = (
+        pa.array(texts, pa.large_string())
+        for texts in (colliding_texts(COUNT), [f"abcdefgh{number:08}" for number in range(COUNT)])
+    )
+    cost_s(honest)  # compiles kernels
+    assert min(cost_s(crafted) for _ in range(3)) < 10 * max(cost_s(honest) for _ in range(3))
