@@ -8,6 +8,7 @@ Tested by: tests/state/test_entries.py
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -44,11 +45,11 @@ def read_entries(path: Path) -> Iterator[tuple[bytes, bytes]]:
     """Read the entries of the file. Raises: StateCorruptError if it is damaged, cut off or not there."""
     try:
         with path.open("rb") as file:
+            end = os.fstat(file.fileno()).st_size
             while (size := _length(file, path)) > 0:
-                data = file.read(size)
-                if len(data) < size:
+                if size > end - file.tell():  # before room is made for what a damaged length announces
                     raise StateCorruptError(f"{path} ends inside a block; take an older copy")
-                block = _checked(decode_table(data), path)
+                block = _checked(decode_table(file.read(size)), path)
                 yield from zip(block.column(0).to_pylist(), block.column(1).to_pylist(), strict=True)
     except OSError as error:
         raise StateCorruptError(f"cannot read {path}: {error.strerror}; take an older copy") from error

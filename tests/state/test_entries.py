@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cep.base.errors import StateCorruptError, StateError, StateFormatError, StoreError
+from cep.base.limits import ENTRY_BLOCK_BYTES_MAX
 from cep.state.entries import read_entries, write_entries
 
 ENTRIES = [(b"%05d" % i, bytes([i % 256]) * 700) for i in range(4_000)]  # three blocks
@@ -47,6 +49,18 @@ def test_a_damaged_byte_is_noticed(tmp_path: Path, data: st.DataObject) -> None:
     (tmp_path / "e").write_bytes(broken)
     with pytest.raises(StateError):
         list(read_entries(tmp_path / "e"))
+
+
+def test_a_length_that_is_longer_than_the_file_takes_no_room(tmp_path: Path) -> None:
+    path = tmp_path / "entries"
+    path.write_bytes(struct.pack("<I", ENTRY_BLOCK_BYTES_MAX) + b"block")
+    tracemalloc.start()
+    try:
+        with pytest.raises(StateCorruptError, match="ends inside a block"):
+            list(read_entries(path))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_missing_file_and_a_missing_folder_have_names(tmp_path: Path) -> None:
