@@ -249,12 +249,14 @@ class NumberedTexts(NamedTuple):
 
     places uint64[2^n]: 0, or one more than the number of the text that is there, below the upper half of its hash.
     codes int32[N] are the numbers, firsts int64[N] say where each stands first. key uint64[2] is that of the hashes.
+    ahead uint64[33] has those of the rows that come next.
     """
 
     places: UInt64
     codes: Int32
     firsts: Int64
     key: UInt64
+    ahead: UInt64
 
 
 class Counts(NamedTuple):

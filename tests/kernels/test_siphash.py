@@ -111,7 +111,7 @@ def test_made_keys_fill_a_table_without_a_key_only() -> None:
     assert _probes((without & np.uint64(2_047)).astype(np.int64), 2_048) > 400, "the keys are what they are made for"
     codes, firsts, places = np.empty(1_000, np.int32), np.empty(1_000, np.int64), np.zeros(2_048, np.uint64)
     texts = Texts(*text_buffers(keys))
-    numbered = NumberedTexts(places, codes, firsts, key)
+    numbered = NumberedTexts(places, codes, firsts, key, np.empty(33, np.uint64))
     assert number_rows(texts, 0, 0, texts, texts, numbered, 0) == (1_000, 1_000)
     hashes = np.empty(1_000, np.uint64)
     keyed_text_hashes(texts.offsets, texts.data, key, hashes)

@@ -54,7 +54,7 @@ def simple(image: Int64, wait: int, events: Events, row: int, runs: Int64, run: 
     return holds
 
 
-@bare
+@inlined
 def code_holds(image: Int64, code: int, events: Events, row: int, work: Work, run: int) -> bool:
     """Return True if the code that (first, last, result) at image[code] names is true and not null."""
     run_code(image, image[code], image[code + 1], events, row, work, run)

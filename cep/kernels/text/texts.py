@@ -16,6 +16,9 @@ from cep.kernels.siphash import WORD_BYTES, keyed_hash, word_at
 _FIRST_WIDE = 128  # bytes of characters of several bytes
 _TABLE_MIN, _TABLE_FIRST = 16, 1_024
 _TABLE_GROWTH = 8  # so that texts are seldom hashed again
+_TABLE_NEAR = 2_048  # places of a table that stays near the processor
+
+_AHEAD = 32  # rows that are hashed together
 _NUMBER, _TAG = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFF00000000)  # of a place: who is there, and bits of its hash
 
 
@@ -93,6 +96,30 @@ def is_same_text(data: UInt8, start: int, end: int, other: UInt8, other_start: i
     return True
 
 
+@inlined
+def _look_ahead(texts: Texts, row_at: int, end: int, a: Texts, b: Texts, numbered: NumberedTexts) -> None:
+    """Fill numbered.ahead with the hashes of the rows [row_at, end), and read what the search for them will read.
+
+    A large table lies far from the processor. The reads of different rows do not wait for each other here; in the
+    search, whose way depends on what it has read, they do.
+    """
+    places, firsts, ahead = numbered.places, numbered.firsts, numbered.ahead
+    first_b, mask = a.offsets.shape[0] - 1, np.uint64(places.shape[0] - 1)
+    for k in range(row_at, end):
+        ahead[k - row_at] = keyed_hash(texts.data, texts.offsets[k], texts.offsets[k + 1], numbered.key)
+    if places.shape[0] <= _TABLE_NEAR:
+        return
+    read = np.uint64(0)
+    for k in range(end - row_at):
+        place = places[ahead[k] & mask]
+        if place != 0:
+            row = firsts[int64(place & _NUMBER) - 1]
+            data, at = (a.data, a.offsets[row]) if row < first_b else (b.data, b.offsets[row - first_b])
+            if at < data.shape[0]:
+                read ^= np.uint64(data[at])
+    ahead[_AHEAD] = read  # else the compiler leaves the reads out
+
+
 @bare
 def number_rows(
     texts: Texts, first_row: int, row_at: int, a: Texts, b: Texts, numbered: NumberedTexts, count: int
@@ -104,11 +131,14 @@ def number_rows(
     offsets, data = texts.offsets, texts.data
     places, codes, firsts = numbered.places, numbered.codes, numbered.firsts
     first_b, mask, count_max = a.offsets.shape[0] - 1, np.uint64(places.shape[0] - 1), places.shape[0] // 2
+    block = row_at
     for k in range(row_at, offsets.shape[0] - 1):
         if count >= count_max:
             return count, k
-        start, end = offsets[k], offsets[k + 1]
-        h = keyed_hash(data, start, end, numbered.key)
+        if k == block + _AHEAD or k == row_at:
+            block = k
+            _look_ahead(texts, block, min(block + _AHEAD, offsets.shape[0] - 1), a, b, numbered)
+        start, end, h = offsets[k], offsets[k + 1], numbered.ahead[k - block]
         at = h & mask
         while True:
             place = places[at]
@@ -167,14 +197,15 @@ def number_texts(
         size_max *= 2
     while size < size_max and size < _TABLE_FIRST:
         size *= 2
-    numbered, count = NumberedTexts(np.zeros(size, np.uint64), codes, firsts, key), int64(0)
+    ahead = np.empty(_AHEAD + 1, np.uint64)
+    numbered, count = NumberedTexts(np.zeros(size, np.uint64), codes, firsts, key, ahead), int64(0)
     for column in range(2):
         texts, first_row, row = (a, int64(0), int64(0)) if column == 0 else (b, a.offsets.shape[0] - 1, int64(0))
         count, row = number_rows(texts, first_row, row, a, b, numbered, count)
         while row < texts.offsets.shape[0] - 1:
             mostly_new = 2 * count > first_row + row
             size = size_max if mostly_new else min(size * _TABLE_GROWTH, size_max)
-            numbered = NumberedTexts(np.zeros(size, np.uint64), codes, firsts, key)
+            numbered = NumberedTexts(np.zeros(size, np.uint64), codes, firsts, key, ahead)
             place_again(a, b, numbered, count)
             count, row = number_rows(texts, first_row, row, a, b, numbered, count)
     return count
