@@ -366,9 +366,13 @@ class Commits:
     def checkpoint_quiet(self, engine: Engine) -> None:
         """Begin a checkpoint if one is due and the newest one lacks commits, though there is nothing to commit now.
 
-        Without it a stream that falls silent would leave its last commits on this disk alone. Raises: StoreError.
+        Without it a stream that falls silent would leave its last commits on this disk alone. A store that was brought
+        back and has had no commit since is none to keep: a later start would take it for one that knows what the sinks
+        have. Raises: StoreError.
         """
         if self._checkpoints is None or self.head is None or self._settings.backend == "memory":
+            return
+        if self.head.lineage != self._lineage:
             return
         if self._copied_number != self._number and self._is_checkpoint_due:
             self.checkpoint(engine)

@@ -243,6 +243,40 @@ def test_a_stream_that_falls_silent_is_checkpointed_all_the_same(tmp_path: Path)
     again.close()
 
 
+def test_a_store_that_was_brought_back_is_not_checkpointed_before_it_has_a_commit(tmp_path: Path) -> None:
+    """Two lives that only wait lie between the loss of the disk and the next commit: what was sent is asked for."""
+    job, alerts = tmp_path / "job", tmp_path / "alerts"
+    settings = StoreSettings(job, "rocksdb", cache_bytes=8 << 20, checkpoint_ms=0)
+    lines = disordered(list(morning()), LATENESS_MS, seed=1)
+    for life, interval_ms in enumerate((0, 3_600_000, 3_600_000, 0)):
+        # The second of the two is over before a checkpoint is due.
+        commits = Commits(replace(settings, checkpoint_ms=3_600_000) if life == 2 else settings)
+        engine = Engine(JOB, INITIAL, commits.store, Workers(1))
+        # A life that waits reads little, and commits nothing.
+        source = Lines(lines[:200] if interval_ms else lines, np.random.default_rng(life))
+        outlets = Outlets((FileSink(alerts),), None)
+        runner = Runner(engine, Sources(source, None), outlets, commits, Pace(interval_ms=interval_ms))
+        runner.start()
+        cycles = 0
+        while cycles < 5 if interval_ms else not source.ended:
+            runner.cycle(0.0)
+            commits.finish(wait=True)
+            cycles += 1
+            if life == 0:  # one checkpoint, and deliveries behind it
+                commits._settings = replace(settings, checkpoint_ms=3_600_000)
+        if life == 3:
+            commits.take(engine.step([], (END,), {}))
+            runner.finish()
+        engine.close()
+        commits.close()
+        if life == 0:
+            assert len(checkpoint_numbers(Target(str(job / "checkpoints")))) == 1
+            assert len(list(alerts.iterdir())) > 1
+            shutil.rmtree(job / "store")
+    found = [line for path in sorted(alerts.iterdir()) for line in path.read_bytes().splitlines()]
+    assert sorted(found) == sorted(expected(list(morning()), GIVEN, tmp_path))
+
+
 def test_a_folder_belongs_to_one_process(tmp_path: Path) -> None:
     first = Commits(StoreSettings(tmp_path / "job", "memory"))
     with pytest.raises(UsageError, match="in use by process"):
