@@ -33,6 +33,7 @@ from cep.runners.live_checkpoint import (
     lock_checkpoint,
     read_job,
 )
+from cep.runners.meanings import is_told_live
 from cep.runners.observe import Log, Observed
 from cep.runners.traces import traces_of
 from cep.runners.warm import Warming
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
     from cep.runners.spark.live import LiveSettings
     from cep.runners.spark.live_output import BatchReport, LiveOutput
     from cep.runners.spark.sources import Source
-
-_ASIDE = ("poison[", "late", "events_ahead", "control_")  # counters of what was set aside
 
 HELP = """\
 Match a stream as it comes, with Spark Structured Streaming, until it is stopped. A job that starts again with the same
@@ -236,7 +235,7 @@ def _tell_batch(report: BatchReport, log: Log) -> None:
     if not report.counters:
         return
     parts = [f"{report.counters['events']:,} events", f"{report.alerts.num_rows:,} alerts"]
-    aside = {name: n for name, n in report.counters.items() if name.startswith(_ASIDE)}
+    aside = {name: n for name, n in report.counters.items() if is_told_live(name) and n > 0}
     parts += [f"{count:,} {name}" for name, count in sorted(aside.items())]
     sentence = f"micro-batch {report.batch_id}: {', '.join(parts)}; {report.totals['events']:,} events so far"
     log.tell("micro_batch", sentence, batch_id=report.batch_id, **dict(sorted(report.counters.items())))

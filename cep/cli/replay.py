@@ -35,29 +35,13 @@ from cep.runners.embedded import replay as embedded
 from cep.runners.handover.warm_start import About, Ending, check_free, put_lists
 from cep.runners.handover.warm_start import finish as end
 from cep.runners.java import check_java
+from cep.runners.meanings import is_loss
 from cep.runners.output import Replayed, check_writable, format_of, write_outputs
 from cep.sources.inputs import Records
 from cep.sources.period import period_of
 from cep.step.job import Job
 from cep.step.rules import refusal_dead_letters
 from cep.step.suppress import suppressed_lines
-
-# Counters whose name begins with one of these tell of something that did not get through.
-_LOSSES = (
-    "control_refused",
-    "held[",
-    "poison[",
-    "unkeyed[",
-    "events_without_rule",
-    "events_after_end",
-    "events_ahead",
-    "runs_evicted",
-    "rule_runs_evicted[",
-    "matches_dropped",
-    "rule_matches_dropped[",
-    "arithmetic_overflows",
-    "rule_overflows[",
-)
 
 HELP = """\
 Match a finite history, in this process or on Spark (--engine), and write its alerts. The same rules on the same
@@ -335,7 +319,7 @@ def _print_summary(deployment: Deployment, replayed: Replayed, paths: Sequence[P
 def _figures(replayed: Replayed) -> list[tuple[str, str]]:
     """List what happened to records, events and runs; losses only if there were any."""
     counters, events = replayed.counters, replayed.counters["events"]
-    losses = [name for name in sorted(counters) if name.startswith(_LOSSES) and counters[name]]
+    losses = [name for name in sorted(counters) if is_loss(name) and name != "duplicates" and counters[name]]
     figures = [(name, counters[name]) for name in ("records", "events")]
     figures += [("duplicates", counters["duplicates"])] if counters["duplicates"] else []
     figures += [(name.replace("_", " "), counters[name]) for name in losses]

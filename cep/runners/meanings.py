@@ -72,6 +72,15 @@ COUNTERS: Mapping[str, str] = {
     "rule_late_ms": "Milliseconds by which changes of rules came too late, in all.",
 }
 
+# Counters of what a job does when all is well. Each other one tells of something refused, set aside, lost or left out,
+# and is shown wherever losses are: so a new counter is seen until somebody says that it tells of no loss.
+_ORDINARY = frozenset((
+    "records", "events", "alerts", "matches", "runs_started", "runs_expired", "timeouts", "run_steps", "rule_events",
+    "rule_steps", "rule_late_ms", "histories_folded", "events_produced", "control_applied", "control_heartbeat",
+    "control_ignored", "control_waiting",
+))  # fmt: skip
+LOSSES = tuple(name for name in (*FROM_ZERO, *COUNTERS) if name not in _ORDINARY)
+
 # Totals that rise and fall.
 TOTALS_THAT_FALL: Mapping[str, str] = {"runs": "Partial matches alive."}
 
@@ -123,6 +132,17 @@ LOG_LINES: Mapping[str, str] = {
 def counter_text(name: str) -> str:
     """Return the sentence of a counter, by its name without brackets."""
     return FROM_ZERO.get(name) or COUNTERS.get(name) or f"Counter {name}."
+
+
+def is_loss(name: str) -> bool:
+    """Return True if a counter, with its labels or without, tells of something that did not get through."""
+    return name.partition("[")[0] in LOSSES
+
+
+def is_told_live(name: str) -> bool:
+    """Return True for what the lines of a live job name: losses, without those by rule, and changes of rules."""
+    base = name.partition("[")[0]
+    return base.startswith("control_") or (base in LOSSES and base != "held" and not base.startswith("rule_"))
 
 
 def current_names(totals: Mapping[str, int]) -> Counter[str]:

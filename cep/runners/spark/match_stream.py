@@ -33,6 +33,7 @@ from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.store import RulebookStore
 from cep.rulebook.suppression import SHADOW, Policies
 from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
+from cep.runners.meanings import LOSSES
 from cep.runners.spark.group_parts import GroupParts
 from cep.runners.spark.live import control_files, control_records, control_rows
 from cep.runners.spark.match import CONNECT, alert_schema, decoded, lists_folder
@@ -48,11 +49,11 @@ from cep.step.rules import JobRules
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-# Of the counters of runners/meanings.py those that say what became of records and alerts, and every loss.
+_OF_JOBS = ("events_before_start", "events_after_end", "deliveries_retried", "checkpoints_failed")  # not of a query
+# What became of records, changes and alerts, and every loss but those rule by rule.
 OBSERVED = (
-    "records", "events", "poison", "events_ahead", "late_events", "duplicates", "unkeyed", "events_without_rule",
-    "runs_evicted", "matches_dropped", "arithmetic_overflows", "histories_cut", "history_values_dropped",
-    "runs_orphaned", "fired_forgotten", "control_applied", "control_refused", "held", "alerts",
+    "records", "events", "control_applied", "alerts",
+    *(name for name in LOSSES if not name.startswith("rule_") and name not in _OF_JOBS),
 )  # fmt: skip
 
 
