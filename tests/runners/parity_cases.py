@@ -10,7 +10,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cep.base.limits import RUNS_PER_KEY_MAX
+from cep.base.limits import FIELD_BYTES_MAX, RUNS_PER_KEY_MAX
 from cep.model.rule import ControlRecord, UpsertRecord, utc_text
 from cep.rulebook.deploy import deploy
 from tests.runners.spark import transactions
@@ -139,3 +139,35 @@ def hot() -> Stream:
         amount = 900.0 if number % 1_150 == 1_149 else 1.0 + number % 3
         lines.append(orjson.dumps({"event_time": utc_text(_BEGIN_MS + 10_000 * number), **fields, "amount": amount}))
     return Stream(lines, [given])
+
+
+def losing() -> Stream:
+    """`hot`, beside a loop that binds more events than a rule may keep, absurd amounts, and records that are wrong."""
+    busy = hot()
+    patterns = {
+        "loop": (
+            "seq    a{2,} -> b  within 9 h\n  where  a: payment  amount < 5.00\n         b: payment  amount > 500.00\n"
+            "  skip   past last\n  emit   n = count(a)"
+        ),
+        "vast": (
+            "seq    x{3}  within 9 h\n  where  x: payment  amount > 1000000000.00\n"
+            "  skip   past last\n  emit   total = sum(x.amount)"
+        ),
+    }
+    more = [
+        UpsertRecord(
+            id=name, version=1, pattern=name, status="live", severity="low", owner="o", message="{key}",
+            source=f"{_EVENTS}pattern {name} by customer_id {{\n  {text}\n}}\n",
+        )
+        for name, text in patterns.items()
+    ]  # fmt: skip
+    lines = list(busy.lines)
+    begin = orjson.loads(lines[-1])["event_time"]
+    given = {"event_time": begin, "terminal_id": "1", "customer_id": "3", "amount": 1.0}
+    lines += [orjson.dumps({**given, "tx_id": f"vast{n}", "amount": 80_000_000_000_000_000}) for n in range(7)]
+    lines.append(orjson.dumps({**given, "tx_id": "x" * (FIELD_BYTES_MAX + 1)}))
+    lines.append(orjson.dumps({**given, "tx_id": "wrong", "amount": "much"}))
+    lines.append(orjson.dumps({**given, "tx_id": "nobody", "customer_id": None}))
+    nobody = ("customer_id  string\n", "customer_id  string?\n")
+    all_rules = [each for each in busy.records if isinstance(each, UpsertRecord)] + more
+    return Stream(lines, [each.model_copy(update={"source": each.source.replace(*nobody)}) for each in all_rules])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,13 +27,14 @@ from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import Pace, Runner
+from cep.runners.meanings import is_loss
 from cep.runners.spark import replay as on_spark
 from cep.sinks.files import FileSink
 from cep.sinks.json_form import json_lines
 from cep.sources.live.files import FilesSource
 from cep.sources.pieces import read_pieces
 from cep.step.job import Job
-from tests.runners.parity_cases import Stream, drawn, hot, public, simulated_day
+from tests.runners.parity_cases import Stream, drawn, hot, losing, public, simulated_day
 from tests.runners.spark.live_cases import END, LiveRun, disordered, write_file
 
 pytestmark = pytest.mark.spark
@@ -40,8 +42,12 @@ GROUPS = 8
 SLOW = pytest.mark.slow
 
 
-def ways(spark: SparkSession, folder: Path, stream: Stream, seed: int) -> dict[str, list[bytes]]:
-    """The alerts of each way, sorted."""
+# The alerts of one way, sorted, and what it has counted.
+Found = tuple[list[bytes], Counter[str]]
+
+
+def ways(spark: SparkSession, folder: Path, stream: Stream, seed: int) -> dict[str, Found]:
+    """What each way finds."""
     random = np.random.default_rng(seed)
     given = deploy(stream.records)
     assert given.set_aside == ()
@@ -57,11 +63,11 @@ def ways(spark: SparkSession, folder: Path, stream: Stream, seed: int) -> dict[s
         return sorted(json_lines(suppress_alerts(alerts, policies, {}).alerts))
 
     batch = replace(job, lateness_ms=0)
-    replayed = embedded.replay(batch, given.rulebook, read_pieces(history, job.schema), 2).alerts
-    theirs = on_spark.replay(batch, given.rulebook, *on_spark.read_events(spark, history), 2).alerts
+    replayed = embedded.replay(batch, given.rulebook, read_pieces(history, job.schema), 2)
+    theirs = on_spark.replay(batch, given.rulebook, *on_spark.read_events(spark, history), 2)
     return {
-        "replay": sent(replayed),
-        "replay on Spark": sent(theirs),
+        "replay": (sent(replayed.alerts), replayed.counters),
+        "replay on Spark": (sent(theirs.alerts), theirs.counters),
         "cep run": ran(folder / "run", job, stream, arriving, random),
         "cep live": lived(spark, folder / "live", job, stream, arriving, random),
     }
@@ -72,7 +78,7 @@ def pieces(lines: list[bytes], random: np.random.Generator, count: int) -> list[
     return [lines[a:b] for a, b in itertools.pairwise(bounds) if a < b]
 
 
-def ran(folder: Path, job: Job, stream: Stream, arriving: list[bytes], random: np.random.Generator) -> list[bytes]:
+def ran(folder: Path, job: Job, stream: Stream, arriving: list[bytes], random: np.random.Generator) -> Found:
     """As `cep run` does it: three starts, the last with the heartbeat that closes every window."""
     for name in ("events", "control"):
         (folder / name).mkdir(parents=True)
@@ -92,24 +98,25 @@ def ran(folder: Path, job: Job, stream: Stream, arriving: list[bytes], random: n
         Runner(engine, sources, outlets, commits, pace).run(threading.Event(), until_end=True)
         for opened in (sources, outlets, engine, commits):
             opened.close()
-    return sorted(line for path in (folder / "alerts").iterdir() for line in path.read_bytes().splitlines())
+    alerts = sorted(line for path in (folder / "alerts").iterdir() for line in path.read_bytes().splitlines())
+    return alerts, commits.totals
 
 
 def lived(
     spark: SparkSession, folder: Path, job: Job, stream: Stream, arriving: list[bytes], random: np.random.Generator
-) -> list[bytes]:
+) -> Found:
     """As `cep live` does it: two starts, the second with the heartbeat that closes every window."""
     initial = tuple(record.to_json() for record in stream.records)
     live = LiveRun(spark, folder, job, initial, partitions=int(random.integers(1, 4)))
     live.phase(pieces(arriving, random, int(random.integers(2, 4))))
     live.phase([], [END])
-    return live.alerts()
+    return live.alerts(), live.totals
 
 
-def check(found: dict[str, list[bytes]]) -> None:
-    expected = found.pop("replay")
+def check(found: dict[str, Found]) -> None:
+    expected, _ = found.pop("replay")
     assert expected, "the case says nothing"
-    for name, alerts in found.items():
+    for name, (alerts, _) in found.items():
         assert alerts == expected, name
 
 
@@ -134,5 +141,23 @@ def test_rules_drawn_by_a_seed(seed: int, spark: SparkSession, tmp_path: Path) -
 def test_what_is_bounded_is_bounded_alike(spark: SparkSession, tmp_path: Path) -> None:
     """The oldest runs of a busy key have been evicted, and one payment completes more of them than it may."""
     found = ways(spark, tmp_path, hot(), 5)
-    assert len(found["replay"]) == MATCHES_PER_EVENT_MAX
+    assert len(found["replay"][0]) == MATCHES_PER_EVENT_MAX
+    check(found)
+
+
+@pytest.mark.parametrize("seed", [6, pytest.param(7, marks=SLOW)])
+def test_what_is_lost_is_counted_alike(seed: int, spark: SparkSession, tmp_path: Path) -> None:
+    """Runs that leave for want of room, matches beyond a limit, sums beyond 64 bits, records that cannot be taken."""
+    found = ways(spark, tmp_path, losing(), seed)
+    lost = {
+        name: {counter: n for counter, n in counters.items() if is_loss(counter) and n}
+        for name, (_, counters) in found.items()
+    }
+    assert lost["replay"].keys() >= {
+        "runs_evicted", "rule_runs_evicted[hot@1]", "rule_runs_evicted[loop@1]", "matches_dropped",
+        "rule_matches_dropped[hot@1]", "arithmetic_overflows", "rule_overflows[vast@1]", "poison[too_long]",
+        "poison[unreadable]", "unkeyed[customer_id]",
+    }  # fmt: skip
+    for name, counted in lost.items():
+        assert counted == lost["replay"], name
     check(found)
