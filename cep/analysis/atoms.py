@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from cep.analysis.history import Events
 from cep.base.schema import EventType, Field, Kind
-from cep.columnar.batch import TEXT
-from cep.columnar.texts import encoded
+from cep.columnar.texts import different_texts
 from cep.lang.show import show_value
 
 _QUANTILES = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
@@ -108,7 +107,7 @@ def few_values(
     column = events.columns[field.name].take(pa.array(rows))
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     # A sender chooses the texts; an enum and a bool have few values.
-    values = encoded(column.cast(TEXT)).dictionary if is_text else pc.unique(column.drop_null())
+    values = different_texts(column) if is_text else pc.unique(column.drop_null())
     if len(values) <= most:
         for value in sorted(values.to_pylist()):
             yield show_value(value, field.type), np.asarray(pc.fill_null(pc.equal(column, value), False))

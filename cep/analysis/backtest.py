@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 
 from cep.analysis.history import Events, History
 from cep.analysis.marks import Marks
-from cep.columnar.batch import TEXT
 from cep.columnar.route import KeyDomain, route
-from cep.columnar.texts import encoded, rows_among
+from cep.columnar.texts import different_texts, rows_among
 from cep.model.rule import utc_text
 
 _Z = 1.959963984540054  # of the normal distribution 95 % lie within so many deviations
@@ -215,7 +214,7 @@ def _figures(
     mask = np.isin(judged.rule, numbers)
     alerts, right = int(mask.sum()), int(judged.is_right[mask].sum())
     immature = int(judged.is_immature[mask].sum())
-    keys = len(_different(judged.key.filter(pa.array(mask))))
+    keys = len(different_texts(judged.key.filter(pa.array(mask))))
     precision = ratio(right, alerts - immature)
     bad_rows = marks.fraud >= 0
     bound = judged.bound_row[mask[judged.bound_alert]]
@@ -266,15 +265,9 @@ def _key_recall(
     if not set(domain) <= events.columns.keys():
         return None
     decoded = events.taken(np.flatnonzero(marks.fraud >= 0))
-    wanted = _different(route(decoded, domain, events.schema.columns())[0].key)
-    right = _different(judged.key.filter(pa.array(mask & judged.is_right)))
+    wanted = different_texts(route(decoded, domain, events.schema.columns())[0].key)
+    right = different_texts(judged.key.filter(pa.array(mask & judged.is_right)))
     return ratio(int((rows_among(right, wanted) >= 0).sum()), len(wanted))
-
-
-def _different(keys: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return each key once. Senders choose them, so they go through a table that has a key."""
-    whole = keys.cast(TEXT)
-    return encoded(whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole).dictionary
 
 
 def _median_s(values_ms: NDArray[np.int64]) -> float | None:

@@ -19,11 +19,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cep.api.events import open_any
 from cep.base.errors import UsageError
+from cep.columnar.texts import different_texts
 from cep.lang.parse.cursor import RESERVED
 
 TIME = "event_time"
@@ -109,9 +110,14 @@ def _id_column(table: pa.Table, time: str) -> str:
     ]
     for column in sorted(possible, key=lambda name: not name.lower().endswith("id")):
         values = table[column]
-        if not values.null_count and pc.count_distinct(values).as_py() == table.num_rows:
+        if not values.null_count and _different_count(values) == table.num_rows:
             return column
     raise UsageError("no column has another value in every row, and each event needs an id; add a column of numbers")
+
+
+def _different_count(values: pa.ChunkedArray) -> int:
+    """Count the different texts or numbers. Senders choose them, so no hash without a key is taken."""
+    return len(different_texts(values)) if _is_text(values.type) else len(np.unique(np.asarray(values)))
 
 
 def _is_text(type_: pa.DataType) -> bool:
@@ -123,7 +129,7 @@ def _kind(values: pa.ChunkedArray) -> str | None:
     if pa.types.is_dictionary(type_):
         values, type_ = values.cast(type_.value_type), type_.value_type
     if _is_text(type_):
-        words = [word for word in pc.unique(values).slice(0, _WORDS_MAX + 2).to_pylist() if word is not None]
+        words = different_texts(values).slice(0, _WORDS_MAX + 1).to_pylist()
         is_enum = 0 < len(words) <= _WORDS_MAX < len(values) and all(map(_WORD.fullmatch, words))
         return f"enum({', '.join(sorted(words))})" if is_enum else "string"
     if pa.types.is_decimal(type_) and 0 <= type_.scale <= _SCALE_MAX:

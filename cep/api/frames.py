@@ -21,6 +21,7 @@ from cep.base.schema import EventType, Schema
 from cep.columnar.batch import TEXT
 from cep.columnar.convert import Written
 from cep.columnar.mapping import TYPE_FIELD, FieldMapping, check_fields, mapping_of, view_of
+from cep.columnar.texts import different_texts
 from cep.lang.diagnostics import did_you_mean
 
 # Seconds of the years 1985 to 2286: as milliseconds they would lie in the first four months of 1970.
@@ -259,7 +260,7 @@ def present_types(schema: Schema, table: pa.Table | None, fixed: Mapping[str, st
         return [event_type for event_type in from_source if event_type.name == fixed[TYPE_FIELD]]
     if table is None or TYPE_FIELD not in table.column_names:
         return from_source
-    named = set(pc.unique(table.column(TYPE_FIELD).cast(pa.string())).to_pylist())
+    named = set(different_texts(table.column(TYPE_FIELD)).to_pylist())
     return [event_type for event_type in from_source if event_type.name in named or len(from_source) == 1]
 
 

@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 from cep.analysis.charts import Chart, axis, colors, svg
 from cep.api.picture import VEGA_LITE
 from cep.base.errors import UsageError
+from cep.columnar.batch import TEXT
+from cep.columnar.texts import encoded
 
 _BARS_MAX = 20
 
@@ -81,7 +83,7 @@ def spread(values: pa.ChunkedArray, rule_id: str, measure: str) -> Plot:
     type_ = given.type
     is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
     title = f"{rule_id}: {measure}"
-    if is_number and pc.count_distinct(given).as_py() > _BARS_MAX:
+    if is_number and len(np.unique(np.asarray(given.cast(pa.float64())))) > _BARS_MAX:
         return Plot(_ranges(given, title, measure))
     return Plot(_values(given, title, measure, ordered=is_number))
 
@@ -109,6 +111,8 @@ def _ranges(values: pa.ChunkedArray, title: str, measure: str) -> Chart:
 
 
 def _values(values: pa.ChunkedArray, title: str, measure: str, *, ordered: bool) -> Chart:
+    if pa.types.is_large_string(values.type) or pa.types.is_string(values.type):  # what a sender may have chosen
+        values = pa.chunked_array([encoded(values.combine_chunks().cast(TEXT))])
     counts = sorted(pc.value_counts(values).to_pylist(), key=lambda each: -each["counts"])
     chosen = counts[:_BARS_MAX]
     if ordered:

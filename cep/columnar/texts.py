@@ -48,6 +48,12 @@ def encoded(texts: pa.Array) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(indices, mask=is_null), dictionary)
 
 
+def different_texts(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return each text once, in the order of its first row, and no null."""
+    whole = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+    return numbered(whole.cast(pa.large_string()).drop_null())[0]
+
+
 def rows_among(texts: pa.Array | pa.ChunkedArray, among: pa.Array) -> NDArray[np.int64]:
     """Return for each text the first row of `among` that has it: int64[N], -1 for one that none has, and for a null."""
     if isinstance(texts, pa.ChunkedArray):

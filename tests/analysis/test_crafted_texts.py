@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cep.analysis import backtest, suggest
+from cep.analysis import suggest
 from cep.analysis.atoms import few_values
 from cep.analysis.history import Events
 from cep.base.schema import EventType, Field, Kind, Schema, Type
+from cep.columnar.texts import different_texts
 from tests.columnar.crafted import COUNT, assert_crafted_cost_what_others_do
 
 FIELD = Field("shop", Type(Kind.STRING))
@@ -27,7 +28,7 @@ def count_of_values(texts: pa.Array) -> int:
 WAYS: dict[str, tuple[Callable[[pa.Array], int], int]] = {
     "values of a field": (count_of_values, 0),
     "numbers of values": (lambda texts: int(suggest._codes(texts).max()) + 1, COUNT),
-    "different keys": (lambda texts: len(backtest._different(pa.chunked_array([texts, texts]))), COUNT),
+    "different keys": (lambda texts: len(different_texts(pa.chunked_array([texts, texts]))), COUNT),
 }
 
 
