@@ -25,7 +25,7 @@ from cep.columnar.decode import Decoded, concat_decoded, decode_json, decode_tab
 from cep.columnar.mapping import FieldMapping
 from cep.columnar.shown import shown_row
 from cep.sources.files import open_dataset
-from cep.sources.inputs import files_of, kind_of, open_bytes
+from cep.sources.inputs import UnpackedFile, files_of, kind_of
 from cep.sources.json_lines import READ_BYTES, LineCutter, json_values, whole_lines
 from cep.sources.pieces import pieces_of_table
 
@@ -85,7 +85,7 @@ def _read(path: Path) -> tuple[pa.Table, _Decode]:
 
 
 def _content(file: Path) -> pa.Buffer:
-    with open_bytes(file) as opened:
+    with UnpackedFile(file) as opened:
         return pa.py_buffer(opened.read())
 
 

@@ -26,7 +26,7 @@ from cep.base.errors import UsageError
 from cep.base.schema import Kind, Schema
 from cep.columnar.mapping import TYPE_FIELD, FieldMapping, shown_path, value_at
 from cep.sources.files import open_dataset, unreadable
-from cep.sources.inputs import Records, files_of, kind_of, open_bytes
+from cep.sources.inputs import Records, UnpackedFile, files_of, kind_of
 
 RECORDS_LOOKED_AT = 1_000
 _NAMES_SHOWN_MAX = 20
@@ -63,7 +63,7 @@ def first_records(path: Path, schema: Schema, names: Sequence[str]) -> Iterator[
 
 def _objects(path: Path) -> Iterator[Mapping[str, Any]]:
     for file in files_of(path):
-        with open_bytes(file) as opened:
+        with UnpackedFile(file) as opened:
             rest = b""
             while block := opened.read(1 << 20):
                 *lines, rest = (rest + block).split(b"\n")

@@ -26,7 +26,7 @@ from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.columnar.redact import redact
 from cep.columnar.route import KeyDomain, key_parts, route
 from cep.columnar.shown import shown_row
-from cep.sources.inputs import files_of, kind_of, open_bytes, packing_of
+from cep.sources.inputs import UnpackedFile, files_of, kind_of, packing_of
 from cep.sources.json_lines import LineCutter, whole_lines
 
 # Letters that JSON writers leave as they are: a key of these stands in its line as it is.
@@ -162,7 +162,7 @@ def _decoded_lines(path: Path, schema: Schema, mapping: FieldMapping, parts: Seq
 def _lines_with(path: Path, parts: list[str]) -> Iterator[bytes]:
     """Yield the lines that may have the key: those with its parts, or with any of JSON's escapes."""
     plain = [part.encode() for part in parts if set(part) <= _PLAIN]
-    with open_bytes(path) as file:
+    with UnpackedFile(path) as file:
         for lines in whole_lines(file, LineCutter()):
             for line in lines.split(b"\n"):
                 if line.strip() and (all(part in line for part in plain) or b"\\" in line):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
 
@@ -78,6 +79,23 @@ def packing_of(path: Path) -> str | None:
     return _PACKED.get(path.suffix.lower())
 
 
-def open_bytes(path: Path) -> pa.NativeFile:
-    """Open a file for reading its bytes from the start, unpacked. Raises: OSError."""
-    return pa.input_stream(str(path), compression=packing_of(path))
+class UnpackedFile:
+    """The bytes of a file, unpacked, from the start. Opening and reading raise OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = pa.input_stream(str(path), compression=packing_of(path))
+
+    def read(self, size: int | None = None) -> bytes:
+        """Return the next bytes, so many at most; all that are left without a size, and nothing at the end."""
+        if size is None:
+            whole: bytes = self._file.read()
+            return whole
+        # A `read` of Arrow that fails keeps all the memory that it asked for; a buffer is freed.
+        part: bytes = self._file.read_buffer(size).to_pybytes()
+        return part
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from mmap import PAGESIZE
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,8 @@ from cep.sources.files import read_key
 from cep.sources.inputs import given_inputs, kind_of, suffix_of
 from cep.sources.pieces import read_pieces
 from tests.columnar.common import GOOD, ONE, record
+
+STATM = Path("/proc/self/statm")
 
 
 def test_a_wildcard_stands_for_its_files_each_once(tmp_path: Path) -> None:
@@ -53,6 +56,29 @@ def test_packed_files_are_read_like_others(tmp_path: Path, packing: str) -> None
     ids = [i for piece in read_pieces(paths, ONE).pieces for i in piece.decode().event_id.to_pylist()]
     assert ids == ["t1", "t2", *["t1"] * (len(paths) - 1)]
     assert read_key(paths, ONE, ("card_id",), "c1").batch.event_id.to_pylist() == ["t1"] * len(paths)
+
+
+@pytest.mark.skipif(not STATM.exists(), reason="the system does not say how many addresses a process has")
+@pytest.mark.parametrize("packing", ["gz", "zst"])
+def test_files_that_cannot_be_unpacked_leave_no_memory_behind(tmp_path: Path, packing: str) -> None:
+    """Each took the sixteen megabytes that were asked for, for ever: 200 of them 3.2 GB of addresses."""
+    text = record() * 100
+    packed = gzip.compress(text) if packing == "gz" else pa.compress(text, codec="zstd", asbytes=True)
+    path = tmp_path / f"events.jsonl.{packing}"
+    path.write_bytes(packed[: len(packed) // 2])
+
+    def addresses() -> int:
+        return int(STATM.read_text().split()[0]) * PAGESIZE
+
+    def fail() -> None:
+        with pytest.raises(SourceError, match="Truncated compressed stream"):
+            list(read_pieces(path, ONE).pieces)
+
+    fail()
+    before = addresses()
+    for _ in range(200):
+        fail()
+    assert addresses() - before < 1 << 30
 
 
 def test_a_key_inside_of_another_value_is_looked_for_there(tmp_path: Path) -> None:
