@@ -82,9 +82,7 @@ def create_session(
 ) -> SparkSession:
     """Start a Spark session on this machine's first `cores` cores, with as many shuffle partitions.
 
-    Under spark-submit, where
-    its options say.
-
+    Under spark-submit it runs where the options of that say.
     A task that fails is tried as often as spark.task.maxFailures of `settings` says, else once. `java_options` are for
     the driver's Java. `settings` come last and win. Workers import `cep` and the caller's other modules from where the
     driver does. A session that already runs in this process is returned, with the settings that can change at run time.

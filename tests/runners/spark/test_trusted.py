@@ -224,7 +224,10 @@ def test_no_log_of_spark_has_a_card_number(rules: Path, tmp_path: Path) -> None:
     out.mkdir()
     (tmp_path / "log4j2.properties").write_text(LOGGING)
     java = f"-Dlog4j2.configurationFile={(tmp_path / 'log4j2.properties').as_uri()} {JAVA_OPTIONS}"
-    (tmp_path / "cep.toml").write_text(f'[spark.conf]\n"spark.driver.extraJavaOptions" = "{java}"\n')
+    planted = "5500005555555559"  # the driver names its application in the log: so the search finds what it says
+    (tmp_path / "cep.toml").write_text(
+        f'[spark.conf]\n"spark.driver.extraJavaOptions" = "{java}"\n"spark.app.name" = "cep {planted}"\n'
+    )
     lines = records(7, NUMBERS)
     (tmp_path / "events" / "1.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     words = (
@@ -245,5 +248,7 @@ def test_no_log_of_spark_has_a_card_number(rules: Path, tmp_path: Path) -> None:
     files = [path for path in out.rglob("*") if path.is_file()]
     assert any(path.parent.name == "alerts" for path in files)
     searched = [*NUMBERS, *(wrong(number) for number in NUMBERS)]
+    with pytest.raises(AssertionError):
+        assert_absent([planted], (path.read_bytes() for path in files))
     assert_absent(searched, (path.read_bytes() for path in files))
     assert_absent(searched, (str(path).encode() for path in files))
