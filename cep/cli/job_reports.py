@@ -28,7 +28,7 @@ from cep.runners.embedded.engine import Engine
 from cep.runners.embedded.outlets import Patience
 from cep.runners.embedded.run import BatchReport, Runner
 from cep.runners.live_progress import write_progress
-from cep.runners.meanings import is_told_live
+from cep.runners.meanings import is_in_lines
 from cep.runners.observe import CHECKPOINTS, Log, Observed
 from cep.runners.rule_output import STATUS_FILE
 from cep.sinks.durable import write_durably
@@ -59,7 +59,7 @@ class ProgressLines:
         more.subtract({name: self.before[name] for name in more})
         if not any(more[name] for name in ("records", "control_applied", "control_refused", "deliveries_retried")):
             return
-        aside = {name: n for name, n in sorted(more.items()) if is_told_live(name) and n > 0}
+        aside = {name: n for name, n in sorted(more.items()) if is_in_lines(name) and n > 0}
         alerts = sum(n for name, n in more.items() if name.startswith("alerts["))
         lag = sum(observed.lags.values()) if observed.lags else None
         at_ms = observed.watermark_ms

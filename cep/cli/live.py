@@ -33,7 +33,7 @@ from cep.runners.live_checkpoint import (
     lock_checkpoint,
     read_job,
 )
-from cep.runners.meanings import is_told_live
+from cep.runners.meanings import is_in_lines
 from cep.runners.observe import Log, Observed
 from cep.runners.traces import traces_of
 from cep.runners.warm import Warming
@@ -235,7 +235,7 @@ def _tell_batch(report: BatchReport, log: Log) -> None:
     if not report.counters:
         return
     parts = [f"{report.counters['events']:,} events", f"{report.alerts.num_rows:,} alerts"]
-    aside = {name: n for name, n in report.counters.items() if is_told_live(name) and n > 0}
+    aside = {name: n for name, n in report.counters.items() if is_in_lines(name) and n > 0}
     parts += [f"{count:,} {name}" for name, count in sorted(aside.items())]
     sentence = f"micro-batch {report.batch_id}: {', '.join(parts)}; {report.totals['events']:,} events so far"
     log.tell("micro_batch", sentence, batch_id=report.batch_id, **dict(sorted(report.counters.items())))

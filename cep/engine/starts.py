@@ -23,7 +23,7 @@ from cep.base.limits import NODES_PER_KEY_MAX, RUNS_PER_KEY_MAX, TIME_MS_MAX
 from cep.engine.keyed_state import KeyedState
 from cep.engine.table import PreparedEvents, queue_of
 from cep.kernels import layout as y
-from cep.kernels.layout import Int32, Int64
+from cep.kernels.layout import Bool, Int32, Int64
 from cep.kernels.match.prefix import NOT_TAKEN, STEP_STATE, follow_prefix
 from cep.kernels.records import LiveRuns, PrefixEvents, PrefixRuns, SharedStarts
 from cep.nfa.gather import segments
@@ -107,7 +107,7 @@ def find_starts(shared: SharedStart, prepared: PreparedEvents, fitted: KeyedStat
     masks = np.concatenate([stored[:, y.RUN_ORDINAL], _masks(shared, prepared, new)])[order]
     expiry = np.concatenate([stored[:, y.RUN_EXPIRY], np.full(len(new), NOT_TAKEN)])[order]
     _follow(shared, prepared, fitted, bounds, keys, rows, masks, expiry)
-    needed = np.flatnonzero(expiry != NOT_TAKEN)
+    needed = np.flatnonzero(_put_off(shared, prepared, rows, masks, expiry != NOT_TAKEN))
     keys, rows, masks, expiry = keys[needed], rows[needed], masks[needed], expiry[needed]
     different, columns = np.unique(masks, return_inverse=True)
     is_start = masks & 1
@@ -115,6 +115,21 @@ def find_starts(shared: SharedStart, prepared: PreparedEvents, fitted: KeyedStat
         keys, rows, masks, np.cumsum(is_start), different, columns.reshape(-1).astype(np.int64), expiry,
         int(is_start[rows >= prepared.first_row].sum()), _weights(prepared, rows, is_start),
     )  # fmt: skip
+
+
+def _put_off(shared: SharedStart, prepared: PreparedEvents, rows: Int64, masks: Int64, is_taken: Bool) -> Bool:
+    """Return which events wait: of those that a run takes, all but new ones with long texts that are no starts.
+
+    Starts are bounded by what they weigh. Behind one there may be an event of each other condition. One of these with
+    long texts is given to each rule at once, whose own bounds hold.
+    """
+    if not len(prepared.weights):
+        return is_taken
+    apart: Bool = is_taken & (masks & 1 == 0) & (prepared.weights[rows] > 0) & (rows >= prepared.first_row)
+    at = rows[apart] - prepared.first_row
+    np.bitwise_or.at(prepared.bitmaps[shared.apart], at >> 6, np.uint64(1) << (at & 63).astype(np.uint64))
+    is_taken &= ~apart
+    return is_taken
 
 
 def _weights(prepared: PreparedEvents, rows: Int64, is_start: Int64) -> Int64:

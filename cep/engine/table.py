@@ -162,7 +162,8 @@ def _evaluated(
     vector, predicates = program.vector, program.predicates
     count = columns.shape[1] - first_row
     words = (count + BLOCK - 1) // BLOCK * (BLOCK // 64)
-    bitmaps = np.zeros((max(predicates.count, 1), max(words, 1)), np.uint64)
+    # Behind those of the conditions there is one for each prefix: of events that are not put off (starts.py).
+    bitmaps = np.zeros((max(predicates.count, 1) + len(program.shared), max(words, 1)), np.uint64)
     constants = image[image[y.HEADER_CONSTANTS] :]
     events = Events(columns, nulls, bitmaps, first_row, NO_WEIGHTS)
     overflows = Overflows(np.zeros(len(vector.code), np.int64), np.zeros(len(predicates.entries), np.int64), Counter())

@@ -74,7 +74,8 @@ def link(
     rows = _rows(rule_rows, parts, image, rules)
     rows[:, y.R_COUNTS] = stream_of + 1
     handovers = _handovers(rules)
-    shared = _shared(parts, handovers, rows, place, symbols)
+    filled = finish_predicates(predicates, place, image.at_code + MACHINE_WIDTH * int(parts.counts(Section.CODE).sum()))
+    shared = _shared(parts, handovers, rows, place, symbols, max(filled.count, 1))
     relevance_first, relevance = without_starts(relevance_first, relevance, shared)
     described = _described(symbols, column_ids, place, asked)
     return Program(
@@ -88,9 +89,7 @@ def link(
         ),
         image=image.words,
         vector=finish_vector(vector, predicates, place),
-        predicates=finish_predicates(
-            predicates, place, image.at_code + MACHINE_WIDTH * int(parts.counts(Section.CODE).sum())
-        ),
+        predicates=filled,
         relevance_first=relevance_first,
         relevance=relevance,
         prefix_first=np.concatenate([[0], np.cumsum(parts.counts(Section.PREFIXES))]),
@@ -143,8 +142,9 @@ def _places(rules: Sequence[DeployedRule], parts: Gathered, image: Image) -> lis
 
 
 def _shared(
-    parts: Gathered, handovers: Sequence[tuple[int, int, int]], rows: Int64, place: Places, symbols: Symbols
-) -> tuple[SharedStart, ...]:
+    parts: Gathered, handovers: Sequence[tuple[int, int, int]], rows: Int64, place: Places, symbols: Symbols,
+    bitmaps_count: int,
+) -> tuple[SharedStart, ...]:  # fmt: skip
     """Find beginnings that rules share, and note them in the rules' rows.
 
     Where runs are handed over, whose a start is depends on the time: such rules keep their own."""
@@ -154,7 +154,7 @@ def _shared(
     prefixes[rule, segments(np.zeros(len(counts), np.int64), counts)] = parts.rows(Section.PREFIXES)[:, 0]
     prefixes[[number for _, *both in handovers for number in both]] = -1
     states_count = int(parts.counts(Section.STATES).sum())
-    shared = shared_starts(prefixes, rows, place.predicate, states_count, symbols.prefixes.things)
+    shared = shared_starts(prefixes, rows, place.predicate, states_count, symbols.prefixes.things, bitmaps_count)
     for number, start in enumerate(shared):
         rows[start.rules, y.R_SHARES] = number + 1
     return shared

@@ -81,15 +81,20 @@ def _can_wait(states: Sequence[StateRow], predicate: int) -> bool:
 
 
 def _may_follow(states: Sequence[StateRow], chosen: Sequence[int], predicate: int) -> bool:
-    """Return True if a prefix may go on with the predicate: a run takes such an event once, and on its way alone."""
-    reached = _reached(states, [*chosen, predicate])
-    on_its_way = all(at in reached and wait.kind == y.WAIT_RELAXED for at, wait in _waits_for(states, predicate))
-    return on_its_way and _can_wait(states, predicate)
+    """Return True if a prefix may go on with the predicate: a run takes one such event, and on its way alone.
+
+    Of one that a run takes again and again, as in `b+`, no number of starts would bound how many wait.
+    """
+    waits, predicates = _waits_for(states, predicate), [*chosen, predicate]
+    reached = _reached(states, predicates)
+    on_its_way = all(at in reached and wait.kind == y.WAIT_RELAXED for at, wait in waits)
+    behind = {at for _, wait in waits for at in _reached(states, predicates, wait.target)}
+    return on_its_way and not any(at in behind for at, _ in waits) and _can_wait(states, predicate)
 
 
-def _reached(states: Sequence[StateRow], predicates: Collection[int]) -> list[int]:
-    """Return the NFA states that events of these predicates lead to, the start state among them."""
-    reached = [0]
+def _reached(states: Sequence[StateRow], predicates: Collection[int], begin: int = 0) -> list[int]:
+    """Return the NFA states that events of these predicates lead to from one, which is among them."""
+    reached = [begin]
     for number in reached:
         targets = [wait.target for wait in states[number].waits if wait.predicate in predicates]
         reached += [target for target in dict.fromkeys(targets) if target not in reached]

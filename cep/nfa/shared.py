@@ -11,7 +11,9 @@ what they cost one rule, however many begin with them.
     small -> large                   begins with small, which it may share with others that end there
 
 A rule shares the longest prefix that enough rules have which share no longer one. An event of the first condition is a
-*start*: it can begin a run. Of the others those are kept for which a run may wait (kernels/match/prefix.py).
+*start*: it can begin a run. Of the others those are kept for which a run may wait (kernels/match/prefix.py). A run
+takes one of each at most, so the bound on starts is one on all. One with long texts is not put off: each rule takes it
+at once, and its own bounds hold.
 
 Tested by: tests/nfa/test_shared.py, tests/engine/test_starts.py
 """
@@ -47,6 +49,7 @@ class SharedStart:
     of those that share it, ascending, `first_states` int64 where their NFA states begin, `predicates` int32 those of
     the conditions in order. `steps` int64[n, 4] are as in match/prefix.py, none if there is one condition. Its events
     are in [from_ms, until_ms), those of a run as long as one of `within_ms` is open: what its rules need among them.
+    `apart` is the number of the bitmap of events that are not put off, though a run waits for them (engine/starts.py).
     """
 
     slot: int
@@ -58,6 +61,7 @@ class SharedStart:
     from_ms: int
     until_ms: int
     within_ms: int
+    apart: int
 
     @property
     def place(self) -> Place:
@@ -83,20 +87,22 @@ def prefix_length(identity: RuleIdentity) -> int:
 
 
 def shared_starts(
-    prefixes: Int64, rows: Int64, predicate_place: Int64, states_count: int, symbols: Sequence[PrefixSymbol]
-) -> tuple[SharedStart, ...]:
+    prefixes: Int64, rows: Int64, predicate_place: Int64, states_count: int, symbols: Sequence[PrefixSymbol],
+    bitmaps_count: int,
+) -> tuple[SharedStart, ...]:  # fmt: skip
     """Return the beginnings that several rules share.
 
     Shapes: prefixes int64[rules, lengths] are those of each rule from the shortest on, in numbers of the process, or
     -1; rows int64[rules, RULE_WIDTH]; predicate_place gives a predicate's number in the program, which has
-    `states_count` NFA states. A version that comes to its end shares its first condition alone: past the limit of
-    starts, those that begin none of its runs would push out what its older ones still need.
+    `states_count` NFA states and `bitmaps_count` bitmaps of conditions. A version that comes to its end shares its
+    first condition alone: past the limit of starts, those that begin none of its runs would push out what its older
+    ones still need.
     """
     prefixes = prefixes[:, :LENGTH_MAX].copy()
     prefixes[rows[:, y.R_STARTS_UNTIL_MS] < TIME_MS_MAX, 1:] = -1
     chosen = sorted(_chosen(prefixes), key=lambda group: int(group[1][0]))
     return tuple(
-        _shared_start(number, symbols[symbol], rules, rows, predicate_place, states_count)
+        _shared_start(number, symbols[symbol], rules, rows, predicate_place, states_count, bitmaps_count)
         for number, (symbol, rules) in enumerate(chosen)
     )
 
@@ -115,8 +121,9 @@ def _chosen(prefixes: Int64) -> Iterator[tuple[int, Int64]]:
 
 
 def _shared_start(
-    number: int, prefix: PrefixSymbol, rules: Int64, rows: Int64, predicate_place: Int64, states_count: int
-) -> SharedStart:
+    number: int, prefix: PrefixSymbol, rules: Int64, rows: Int64, predicate_place: Int64, states_count: int,
+    bitmaps_count: int,
+) -> SharedStart:  # fmt: skip
     predicates, steps = prefix
     bits = {predicate: bit for bit, predicate in enumerate(predicates)}
     return SharedStart(
@@ -129,16 +136,22 @@ def _shared_start(
         from_ms=int(rows[rules, y.R_FROM_MS].min()),
         until_ms=int(rows[rules, y.R_UNTIL_MS].max()),
         within_ms=int(rows[rules, y.R_WITHIN_MS].max()),
+        apart=bitmaps_count + number,
     )
 
 
 def without_starts(first: Int32, relevance: Int32, shared: Sequence[SharedStart]) -> tuple[Int32, Int32]:
-    """Take the shared events out of what rules react to (`Program.relevance_first`, `relevance`)."""
+    """Take the shared events out of what rules react to (`Program.relevance_first`, `relevance`), and put in those
+    that are not put off."""
     if not shared:
         return first, relevance
     owner = np.repeat(np.arange(len(first) - 1), np.diff(first))
     width = int(relevance.max(initial=0)) + 2  # -1 is all events
     theirs = [(start.rules[:, None] * width + start.predicates[None, :] + 1).reshape(-1) for start in shared]
     alone = ~np.isin(owner * width + relevance + 1, np.concatenate(theirs))
-    counts = np.bincount(owner[alone], minlength=len(first) - 1)
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), relevance[alone]
+    longer = [start for start in shared if len(start.predicates) > 1]
+    owner = np.concatenate([owner[alone], *(start.rules for start in longer)])
+    relevance = np.concatenate([relevance[alone], *(np.full(len(start.rules), start.apart) for start in longer)])
+    counts = np.bincount(owner, minlength=len(first) - 1)
+    order = np.argsort(owner, kind="stable")
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), relevance[order].astype(np.int32)

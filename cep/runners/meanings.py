@@ -139,7 +139,7 @@ def is_loss(name: str) -> bool:
     return name.partition("[")[0] in LOSSES
 
 
-def is_told_live(name: str) -> bool:
+def is_in_lines(name: str) -> bool:
     """Return True for what the lines of a live job name: losses, without those by rule, and changes of rules."""
     base = name.partition("[")[0]
     return base.startswith("control_") or (base in LOSSES and base != "held" and not base.startswith("rule_"))

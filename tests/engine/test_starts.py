@@ -11,9 +11,10 @@ from functools import cache
 from random import Random
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from cep.base.limits import TIME_MS_MAX
+from cep.base.limits import NODE_TEXT_BYTES, NODES_PER_KEY_MAX, RUNS_PER_KEY_MAX, TIME_MS_MAX
 from cep.columnar.batch import EventBatch
 from cep.engine.advance import Matches, advance
 from cep.engine.keyed_state import KeyedState
@@ -109,6 +110,14 @@ def some_events(random: Random, count: int) -> EventBatch:
     return batch(*rows)
 
 
+def with_long_ids(events: EventBatch, random: Random) -> EventBatch:
+    """At some times the ids are longer than what an event counts for once; of one time all are, as ids are an order."""
+    long = {time_ms for time_ms in sorted({*events.time_ms.tolist()}) if random.random() < 0.3}
+    dots = [3 * NODE_TEXT_BYTES if time_ms in long else 0 for time_ms in events.time_ms.tolist()]
+    ids = [f"{name}{'.' * count}" for name, count in zip(events.event_id.to_pylist(), dots, strict=True)]
+    return replace(events, event_id=pa.array(ids, events.event_id.type))
+
+
 @contextmanager
 def shared_from(count: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Starts are shared from so many rules on."""
@@ -171,6 +180,22 @@ def test_nor_on_whether_longer_prefixes_are(seed: int, monkeypatch: pytest.Monke
     with shared_from(NEVER, monkeypatch):
         expected, _, _ = carried([program(*rules)], [(events, END_MS)])
     with shared_from(random.choice((1, 1, 2, 3)), monkeypatch):
+        together = program(*rules)
+        at_once, _, _ = carried([together], [(events, END_MS)])
+        in_parts, _, _ = carried([together] * len(deliveries), deliveries)
+    assert at_once == in_parts == expected
+
+
+@pytest.mark.parametrize("seed", LONG_SEEDS[:40])
+def test_nor_on_how_long_the_texts_of_events_are(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with long texts that is no start is taken at once, and those around it are put off."""
+    random = Random(6_000 + seed)
+    rules = alike(random, range(random.randint(3, 7)))
+    events = with_long_ids(some_events(random, 120), random)
+    deliveries = split(events, random)
+    with shared_from(NEVER, monkeypatch):
+        expected, _, _ = carried([program(*rules)], [(events, END_MS)])
+    with shared_from(1, monkeypatch):
         together = program(*rules)
         at_once, _, _ = carried([together], [(events, END_MS)])
         in_parts, _, _ = carried([together] * len(deliveries), deliveries)
@@ -272,6 +297,45 @@ def test_past_the_limit_a_longer_prefix_is_the_same_in_any_split(seed: int, monk
     in_parts, _, _ = carried([together] * len(deliveries), deliveries)
     assert at_once == in_parts
     assert not together.shared or counters["runs_evicted"] > 0
+
+
+@pytest.mark.parametrize("seed", LONG_SEEDS[:40])
+def test_past_the_limit_of_texts_a_longer_prefix_is_the_same_in_any_split(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for room in ("cep.engine.starts", "cep.nfa.rule_tables"):
+        monkeypatch.setattr(f"{room}.RUNS_PER_KEY_MAX", 4)
+        monkeypatch.setattr(f"{room}.NODES_PER_KEY_MAX", 14)
+    random = Random(7_000 + seed)
+    rules = [replace(one, pattern=replace(one.pattern)) for one in alike(random, range(5))]
+    events = with_long_ids(some_events(random, 120), random)
+    deliveries = split(events, random)
+    with shared_from(1, monkeypatch):
+        together = program(*rules)
+    at_once, counters, _ = carried([together], [(events, END_MS)])
+    in_parts, _, _ = carried([together] * len(deliveries), deliveries)
+    assert at_once == in_parts
+    assert not together.shared or counters["runs_evicted"] > 0
+
+
+@pytest.mark.parametrize(
+    "steps", ["a -> b -> z", "a -> b+ -> z", "a -> b{2} -> z", "(a -> b){2} -> z", "a{2} -> b* -> z"]
+)
+@pytest.mark.parametrize("long", [False, True])
+def test_what_waits_behind_the_starts_of_a_key_is_bounded(steps: str, long: bool) -> None:
+    """However many come behind one start, five rules keep no more than so many starts and their limit of events."""
+    text = f"seq {steps} within 9 h\nwhere a: e kind == a\n b: e kind == b\n z: e kind == c and amount == "
+    rules = [replace(_parsed(f"{text}{n}.00"), rule_id=f"r{n}", content_hash=f"{n}") for n in range(5)]
+    together, keyed_state, kept = program(*rules), None, list[int]()
+    assert together.shared
+    for number in range(4):
+        events = batch(*(f"x {'a' if n == 0 else 'b'}@{number * 20_000 + n}" for n in range(20_000)))
+        ids = [f"{number}/{n}{'.' * 3 * NODE_TEXT_BYTES * long}" for n in range(len(events))]
+        events = replace(events, event_id=pa.array(ids, events.event_id.type))
+        keyed_state = advance(together, keyed_state, events, number * 20_000 + 19_999).keyed_state
+        kept.append(len(keyed_state.events))
+    assert max(kept) <= NODES_PER_KEY_MAX + 2 * RUNS_PER_KEY_MAX
+    assert not long or max(kept) <= NODES_PER_KEY_MAX // 4 + RUNS_PER_KEY_MAX
 
 
 @pytest.mark.parametrize("seed", SEEDS[:12])
