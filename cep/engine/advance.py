@@ -147,13 +147,20 @@ def advance_within(
     counters["runs_orphaned"] = orphans
     counters["matches"] = int(np.count_nonzero(matches.completed))
     counters["timeouts"] = int(np.count_nonzero(matches.timed_out))
-    for name, counts in (("rule_runs_evicted", outputs.runs.evicted), ("rule_matches_dropped", outputs.runs.dropped)):
-        for number in np.flatnonzero(counts).tolist():
-            deployed = program.rules[number].deployed
-            counters[f"{name}[{deployed.rule_id}@{deployed.version}]"] += int(counts[number])
+    if counters["runs_evicted"]:
+        _count_by_rule(program, "rule_runs_evicted", outputs.runs.evicted, counters)
+    if counters["matches_dropped"]:
+        _count_by_rule(program, "rule_matches_dropped", outputs.runs.dropped, counters)
     for number in program.compared:
         _count_cost(program.rules[number], batch, int(outputs.runs.steps[number]), counters)
     return Advanced(next_state, matches, {name: count for name, count in counters.items() if count})
+
+
+def _count_by_rule(program: Program, name: str, counts: Int64, counters: Counter[str]) -> None:
+    """Count by rule and version what each rule gave up. Shape: counts int64[R]."""
+    for number in np.flatnonzero(counts).tolist():
+        deployed = program.rules[number].deployed
+        counters[f"{name}[{deployed.rule_id}@{deployed.version}]"] += int(counts[number])
 
 
 def _count_cost(rule: RuleProgram, batch: EventBatch, steps: int, counters: Counter[str]) -> None:
@@ -166,7 +173,7 @@ def _count_cost(rule: RuleProgram, batch: EventBatch, steps: int, counters: Coun
 
 def carrier(program: Program) -> Any:
     """Return the kernel that carries the runs of these rules, one of CARRIERS."""
-    return CARRIERS[0] if bool(np.all(program.tables.rules[:, y.R_PLAIN])) else CARRIERS[1]
+    return CARRIERS[0] if program.is_plain else CARRIERS[1]
 
 
 def compile_carrier(program: Program, nothing: EventBatch) -> None:

@@ -179,6 +179,11 @@ class Program:
         return Tables(self.image, self.rules.rows, self.relevance_first, self.relevance, self.streams, self.start_runs)
 
     @cached_property
+    def is_plain(self) -> bool:
+        """True if no rule needs what only the larger kernel does (layout.R_PLAIN)."""
+        return bool(self.rules.rows[:, y.R_PLAIN].all())
+
+    @cached_property
     def derived_first(self) -> int:
         """The number of the first derived column, behind all others if there is none."""
         return next((i for i, c in enumerate(self.columns) if c.derived), len(self.columns))

@@ -39,7 +39,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,12 @@ class Sources:
     control: LiveSource | None
     decode: Callable[[Schema, pa.Array], Decoded] = decode_json
     mapping: FieldMapping = PLAIN
+    _identified: tuple[IdentifiedSource, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Once: to ask a protocol takes a tenth of a millisecond, and each commit needs the answer.
+        identified = tuple(source for source in (self.events, self.control) if isinstance(source, IdentifiedSource))
+        object.__setattr__(self, "_identified", identified)
 
     def positions(self) -> dict[str, dict[str, int]]:
         control = {} if self.control is None else self.control.positions()
@@ -100,10 +106,6 @@ class Sources:
         self.events.close()
         if self.control is not None:
             self.control.close()
-
-    @property
-    def _identified(self) -> list[IdentifiedSource]:
-        return [source for source in (self.events, self.control) if isinstance(source, IdentifiedSource)]
 
 
 @dataclass(frozen=True, slots=True)
