@@ -9,8 +9,8 @@ A source is read in partitions, at different speeds. The watermark is what all o
                             10:02, less the lateness
 
 A partition with unread records always holds the watermark back, or its own records would be late. A partition read to
-its end may have gone quiet: it holds the watermark back for `idle_ms` of the clock. How far another partition is makes
-nobody idle. Where all are idle, nothing more is expected of the one that is furthest. When something comes after all
+its end may have gone quiet: it holds the watermark back for `idle_ms` of the clock. A late event does not renew that. How
+far another partition is makes nobody idle. Where all are idle, nothing more is expected of the one that is furthest. When something comes after all
 were idle, every partition has its `idle_ms` again: after an outage the records of one come before those of another.
 
 An event may be dated ahead of the clock. Up to `ahead_ms` it is taken, but it moves the watermark only when the clock
@@ -41,7 +41,7 @@ class PartitionTime(NamedTuple):
 
     last_ms: the largest event time that the clock has reached. TIME_MS_MIN without one.
     is_behind: more of it waits in the source.
-    active_ms: the clock when it last brought an event or was behind. TIME_MS_MAX: it counts from the next micro-batch.
+    active_ms: the clock when it last brought an event that was not late, or was behind. TIME_MS_MAX: it counts from the next micro-batch.
     ahead_first_ms, ahead_last_ms: the ends of event times that the clock has not reached. Between them nothing is
     remembered: the watermark waits a little longer, and memory has a bound.
     """
@@ -158,13 +158,16 @@ def earliest_seen(since_ms: int, first_ms: int, before_ms: int) -> int:
     return since_ms if first_ms == TIME_MS_MAX else min(since_ms, max(first_ms, before_ms))
 
 
-def merge_times(before: Mapping[str, PartitionTime], read: TimesRead, idle_ms: int) -> PartitionTimes:
+def merge_times(
+    before: Mapping[str, PartitionTime], read: TimesRead, idle_ms: int, watermark_ms: int = TIME_MS_MIN
+) -> PartitionTimes:
     """Add what was read to the times before. Times only grow, and the last reading says if more waits.
 
-    A partition is active that has brought an event, is or was behind, or is new. If none was for `idle_ms`, and one is
-    now, all count as active. At the end none does.
+    A partition is active that has brought an event, is or was behind, or is new. An event before `watermark_ms` is late
+    and does not count: else one from the past, now and then, would hold the job still. If no partition was active for
+    `idle_ms`, and one is now, all count as active. At the end none does.
     """
-    now_ms = read.now_ms
+    now_ms, counts_ms = read.now_ms, max(watermark_ms, TIME_MS_MIN + 1)
     after = {name: time.at(now_ms) for name, time in before.items()}
     was_silent = not [time for time in after.values() if time.active_ms + idle_ms >= now_ms]
     is_silent = True
@@ -173,7 +176,7 @@ def merge_times(before: Mapping[str, PartitionTime], read: TimesRead, idle_ms: i
         active_ms = now_ms
         if earlier is None:
             earlier = time
-        elif not (earlier.is_behind or time.is_behind or time.latest_ms > TIME_MS_MIN):
+        elif not (earlier.is_behind or time.is_behind or time.latest_ms >= counts_ms):
             active_ms = earlier.active_ms
         is_silent = is_silent and active_ms < now_ms
         after[name] = earlier.joined(time, active_ms).at(now_ms)

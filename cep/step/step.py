@@ -149,7 +149,7 @@ def _matched_ms(rules: JobRules, progress: Progress) -> int | None:
 
 
 def _move_times(job: Job, progress: Progress, read: TimesRead, before_ms: int) -> Progress:
-    times = merge_times(progress.times, read, job.idle_ms)
+    times = merge_times(progress.times, read, job.idle_ms, before_ms)
     moved_ms = watermark_of(times, job.lateness_ms, job.idle_ms, read.now_ms)
     heartbeat_ms = progress.heartbeat_ms
     # What stood in the source before a heartbeat is a backlog, and must not become late by it.

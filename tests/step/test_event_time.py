@@ -74,7 +74,7 @@ class Partitions:
             name: read_time(np.array(times, np.int64), now_ms, self.ahead_ms, is_behind=name in behind)
             for name, times in read.items()
         }
-        self.times = merge_times(self.times, TimesRead(found, now_ms=now_ms), IDLE_MS)
+        self.times = merge_times(self.times, TimesRead(found, now_ms=now_ms), IDLE_MS, self.watermark_ms)
         self.watermark_ms = max(self.watermark_ms, watermark_of(self.times, self.lateness_ms, IDLE_MS, now_ms))
 
     def settle(self, now_ms: int) -> int:
@@ -172,6 +172,28 @@ def test_a_quiet_partition_lets_go_after_its_time() -> None:
     assert job.watermark_ms == 500 + IDLE_MS
     assert job.settle(NOW_MS + IDLE_MS + 1) == NOW_MS + 2 * IDLE_MS + 1
     assert job.watermark_ms == 500 + IDLE_MS
+
+
+def test_events_from_the_past_hold_nothing_back() -> None:
+    """Old events come into a partition that has gone quiet, again and again: the others go on without it."""
+    job = Partitions("ab")
+    job.look(NOW_MS, {"a": (NOW_MS,), "b": (NOW_MS,)})
+    for step in range(1, 100):
+        now_ms = NOW_MS + step * IDLE_MS // 2
+        job.look(now_ms, {"a": (now_ms,), "b": (100 + step,)})
+        assert job.watermark_ms == (now_ms if step > 2 else NOW_MS)
+    assert job.late == 99
+
+
+def test_an_old_event_into_a_silent_job_wakes_nobody() -> None:
+    job = Partitions("ab")
+    job.look(NOW_MS, {"a": (NOW_MS,), "b": (NOW_MS - 50,)})
+    now_ms = job.settle(NOW_MS) + 1
+    job.look(now_ms, {"b": (100,)})
+    assert next_look_ms(job.times, IDLE_MS, now_ms) == TIME_MS_MAX
+    job.look(now_ms + 1, {"a": (now_ms + 1,)})  # and an event of now wakes both
+    assert job.watermark_ms == NOW_MS
+    assert next_look_ms(job.times, IDLE_MS, now_ms + 1) == now_ms + 1 + IDLE_MS + 1
 
 
 def test_no_partition_makes_others_late_by_being_ahead() -> None:
