@@ -6,6 +6,7 @@ Tested by: tests/cli/test_erase.py
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import tempfile
 from collections import Counter
@@ -13,17 +14,19 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from cep.base.audit import is_audit, texts_of, without_texts
-from cep.base.errors import UsageError
+from cep.base.errors import SinkError, UsageError
 from cep.base.secrets import use_secrets_file
-from cep.cli.configured import add_secrets_argument
+from cep.cli.configured import add_secrets_argument, add_setting_arguments, settings_of
 from cep.cli.paths import printed
 from cep.columnar.route import KeyDomain, key_of
 from cep.columnar.tokens import tokens_of_key
+from cep.rulebook.kafka import Topic
 from cep.runners.embedded import savepoint as embedded
 from cep.runners.embedded.targets import default_target, is_embedded, target_of
 from cep.runners.handover.erase import Erased, erase_savepoint, has_any, ways_to_write
 from cep.runners.handover.payload import payload_in
 from cep.runners.live_checkpoint import read_job
+from cep.sinks.kafka import KafkaDeadLettersAtOnce
 from cep.state.savepoints import open_savepoint
 from cep.state.target import Target
 from cep.step.job import Job
@@ -36,6 +39,7 @@ checkpoint, and no older one. At the end every file and entry is searched for th
 examples:
   cep erase --key card_id=c17 --checkpoint /var/lib/cep/job
   cep erase --key card=4111111111111111 --secrets cep-keys --checkpoint /var/lib/cep/job
+  cep erase --key card_id=c17 --checkpoint /var/lib/cep/job --dead-letter-topic cep-dead --conf cep.toml
   cep erase --key card_id=c17,merchant_id=m3 --savepoint /backup/cep
   cep erase --keys-file keys.txt --checkpoint /var/lib/cep/job      (a line a key)
 
@@ -63,6 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="with --savepoint: a folder of the job's dead letters, whose audit loses what it says of the keys",
     )
+    parser.add_argument(
+        "--dead-letter-topic",
+        dest="output.dead_letter_topic",
+        metavar="TOPIC",
+        help="with --checkpoint: the topic of the job's dead letters, if it has one; its audit goes on there",
+    )
+    add_setting_arguments(parser, "kafka")
     add_secrets_argument(parser)
 
 
@@ -82,15 +93,43 @@ def run(options: argparse.Namespace) -> int:
             f"{folder} is no checkpoint folder of `cep run`. For a job on Spark make a portable savepoint, erase the "
             "key there, and restore it into a new folder: `cep erase --help` has the commands"
         )
+    topic = _topic(options)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-erase-", dir=folder.resolve().parent) as scratch:
         erased, searched = (
-            _erase_job(folder, Path(scratch), given)
+            _erase_job(folder, Path(scratch), given, has_topic=topic is not None)
             if options.checkpoint
             else _erase_saved(folder, Path(scratch), given, options.audit)
         )
     left = _files_with(folder, searched)
-    _print(folder, erased, left, is_job=options.checkpoint is not None)
+    _print(folder, erased, left)
+    is_written = _send(topic, erased.audit) if topic else options.checkpoint and _has_last(folder, erased.audit)
+    if not is_written:
+        _print_audit(erased.audit)
+    _print_unreached(is_job=options.checkpoint is not None)
     return 1 if erased.left or left else 0
+
+
+def _topic(options: argparse.Namespace) -> Topic | None:
+    """Return the topic of dead letters; None without one. Raises: UsageError."""
+    settings = settings_of(options)
+    servers, name = settings.kafka.bootstrap_servers, settings.output.dead_letter_topic
+    if name is None:
+        return None
+    if servers is None or not options.checkpoint:
+        raise UsageError("--dead-letter-topic needs --checkpoint and --bootstrap-servers")
+    return Topic(servers, name, tuple(settings.kafka.client_settings().items()))
+
+
+def _send(topic: Topic, lines: Sequence[bytes]) -> bool:
+    """Write the lines of the audit into the job's topic; return False, and say so, if they did not arrive."""
+    try:
+        sink = KafkaDeadLettersAtOnce(topic.servers, topic.name, dict(topic.client_options))
+        sink.write(lines, 0)
+        sink.close()
+    except SinkError as error:
+        printed(f"NOT WRITTEN: the audit: {error}")
+        return False
+    return True
 
 
 def _lines(path: Path | None) -> list[str]:
@@ -116,7 +155,7 @@ def _keys(job: Job, given: Sequence[str]) -> dict[KeyDomain, set[str]]:
     return keys
 
 
-def _erase_job(folder: Path, scratch: Path, given: Sequence[str]) -> tuple[Erased, list[bytes]]:
+def _erase_job(folder: Path, scratch: Path, given: Sequence[str], *, has_topic: bool) -> tuple[Erased, list[bytes]]:
     job = read_job(folder)
     if job is None:
         raise UsageError(f"{folder} has no job")
@@ -131,7 +170,9 @@ def _erase_job(folder: Path, scratch: Path, given: Sequence[str]) -> tuple[Erase
         shutil.copytree(scratch / "letters", scratch / "job", dirs_exist_ok=True)
     erased.removed["lines of dead letters"] += count
     erased.removed["texts of the audit"] += len(bare)
-    _append_audit(scratch / "job" / "dead_letters", erased.audit)
+    dead_letters = scratch / "job" / "dead_letters"
+    if not has_topic and (_is_first(erased.audit) or _has_audit(dead_letters)):
+        _append_audit(dead_letters, erased.audit)
     target = target_of(folder)
     if target.url != default_target(folder).url:  # its older checkpoints have the key, and a start takes the newest
         for part in ("", "files"):
@@ -195,13 +236,29 @@ def _append_audit(folder: Path, lines: Sequence[bytes]) -> None:
             file.write(b"".join(line + b"\n" for line in lines))
 
 
+def _has_audit(folder: Path) -> bool:
+    """Return True if the audit of the job is in this folder. It may be in a topic."""
+    return any(is_audit(line) for path in folder.glob("*.jsonl") for line in path.read_bytes().splitlines())
+
+
+def _has_last(folder: Path, lines: Sequence[bytes]) -> bool:
+    """Return True if the dead letters of a job's folder have the last of these lines, or there are none."""
+    files = (folder / "dead_letters").glob("*.jsonl")
+    return not lines or any(lines[-1] in path.read_bytes().splitlines() for path in files)
+
+
+def _is_first(lines: Sequence[bytes]) -> bool:
+    """Return True if an audit begins with these lines."""
+    return bool(lines) and int(json.loads(lines[0])["number"]) == 1
+
+
 def _files_with(folder: Path, searched: Sequence[bytes]) -> list[Path]:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return [path for path in files if has_any(path.read_bytes(), searched)]
 
 
-def _print(folder: Path, erased: Erased, left: Sequence[Path], *, is_job: bool) -> None:
-    """Print what was removed, what is left, and what this verb cannot reach. No line quotes a key."""
+def _print(folder: Path, erased: Erased, left: Sequence[Path]) -> None:
+    """Print what was removed, and what is left. No line quotes a key."""
     for what, count in sorted((+Counter(erased.removed)).items()):
         printed(f"removed: {count:,} {what}")
     if not +erased.removed:
@@ -212,9 +269,16 @@ def _print(folder: Path, erased: Erased, left: Sequence[Path], *, is_job: bool) 
         printed(f"LEFT: {path}")
     if not erased.left and not left:
         printed(f"searched: no file and no entry of {folder} has a key's text")
-    for line in () if is_job else erased.audit:
-        printed("the job's audit goes on with this line; put it behind the others:")
+
+
+def _print_audit(lines: Sequence[bytes]) -> None:
+    for line in lines:
+        printed("the job's audit goes on with this line; put it behind the others, into their folder or their topic:")
         printed(line.decode())
+
+
+def _print_unreached(*, is_job: bool) -> None:
+    """Print what this verb cannot reach."""
     if is_job:
         printed("a job with --changelog: name a new topic at its next start, and delete the old one with its state")
     printed("not reached: alerts and letters in topics and tables; savepoints elsewhere; backups; sources of events;")

@@ -9,9 +9,10 @@ A source is read in partitions, at different speeds. The watermark is what all o
                             10:02, less the lateness
 
 A partition with unread records always holds the watermark back, or its own records would be late. A partition read to
-its end may have gone quiet: it holds the watermark back for `idle_ms` of the clock. A late event does not renew that. How
-far another partition is makes nobody idle. Where all are idle, nothing more is expected of the one that is furthest. When something comes after all
-were idle, every partition has its `idle_ms` again: after an outage the records of one come before those of another.
+its end may have gone quiet: it holds the watermark back for `idle_ms` of the clock. A late event does not renew that.
+How far another partition is makes nobody idle. Where all are idle, nothing more is expected of the one that is
+furthest. When something comes after all were idle, every partition has its `idle_ms` again: after an outage the records
+of one come before those of another.
 
 An event may be dated ahead of the clock. Up to `ahead_ms` it is taken, but it moves the watermark only when the clock
 has reached its time. Beyond that it is set aside (validate.py). So the watermark never passes the clock less the
@@ -41,7 +42,8 @@ class PartitionTime(NamedTuple):
 
     last_ms: the largest event time that the clock has reached. TIME_MS_MIN without one.
     is_behind: more of it waits in the source.
-    active_ms: the clock when it last brought an event that was not late, or was behind. TIME_MS_MAX: it counts from the next micro-batch.
+    active_ms: the clock when it last brought an event that was not late, or was behind. TIME_MS_MAX: it counts from the
+    next micro-batch.
     ahead_first_ms, ahead_last_ms: the ends of event times that the clock has not reached. Between them nothing is
     remembered: the watermark waits a little longer, and memory has a bound.
     """

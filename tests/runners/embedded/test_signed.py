@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from cep.base.audit import is_audit
-from cep.cli.main import main
+from cep.cli.main import USAGE, main
 from cep.model.rule import PauseRecord, RollbackRecord, UpsertRecord, topic_key
 from cep.rulebook.changes import change_path, write_change
 from cep.rulebook.files import read_rules
@@ -172,8 +172,33 @@ def verify_topic(kafka: KafkaCluster, job: SignedJob, capsys: pytest.CaptureFixt
     assert said.count("first ") == len(job.records)
     numbers = [line.split()[0] for line in said.splitlines() if line[0] != " "]
     assert numbers == ["line", *map(str, range(1, len(job.audit()) + 1))]
+    verify_erasure(kafka, job, name, capsys)
     kafka.send(name, [{"value": job.audit()[1].replace(b"Bob", b"Eve"), "partition": 1}])
     assert main(verify) == 1
+
+
+def verify_erasure(kafka: KafkaCluster, job: SignedJob, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The trail in a topic goes on with what is erased: `cep erase` writes the line there, or somebody else has to."""
+    broker = ["--bootstrap-servers", job.status.servers]
+    erase = ["erase", "--key", "card_id=c-without-payments", "--checkpoint", str(job.folder / "topic")]
+    verify = ["audit", "verify", "--dead-letter-topic", name, *broker]
+    count = len(job.audit())
+    assert main(erase) == 0
+    (line,) = (line.encode() for line in capsys.readouterr().out.splitlines() if line.startswith("{"))
+    assert not (job.folder / "topic" / "dead_letters").exists(), "the trail is elsewhere"
+    head = orjson.loads(line)
+    assert (head["what"], int(head["number"])) == ("erasure", count + 1)
+    assert main([*verify, "--head", f"{count + 1}:{head['hash']}"]) == 1, "the line is not there yet"
+    kafka.send(name, [{"value": line, "partition": 0}])
+    assert main([*verify, "--head", f"{count + 1}:{head['hash']}"]) == 0
+    assert main([*erase, "--dead-letter-topic", name]) == USAGE, "where is it?"
+    capsys.readouterr()
+    assert main([*erase, "--dead-letter-topic", name, *broker]) == 0
+    assert '"erasure"' not in capsys.readouterr().out
+    assert job.run("topic", *job.trust, "--dead-letter-topic", name) == 0
+    assert main([*verify, "--status-topic", job.status.name]) == 0, "the job knows both lines"
+    said = capsys.readouterr().out
+    assert f"{count + 2} line(s)" in said
 
 
 def replay(job: SignedJob) -> None:
