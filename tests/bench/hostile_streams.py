@@ -33,7 +33,7 @@ _START_EVENTS = 100
 _BITS = 12
 _HOURS_AGO_MS = int(time.time() * 1_000) - 3_600_000
 # Each payment begins a run of the rules about small amounts; none ever ends.
-_PROBE = {"card_id": "c", "account_id": "a", "amount": 0.5, "status": "declined"}
+PROBE = {"card_id": "c", "account_id": "a", "amount": 0.5, "status": "declined"}
 # Three jobs of one process, of which the first loads what is needed, the second has few events, and the third all. It
 # says what the third took more. What the system counts for a child begins with the memory of its parent.
 _JOBS = """
@@ -97,11 +97,11 @@ def streams(count: int) -> Iterator[tuple[str, list[dict[str, object]], Change]]
     """Yield the streams: a title, honest events, and what is changed in each of them."""
     keys = colliding_keys(count // 10, _BITS).to_pylist()
     yield "one key", honest(count), _same(card_id="c", account_id="a")
-    yield "one key, each event begins runs", honest(count), _same(**_PROBE)
+    yield "one key, each event begins runs", honest(count), _same(**PROBE)
     yield "all keys new", honest(count), _all_new
     yield f"keys with {_BITS} equal bits of a hash", honest(count), _from(keys)
     yield "equal times", honest(count), _same(event_time=_HOURS_AGO_MS)
-    yield "one key, equal times", honest(count), _same(event_time=_HOURS_AGO_MS, **_PROBE)
+    yield "one key, equal times", honest(count), _same(event_time=_HOURS_AGO_MS, **PROBE)
     yield "far future, every other event", honest(count), _dated(_FAR_FUTURE_MS)
     yield "far past, every other event", honest(count), _dated(_FAR_PAST_MS)
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from cep.api.rules import load
 from cep.base.limits import NODE_TEXT_BYTES, NODES_PER_KEY_MAX, RUNS_PER_KEY_MAX
 from cep.engine.advance import advance
 from cep.engine.outputs import Outputs
 from cep.kernels import layout as y
 from cep.nfa.program import Program
 from cep.state.pages import decode_page, encode_page
+from tests.bench.hostile_streams import PROBE, honest
 from tests.engine.bridge import END_MS
 from tests.engine.rules import batch, program, rule
 
+CHECKOUT = Path(__file__).parents[2]
 # Loops of every sort, with the general matcher and the plain one, whose runs bind more than their number says.
 PATTERNS = {
     "greedy": "seq a{2,} greedy -> b within 300 s\nwhere a: e kind == a\n b: e kind == b",
@@ -192,6 +197,16 @@ def test_a_hot_key_takes_no_more_memory_than_its_limits(
     assert done.counters["runs_evicted"] > 0
     row_bytes = 8 * compiled.width
     assert len(done.keyed_state) * row_bytes + 8 * y.NODE_WIDTH * len(done.keyed_state.nodes) <= 2_000_000
+
+
+def test_the_deployed_rules_have_as_much_work_with_each_event_of_a_hot_card() -> None:
+    """Each event begins runs that never end. Without a limit twice the events are four times the work."""
+    rules, steps = load(CHECKOUT / "rules"), {}
+    for count in (2_000, 4_000):
+        events = [{**event, **PROBE} for event in honest(count)]
+        steps[count] = rules.match(pa.Table.from_pylist(events)).counters["run_steps"]
+    assert steps[4_000] <= 2.2 * steps[2_000]
+    assert steps[4_000] <= 4_000 * RUNS_PER_KEY_MAX
 
 
 def test_many_matches_stay_whole_while_nodes_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
