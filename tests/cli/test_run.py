@@ -22,10 +22,12 @@ from confluent_kafka import Producer
 from cep.cli import given_job
 from cep.cli.main import USAGE, main
 from cep.sources.live.files import FilesSource
+from cep.state.savepoints import NAME
 from tests.base.test_private import readable_by_others
 from tests.cli.monitored import missing
 from tests.mock_kafka import send_all
 from tests.runners.embedded.cases import day, deployment, expected
+from tests.state.test_manifest import forged
 
 ROOT = Path(__file__).parents[2]
 RULES = str(ROOT / "rules")
@@ -85,6 +87,11 @@ def test_a_job_goes_on_where_it_was(store: str, tmp_path: Path, capsys: pytest.C
     assert main(saved) == 0
     assert main(["restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(tmp_path / "again")]) == 0
     assert not readable_by_others(tmp_path / "saved", tmp_path / "again")
+    capsys.readouterr()
+    forged(tmp_path / "saved", NAME, f"beside/{tmp_path}/victim", b"bad")
+    assert main(["restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(tmp_path / "forged")]) != 0
+    assert "outside of" in capsys.readouterr().err
+    assert not [*tmp_path.rglob("victim"), *tmp_path.glob("forged")]
 
 
 @pytest.mark.slow
