@@ -33,6 +33,14 @@ def test_each_version_is_the_pinned_one_and_has_hashes(lock: str) -> None:
     assert [entry for entry in entries if not re.search(r"--hash=sha256:[0-9a-f]{64}", entry)] == []
 
 
+def test_the_audit_has_hashes() -> None:
+    """Its packages have an environment of their own, so nothing is pinned for them."""
+    text = (ROOT / "demo" / "locks" / "audit.txt").read_text()
+    entries = re.split(r"^(?=\S)", text, flags=re.MULTILINE)[1:]
+    assert "pip-audit" in _pins(text)
+    assert [entry for entry in entries if not re.search(r"--hash=sha256:[0-9a-f]{64}", entry)] == []
+
+
 def test_nothing_that_is_pinned_is_missing() -> None:
     pinned, locked = (_pins((ROOT / name).read_text()) for name in ("constraints.txt", "demo/locks/dev.txt"))
     assert pinned.keys() == locked.keys()
