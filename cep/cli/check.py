@@ -10,7 +10,9 @@ import json
 import re
 from pathlib import Path
 
-from cep.base.errors import UsageError
+from cep.base.errors import UnreadableError, UsageError
+from cep.base.limits import RULE_FILE_BYTES_MAX
+from cep.base.reading import read_file
 from cep.cli.help_pages import RULE_FILES, read_on, with_page
 from cep.cli.paths import printed
 from cep.lang.explain.render import render_text, summary, to_json
@@ -19,7 +21,7 @@ from cep.lang.syntax import PatternSyntax
 from cep.lists.store import ListStore
 from cep.nfa.diagnose import compilable
 from cep.rulebook.deploy import deploy
-from cep.rulebook.files import read_lists, read_rules
+from cep.rulebook.files import read_lists, read_rules, root_of_rules
 
 HELP = """\
 Check pattern files: every mistake of every file, with its place and the nearest valid name. Of a folder also its rule
@@ -107,11 +109,12 @@ def _expanded(paths: list[str]) -> tuple[list[Path], dict[Path, list[str]]]:
 
 
 def _is_rule_file(path: Path) -> bool:
-    """Tell rule files from settings and the like: they name a pattern."""
+    """Tell rule files from settings and the like: they name a pattern. What may not be read is none."""
     try:
-        return _NAMES_PATTERN.search(path.read_text(encoding="utf-8", errors="replace")) is not None
-    except OSError:
+        text = read_file(path, RULE_FILE_BYTES_MAX, root_of_rules(path.parent))
+    except UnreadableError:
         return False
+    return _NAMES_PATTERN.search(text.decode("utf-8", "replace")) is not None
 
 
 def _problems(folder: Path, names: list[str]) -> list[str]:

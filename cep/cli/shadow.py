@@ -7,7 +7,7 @@ Tested by: tests/cli/test_shadow.py, tests/cli/test_diff.py
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from cep.base.errors import UsageError
+from cep.base.errors import SourceError, StateCorruptError, UsageError
 from cep.base.limits import AHEAD_MS_DEFAULT, EVENT_TIME_MS_MIN, TIME_MS_MIN
 from cep.cli.configured import add_setting_arguments, settings_of
 from cep.cli.diff import print_changes
@@ -24,12 +24,14 @@ from cep.cli.job_flags import KAFKA
 from cep.model.rule import utc_text
 from cep.rulebook.compare import compare
 from cep.rulebook.suppression import SHADOW
+from cep.runners.live_checkpoint import read_document
 from cep.runners.live_progress import read_progress
 from cep.runners.rule_output import STATUS_FILE, SUPPRESSED_FOLDER
 from cep.sinks.files import read_alerts
 from cep.sources.kafka import KafkaSettings, latest_offsets, offsets_of, read_range
 from cep.sources.offsets import OffsetRange
 
+_COLUMNS = ("rule_id", "key", "message", "detected_at", "events")
 HELP = """\
 Compare the alerts of a shadow version with those that the live version of the rule has sent, since the shadow's start.
 The shadow's alerts are in the job's checkpoint folder. The live ones are where the job sends them: in a folder of JSON
@@ -61,9 +63,11 @@ def run(options: argparse.Namespace) -> int:
     """Report. Returns 0. Raises: UsageError if the job has no such rule in shadow."""
     console = Console(highlight=False, soft_wrap=True)
     from_ms, version = _shadow(options.checkpoint, options.rule)
-    shadow = [alert for alert in _shadow_alerts(options.checkpoint) if alert["rule_id"] == options.rule]
+    of_shadow = _compared(_shadow_alerts(options.checkpoint), options.checkpoint / SUPPRESSED_FOLDER)
+    shadow = [alert for alert in of_shadow if alert["rule_id"] == options.rule]
     shadow = [alert for alert in shadow if alert["version"] == version]
-    live = [alert for alert in _sent_alerts(options, from_ms) if alert["rule_id"] == options.rule]
+    sent = _compared(_sent_alerts(options, from_ms), options.alerts)
+    live = [alert for alert in sent if alert["rule_id"] == options.rule]
     # A live match that began before the shadow did is none that it could have found.
     live = [alert for alert in live if _ms(alert["match_start"]) >= from_ms]
     comparison = compare(_table(live), _table(shadow))
@@ -88,28 +92,41 @@ def _costs(checkpoint: Path, rule_id: str) -> Table:
 
 
 def _shadow(checkpoint: Path, rule_id: str) -> tuple[int, int]:
-    """Return (event time of its start, version) of the shadow."""
+    """Return (event time of its start, version) of the shadow. Raises: UsageError, StateCorruptError."""
     path = checkpoint / STATUS_FILE
     if not path.exists():
         raise UsageError(f"{path} is not there; name the checkpoint folder of a job that has run")
-    rules = orjson.loads(path.read_bytes())["rules"]
-    versions = [
-        (TIME_MS_MIN if r["from_ms"] is None else r["from_ms"], r["version"])
-        for r in rules
-        if r["rule_id"] == rule_id and r["status"] == SHADOW
-    ]
+    try:
+        versions = [
+            (TIME_MS_MIN if r["from_ms"] is None else int(r["from_ms"]), int(r["version"]))
+            for r in read_document(path)["rules"]
+            if r["rule_id"] == rule_id and r["status"] == SHADOW
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateCorruptError(
+            f"{path} does not say which rules the job has ({error!r}); start it, and it is written anew"
+        ) from error
     if not versions:
         raise UsageError(f'the job has no version of {rule_id} in shadow; publish one with `status = "shadow"`')
     return max(versions, key=lambda pair: pair[1])
 
 
-def _shadow_alerts(checkpoint: Path) -> list[dict[str, Any]]:
-    lines = [
-        orjson.loads(line)
-        for file in sorted((checkpoint / SUPPRESSED_FOLDER).glob("batch-*.jsonl"))
-        for line in file.read_bytes().splitlines()
-    ]
-    return [line["alert"] for line in lines if line["held"] == SHADOW]
+def _shadow_alerts(checkpoint: Path) -> Iterator[Any]:
+    """Yield the alerts that were matched in the shadow. Raises: StateCorruptError."""
+    for file in sorted((checkpoint / SUPPRESSED_FOLDER).glob("batch-*.jsonl")):
+        try:
+            lines = [orjson.loads(line) for line in file.read_bytes().splitlines()]
+            yield from [line["alert"] for line in lines if line["held"] == SHADOW]
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise StateCorruptError(f"{file} has a line that is no suppressed alert ({error!r}); restore it") from error
+
+
+def _compared(alerts: Iterable[Any], where: object) -> list[dict[str, Any]]:
+    """Take of each alert what the report compares. Raises: SourceError."""
+    try:
+        return [{name: alert[name] for name in (*_COLUMNS, "version", "match_start")} for alert in alerts]
+    except (KeyError, TypeError) as error:
+        raise SourceError(f"{where} has a line that is no alert ({error!r}); take it away, and ask again") from error
 
 
 def _sent_alerts(options: argparse.Namespace, from_ms: int) -> Iterator[dict[str, Any]]:
@@ -140,6 +157,5 @@ def _ms(text: str) -> int:
 
 
 def _table(alerts: list[dict[str, Any]]) -> pa.Table:
-    names = ("rule_id", "key", "message", "detected_at", "events")
-    columns: dict[str, list[Any]] = {name: [alert[name] for alert in alerts] for name in names}
+    columns: dict[str, list[Any]] = {name: [alert[name] for alert in alerts] for name in _COLUMNS}
     return pa.table(columns)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import orjson
-import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
 
@@ -135,7 +135,7 @@ def _alert(path: Path, alert_id: str) -> dict[str, Any]:
     """Return the one alert whose id begins so."""
     try:
         rows = _alert_rows(path, alert_id)
-    except (OSError, pa.ArrowInvalid, orjson.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise SourceError(f"{path} cannot be read as alerts: {error}") from error
     if len(rows) != 1:
         what = f"{len(rows)} alerts whose id begins with" if rows else "no alert"
@@ -151,9 +151,17 @@ def _alert_rows(path: Path, alert_id: str) -> list[dict[str, Any]]:
         if "alert_id" not in table.schema.names:
             raise UsageError(f"{path} has no column alert_id: it holds no alerts")
         ids = table.column("alert_id").to_pylist()
-        return [table.slice(row, 1).to_pylist()[0] for row, i in enumerate(ids) if i.startswith(alert_id)]
-    lines = [orjson.loads(line) for line in path.read_bytes().splitlines() if alert_id.encode() in line]
-    return [alert for alert in lines if str(alert.get("alert_id", "")).startswith(alert_id)]
+        return [table.slice(row, 1).to_pylist()[0] for row, i in enumerate(ids) if str(i).startswith(alert_id)]
+    alerts = _objects(line for line in path.read_bytes().splitlines() if alert_id.encode() in line)
+    return [alert for alert in alerts if str(alert.get("alert_id", "")).startswith(alert_id)]
+
+
+def _objects(lines: Iterable[bytes]) -> list[dict[str, Any]]:
+    """Read JSON objects, a line each. Raises: ValueError."""
+    values = [orjson.loads(line) for line in lines]
+    if not all(isinstance(value, dict) for value in values):
+        raise ValueError("a line of it is JSON, but no object")
+    return values
 
 
 # ------------------------------------------------------------------------------------------------------ why not
@@ -181,8 +189,8 @@ def _late_ids(path: Path | None, domain: KeyDomain, key: str) -> frozenset[str]:
     late_ids: set[str] = set()
     for file in sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]:
         try:
-            dead_letters = [orjson.loads(line) for line in file.read_bytes().splitlines() if b'"late"' in line]
-        except (OSError, orjson.JSONDecodeError) as error:
+            dead_letters = _objects(line for line in file.read_bytes().splitlines() if b'"late"' in line)
+        except (OSError, ValueError) as error:
             raise SourceError(f"{file} cannot be read as dead letters: {error}") from error
         asked = {"code": "late", "key_domain": ",".join(domain), "key": key}
         late_ids |= {str(letter.get("event_id")) for letter in dead_letters if asked.items() <= letter.items()}

@@ -75,7 +75,7 @@ def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tu
                 f"{directory} belongs to a job with other {', '.join(different)}: its keyed state would be misread; "
                 "start it as it was, or give a new checkpoint directory"
             )
-        return _first_rules(directory), True
+        return first_rules(directory), True
     if (directory / QUERY_FOLDER).exists():
         raise UsageError(
             f"{directory} has keyed state but no {JOB_FILE} that says whose; give a new checkpoint directory"
@@ -86,7 +86,8 @@ def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tu
     return initial, False
 
 
-def _first_rules(directory: Path) -> tuple[bytes, ...]:
+def first_rules(directory: Path) -> tuple[bytes, ...]:
+    """Read the records of the rules that a job began with. Raises: StateCorruptError."""
     records = read_document(directory / RULES_FILE).get("records")
     if not isinstance(records, list) or not all(isinstance(record, str) for record in records):
         raise StateCorruptError(f"{directory / RULES_FILE} has no rules; restore it, or give a new folder")

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from cep.cli.main import main
-from cep.runners.rule_output import STATUS_FILE
+from cep.runners.rule_output import STATUS_FILE, SUPPRESSED_FOLDER
 from cep.sources.kafka import KafkaSettings, earliest_offsets, latest_offsets, read_range
 from cep.sources.offsets import OffsetRange
 from tests.mock_kafka import MockKafka
@@ -19,6 +19,7 @@ from tests.runners.embedded.cases import morning
 from tests.runners.spark.live_cases import rules
 
 RULES = str(Path(__file__).parents[2] / "rules")
+FAILED = 3
 
 
 def values(address: str, topic: str) -> list[bytes]:
@@ -84,3 +85,36 @@ def test_where_alerts_are_must_be_said(tmp_path: Path, capsys: pytest.CaptureFix
     assert "needs --bootstrap-servers" in capsys.readouterr().err
     assert main([*report, str(tmp_path / "nowhere")]) == 2
     assert "there is no folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "status", [b"", b"[]", b"{}", b'{"rules": 1}', b'{"rules": [1]}', b'{"rules": [{"rule_id": "a"}]}', b"\xff"]
+)
+def test_a_damaged_status_is_named(status: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / STATUS_FILE).write_bytes(status)
+    (tmp_path / "alerts").mkdir()
+    report = ["shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts", str(tmp_path / "alerts")]
+    assert main(report) == FAILED
+    said = capsys.readouterr().err
+    assert STATUS_FILE in said
+    assert "bug" not in said
+
+
+@pytest.mark.parametrize("line", [b"[]", b"{}", b'{"held": "shadow"}', b'{"held": "shadow", "alert": {}}', b"1", b"{"])
+def test_damaged_alerts_are_named(line: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = {"rules": [{"rule_id": "a", "version": 2, "status": "shadow", "from_ms": None}]}
+    (tmp_path / STATUS_FILE).write_bytes(orjson.dumps(status))
+    suppressed, alerts = tmp_path / SUPPRESSED_FOLDER, tmp_path / "alerts"
+    report = ["shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts", str(alerts)]
+    for folder in (suppressed, alerts):
+        folder.mkdir()
+    (suppressed / "batch-1.jsonl").write_bytes(line)
+    assert main(report) == FAILED
+    said = capsys.readouterr().err
+    (suppressed / "batch-1.jsonl").unlink()
+    (alerts / "batch-1.jsonl").write_bytes(line)
+    assert main(report) == FAILED
+    also_said = capsys.readouterr().err
+    assert SUPPRESSED_FOLDER in said
+    assert str(alerts) in also_said
+    assert "bug" not in said + also_said

@@ -316,8 +316,10 @@ def test_an_event_that_came_late(place: Path, capsys: pytest.CaptureFixture[str]
     assert "in time, version 1 would have matched:\n    2026-03-01T10:00:00Z fires-0 probe\n" in out
     assert "hit is waited for after 2 probe, there were 1" in out
     assert why_not(place, "fires", "--dead-letters", str(letters / "gone")) == 2
-    (letters / "torn.jsonl").write_text('{"code": "late"', encoding="utf-8")
-    assert why_not(place, "fires", "--dead-letters", str(letters)) == 3
+    for text in ('{"code": "late"', '["late"]', '"late"'):
+        (letters / "torn.jsonl").write_text(text, encoding="utf-8")
+        assert why_not(place, "fires", "--dead-letters", str(letters)) == 3
+        assert "cannot be read as dead letters" in capsys.readouterr().err, text
 
 
 def test_rules_that_are_not_in_force(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -385,13 +387,15 @@ def test_why_of_an_alert_that_these_rules_do_not_give(place: Path, capsys: pytes
     assert "has no version 1 of testing in force" in capsys.readouterr().out
 
 
-def test_alerts_that_cannot_be_found(place: Path) -> None:
+def test_alerts_that_cannot_be_found(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pq.write_table(alerts_of(place), place / "alerts.parquet")
-    (place / "bad.jsonl").write_text("alert ffff", encoding="utf-8")
     assert ask(place, "why", "--alerts", str(place / "alerts.parquet"), "--alert", "ffffffff") == 2
     assert ask(place, "why", "--alerts", str(place / "alerts.parquet"), "--alert", "f") == 2
     assert ask(place, "why", "--alerts", str(place / "gone.parquet"), "--alert", "ffff") == 3
-    assert ask(place, "why", "--alerts", str(place / "bad.jsonl"), "--alert", "ffff") == 3
+    for text in ("alert ffff", '["ffff"]', '"ffff"', "ffff \udcff"):
+        (place / "bad.jsonl").write_bytes(text.encode("utf-8", "surrogateescape"))
+        assert ask(place, "why", "--alerts", str(place / "bad.jsonl"), "--alert", "ffff") == 3
+        assert "cannot be read as alerts" in capsys.readouterr().err, text
 
 
 def test_records_of_the_key_that_cannot_be_decoded_are_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from cep.base.errors import UsageError
+from cep.base.limits import RULE_FILE_BYTES_MAX
 from cep.cli.check import run
 from tests.lang.common import EVENTS
 
@@ -83,3 +85,19 @@ def test_rule_files_are_checked_too(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_a_folder_without_anything_to_check_is_no_clean_one(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no pattern files"):
         run([str(tmp_path)], as_json=False, color=False)
+
+
+def test_a_pipe_a_device_and_a_link_out_of_the_folder_are_no_rule_files(tmp_path: Path) -> None:
+    """Nobody writes into the pipe, and the device never ends."""
+    folder = tmp_path / "repository" / "rules"
+    (folder.parent / ".git").mkdir(parents=True)
+    folder.mkdir()
+    (tmp_path / "outside.toml").write_text("pattern = 'p'", encoding="utf-8")
+    (folder / "large.toml").write_text(f"# {'x' * RULE_FILE_BYTES_MAX}\npattern = 'p'", encoding="utf-8")
+    (folder / "device.toml").symlink_to("/dev/zero")
+    (folder / "out.toml").symlink_to(tmp_path / "outside.toml")
+    os.mkfifo(folder / "pipe.toml")
+    with pytest.raises(UsageError, match="no pattern files"):
+        run([str(folder)], as_json=False, color=False)
+    (folder / "p.cep").write_text(EVENTS + "pattern p by card_id { seq a }", encoding="utf-8")
+    assert run([str(folder)], as_json=False, color=False) == 0

@@ -33,7 +33,14 @@ from cep.runners.embedded.pages import stored_states
 from cep.runners.embedded.pasts import pasts_of_group
 from cep.runners.embedded.targets import default_target, is_embedded, target_of
 from cep.runners.handover.payload import Payload, Saved, payload_in
-from cep.runners.live_checkpoint import JOB_FILE, RULES_FILE, lock_checkpoint, read_job
+from cep.runners.live_checkpoint import (
+    JOB_FILE,
+    RULES_FILE,
+    first_rules,
+    lock_checkpoint,
+    read_document,
+    read_job,
+)
 from cep.state.checkpoints import BESIDE, Checkpoints, Part, Restored, restore
 from cep.state.keys import group_range
 from cep.state.pages import StoredPage, encode_page
@@ -92,8 +99,8 @@ def _gathered(folder: Path, store: DurableStore, common: DurableStore) -> Payloa
         engine.restore()
         common.ingest(chain.from_iterable(engine.entries_of(group) for group in head.groups))
         return Payload(
-            job=orjson.loads((folder / JOB_FILE).read_bytes()),
-            rules=orjson.loads((folder / RULES_FILE).read_bytes()),
+            job=read_document(folder / JOB_FILE),
+            rules=read_document(folder / RULES_FILE),
             base=head.base + head.number,
             engine=engine.shared_progress(),
             positions=head.positions,
@@ -107,8 +114,7 @@ def _gathered(folder: Path, store: DurableStore, common: DurableStore) -> Payloa
 def _engine(folder: Path, store: DurableStore, groups: range) -> Engine:
     job = read_job(folder)
     assert job is not None, "_newest has refused one without"
-    records = orjson.loads((folder / RULES_FILE).read_bytes())["records"]
-    return Engine(job, tuple(record.encode() for record in records), store, Workers(1, groups.start, groups.stop))
+    return Engine(job, first_rules(folder), store, Workers(1, groups.start, groups.stop))
 
 
 def load(
@@ -186,7 +192,7 @@ def _newest(folder: Path, into: Path) -> Restored:
 
 def _is_delivered(folder: Path, number: int) -> bool:
     path = folder / DELIVERED
-    return path.exists() and path.read_text() == str(number)
+    return path.exists() and path.read_bytes() == str(number).encode()
 
 
 def _check_together(parts: Sequence[Part], payloads: Sequence[Payload]) -> None:

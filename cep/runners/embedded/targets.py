@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cep.base.durable import replace_file
-from cep.base.errors import StoreError
+from cep.base.errors import StateCorruptError, StoreError
 from cep.state.target import Target
 
 _CHECKPOINTS, _ASKED = "checkpoints", "target"
@@ -36,7 +36,7 @@ def remembered_target(folder: Path, asked: str | None) -> Target:
     try:
         if asked is None:
             path.unlink(missing_ok=True)
-        elif not path.exists() or path.read_text() != asked:
+        elif not path.exists() or path.read_bytes() != asked.encode():
             replace_file(path, asked.encode())
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}; make room on the disk, then start again") from error
@@ -44,6 +44,11 @@ def remembered_target(folder: Path, asked: str | None) -> Target:
 
 
 def target_of(folder: Path) -> Target:
-    """Return the target of a job that has run in the folder. Raises: StoreError."""
+    """Return the target of a job that has run in the folder. Raises: StoreError, StateCorruptError."""
     path = folder / _ASKED
-    return Target(path.read_text()) if path.exists() else default_target(folder)
+    try:
+        return Target(path.read_text(encoding="utf-8")) if path.exists() else default_target(folder)
+    except (OSError, UnicodeDecodeError) as error:
+        raise StateCorruptError(
+            f"{path} names no place of checkpoints ({error}); write there what `--checkpoint-target` had, or restore it"
+        ) from error

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from cep.base.errors import UsageError
+from cep.base.errors import StateCorruptError, UsageError
 from cep.cli.main import USAGE, main
 from cep.runners.embedded import savepoint
+from cep.runners.live_checkpoint import RULES_FILE
 from cep.state.target import Target
 from tests.runners.embedded.cases import day, deployment, expected
 
@@ -78,9 +79,20 @@ def test_what_cannot_be_saved_or_restored(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="key groups 0-15 only"):
         savepoint.load(target, tmp_path / "new", range(10, 20))
     assert not (tmp_path / "new").exists()
-    (tmp_path / "job" / "delivered").unlink()
-    with pytest.raises(UsageError, match="did not end in order"):
-        savepoint.save([tmp_path / "job"], Target(str(tmp_path / "s2")))
+    rules = tmp_path / "job" / RULES_FILE
+    good = rules.read_bytes()
+    for damaged in (b"", b"[]", b"{}", b'{"records": [1]}', b"\xff"):
+        rules.write_bytes(damaged)
+        with pytest.raises(StateCorruptError, match=RULES_FILE):
+            savepoint.save([tmp_path / "job"], Target(str(tmp_path / "s2")))
+    rules.write_bytes(good)
+    for delivered in (b"\xff", None):
+        if delivered is None:
+            (tmp_path / "job" / "delivered").unlink()
+        else:
+            (tmp_path / "job" / "delivered").write_bytes(delivered)
+        with pytest.raises(UsageError, match="did not end in order"):
+            savepoint.save([tmp_path / "job"], Target(str(tmp_path / "s2")))
 
 
 @pytest.mark.slow

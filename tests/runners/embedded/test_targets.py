@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cep.base.errors import StoreError, UsageError
+from cep.base.errors import StateCorruptError, StoreError, UsageError
 from cep.cli.main import main
 from cep.runners.embedded.targets import default_target, is_embedded, remembered_target, target_of
 from tests.runners.embedded.cases import day, deployment, expected
@@ -33,6 +33,13 @@ def test_the_place_that_was_asked_for_is_remembered_until_another_is(
     assert target_of(tmp_path / "job").url == "memory://far"
     own = default_target(tmp_path / "job").url
     assert remembered_target(tmp_path / "job", None).url == target_of(tmp_path / "job").url == own
+
+
+def test_a_damaged_place_is_named(tmp_path: Path) -> None:
+    (tmp_path / "target").write_bytes(b"\xff")
+    with pytest.raises(StateCorruptError, match="names no place"):
+        target_of(tmp_path)
+    assert remembered_target(tmp_path, str(tmp_path / "far")).url == target_of(tmp_path).url
 
 
 @pytest.mark.parametrize("user", ["me:secret", "secret"])
