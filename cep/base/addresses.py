@@ -19,6 +19,21 @@ def without_user(address: str) -> str | None:
     return _USER.sub("://…@", address).partition("?")[0] if _USER.search(address) else None
 
 
+def check_place(place: str, instead: str) -> None:
+    """Check the place of a table or of checkpoints, a path or a URL. `instead` names where its secrets belong.
+
+    Raises: UsageError for a URL with a user, a password or a query, which shows neither.
+    """
+    if "://" not in place:
+        return
+    shown = without_user(place)
+    if shown is not None:
+        raise UsageError(f"{shown} has a user or a password in it; {instead}")
+    address, mark, _ = place.partition("?")
+    if mark:
+        raise UsageError(f"{address} has a query behind it, which may hold a token; {instead}")
+
+
 def check_registry(addresses: str) -> None:
     """Check the addresses of a schema registry, with commas between them.
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cep.base.addresses import check_place
 from cep.base.errors import SinkError
 from cep.sinks.base import Recalled
 
@@ -29,9 +30,13 @@ _CLOCKS_MS = 3_600_000  # clocks differ; ids of before do no harm
 
 
 class LakeSink:
-    """The table at a place, which is made with the first alerts; `job` tells this job's numbers from others'."""
+    """The table at a place, which is made with the first alerts; `job` tells this job's numbers from others'.
+
+    Raises: UsageError for a place with a user, a password or a query, which would come into messages.
+    """
 
     def __init__(self, place: str, job: str) -> None:
+        check_place(place, "give its credentials in the environment, as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
         import deltalake  # noqa: PLC0415
 
         self._library = deltalake

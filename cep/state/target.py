@@ -20,9 +20,9 @@ from pathlib import Path
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from cep.base.addresses import without_user
+from cep.base.addresses import check_place
 from cep.base.durable import sync
-from cep.base.errors import StateCorruptError, StoreError, UsageError
+from cep.base.errors import StateCorruptError, StoreError
 
 PARTIAL = ".part"
 _FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -37,15 +37,10 @@ class Target:
     def __init__(self, url: str) -> None:
         """Name the folder at `url`: a path, or what fsspec takes (`s3://bucket/folder` with s3fs installed).
 
-        Raises: StoreError if the protocol is unknown or its package is missing; UsageError for one with a user or a
-        password, which would come into messages.
+        Raises: StoreError if the protocol is unknown or its package is missing; UsageError for one with a user, a
+        password or a query, which would come into messages.
         """
-        shown = without_user(url)
-        if shown is not None:
-            raise UsageError(
-                f"{shown} has a user or a password in it; give both in the environment, as FSSPEC_SFTP_USERNAME and "
-                "FSSPEC_SFTP_PASSWORD"
-            )
+        check_place(url, "give them in the environment, as FSSPEC_SFTP_USERNAME and FSSPEC_SFTP_PASSWORD")
         self.url = url
         try:
             self._files, root = fsspec.core.url_to_fs(url)

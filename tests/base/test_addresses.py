@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cep.base.addresses import check_registry, without_user
+from cep.base.addresses import check_place, check_registry, without_user
 from cep.base.errors import UsageError
 
 
@@ -21,6 +21,26 @@ from cep.base.errors import UsageError
 )
 def test_a_user_is_hidden(address: str, shown: str | None) -> None:
     assert without_user(address) == shown
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/folder", "/var/lib/a@b?c", "memory://x", "folder?x=1"])
+def test_places(place: str) -> None:
+    check_place(place, "")
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "s3://ann:t0p-secret@bucket/x",
+        "sftp://t0p-secret@host/x",
+        "https://host/x?sig=t0p-secret",
+        "az://c/x?t0p-secret",
+    ],
+)
+def test_a_place_with_a_secret_is_refused_without_it(place: str) -> None:
+    with pytest.raises(UsageError, match="in the environment") as refused:
+        check_place(place, "give it in the environment")
+    assert "t0p" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

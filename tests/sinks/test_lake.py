@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from cep.base.errors import SinkError
+from cep.base.errors import SinkError, UsageError
 from cep.cli.main import USAGE, main
 from cep.sinks.json_form import json_lines
 from tests.runners.embedded.cases import day, deployment, expected
@@ -78,3 +78,10 @@ def test_a_job_writes_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert main(arguments) == 0
         table = deltalake.DeltaTable(str(tmp_path / "alerts")).to_pyarrow_table()
         assert sorted(json_lines(table)) == sorted(expected(list(day()), deployment(), tmp_path))
+
+
+@pytest.mark.parametrize("place", ["s3://me:t0p@bucket/alerts", "abfs://container/alerts?sig=t0p"])
+def test_a_secret_in_the_place_is_refused_and_not_shown(place: str) -> None:
+    with pytest.raises(UsageError, match="AWS_ACCESS_KEY_ID") as refused:
+        lake.LakeSink(place, "job")
+    assert "t0p" not in str(refused.value)
