@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -135,3 +136,35 @@ def test_a_key_of_a_stopped_and_of_a_running_job(tmp_path: Path, capsys: pytest.
     assert main([*arguments, "--alerts", str(tmp_path / "alerts")]) == 0
     asking.join()
     assert answers[-1] == stored
+
+
+@pytest.mark.slow
+@pytest.mark.always
+def test_a_running_job_answers_nobody_about_a_key_unless_it_was_asked_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place(tmp_path / "events", 0, day()[:100])
+    said: list[str] = []
+    refused: list[tuple[int, str]] = []
+
+    def ask() -> None:
+        deadline_s = time.monotonic() + WAIT_S
+        while "/metrics" not in "".join(said) and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+            said.append(capsys.readouterr().err)
+        address = re.findall(r"/metrics.*? at (\S+)", "".join(said))[0]
+        try:
+            urllib.request.urlopen(f"http://{address}/key?key=c1", timeout=10).close()
+        except urllib.error.HTTPError as error:
+            refused.append((error.code, error.read().decode()))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    arguments = ["run", "--rules", RULES, "--events", str(tmp_path / "events"), "--listen", "0"]
+    assert main([*arguments, "--alerts", str(tmp_path / "alerts")]) == 0
+    asking.join()
+    ((code, answer),) = refused
+    assert code == 404
+    assert answer.startswith("here are /metrics"), "no more is said of a key that is there than of one that is not"
+    assert "/key" not in answer
