@@ -109,17 +109,20 @@ def _expanded(paths: list[str]) -> tuple[list[Path], dict[Path, list[str]]]:
 
 
 def _is_rule_file(path: Path) -> bool:
-    """Tell rule files from settings and the like: they name a pattern. What may not be read is none."""
+    """Tell rule files from settings and the like: they name a pattern. Take one that may not be read for a rule file.
+
+    A job refuses it too: reading the rules says why.
+    """
     try:
         text = read_file(path, RULE_FILE_BYTES_MAX, root_of_rules(path.parent))
     except UnreadableError:
-        return False
+        return True
     return _NAMES_PATTERN.search(text.decode("utf-8", "replace")) is not None
 
 
 def _problems(folder: Path, names: list[str]) -> list[str]:
     """List what is wrong with the rule files of these names, a line each; drafts are checked as if they were live."""
-    if missing := [name for name in names if not (folder / name).is_file()]:
+    if missing := [name for name in names if not (folder / name).exists()]:
         return [f"{folder / name}: there is no such file" for name in missing]
     records, problems = read_rules(folder)
     store = ListStore()

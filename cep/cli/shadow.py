@@ -18,6 +18,7 @@ from rich.table import Table
 
 from cep.base.errors import SourceError, StateCorruptError, UsageError
 from cep.base.limits import AHEAD_MS_DEFAULT, EVENT_TIME_MS_MIN, TIME_MS_MIN
+from cep.cli.alert_shape import checked_alert
 from cep.cli.configured import add_setting_arguments, settings_of
 from cep.cli.diff import print_changes
 from cep.cli.job_flags import KAFKA
@@ -32,6 +33,7 @@ from cep.sources.kafka import KafkaSettings, latest_offsets, offsets_of, read_ra
 from cep.sources.offsets import OffsetRange
 
 _COLUMNS = ("rule_id", "key", "message", "detected_at", "events")
+_READ = (*_COLUMNS, "version", "match_start")
 HELP = """\
 Compare the alerts of a shadow version with those that the live version of the rule has sent, since the shadow's start.
 The shadow's alerts are in the job's checkpoint folder. The live ones are where the job sends them: in a folder of JSON
@@ -69,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     sent = _compared(_sent_alerts(options, from_ms), options.alerts)
     live = [alert for alert in sent if alert["rule_id"] == options.rule]
     # A live match that began before the shadow did is none that it could have found.
-    live = [alert for alert in live if _ms(alert["match_start"]) >= from_ms]
+    live = [alert for alert in live if alert["match_start_ms"] >= from_ms]
     comparison = compare(_table(live), _table(shadow))
     console.print(f"{options.rule}: shadow version {version} {len(shadow):,} alerts, live {len(live):,}", markup=False)
     console.print(_costs(options.checkpoint, options.rule))
@@ -124,9 +126,13 @@ def _shadow_alerts(checkpoint: Path) -> Iterator[Any]:
 def _compared(alerts: Iterable[Any], where: object) -> list[dict[str, Any]]:
     """Take of each alert what the report compares. Raises: SourceError."""
     try:
-        return [{name: alert[name] for name in (*_COLUMNS, "version", "match_start")} for alert in alerts]
-    except (KeyError, TypeError) as error:
-        raise SourceError(f"{where} has a line that is no alert ({error!r}); take it away, and ask again") from error
+        return [_taken(checked_alert(alert, _READ)) for alert in alerts]
+    except ValueError as error:
+        raise SourceError(f"{where} has a line that is no alert ({error}); take it away, and ask again") from error
+
+
+def _taken(alert: dict[str, Any]) -> dict[str, Any]:
+    return {**{name: alert[name] for name in _READ}, "match_start_ms": _ms(alert["match_start"])}
 
 
 def _sent_alerts(options: argparse.Namespace, from_ms: int) -> Iterator[dict[str, Any]]:

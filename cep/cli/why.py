@@ -21,6 +21,7 @@ from cep.api.levels import Past
 from cep.api.why import explain, explain_not
 from cep.base.errors import SourceError, UsageError
 from cep.base.secrets import use_secrets_file
+from cep.cli.alert_shape import checked_alert
 from cep.cli.configured import add_secrets_argument
 from cep.cli.given_events import add_events_arguments, given_events
 from cep.cli.period import add_period_arguments, given_period
@@ -47,6 +48,7 @@ examples:
   cep why-not --rule card_testing --key card-17 --control control.jsonl --events history/ --dead-letters checkpoint/
 """
 _ID_CHARACTERS_MIN = 4
+_READ = ("rule_id", "version", "severity", "key", "message", "events", "detected_at", "content_hash")
 _PIPE_WIDTH = 1_000
 
 
@@ -134,9 +136,9 @@ def _past(options: argparse.Namespace, rules: GivenRules) -> Past:
 def _alert(path: Path, alert_id: str) -> dict[str, Any]:
     """Return the one alert whose id begins so."""
     try:
-        rows = _alert_rows(path, alert_id)
+        rows = [checked_alert(row, _READ) for row in _alert_rows(path, alert_id)]
     except (OSError, ValueError) as error:
-        raise SourceError(f"{path} cannot be read as alerts: {error}") from error
+        raise SourceError(f"{path} cannot be read as alerts: {error}; name a file that a job wrote") from error
     if len(rows) != 1:
         what = f"{len(rows)} alerts whose id begins with" if rows else "no alert"
         raise UsageError(f"{path} has {what} {alert_id}; give the whole id of one")

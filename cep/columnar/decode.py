@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cep.base.limits import FIELD_BYTES_MAX
-from cep.base.schema import Schema
+from cep.base.schema import ColumnUse, Schema
 from cep.columnar.batch import TEXT, data_columns, text_buffers
 from cep.columnar.convert import convert
 from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
@@ -165,7 +165,7 @@ def _decode(
             if not has_field.all():
                 values = pc.if_else(pa.array(has_field), values, pa.scalar(None, values.type))
         if use.type.is_text:
-            _refuse_long(name, values, np.array(use.has_field)[event_type], verdict)
+            _refuse_long(use, values, event_type, verdict)
         if use.is_time:
             times = np.asarray(values.fill_null(0) if values.null_count else values)
             continue
@@ -207,14 +207,15 @@ def _of_view(
     return len(places), {n: column.take(taken) for n, column in columns.items()}, lambda row: show(int(places[row]))
 
 
-def _refuse_long(name: str, texts: pa.Array, has_field: NDArray[np.bool_], verdict: _Verdict) -> None:
-    offsets, data = text_buffers(texts)
-    if len(data) <= FIELD_BYTES_MAX:
+def _refuse_long(use: ColumnUse, texts: pa.Array, event_type: NDArray[np.int16], verdict: _Verdict) -> None:
+    data = texts.buffers()[2]
+    if data is None or data.size <= FIELD_BYTES_MAX:  # so no text has more
         return
-    is_long = (np.diff(offsets) > FIELD_BYTES_MAX) & has_field
+    offsets, _ = text_buffers(texts)
+    is_long = (np.diff(offsets) > FIELD_BYTES_MAX) & np.array(use.has_field)[event_type]
     if texts.null_count:
         is_long &= np.asarray(pc.is_valid(texts))
-    verdict.refuse(is_long, TOO_LONG, f"field `{name}` has more than {FIELD_BYTES_MAX} bytes")
+    verdict.refuse(is_long, TOO_LONG, f"field `{use.name}` has more than {FIELD_BYTES_MAX} bytes")
 
 
 class _Verdict:

@@ -85,6 +85,9 @@ def parse_json(
 
 def _too_long(block: pa.Array) -> int | None:
     """Return the place of the first record that is longer than one may be; None if there is none."""
+    data = block.buffers()[2]
+    if data is None or data.size <= RECORD_BYTES_MAX:  # so no record has more
+        return None
     offsets, _ = text_buffers(block)
     if offsets[-1] - offsets[0] <= RECORD_BYTES_MAX:
         return None

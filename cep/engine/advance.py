@@ -190,7 +190,7 @@ def _advance_rules(
     watermark_ms: int, outputs: Outputs, most: Bounds,
 ) -> bool:  # fmt: skip
     """Carry the runs of each rule over the new events, into `outputs`; return False if there are too many matches."""
-    rules = program.tables._replace(image=prepared.image)
+    rules = program.tables if prepared.image is program.image else program.tables._replace(image=prepared.image)
     runs = AllRuns(read_only(fitted.runs), read_only(fitted.run_key), bounds)
     carry_on = carrier(program)
     while True:

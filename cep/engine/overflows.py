@@ -35,16 +35,20 @@ class Overflows:
     past: Counter[str]
 
     @property
+    def are_any(self) -> bool:
+        """True if a number left 64 bits."""
+        return bool(np.count_nonzero(self.instructions) or np.count_nonzero(self.entries) or self.past)
+
+    @property
     def total(self) -> int:
         return int(self.instructions.sum() + self.entries.sum()) + self.past.total()
 
 
 def count_overflows(program: Program, overflows: Overflows, of_runs: Int64, counters: Counter[str]) -> None:
     """Count what left 64 bits in all, and by rule and version. Shapes: of_runs int64[R], while rules were matched."""
-    total = overflows.total + int(of_runs.sum())
-    if not total:
+    if not (overflows.are_any or np.count_nonzero(of_runs)):  # almost always
         return
-    counters[_ALL] += total
+    counters[_ALL] += overflows.total + int(of_runs.sum())
     of_predicates, of_derived = np.zeros(program.predicates.count, np.int64), [0]
     if overflows.instructions.any():
         dense, of_derived = program.vector.below(overflows.instructions)

@@ -113,7 +113,8 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
     texts = fill_computed(program.columns, program.lists, texts, first_row, columns, nulls)
     image = _image(program, written)
     bitmaps, overflows = _evaluated(program, image, first_row, columns, nulls)
-    overflows.past.update(past.overflows)
+    if past.overflows:
+        overflows.past.update(past.overflows)
     return PreparedEvents(
         keys, columns, nulls, image, bitmaps, first_row, event_of, texts,
         overflows, past.folded, past.cut, past.dropped, past.histories,

@@ -7,8 +7,6 @@ Tested by: tests/kernels/test_room.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 import pyarrow as pa
 
@@ -29,8 +27,9 @@ def table_weights(
     Shapes: columns and nulls [C, N] have numbers of `texts`; row n has the id order[n] of all ids.
     """
     numbers = _text_columns(program)
-    lengths, of_ids = _lengths(texts) if numbers else NO_WEIGHTS, [_lengths(part) for part in ids]
-    longest = len(numbers) * _most([lengths]) + _most(of_ids)
+    lengths = _lengths(texts) if numbers else NO_WEIGHTS
+    of_ids = [_lengths(part) for part in ids]
+    longest = len(numbers) * _most(lengths) + max(map(_most, of_ids))
     if longest < NODE_TEXT_BYTES:  # no row can have more
         return NO_WEIGHTS
     sizes = np.concatenate(of_ids)[order]
@@ -58,8 +57,8 @@ def _lengths(texts: pa.Array) -> Int64:
     return lengths
 
 
-def _most(lengths: Iterable[Int64]) -> int:
-    return max((int(part.max(initial=0)) for part in lengths), default=0)
+def _most(lengths: Int64) -> int:
+    return int(np.maximum.reduce(lengths)) if len(lengths) else 0
 
 
 def _weights(sizes: Int64) -> Int64:

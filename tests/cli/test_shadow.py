@@ -118,3 +118,34 @@ def test_damaged_alerts_are_named(line: bytes, tmp_path: Path, capsys: pytest.Ca
     assert SUPPRESSED_FOLDER in said
     assert str(alerts) in also_said
     assert "bug" not in said + also_said
+
+
+GOOD = {
+    "rule_id": "a", "key": "c1", "message": "", "detected_at": "2026-03-01T10:00:00Z", "events": [], "version": 2,
+    "match_start": "2026-03-01T10:00:00Z",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("of_shadow", [True, False])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("key", 1), ("message", []), ("detected_at", {}), ("events", None), ("events", [1]), ("match_start", "noon")],
+)
+def test_a_field_of_an_alert_that_is_damaged_is_named(
+    field: str, value: object, of_shadow: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = {"rules": [{"rule_id": "a", "version": 2, "status": "shadow", "from_ms": None}]}
+    (tmp_path / STATUS_FILE).write_bytes(orjson.dumps(status))
+    suppressed, alerts = tmp_path / SUPPRESSED_FOLDER, tmp_path / "alerts"
+    bad = {**GOOD, field: value}
+    for folder, line in (
+        (suppressed, {"held": "shadow", "alert": bad if of_shadow else GOOD}),
+        (alerts, GOOD if of_shadow else bad),
+    ):
+        folder.mkdir()
+        (folder / "batch-1.jsonl").write_bytes(orjson.dumps(line))
+    assert main(["shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts", str(alerts)]) == FAILED
+    said = capsys.readouterr().err
+    assert f"{suppressed if of_shadow else alerts} has a line that is no alert" in said
+    assert "noon" in said if value == "noon" else f"`{field}`" in said
+    assert "bug" not in said

@@ -392,7 +392,7 @@ def test_alerts_that_cannot_be_found(place: Path, capsys: pytest.CaptureFixture[
     assert ask(place, "why", "--alerts", str(place / "alerts.parquet"), "--alert", "ffffffff") == 2
     assert ask(place, "why", "--alerts", str(place / "alerts.parquet"), "--alert", "f") == 2
     assert ask(place, "why", "--alerts", str(place / "gone.parquet"), "--alert", "ffff") == 3
-    for text in ("alert ffff", '["ffff"]', '"ffff"', "ffff \udcff"):
+    for text in ("alert ffff", '["ffff"]', '"ffff"', "ffff \udcff", '{"alert_id": "ffff"}'):
         (place / "bad.jsonl").write_bytes(text.encode("utf-8", "surrogateescape"))
         assert ask(place, "why", "--alerts", str(place / "bad.jsonl"), "--alert", "ffff") == 3
         assert "cannot be read as alerts" in capsys.readouterr().err, text

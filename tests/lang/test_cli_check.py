@@ -87,8 +87,10 @@ def test_a_folder_without_anything_to_check_is_no_clean_one(tmp_path: Path) -> N
         run([str(tmp_path)], as_json=False, color=False)
 
 
-def test_a_pipe_a_device_and_a_link_out_of_the_folder_are_no_rule_files(tmp_path: Path) -> None:
-    """Nobody writes into the pipe, and the device never ends."""
+def test_a_pipe_a_device_and_a_link_out_of_the_folder_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody writes into the pipe, and the device never ends. A job refuses them, so a check must not pass."""
     folder = tmp_path / "repository" / "rules"
     (folder.parent / ".git").mkdir(parents=True)
     folder.mkdir()
@@ -97,7 +99,11 @@ def test_a_pipe_a_device_and_a_link_out_of_the_folder_are_no_rule_files(tmp_path
     (folder / "device.toml").symlink_to("/dev/zero")
     (folder / "out.toml").symlink_to(tmp_path / "outside.toml")
     os.mkfifo(folder / "pipe.toml")
-    with pytest.raises(UsageError, match="no pattern files"):
-        run([str(folder)], as_json=False, color=False)
     (folder / "p.cep").write_text(EVENTS + "pattern p by card_id { seq a }", encoding="utf-8")
-    assert run([str(folder)], as_json=False, color=False) == 0
+    names = ("device", "large", "out", "pipe")
+    for given in ([str(folder)], [str(folder / f"{name}.toml") for name in names]):
+        assert run(given, as_json=False, color=False) == 1
+        said = capsys.readouterr().out
+        for name, reason in zip(names, ("not below", "larger than", "not below", "no regular file"), strict=True):
+            (line,) = [line for line in said.splitlines() if line.startswith(str(folder / f"{name}.toml"))]
+            assert reason in line
