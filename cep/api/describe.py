@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from cep.api.events import open_any
 from cep.base.errors import UsageError
+from cep.columnar.numbers import different_count
 from cep.columnar.texts import different_texts
 from cep.lang.parse.cursor import RESERVED
 
@@ -117,7 +118,7 @@ def _id_column(table: pa.Table, time: str) -> str:
 
 def _different_count(values: pa.ChunkedArray) -> int:
     """Count the different texts or numbers. Senders choose them, so no hash without a key is taken."""
-    return len(different_texts(values)) if _is_text(values.type) else len(np.unique(np.asarray(values)))
+    return len(different_texts(values)) if _is_text(values.type) else different_count(np.asarray(values))
 
 
 def _is_text(type_: pa.DataType) -> bool:

@@ -17,6 +17,7 @@ from cep.analysis.charts import Chart, axis, colors, svg
 from cep.api.picture import VEGA_LITE
 from cep.base.errors import UsageError
 from cep.columnar.batch import TEXT
+from cep.columnar.numbers import different_count
 from cep.columnar.texts import encoded
 
 _BARS_MAX = 20
@@ -83,7 +84,7 @@ def spread(values: pa.ChunkedArray, rule_id: str, measure: str) -> Plot:
     type_ = given.type
     is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
     title = f"{rule_id}: {measure}"
-    if is_number and len(np.unique(np.asarray(given.cast(pa.float64())))) > _BARS_MAX:
+    if is_number and different_count(np.asarray(given.cast(pa.float64()))) > _BARS_MAX:
         return Plot(_ranges(given, title, measure))
     return Plot(_values(given, title, measure, ordered=is_number))
 
