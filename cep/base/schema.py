@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from cep.base.secrets import PAN, SENSITIVE
+from cep.base.shapes import of_type, texts
 
 
 class Kind(StrEnum):
@@ -234,22 +235,19 @@ class Schema:
 
     @staticmethod
     def from_json(data: list[Mapping[str, Any]]) -> Schema:
-        return Schema(
-            tuple(
-                EventType(
-                    e["name"],
-                    tuple(Field(f["name"], _type_from_json(f)) for f in e["fields"]),
-                    e.get("retain_ms"),
-                    e.get("derived", False),
-                )
-                for e in data
-            )
-        )
+        return Schema(tuple(map(_event_type_from_json, data)))
+
+
+def _event_type_from_json(data: Mapping[str, Any]) -> EventType:
+    fields = tuple(Field(of_type("a field", f["name"], str), _type_from_json(f)) for f in data["fields"])
+    retain_ms = of_type("retain_ms", data.get("retain_ms"), int | None)
+    return EventType(of_type("an event type", data["name"], str), fields, retain_ms, data.get("derived", False))
 
 
 def _type_from_json(data: Mapping[str, Any]) -> Type:
-    kind, nullable, scale, symbols = Kind(data["kind"]), data["nullable"], data["scale"], tuple(data["symbols"])
-    return Type(kind, nullable, scale, symbols, data.get("protected", ""))
+    nullable, scale = of_type("nullable", data["nullable"], bool), of_type("scale", data["scale"], int)
+    protected = of_type("protected", data.get("protected", ""), str)
+    return Type(Kind(data["kind"]), nullable, scale, texts("symbols", data["symbols"]), protected)
 
 
 def misreadings(stored: Schema, schema: Schema) -> list[str]:

@@ -20,6 +20,7 @@ from cep.base.limits import (
     TIME_MS_MIN,
 )
 from cep.base.schema import Schema
+from cep.base.shapes import of_type, texts
 from cep.columnar.route import KeyDomain
 from cep.rulebook.trust import Trust
 
@@ -94,16 +95,16 @@ class Job:
         """Read what `to_json` made. Raises: KeyError, TypeError or ValueError for something else."""
         return Job(
             Schema.from_json(data["event_types"]),
-            tuple(tuple(domain) for domain in data["key_domains"]),
-            data["groups_count"],
-            data["pages_count"],
-            data["lateness_ms"],
+            tuple(texts("a key", domain) for domain in data["key_domains"]),
+            of_type("groups_count", data["groups_count"], int),
+            of_type("pages_count", data["pages_count"], int),
+            of_type("lateness_ms", data["lateness_ms"], int),
             data["order"],
-            data["idle_ms"],
-            data["dedup_ms"],
-            data["levels_count"],
-            data.get("begins_ms", TIME_MS_MIN),
-            data.get("ends_ms", TIME_MS_MAX),
-            data.get("ahead_ms", AHEAD_MS_DEFAULT),
+            of_type("idle_ms", data["idle_ms"], int),
+            of_type("dedup_ms", data["dedup_ms"], int),
+            of_type("levels_count", data["levels_count"], int),
+            of_type("begins_ms", data.get("begins_ms", TIME_MS_MIN), int),
+            of_type("ends_ms", data.get("ends_ms", TIME_MS_MAX), int),
+            of_type("ahead_ms", data.get("ahead_ms", AHEAD_MS_DEFAULT), int | None),
             None if data.get("trust") is None else Trust.from_json(data["trust"]),
         )

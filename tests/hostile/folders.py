@@ -1,7 +1,8 @@
-"""RocksDB folders of `cep run`, and the checkpoint folder of `cep live`, with one of their files damaged."""
+"""RocksDB folders of `cep run`, its own files, and the checkpoint folder of `cep live`, with a file damaged."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import json
@@ -9,15 +10,19 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from cep.base.errors import CepError
+from cep.cli import shadow, why
 from cep.cli.main import main
+from cep.runners.embedded import savepoint
 from cep.runners.handover.beginning import group_beginning, read_beginning
 from cep.runners.live_checkpoint import RULEBOOKS_FOLDER, job_id, open_checkpoint, read_job
 from cep.runners.live_progress import read_progress
-from cep.runners.rule_output import RuleOutput
+from cep.runners.rule_output import STATUS_FILE, SUPPRESSED_FOLDER, RuleOutput
 from cep.state.keys import KeyRange
 from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
+from cep.state.target import Target
 from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, Kind
 from tests.hostile.mutate import broken_bytes, broken_value
 from tests.runners.spark.live_cases import ROOT, payments
@@ -97,14 +102,67 @@ def spark_folders(folder: Path) -> Feed:
     return feed
 
 
-def _make(folder: Path, into: Path) -> None:
-    """Make the folder that `cep live` begins with, from a small job of `cep run`, and what Spark would add."""
+def job_folders(folder: Path) -> Feed:
+    """The files of a job of `cep run` beside its state: a verb that reads one answers, or names what is wrong."""
+    job, alerts, rule = folder / "job", folder / "job" / "alerts" / "batch-1.jsonl", "a"
+    _make_job(folder, job)
+    status = {"rules": [{"rule_id": rule, "version": 2, "status": "shadow", "from_ms": 5}]}
+    alert = {"alert_id": "abcd", "rule_id": rule, "version": 2, "severity": "low", "key": "c1", "message": "m",
+             "events": [{"event_id": "e1"}], "content_hash": "d",
+             **dict.fromkeys(("match_start", "detected_at"), "2026-03-01T10:00:00Z")}  # fmt: skip
+    letter = {"code": "late", "key_domain": "card_id", "key": "c1", "event_id": "e1"}
+    suppressed, letters = job / SUPPRESSED_FOLDER / "batch-1.jsonl", job / "late.jsonl"
+    given = {job / STATUS_FILE: status, alerts: alert, suppressed: {"held": "shadow", "alert": alert}, letters: letter}
+    for path, document in given.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(document))
+    options = _parsed(shadow, ["report", rule, "--checkpoint", str(job), "--alerts", str(alerts.parent)])
+    doors: tuple[tuple[Callable[[], object], tuple[Path, ...]], ...] = (
+        (lambda: shadow.run(options),
+         (job / STATUS_FILE, alerts, suppressed, job / "progress.json")),
+        (lambda: why._alert(alerts, "abcd"), (alerts,)),
+        (lambda: why._late_ids(letters, ("card_id",), "c1"), (letters,)),
+        (lambda: savepoint.save([job], Target(str(folder / "saved"))),
+         tuple(job / name for name in ("job.json", "initial_rules.json", "delivered"))),
+    )  # fmt: skip
+
+    def feed(random: Random) -> str:
+        door, files = random.choice(doors)
+        victim = random.choice(files)
+        good = victim.read_bytes()
+        _damage_file(victim, random)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                door()
+        except CepError:
+            return REFUSED
+        finally:
+            victim.write_bytes(good)
+            shutil.rmtree(folder / "saved", ignore_errors=True)
+        return ACCEPTED
+
+    return feed
+
+
+def _parsed(verb: Any, arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    verb.add_arguments(parser)
+    return parser.parse_args(arguments)
+
+
+def _make_job(folder: Path, job: Path) -> None:
     (folder / "events").mkdir()
     (folder / "events" / "a.jsonl").write_bytes(b"\n".join(payments(1)[:_EVENTS]) + b"\n")
-    job, saved = str(folder / "job"), str(folder / "saved")
-    run = ["run", "--rules", str(ROOT / "rules"), "--events", str(folder / "events"), "--checkpoint", job]
+    run = ["run", "--rules", str(ROOT / "rules"), "--events", str(folder / "events"), "--checkpoint", str(job)]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         assert main([*run, "--key-groups", "4", "--available-now"]) == 0
+
+
+def _make(folder: Path, into: Path) -> None:
+    """Make the folder that `cep live` begins with, from a small job of `cep run`, and what Spark would add."""
+    job, saved = str(folder / "job"), str(folder / "saved")
+    _make_job(folder, Path(job))
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         assert main(["savepoint", "--checkpoint", job, "--to", saved]) == 0
         assert main(["restore", "--from", saved, "--checkpoint", str(into), "--engine", "spark"]) == 0
     for name, text in _QUERY.items():
@@ -125,7 +183,13 @@ def _damage(folder: Path, random: Random) -> None:
     victim = random.choice(files)
     if random.random() < 0.05:
         victim.unlink()
-    elif victim.suffix == ".json" and random.random() < 0.6:
+    else:
+        _damage_file(victim, random)
+
+
+def _damage_file(victim: Path, random: Random) -> None:
+    """Change a file; one of a JSON document half of the time as a document."""
+    if victim.suffix in (".json", ".jsonl") and random.random() < 0.6:
         victim.write_text(json.dumps(broken_value(json.loads(victim.read_bytes()), random)))
     else:
         victim.write_bytes(broken_bytes(victim.read_bytes(), random))
@@ -135,4 +199,7 @@ def _kind(name: str, weight: int, feed: Callable[[Path], Feed]) -> Kind:
     return Kind(name, weight, feed)
 
 
-KINDS = (_kind("rocksdb folders", 12, rocks), _kind("spark folders", 12, spark_folders))
+KINDS = (
+    _kind("rocksdb folders", 12, rocks), _kind("job folders", 12, job_folders),
+    _kind("spark folders", 12, spark_folders),
+)  # fmt: skip

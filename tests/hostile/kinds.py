@@ -5,14 +5,14 @@ problem, a dead letter or an answer of the protocol. Anything else that is raise
 counts. `DiffersError` is raised where what was accepted does not behave as its unmutated twin. Bytes that come without
 a checksum or a signature, as those of a Parquet file, may mean something else; then all that they leave alone is equal.
 
-Of a hundred inputs, by the weights beside the kinds:
+Of about a hundred inputs, by the weights beside the kinds:
 
     35   texts    control records 15, rules 6, lists 7, settings 4, patterns 2, files that name others 1
     30   events   JSON 16, CSV, Avro and Protobuf 10, Parquet 2, packed files 1, replays of a history 1
     19   state    manifests 7, entries 5, payloads 4, checkpoints 2, savepoints 2
      7   wire     HTTP requests 3, an editor's messages 3, a registry's answers 1
      7   trust    signed changes 3, signers files 2, files of keys 2
-     2   folders  of RocksDB 1, of Spark 1
+     3   folders  of RocksDB 1, of a job of `cep run` 1, of Spark 1
 
 No kind has less than one of a hundred, so a million inputs have ten thousand of the dearest. One takes 1.6 ms of the
 processor, a registry's answer 60, a replay 18, patterns and RocksDB 5.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from cep.base.errors import UsageError
@@ -107,3 +110,30 @@ def test_an_event_type_has_one_id() -> None:
     deployment = deploy([upsert(1, "r1"), upsert(1, "r2", source=renamed)])
     assert deployment.schema.event_types[0].id_field == "tx_id"
     assert [aside.rule_id for aside in deployment.set_aside] == ["r2"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("groups_count",), "4"),
+        (("pages_count",), None),
+        (("ahead_ms",), "soon"),
+        (("key_domains", 0, 0), 1.5),
+        (("event_types", 0, "name"), []),
+        (("event_types", 0, "retain_ms"), {}),
+        (("event_types", 0, "fields", 0, "name"), 7),
+        (("event_types", 0, "fields", 0, "scale"), [0]),
+        (("event_types", 0, "fields", 0, "nullable"), {}),
+        (("event_types", 0, "fields", 0, "symbols"), [[]]),
+    ],
+)
+def test_a_value_of_another_type_is_no_description_of_a_job(path: tuple[str | int, ...], value: Any) -> None:
+    data: Any = json.loads(json.dumps(Job(SCHEMA, (DOMAIN,)).to_json()))
+    assert Job.from_json(data) == Job(SCHEMA, (DOMAIN,))
+    *outer, last = path
+    at = data
+    for step in outer:
+        at = at[step]
+    at[last] = value
+    with pytest.raises(TypeError, match=" is "):
+        Job.from_json(data)

@@ -114,6 +114,11 @@ def _gathered(folder: Path, store: DurableStore, common: DurableStore) -> Payloa
 def _engine(folder: Path, store: DurableStore, groups: range) -> Engine:
     job = read_job(folder)
     assert job is not None, "_newest has refused one without"
+    if groups.stop > job.groups_count:
+        raise StateCorruptError(
+            f"{folder / JOB_FILE} has {job.groups_count} key groups, and the state beside it is of the groups "
+            f"{groups.start}-{groups.stop - 1}; restore it"
+        )
     return Engine(job, first_rules(folder), store, Workers(1, groups.start, groups.stop))
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 
 from cep.base.errors import StateCorruptError, StateFormatError
+from cep.base.shapes import of_type
 from cep.state.savepoints import Savepoint
 from cep.step.event_time import PartitionTime
 from cep.step.job import Job
@@ -96,23 +97,23 @@ class Payload:
     def _check(self) -> None:
         """Check what its readers rely on. Raises: KeyError, TypeError, ValueError."""
         Job.from_json(self.job)
-        _of_type("base", self.base, int)
-        _of_type("engine", self.engine, dict)
+        of_type("base", self.base, int)
+        of_type("engine", self.engine, dict)
         for name, type_ in _ENGINE.items():
-            _of_type(name, self.engine[name], type_)
-        for record in _of_type("records", _of_type("rules", self.rules, dict)["records"], list):
-            _of_type("a rule", record, str)
+            of_type(name, self.engine[name], type_)
+        for record in of_type("records", of_type("rules", self.rules, dict)["records"], list):
+            of_type("a rule", record, str)
         for time in self.engine["times"].values():
-            for ms in PartitionTime.from_json(_of_type("the times of a partition", time, list)):
-                _of_type("an event time", ms, int)
-            _of_type("an event time", time[0], int)
-        for lanes in _of_type("positions", self.positions, dict).values():
-            for lane, offset in _of_type("positions", lanes, dict).items():
-                _of_type(f"the position of {lane}", offset, int)
-        for name, count in _of_type("totals", self.totals, dict).items():
-            _of_type(name, count, int)
-        for topic, topic_id in _of_type("topic_ids", self.topic_ids, dict).items():
-            _of_type(f"the id of {topic}", topic_id, str)
+            for ms in PartitionTime.from_json(of_type("the times of a partition", time, list)):
+                of_type("an event time", ms, int)
+            of_type("an event time", time[0], int)
+        for lanes in of_type("positions", self.positions, dict).values():
+            for lane, offset in of_type("positions", lanes, dict).items():
+                of_type(f"the position of {lane}", offset, int)
+        for name, count in of_type("totals", self.totals, dict).items():
+            of_type(name, count, int)
+        for topic, topic_id in of_type("topic_ids", self.topic_ids, dict).items():
+            of_type(f"the id of {topic}", topic_id, str)
 
 
 def payload_in(savepoint: Savepoint) -> Payload:
@@ -126,9 +127,3 @@ def payload_in(savepoint: Savepoint) -> Payload:
             "that feed each other; make it again with this build, `cep savepoint --portable`, from the job's folder"
         )
     return payload
-
-
-def _of_type(name: str, value: Any, type_: type) -> Any:
-    if not isinstance(value, type_):
-        raise TypeError(f"{name} is {value!r}, not {type_.__name__}")
-    return value

@@ -17,7 +17,7 @@ import pytest
 from cep.base.errors import StateCorruptError, UsageError
 from cep.cli.main import USAGE, main
 from cep.runners.embedded import savepoint
-from cep.runners.live_checkpoint import RULES_FILE
+from cep.runners.live_checkpoint import JOB_FILE, RULES_FILE
 from cep.state.target import Target
 from tests.runners.embedded.cases import day, deployment, expected
 
@@ -87,6 +87,13 @@ def test_what_cannot_be_saved_or_restored(tmp_path: Path) -> None:
         with pytest.raises(StateCorruptError, match=RULES_FILE):
             savepoint.save([tmp_path / "job"], Target(str(tmp_path / "s2")))
     rules.write_bytes(good)
+    job = tmp_path / "job" / JOB_FILE
+    described = job.read_bytes()
+    for name, value in (("groups_count", 4), ("key_domains", [[1.5]]), ("event_types", [{"name": []}])):
+        job.write_text(json.dumps({**json.loads(described), name: value}), encoding="utf-8")
+        with pytest.raises(StateCorruptError, match=JOB_FILE):
+            savepoint.save([tmp_path / "job"], Target(str(tmp_path / "s2")))
+    job.write_bytes(described)
     for delivered in (b"\xff", None):
         if delivered is None:
             (tmp_path / "job" / "delivered").unlink()
