@@ -47,7 +47,8 @@ from cep.state.target import Target
 from cep.step.job import Job
 from cep.step.programs import Programs
 
-_HASH = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")  # SHA-256 as JSON has it
+# SHA-256 as JSON has it, and the random id of a job: a short key may be among its digits.
+_HASH = re.compile(rb"(?<![0-9a-f])(?:[0-9a-f]{64}|[0-9a-f]{32})(?![0-9a-f])")
 KeysOf = Mapping[KeyDomain, Collection[str]]
 
 
@@ -120,7 +121,7 @@ def ways_to_write(texts: Iterable[str]) -> list[bytes]:
 
 
 def has_any(data: bytes, searched: Iterable[bytes]) -> bool:
-    """Return True if one of these is in the data. A hash that happens to have a short one in its digits does not count.
+    """Return True if one of these is in the data. A short one among the digits of a hash or of a job's id is none.
 
     Texts of savepoints are not compressed.
     """
