@@ -12,10 +12,15 @@ from packaging.requirements import Requirement
 from tests.tidy.source import ROOT
 
 _PIN = re.compile(r"^([\w.-]+)(?:\[.*?\])?==([\w.+]+)(.*)$", re.MULTILINE)
+_HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 
 
 def _name(text: str) -> str:
     return re.sub(r"[-_.]+", "-", text).lower()
+
+
+def _entries(text: str) -> list[str]:
+    return re.split(r"^(?=\S)", text, flags=re.MULTILINE)[1:]
 
 
 def _pins(text: str) -> dict[str, str]:
@@ -28,17 +33,16 @@ def test_each_version_is_the_pinned_one_and_has_hashes(lock: str) -> None:
     pinned = _pins((ROOT / "constraints.txt").read_text())
     locked = _pins(text)
     assert {name: version for name, version in locked.items() if pinned.get(name) != version} == {}
-    entries = re.split(r"^(?=\S)", text, flags=re.MULTILINE)[1:]
+    entries = _entries(text)
     assert len(entries) == len(locked)
-    assert [entry for entry in entries if not re.search(r"--hash=sha256:[0-9a-f]{64}", entry)] == []
+    assert [entry for entry in entries if not _HASH.search(entry)] == []
 
 
 def test_the_audit_has_hashes() -> None:
     """Its packages have an environment of their own, so nothing is pinned for them."""
     text = (ROOT / "demo" / "locks" / "audit.txt").read_text()
-    entries = re.split(r"^(?=\S)", text, flags=re.MULTILINE)[1:]
     assert "pip-audit" in _pins(text)
-    assert [entry for entry in entries if not re.search(r"--hash=sha256:[0-9a-f]{64}", entry)] == []
+    assert [entry for entry in _entries(text) if not _HASH.search(entry)] == []
 
 
 def test_nothing_that_is_pinned_is_missing() -> None:

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cep.base.audit import is_audit, texts_of, without_texts
@@ -20,7 +21,6 @@ from cep.cli.configured import add_secrets_argument, add_setting_arguments, sett
 from cep.cli.paths import printed
 from cep.columnar.route import KeyDomain, key_of
 from cep.columnar.tokens import tokens_of_key
-from cep.rulebook.kafka import Topic
 from cep.runners.embedded import savepoint as embedded
 from cep.runners.embedded.targets import default_target, is_embedded, target_of
 from cep.runners.handover.erase import Erased, erase_savepoint, has_any, ways_to_write
@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Erase; returns 0, or 1 if something still has a key's bytes. Raises: UsageError, StateError."""
+    """Erase; returns 0, or 1 if something still has a key's bytes. Raises: UsageError, StateError, SinkError."""
     use_secrets_file(options.secrets)
     given = [*options.key, *_lines(options.keys_file)]
     if not given:
@@ -93,43 +93,41 @@ def run(options: argparse.Namespace) -> int:
             f"{folder} is no checkpoint folder of `cep run`. For a job on Spark make a portable savepoint, erase the "
             "key there, and restore it into a new folder: `cep erase --help` has the commands"
         )
-    topic = _topic(options)
+    topic = _audit_topic(options)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-erase-", dir=folder.resolve().parent) as scratch:
-        erased, searched = (
+        erased, searched, unwritten = (
             _erase_job(folder, Path(scratch), given, has_topic=topic is not None)
             if options.checkpoint
             else _erase_saved(folder, Path(scratch), given, options.audit)
         )
     left = _files_with(folder, searched)
     _print(folder, erased, left)
-    is_written = _send(topic, erased.audit) if topic else options.checkpoint and _has_last(folder, erased.audit)
-    if not is_written:
-        _print_audit(erased.audit)
+    _print_audit(unwritten if topic is None else _unsent(topic, unwritten))
     _print_unreached(is_job=options.checkpoint is not None)
     return 1 if erased.left or left else 0
 
 
-def _topic(options: argparse.Namespace) -> Topic | None:
-    """Return the topic of dead letters; None without one. Raises: UsageError."""
+def _audit_topic(options: argparse.Namespace) -> KafkaDeadLettersAtOnce | None:
+    """Return the topic that the job's audit goes into; None without one. Raises: UsageError, SinkError."""
     settings = settings_of(options)
     servers, name = settings.kafka.bootstrap_servers, settings.output.dead_letter_topic
     if name is None:
         return None
     if servers is None or not options.checkpoint:
         raise UsageError("--dead-letter-topic needs --checkpoint and --bootstrap-servers")
-    return Topic(servers, name, tuple(settings.kafka.client_settings().items()))
+    return KafkaDeadLettersAtOnce(servers, name, settings.kafka.client_settings())
 
 
-def _send(topic: Topic, lines: Sequence[bytes]) -> bool:
-    """Write the lines of the audit into the job's topic; return False, and say so, if they did not arrive."""
+def _unsent(topic: KafkaDeadLettersAtOnce, lines: Sequence[bytes]) -> Sequence[bytes]:
+    """Write the lines of the audit into the job's topic; return them, and say so, if they did not arrive."""
     try:
-        sink = KafkaDeadLettersAtOnce(topic.servers, topic.name, dict(topic.client_options))
-        sink.write(lines, 0)
-        sink.close()
+        topic.write(lines, 0)
     except SinkError as error:
         printed(f"NOT WRITTEN: the audit: {error}")
-        return False
-    return True
+        return lines
+    finally:
+        topic.close()
+    return ()
 
 
 def _lines(path: Path | None) -> list[str]:
@@ -155,24 +153,28 @@ def _keys(job: Job, given: Sequence[str]) -> dict[KeyDomain, set[str]]:
     return keys
 
 
-def _erase_job(folder: Path, scratch: Path, given: Sequence[str], *, has_topic: bool) -> tuple[Erased, list[bytes]]:
+def _erase_job(
+    folder: Path, scratch: Path, given: Sequence[str], *, has_topic: bool
+) -> tuple[Erased, list[bytes], list[bytes]]:
+    """Return what was erased, what is searched for, and the lines of the audit that are not in the folder."""
     job = read_job(folder)
     if job is None:
         raise UsageError(f"{folder} has no job")
     keys = _keys(job, given)
     embedded.save([folder], Target(str(scratch / "before")))
     texts = {text for of in keys.values() for text in of}
-    count, bare = _copy_dead_letters(folder, scratch / "letters", texts)
+    copied = _copy_dead_letters(folder, scratch / "letters", texts)
     source = Target(str(scratch / "before"))
-    erased = erase_savepoint(source, Target(str(scratch / "after")), scratch / "work", keys, bare)
+    erased = erase_savepoint(source, Target(str(scratch / "after")), scratch / "work", keys, copied.bare)
     embedded.load(Target(str(scratch / "after")), scratch / "job")
     if (scratch / "letters").is_dir():  # else the job has set nothing aside
         shutil.copytree(scratch / "letters", scratch / "job", dirs_exist_ok=True)
-    erased.removed["lines of dead letters"] += count
-    erased.removed["texts of the audit"] += len(bare)
-    dead_letters = scratch / "job" / "dead_letters"
-    if not has_topic and (_is_first(erased.audit) or _has_audit(dead_letters)):
-        _append_audit(dead_letters, erased.audit)
+    erased.removed["lines of dead letters"] += copied.left_out
+    erased.removed["texts of the audit"] += len(copied.bare)
+    unwritten = erased.audit
+    if not has_topic and (copied.has_audit or _is_first(erased.audit)):
+        _append_audit(scratch / "job" / "dead_letters", erased.audit)
+        unwritten = []
     target = target_of(folder)
     if target.url != default_target(folder).url:  # its older checkpoints have the key, and a start takes the newest
         for part in ("", "files"):
@@ -180,51 +182,59 @@ def _erase_job(folder: Path, scratch: Path, given: Sequence[str], *, has_topic: 
                 target.remove(f"{part}/{name}" if part else name)
     folder.rename(scratch / "gone")
     (scratch / "job").rename(folder)
-    return erased, ways_to_write(texts)
+    return erased, ways_to_write(texts), unwritten
 
 
-def _erase_saved(folder: Path, scratch: Path, given: Sequence[str], audit: Path | None) -> tuple[Erased, list[bytes]]:
+def _erase_saved(
+    folder: Path, scratch: Path, given: Sequence[str], audit: Path | None
+) -> tuple[Erased, list[bytes], list[bytes]]:
+    """Return as `_erase_job`; a savepoint has no place for lines of the audit."""
     source = Target(str(folder.resolve()))
     payload = payload_in(open_savepoint(source, scratch / "payload"))
     keys = _keys(Job.from_json(payload.job), given)
     texts = {text for of in keys.values() for text in of}
-    bare: set[int] = set()
-    if audit is not None:
-        _, bare = _copy_dead_letters(audit, scratch / "letters", texts)
-    erased = erase_savepoint(source, Target(str(scratch / "after")), scratch / "work", keys, bare)
+    copied = _Copied() if audit is None else _copy_dead_letters(audit, scratch / "letters", texts)
+    erased = erase_savepoint(source, Target(str(scratch / "after")), scratch / "work", keys, copied.bare)
     folder.rename(scratch / "gone")
     (scratch / "after").rename(folder)
     if audit is not None:
-        erased.removed["texts of the audit"] += len(bare)
+        erased.removed["texts of the audit"] += len(copied.bare)
         for path in sorted(path for path in (scratch / "letters").rglob("*") if path.is_file()):
             shutil.move(path, audit / path.relative_to(scratch / "letters"))
-    return erased, ways_to_write(texts)
+    return erased, ways_to_write(texts), erased.audit
 
 
-def _copy_dead_letters(folder: Path, into: Path, texts: Collection[str]) -> tuple[int, set[int]]:
-    """Copy what else a folder has, lines of JSON without those of the keys. Lines of the audit lose their texts only.
+@dataclass(slots=True)
+class _Copied:
+    """The count of lines left out, the numbers of lines of the audit that lost texts, and if there is an audit."""
 
-    Returns: how many lines were left out, and the numbers of those of the audit.
-    """
-    searched, count, bare = ways_to_write(texts), 0, set[int]()
+    left_out: int = 0
+    bare: set[int] = field(default_factory=set)
+    has_audit: bool = False
+
+
+def _copy_dead_letters(folder: Path, into: Path, texts: Collection[str]) -> _Copied:
+    """Copy what else a folder has, lines of JSON without those of the keys. Those of the audit lose texts only."""
+    searched, copied = ways_to_write(texts), _Copied()
     for path in sorted(path for path in folder.rglob("*.jsonl") if path.is_file()):
         copy = into / path.relative_to(folder)
         copy.parent.mkdir(parents=True, exist_ok=True)
         with path.open("rb") as lines, copy.open("wb") as others:
             for line in lines:
                 if is_audit(line):
+                    copied.has_audit = True
                     said = [text for text in texts_of(line.rstrip(b"\n")).values() if isinstance(text, str)]
                     if any(text in one for text in texts for one in said):
                         number, stays = without_texts(line)
-                        bare.add(number)
+                        copied.bare.add(number)
                         others.write(stays + b"\n")
                         continue
                 elif has_any(line, searched):
-                    count += 1
+                    copied.left_out += 1
                     continue
                 others.write(line)
         shutil.copymode(path, copy)
-    return count, bare
+    return copied
 
 
 def _append_audit(folder: Path, lines: Sequence[bytes]) -> None:
@@ -234,17 +244,6 @@ def _append_audit(folder: Path, lines: Sequence[bytes]) -> None:
         last = max(folder.glob("*.jsonl"), default=folder / "batch-0000000000000000000.jsonl")
         with last.open("ab") as file:
             file.write(b"".join(line + b"\n" for line in lines))
-
-
-def _has_audit(folder: Path) -> bool:
-    """Return True if the audit of the job is in this folder. It may be in a topic."""
-    return any(is_audit(line) for path in folder.glob("*.jsonl") for line in path.read_bytes().splitlines())
-
-
-def _has_last(folder: Path, lines: Sequence[bytes]) -> bool:
-    """Return True if the dead letters of a job's folder have the last of these lines, or there are none."""
-    files = (folder / "dead_letters").glob("*.jsonl")
-    return not lines or any(lines[-1] in path.read_bytes().splitlines() for path in files)
 
 
 def _is_first(lines: Sequence[bytes]) -> bool:

@@ -65,11 +65,10 @@ def run(options: argparse.Namespace) -> int:
     """Report. Returns 0. Raises: UsageError if the job has no such rule in shadow."""
     console = Console(highlight=False, soft_wrap=True)
     from_ms, version = _shadow(options.checkpoint, options.rule)
-    of_shadow = _compared(_shadow_alerts(options.checkpoint), options.checkpoint / SUPPRESSED_FOLDER)
-    shadow = [alert for alert in of_shadow if alert["rule_id"] == options.rule]
+    suppressed = options.checkpoint / SUPPRESSED_FOLDER
+    shadow = _compared(_shadow_alerts(suppressed), options.rule, suppressed)
     shadow = [alert for alert in shadow if alert["version"] == version]
-    sent = _compared(_sent_alerts(options, from_ms), options.alerts)
-    live = [alert for alert in sent if alert["rule_id"] == options.rule]
+    live = _compared(_sent_alerts(options, from_ms), options.rule, options.alerts)
     # A live match that began before the shadow did is none that it could have found.
     live = [alert for alert in live if alert["match_start_ms"] >= from_ms]
     comparison = compare(_table(live), _table(shadow))
@@ -113,9 +112,9 @@ def _shadow(checkpoint: Path, rule_id: str) -> tuple[int, int]:
     return max(versions, key=lambda pair: pair[1])
 
 
-def _shadow_alerts(checkpoint: Path) -> Iterator[Any]:
+def _shadow_alerts(suppressed: Path) -> Iterator[Any]:
     """Yield the alerts that were matched in the shadow. Raises: StateCorruptError."""
-    for file in sorted((checkpoint / SUPPRESSED_FOLDER).glob("batch-*.jsonl")):
+    for file in sorted(suppressed.glob("batch-*.jsonl")):
         try:
             lines = [orjson.loads(line) for line in file.read_bytes().splitlines()]
             yield from [line["alert"] for line in lines if line["held"] == SHADOW]
@@ -123,10 +122,11 @@ def _shadow_alerts(checkpoint: Path) -> Iterator[Any]:
             raise StateCorruptError(f"{file} has a line that is no suppressed alert ({error!r}); restore it") from error
 
 
-def _compared(alerts: Iterable[Any], where: object) -> list[dict[str, Any]]:
-    """Take of each alert what the report compares. Raises: SourceError."""
+def _compared(alerts: Iterable[Any], rule_id: str, where: object) -> list[dict[str, Any]]:
+    """Take of each alert of the rule what the report compares. Raises: SourceError for what is no alert."""
+    checked = (checked_alert(alert, _READ) for alert in alerts)
     try:
-        return [_taken(checked_alert(alert, _READ)) for alert in alerts]
+        return [_taken(alert) for alert in checked if alert["rule_id"] == rule_id]
     except ValueError as error:
         raise SourceError(f"{where} has a line that is no alert ({error}); take it away, and ask again") from error
 

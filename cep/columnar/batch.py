@@ -137,6 +137,12 @@ def text_buffers(array: pa.Array) -> Texts:
     return Texts(bounds, content)
 
 
+def are_short(texts: pa.Array, bytes_max: int) -> bool:
+    """Return True if no text can have more bytes, because all together have no more. False says nothing."""
+    data = texts.buffers()[2]
+    return data is None or data.size <= bytes_max
+
+
 def read_only(array: NDArray[N]) -> NDArray[N]:
     """Return a view that cannot be written to. A kernel is compiled once for writable arrays and once for others."""
     view = array.view()

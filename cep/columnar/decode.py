@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from cep.base.limits import FIELD_BYTES_MAX
 from cep.base.schema import ColumnUse, Schema
-from cep.columnar.batch import TEXT, data_columns, text_buffers
+from cep.columnar.batch import TEXT, are_short, data_columns, text_buffers
 from cep.columnar.convert import convert
 from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
 from cep.columnar.parse_json import columns_of, parse_json, text_of
@@ -208,8 +208,7 @@ def _of_view(
 
 
 def _refuse_long(use: ColumnUse, texts: pa.Array, event_type: NDArray[np.int16], verdict: _Verdict) -> None:
-    data = texts.buffers()[2]
-    if data is None or data.size <= FIELD_BYTES_MAX:  # so no text has more
+    if are_short(texts, FIELD_BYTES_MAX):
         return
     offsets, _ = text_buffers(texts)
     is_long = (np.diff(offsets) > FIELD_BYTES_MAX) & np.array(use.has_field)[event_type]

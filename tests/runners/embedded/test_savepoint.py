@@ -94,13 +94,12 @@ def test_what_cannot_be_saved_or_restored(tmp_path: Path) -> None:
         with pytest.raises(StateCorruptError, match=JOB_FILE):
             savepoint.save([tmp_path / "job"], Target(str(tmp_path / "s2")))
     job.write_bytes(described)
-    for delivered in (b"\xff", None):
-        if delivered is None:
-            (tmp_path / "job" / "delivered").unlink()
-        else:
-            (tmp_path / "job" / "delivered").write_bytes(delivered)
-        with pytest.raises(UsageError, match="did not end in order"):
-            savepoint.save([tmp_path / "job"], Target(str(tmp_path / "s2")))
+    (tmp_path / "job" / "delivered").write_bytes(b"\xff")
+    with pytest.raises(UsageError, match="did not end in order"):
+        savepoint.save([tmp_path / "job"], Target(str(tmp_path / "s2")))
+    (tmp_path / "job" / "delivered").unlink()
+    with pytest.raises(UsageError, match="did not end in order"):
+        savepoint.save([tmp_path / "job"], Target(str(tmp_path / "s2")))
 
 
 @pytest.mark.slow
