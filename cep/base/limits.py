@@ -76,7 +76,8 @@ KEY_GROUPS_DEFAULT = 128
 # Of a job that runs on: each key group is a step with calls of the state store in every micro-batch, so few are quick.
 KEY_GROUPS_LIVE_DEFAULT = 32
 KEY_GROUPS_MAX = 32_768
-# Time for which a partition that is read to its end, but has no new records, holds the watermark back.
+# Time for which a partition that is read to its end, but has no new records or falls behind the clock, holds the
+# watermark back.
 IDLE_MS_DEFAULT = 10_000
 
 # How far, in event time and beside the lateness, a partition with a backlog is read ahead of the slowest one. What is

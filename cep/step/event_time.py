@@ -9,10 +9,12 @@ A source is read in partitions, at different speeds. The watermark is what all o
                             10:02, less the lateness
 
 A partition with unread records always holds the watermark back, or its own records would be late. A partition read to
-its end may have gone quiet: it holds the watermark back for `idle_ms` of the clock. A late event does not renew that.
-How far another partition is makes nobody idle. Where all are idle, nothing more is expected of the one that is
-furthest. When something comes after all were idle, every partition has its `idle_ms` again: after an outage the records
-of one come before those of another.
+its end may have gone quiet: it holds the watermark back for `idle_ms` of the clock. An event renews that as far as it
+moves the partition's time: whoever falls behind the clock by more than `idle_ms` counts as quiet. Else an outsider
+could hold the job still with an event now and then, each dated a little behind the last. What comes within the lateness
+is not late, even so. How far another partition is makes nobody idle. Where all are idle, nothing more is expected of
+the one that is furthest. When something comes after all were idle, every partition has its `idle_ms` again: after an
+outage the records of one come before those of another.
 
 An event may be dated ahead of the clock. Up to `ahead_ms` it is taken, but it moves the watermark only when the clock
 has reached its time. Beyond that it is set aside (validate.py). So the watermark never passes the clock less the
@@ -42,8 +44,8 @@ class PartitionTime(NamedTuple):
 
     last_ms: the largest event time that the clock has reached. TIME_MS_MIN without one.
     is_behind: more of it waits in the source.
-    active_ms: the clock when it last brought an event that was not late, or was behind. TIME_MS_MAX: it counts from the
-    next micro-batch.
+    active_ms: the clock up to which its events have kept step, or when it was last behind. TIME_MS_MAX: it counts from
+    the next micro-batch.
     ahead_first_ms, ahead_last_ms: the ends of event times that the clock has not reached. Between them nothing is
     remembered: the watermark waits a little longer, and memory has a bound.
     """
@@ -165,22 +167,23 @@ def merge_times(
 ) -> PartitionTimes:
     """Add what was read to the times before. Times only grow, and the last reading says if more waits.
 
-    A partition is active that has brought an event, is or was behind, or is new. An event before `watermark_ms` is late
-    and does not count: else one from the past, now and then, would hold the job still. If no partition was active for
-    `idle_ms`, and one is now, all count as active. At the end none does.
+    A partition is active that is or was behind, or is new, and else as far as its events move its time. An event before
+    `watermark_ms` is late and does not count. If no partition was active for `idle_ms`, and one brings something now,
+    all count as active. At the end none does.
     """
     now_ms, counts_ms = read.now_ms, max(watermark_ms, TIME_MS_MIN + 1)
     after = {name: time.at(now_ms) for name, time in before.items()}
     was_silent = not [time for time in after.values() if time.active_ms + idle_ms >= now_ms]
     is_silent = True
     for name, time in read.partitions.items():
-        earlier = after.get(name)
+        earlier = after.get(name, time)
         active_ms = now_ms
-        if earlier is None:
-            earlier = time
-        elif not (earlier.is_behind or time.is_behind or time.latest_ms >= counts_ms):
-            active_ms = earlier.active_ms
-        is_silent = is_silent and active_ms < now_ms
+        if name in after and not (earlier.is_behind or time.is_behind):
+            moved_ms = max(0, time.latest_ms - earlier.latest_ms) if time.latest_ms >= counts_ms else 0
+            active_ms = min(now_ms, earlier.active_ms + moved_ms)
+            is_silent = is_silent and time.latest_ms < counts_ms
+        else:
+            is_silent = False
         after[name] = earlier.joined(time, active_ms).at(now_ms)
     if read.is_end or (was_silent and not is_silent):
         active_ms = now_ms - idle_ms - 1 if read.is_end else now_ms

@@ -185,6 +185,44 @@ def test_events_from_the_past_hold_nothing_back() -> None:
     assert job.late == 99
 
 
+def test_a_trickle_that_is_not_late_does_not_hold_the_others() -> None:
+    """An outsider sends events into a quiet partition, each of the least time that is not late. The others go on."""
+    for seed in range(100):
+        chance = random.Random(seed)
+        lateness_ms = chance.choice((0, 50))
+        names = "ab"[: chance.randint(1, 2)]
+        job, now_ms, last_ms = Partitions(names + "z", lateness_ms=lateness_ms), NOW_MS, NOW_MS
+        job.look(now_ms, dict.fromkeys(names + "z", (NOW_MS,)))
+        for step in range(300):
+            now_ms += chance.choice((1, 2, IDLE_MS // 2))
+            last_ms = max(last_ms + chance.choice((0, 0, 1)), job.watermark_ms)
+            trickle = {"z": (last_ms,)} if chance.random() < 0.9 else {}
+            job.look(now_ms, {**dict.fromkeys(names, (now_ms,)), **trickle})
+            held_ms = now_ms - lateness_ms - job.watermark_ms
+            assert held_ms <= lateness_ms + 3 * IDLE_MS, f"seed {seed}, step {step}"
+        assert job.late == 0
+
+
+def test_a_partition_that_comes_late_but_keeps_step_holds_the_others() -> None:
+    """One of two partitions brings what is an hour old, and goes on at the pace of the clock: nothing of it is late."""
+    job = Partitions("ab")
+    for step in range(200):
+        now_ms = NOW_MS + step * IDLE_MS // 2
+        job.look(now_ms, {"a": (now_ms,), "b": (now_ms - HOUR_MS,)})
+    assert (job.late, job.watermark_ms) == (0, now_ms - HOUR_MS)
+
+
+def test_a_burst_after_an_outage_that_begins_slowly_makes_nothing_late() -> None:
+    """The first record after an hour is of a moment after the last; those of the other partition come after it."""
+    job = Partitions("ab")
+    job.look(NOW_MS, {"a": (1_000,), "b": (1_000,)})
+    now_ms = job.settle(NOW_MS) + HOUR_MS
+    job.look(now_ms, {"a": (1_001,)})
+    job.look(now_ms + IDLE_MS // 2, {"a": (1_002, 400_000)})
+    job.look(now_ms + IDLE_MS, {"b": (1_002, 300_000)})
+    assert (job.late, job.watermark_ms) == (0, 300_000)
+
+
 def test_an_old_event_into_a_silent_job_wakes_nobody() -> None:
     job = Partitions("ab")
     job.look(NOW_MS, {"a": (NOW_MS,), "b": (NOW_MS - 50,)})
