@@ -26,7 +26,6 @@ from typing import Protocol
 
 from confluent_kafka import KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from cep.base.closing import Closing
@@ -184,15 +183,6 @@ class RealKafka(Closing):
             )
         send_all(self._producer, topic, records, TIMEOUT_S)
 
-    def alter(self, topic: str, **settings: str) -> None:
-        """Change settings of a topic, as `create` takes them. min_insync_replicas="2" makes it refuse records."""
-        entries = [
-            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
-            for name, value in settings.items()
-        ]
-        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
-        self._admin().incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
-
     def damage(self, topic: str, value: bytes) -> None:
         """Change a bit of a stored value, as a disk might."""
         for path in self._directory.glob(f"logs/{topic}-*/*.log"):
@@ -221,9 +211,9 @@ class RealKafka(Closing):
 
     def _format(self) -> None:
         """Choose ports and make the broker's folder."""
-        port, controller_port = _free_ports()
+        port, self.controller_port = _free_ports()
         self.address = f"127.0.0.1:{port}"
-        self._properties_path.write_text(self._properties(port, controller_port), encoding="utf-8")
+        self._properties_path.write_text(self._properties(port, self.controller_port), encoding="utf-8")
         command = self._command(
             "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(self._properties_path),
             *self._format_words(),
@@ -276,6 +266,47 @@ class RealKafka(Closing):
 
     def _log_end(self) -> str:
         return self._log_path.read_text(encoding="utf-8", errors="replace")[-1500:]
+
+
+class SecondBroker(RealKafka):
+    """Another broker of a cluster. A topic that needs both takes no records while this one is stopped.
+
+    Transactions stay with the first broker, whatever becomes of this one.
+    """
+
+    description = f"a second broker of Apache Kafka {VERSION}"
+
+    def __init__(self, first: RealKafka) -> None:
+        self._first = first
+        with Producer({"bootstrap.servers": first.address, "transactional.id": "second-broker"}) as producer:
+            producer.init_transactions(TIMEOUT_S)  # the topic of transactions is made now, while there is one broker
+        super().__init__()
+
+    def create_on_both(self, topic: str) -> None:
+        """Make a topic of one partition that takes a record only when both brokers have it."""
+        admin = self._admin()
+        new = NewTopic(topic, 1, replica_assignment=[[1, 2]], config={"min.insync.replicas": "2"})
+        admin.create_topics([new])[topic].result(TIMEOUT_S)
+        self.wait_for_both(topic)
+
+    def wait_for_both(self, topic: str) -> None:
+        """Wait until both brokers have all records of the topic."""
+        admin, end_s = self._admin(), time.monotonic() + TIMEOUT_S
+        while len(admin.list_topics(topic, TIMEOUT_S).topics[topic].partitions[0].isrs) < 2:
+            assert time.monotonic() < end_s, f"one broker alone has the records of {topic}"
+            time.sleep(_POLL_S)
+
+    def _properties(self, port: int, controller_port: int) -> str:
+        ours = {
+            "process.roles": "broker",
+            "node.id": "2",
+            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "controller.quorum.voters": f"1@127.0.0.1:{self._first.controller_port}",
+        }
+        lines = super()._properties(port, controller_port).splitlines()
+        return "\n".join(
+            f"{name}={ours.get(name, value)}" for name, _, value in (line.partition("=") for line in lines)
+        )
 
 
 class MockCluster(MockKafka):

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 
 import orjson
 import pytest
 
 from tests.cli.test_run import free_port
-from tests.real_kafka import RealKafka
+from tests.real_kafka import RealKafka, SecondBroker
 from tests.runners.embedded.cases import day, deployment, expected, morning
 from tests.runners.embedded.test_run import ROOT, consumed, start
 
@@ -84,35 +87,46 @@ def test_a_job_that_starts_without_a_broker_says_so_and_goes_on_with_it(tmp_path
     assert [line["event"] for line in told][-1] == "ended"
 
 
-@pytest.mark.slow
-def test_a_job_sees_outages_and_outlives_them(tmp_path: Path) -> None:
+def sent_in_parts(count: int) -> tuple[list[list[bytes]], bytes]:
+    """The events of a day in parts, and one of later that ends what waits for its time."""
     lines = list(day())
     end = orjson.dumps({**orjson.loads(lines[-1]), "tx_id": "end", "event_time": "2026-06-01T00:00:00Z"})
-    wanted = sorted(expected([*lines, end], deployment(), tmp_path))
+    bounds = [number * len(lines) // count for number in range(count + 1)]
+    return [lines[first:last] for first, last in pairwise(bounds)], end
+
+
+def wait_for_all_of(port: int, events: int) -> None:
+    """Wait until a job has read so many events, and its sinks have their alerts."""
+    wait_for(lambda: {f"cep_events_total {events}.0", "cep_undelivered_alerts 0.0"} <= set(metrics(port)))
+
+
+def verify_end(process: subprocess.Popen[bytes], kafka: RealKafka, wanted: list[bytes]) -> dict[str, list[str]]:
+    """The job ends well, and its topic has each alert once. Return what it told of each of its parts."""
+    found = consumed(kafka.address, "alerts", lambda values: len(values) >= len(wanted))
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0, said.decode()
+    assert sorted(found) == wanted
+    told: dict[str, list[str]] = {}
+    for line in map(orjson.loads, said.splitlines()):
+        told.setdefault(line.get("part", ""), []).append(line["event"])
+    return told
+
+
+@pytest.mark.slow
+def test_a_job_sees_outages_and_outlives_them(tmp_path: Path) -> None:
+    (before, between, behind), end = sent_in_parts(3)
+    wanted = sorted(expected([*before, *between, *behind, end], deployment(), tmp_path))
     port = free_port()
     with RealKafka() as kafka:
         for topic in ("payments", "alerts"):
             kafka.create(topic, 1)
-        process = start(
-            "--rules", str(ROOT / "rules"), "--bootstrap-servers", kafka.address, "--topic", "payments",
-            "--alerts", "kafka:alerts", "--checkpoint", str(tmp_path / "job"), "--listen", str(port), "--log", "json",
-        )  # fmt: skip
+        process = start_with_topics(kafka, tmp_path / "job", port)
         try:
-            for number in range(3):
-                third = lines[number * len(lines) // 3 : (number + 1) * len(lines) // 3]
-                if number == 2:
-                    kafka.alter("alerts", min_insync_replicas="2")
-                kafka.send("payments", [{"value": line, "partition": 0} for line in third])
+            for number, part in enumerate((before, between)):
+                kafka.send("payments", [{"value": line, "partition": 0} for line in part])
                 wait_for(lambda: status(port, "/health") == 200)
-                if number == 2:
-                    wait_for(lambda: status(port, "/ready") == 503)
-                    assert (status(port, "/live"), status(port, "/health")) == (200, 503)
-                    assert "cep_deliveries_retried_total 1.0" in metrics(port)
-                    kafka.alter("alerts", min_insync_replicas="1")
-                    wait_for(lambda: status(port, "/ready") == 200)
-                    break
-                read = f"cep_events_total {(number + 1) * len(lines) // 3}.0"
-                wait_for(lambda text=read: text in metrics(port))  # type: ignore[misc]
+                wait_for_all_of(port, len(before) + number * len(between))
                 assert kafka._process is not None
                 kafka._process.send_signal(signal.SIGSTOP) if number == 0 else kafka.kill()
                 wait_for(lambda: status(port, "/health") == 503)
@@ -124,15 +138,44 @@ def test_a_job_sees_outages_and_outlives_them(tmp_path: Path) -> None:
                     kafka.start()
                     kafka._producer = None
                 wait_for(lambda: status(port, "/health") == 200)
-            kafka.send("payments", [{"value": end, "partition": 0}])
-            found = consumed(kafka.address, "alerts", lambda values: len(values) >= len(wanted))
-            process.send_signal(signal.SIGTERM)
-            _, said = process.communicate(timeout=WAIT_S)
+            kafka.send("payments", [{"value": line, "partition": 0} for line in (*behind, end)])
+            told = verify_end(process, kafka, wanted)
         finally:
             process.kill()
-    assert process.returncode == 0, said.decode()
-    assert sorted(found) == wanted
-    told = [orjson.loads(line) for line in said.splitlines()]
-    changes = [line["event"] for line in told if line.get("part") == "brokers"]
-    assert changes == ["unhealthy", "healthy"] * 2
-    assert [line["event"] for line in told if line.get("part") == "sinks"][-2:] == ["unhealthy", "healthy"]
+    assert told["brokers"] == ["unhealthy", "healthy"] * 2
+
+
+@pytest.mark.slow
+def test_a_topic_that_takes_no_alerts_makes_a_job_unready(tmp_path: Path) -> None:
+    (before, behind), end = sent_in_parts(2)
+    wanted = sorted(expected([*before, *behind, end], deployment(), tmp_path))
+    port = free_port()
+    with ExitStack() as brokers:
+        kafka = brokers.enter_context(RealKafka())
+        kafka.create("payments", 1)  # with the first broker, as there is no other
+        second = brokers.enter_context(SecondBroker(kafka))
+        second.create_on_both("alerts")
+        process = start_with_topics(kafka, tmp_path / "job", port)
+        try:
+            kafka.send("payments", [{"value": line, "partition": 0} for line in before])
+            wait_for(lambda: status(port, "/health") == 200)
+            wait_for_all_of(port, len(before))
+            second.stop()
+            kafka.send("payments", [{"value": line, "partition": 0} for line in (*behind, end)])
+            wait_for(lambda: status(port, "/ready") == 503)
+            assert (status(port, "/live"), status(port, "/health")) == (200, 503)
+            assert "cep_deliveries_retried_total 0.0" not in metrics(port)
+            second.start()
+            wait_for(lambda: status(port, "/ready") == 200)
+            told = verify_end(process, kafka, wanted)
+        finally:
+            process.kill()
+    assert told["sinks"] == ["unhealthy", "healthy"]
+
+
+def start_with_topics(kafka: RealKafka, checkpoint: Path, port: int) -> subprocess.Popen[bytes]:
+    """Start a job from the topic `payments` into the topic `alerts`."""
+    return start(
+        "--rules", str(ROOT / "rules"), "--bootstrap-servers", kafka.address, "--topic", "payments",
+        "--alerts", "kafka:alerts", "--checkpoint", str(checkpoint), "--listen", str(port), "--log", "json",
+    )  # fmt: skip

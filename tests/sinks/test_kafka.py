@@ -16,7 +16,7 @@ from cep.base.errors import SinkAwayError, SinkError
 from cep.runners.embedded.outlets import Patience
 from cep.sinks.kafka import KafkaDeadLetters, KafkaSink, KafkaTransactionSink
 from cep.sinks.transactions.kafka import KafkaTarget, Transactions
-from tests.real_kafka import TIMEOUT_S, KafkaCluster, RealKafka
+from tests.real_kafka import TIMEOUT_S, KafkaCluster, RealKafka, SecondBroker
 from tests.sinks.alerts import alert_table
 
 QUIET_S = 1.0
@@ -153,27 +153,30 @@ def test_the_broker_goes_away_before_the_offset_and_comes_back(monkeypatch: pyte
 
 @pytest.mark.slow
 def test_a_topic_that_takes_nothing_for_a_while() -> None:
-    with RealKafka() as kafka:  # the mock refuses no record
-        _a_topic_that_takes_nothing(kafka)
+    with RealKafka() as kafka, SecondBroker(kafka) as second:  # the mock refuses no record
+        _a_topic_that_takes_nothing(kafka, second)
 
 
-def _a_topic_that_takes_nothing(kafka: RealKafka) -> None:
-    to = target(kafka)
+def _a_topic_that_takes_nothing(kafka: RealKafka, second: SecondBroker) -> None:
+    to = replace(target(kafka), topic="needs-both")
+    second.create_on_both(to.topic)
     sink = KafkaTransactionSink(replace(to, wait_ms_max=1_500))
     patience = Patience(threading.Event(), pause_s=0.1)
     patience.keep_trying(lambda: sink.write(alert_table(0, 3), 0))
-    kafka.alter(to.topic, min_insync_replicas="2")
+    second.stop()
     for _ in range(2):
         with pytest.raises(SinkAwayError, match="2 alerts of micro-batch 1 did not reach"):
             sink.write(alert_table(3, 2), 1)
-    kafka.alter(to.topic, min_insync_replicas="1")
+    second.start()
     patience.keep_trying(lambda: sink.write(alert_table(3, 2), 1))
     assert keys(consumed(kafka, to.topic, 5)) == names(0, 5)
     # Somebody else has taken the job over in an outage: who comes back does not fence that process off.
-    kafka.alter(to.topic, min_insync_replicas="2")
+    second.wait_for_both(to.topic)
+    second.stop()
     with pytest.raises(SinkAwayError):
         sink.write(alert_table(5, 1), 2)
-    kafka.alter(to.topic, min_insync_replicas="1")
+    second.start()
+    second.wait_for_both(to.topic)
     other = KafkaTransactionSink(to)
     other.write(alert_table(7, 1), 2)
     with pytest.raises(SinkError, match="another process of this job has sent meanwhile; stop one of them"):
