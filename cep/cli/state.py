@@ -15,7 +15,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cep.base.errors import UsageError
+from cep.base.limits import NODES_PER_KEY_MAX, RUNS_PER_KEY_MAX
 from cep.cli.paths import printed
+from cep.report.busy_keys import BusyKey, busiest_keys
 from cep.report.keyed_state import RunFacts, RunTotals, count_runs, runs_of_key
 from cep.report.past import KeyPast, PastShare, past_of_key, past_shares
 from cep.report.past_parts import PastPart
@@ -29,11 +32,15 @@ Show the keyed state of a live job at the end of its last finished micro-batch: 
 rule. The past that conditions look back at is listed with the rules that ask for it. A part that several rules ask for
 is kept and counted once.
 
+With --busiest, name the keys nearest to a limit. At its limit a rule loses the oldest runs of a key; metrics and logs
+say of which rule, but name no key.
+
 With --key, show every open run of one key, with its events and what it waits for. Its past follows: counts and sums as
 they stand, and the last events.
 
 examples:
   cep state --checkpoint /var/lib/cep/job
+  cep state --checkpoint /var/lib/cep/job --busiest 10
   cep state --checkpoint /var/lib/cep/job --key c17
   cep state --checkpoint /var/lib/cep/job --json | jq .rules
 """
@@ -42,14 +49,20 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the verb."""
     parser.add_argument("--checkpoint", type=Path, required=True, metavar="FOLDER", help="of the live job")
-    parser.add_argument("--key", metavar="KEY", help="only this key; a key of several fields has U+001F between them")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--key", metavar="KEY", help="only this key; a key of several fields has U+001F between them")
+    which.add_argument("--busiest", type=int, metavar="N", help="the N keys with the most runs of a rule")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
     """Print; returns 0, or 1 if nothing is known of the key. Raises: UsageError, StateError."""
+    if options.busiest is not None and options.busiest < 1:
+        raise UsageError(f"--busiest {options.busiest}: give how many keys to name, 1 or more")
     if is_embedded(options.checkpoint):
         newest = newest_pages(options.checkpoint, options.key)
+        if options.busiest is not None:
+            return _print_busiest(busiest_keys(newest.pages, options.busiest), options.json)
         if options.key is None:
             _print_totals(count_runs(newest.pages), past_shares(newest.pasts, newest.programs), options.json)
             return 0
@@ -67,6 +80,8 @@ def run(options: argparse.Namespace) -> int:
     try:
         with console.status("reading the state"):
             pages = stored_pages(spark, options.checkpoint, job, options.key)
+            if options.busiest is not None:
+                return _print_busiest(busiest_keys(pages, options.busiest), options.json)
             pasts = stored_pasts(spark, options.checkpoint, job, options.key)
             programs = programs_of(spark, options.checkpoint, job)
             if options.key is None:
@@ -106,6 +121,25 @@ def _print_totals(totals: RunTotals, past: Sequence[PastShare], as_json: bool) -
             f"{share.head_size:,} bytes in {share.pages:,} heads"
         )
         _print_parts(share.parts)
+
+
+def _print_busiest(busiest: Sequence[BusyKey], as_json: bool) -> int:
+    """Print the busiest keys; returns 0."""
+    if as_json:
+        printed(json.dumps([asdict(busy) for busy in busiest], indent=2))
+        return 0
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("rule", "by", "key", "runs", "bound events", "full"):
+        table.add_column(name, justify="left" if name in ("rule", "by", "key") else "right")
+    for busy in busiest:
+        counts = (f"{busy.runs:,}", f"{busy.bound:,}", f"{busy.fullness:.0%}")
+        table.add_row(Text(_named(busy.rule_id, busy.version)), Text(",".join(busy.domain)), Text(busy.key), *counts)
+    Console(highlight=False, soft_wrap=True).print(table)
+    printed(
+        f"a rule keeps {RUNS_PER_KEY_MAX:,} runs of a key and {NODES_PER_KEY_MAX:,} events that they have bound; the "
+        "oldest go first, and `cep_rule_runs_evicted_total` counts them"
+    )
+    return 0
 
 
 def _print_parts(parts: Sequence[PastPart]) -> None:
