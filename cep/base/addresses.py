@@ -11,12 +11,13 @@ from cep.base.errors import UsageError
 
 # What stands between `//` and the last `@` before the path: a user, a password or a token.
 _USER = re.compile(r"://[^/?#]*@")
+_BEHIND = re.compile(r"[?#]")
 _REGISTRY = re.compile(r"(https?|mock)://[^/?#@\\\s]+(/[^?#@\\\s]*)?")
 
 
 def without_user(address: str) -> str | None:
     """Return the address as messages may show it if it has a user, a password or a token in it; else None."""
-    return _USER.sub("://…@", address).partition("?")[0] if _USER.search(address) else None
+    return _BEHIND.split(_USER.sub("://…@", address))[0] if _USER.search(address) else None
 
 
 def check_place(place: str, instead: str) -> None:
@@ -29,9 +30,9 @@ def check_place(place: str, instead: str) -> None:
     shown = without_user(place)
     if shown is not None:
         raise UsageError(f"{shown} has a user or a password in it; {instead}")
-    address, mark, _ = place.partition("?")
-    if mark:
-        raise UsageError(f"{address} has a query behind it, which may hold a token; {instead}")
+    address, *behind = _BEHIND.split(place, maxsplit=1)
+    if behind:
+        raise UsageError(f"{address} has a query or a fragment behind it, which may hold a token; {instead}")
 
 
 def check_registry(addresses: str) -> None:

@@ -92,6 +92,8 @@ AHEAD_MS_DEFAULT = 60_000
 CONTROL_RECORD_BYTES_MAX = 1_048_576
 # One JSON record, of a file, a stream or a topic. A longer one is set aside, and no more of it comes into memory.
 RECORD_BYTES_MAX = 16_777_216
+# One line of alerts, dead letters or audit that a verb reads back. An alert has every event that it binds.
+LINE_BYTES_MAX = 268_435_456
 # Rule ids that a rulebook knows, the retired ones too: it must remember their last version.
 RULES_MAX = 10_000
 # Versions of one rule that wait for their start or drain at one time; the next one is refused until some are done.

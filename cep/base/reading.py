@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from cep.base.errors import UnreadableError
+from cep.base.limits import LINE_BYTES_MAX
 
 _REPOSITORY = ".git"
 _NO_PATH = "its path holds a character that no path has"
@@ -42,6 +44,41 @@ def read_file(path: Path, bytes_max: int, root: Path | None = None) -> bytes:
         raise UnreadableError(_reason(error)) from None
     finally:
         os.close(descriptor)
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a regular file of any size that a person has named. Raises: UnreadableError with the reason alone."""
+    try:
+        descriptor = os.open(path, _FLAGS)
+    except OSError as error:
+        raise UnreadableError(_reason(error)) from None
+    except ValueError:
+        raise UnreadableError(_NO_PATH) from None
+    try:
+        _check_regular(descriptor)
+    except UnreadableError:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
+
+
+def read_lines(path: Path, bytes_max: int = LINE_BYTES_MAX) -> Iterator[bytes]:
+    """Yield each line of a regular file that a person has named, without its end; one at a time is in memory.
+
+    Raises: UnreadableError with the reason alone, also for a line of more than `bytes_max` bytes.
+    """
+    with open_file(path) as file:
+        while line := _read_line(file, bytes_max):
+            if len(line) > bytes_max:
+                raise UnreadableError(f"a line of it is longer than {bytes_max} bytes, which is the limit")
+            yield line.rstrip(b"\r\n")
+
+
+def _read_line(file: BinaryIO, bytes_max: int) -> bytes:
+    try:
+        return file.readline(bytes_max + 1)
+    except OSError as error:
+        raise UnreadableError(_reason(error)) from None
 
 
 def root_of(files: Iterable[Path]) -> Path:
@@ -99,12 +136,17 @@ def _open_below(path: Path, root: Path) -> int:
         os.close(at)
 
 
-def _read_bounded(descriptor: int, bytes_max: int) -> bytes:
+def _check_regular(descriptor: int) -> os.stat_result:
     about = os.fstat(descriptor)
     if stat.S_ISDIR(about.st_mode):
         raise UnreadableError("it is a folder")
     if not stat.S_ISREG(about.st_mode):
         raise UnreadableError("it is no regular file but a device, a pipe or a socket")
+    return about
+
+
+def _read_bounded(descriptor: int, bytes_max: int) -> bytes:
+    about = _check_regular(descriptor)
     if about.st_size > bytes_max:
         raise UnreadableError(f"it is larger than it may be: {about.st_size} bytes are over the limit of {bytes_max}")
     parts: list[bytes] = []

@@ -9,14 +9,14 @@ import argparse
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from cep.base.audit import Head, Line, is_letter, texts_of, verify
-from cep.base.errors import UsageError
-from cep.base.limits import RECORD_BYTES_MAX
+from cep.base.errors import UnreadableError, UsageError
+from cep.base.reading import read_lines
 from cep.cli.configured import add_setting_arguments, settings_of
 from cep.rulebook.kafka import Topic
 from cep.rulebook.trust import FIRST
@@ -109,18 +109,13 @@ def _lines(path: Path) -> Iterator[Line]:
     """
     for file_path in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
         try:
-            with file_path.open("rb") as file:
-                yield from (line for line in _lines_of(file, file_path.name) if not is_letter(line.data))
-        except (OSError, ValueError) as error:
+            yield from (line for line in _lines_of(file_path) if not is_letter(line.data))
+        except (UnreadableError, ValueError) as error:
             raise UsageError(f"{file_path} cannot be read: {error}; name a file or a folder of dead letters") from error
 
 
-def _lines_of(file: BinaryIO, name: str) -> Iterator[Line]:
-    number = 0
-    while data := file.readline(RECORD_BYTES_MAX):
-        number += 1
-        if data.strip():
-            yield Line(f"{name}:{number}", data.rstrip(b"\n"))
+def _lines_of(path: Path) -> Iterator[Line]:
+    return (Line(f"{path.name}:{number}", data) for number, data in enumerate(read_lines(path), 1) if data.strip())
 
 
 def _show(lines: Iterator[Line], console: Console) -> None:

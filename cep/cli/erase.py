@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cep.base.audit import is_audit, texts_of, without_texts
-from cep.base.errors import SinkError, UsageError
+from cep.base.errors import SinkError, UnreadableError, UsageError
+from cep.base.limits import RECORD_BYTES_MAX
+from cep.base.reading import read_lines
 from cep.base.secrets import use_secrets_file
 from cep.cli.configured import add_secrets_argument, add_setting_arguments, settings_of
 from cep.cli.paths import printed
@@ -23,7 +25,7 @@ from cep.columnar.route import KeyDomain, key_of
 from cep.columnar.tokens import tokens_of_key
 from cep.runners.embedded import savepoint as embedded
 from cep.runners.embedded.targets import default_target, is_embedded, target_of
-from cep.runners.handover.erase import Erased, erase_savepoint, has_any, ways_to_write
+from cep.runners.handover.erase import Erased, erase_savepoint, has_any, has_any_in_file, ways_to_write
 from cep.runners.handover.payload import payload_in
 from cep.runners.live_checkpoint import read_job
 from cep.sinks.kafka import KafkaDeadLettersAtOnce
@@ -78,7 +80,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Erase; returns 0, or 1 if something still has a key's bytes. Raises: UsageError, StateError, SinkError."""
+    """Erase; returns 0, or 1 if something still has a key's bytes, or the topic has not the audit's line.
+
+    Raises: UsageError, StateError, SinkError.
+    """
     use_secrets_file(options.secrets)
     given = [*options.key, *_lines(options.keys_file)]
     if not given:
@@ -102,9 +107,10 @@ def run(options: argparse.Namespace) -> int:
         )
     left = _files_with(folder, searched)
     _print(folder, erased, left)
-    _print_audit(unwritten if topic is None else _unsent(topic, unwritten))
+    unsent = _unsent(topic, unwritten) if topic is not None else ()
+    _print_audit(unwritten if topic is None else unsent)
     _print_unreached(is_job=options.checkpoint is not None)
-    return 1 if erased.left or left else 0
+    return 1 if erased.left or left or unsent else 0
 
 
 def _audit_topic(options: argparse.Namespace) -> KafkaDeadLettersAtOnce | None:
@@ -134,9 +140,11 @@ def _lines(path: Path | None) -> list[str]:
     if path is None:
         return []
     try:
-        return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the file of keys {path} cannot be read: {type(error).__name__}") from None
+        return [line.strip() for data in read_lines(path, RECORD_BYTES_MAX) if (line := data.decode()).strip()]
+    except UnreadableError as error:
+        raise UsageError(f"the file of keys {path} cannot be read: {error}") from None
+    except UnicodeDecodeError:  # its own message quotes the text
+        raise UsageError(f"the file of keys {path} cannot be read: it is not UTF-8") from None
 
 
 def _keys(job: Job, given: Sequence[str]) -> dict[KeyDomain, set[str]]:
@@ -253,7 +261,7 @@ def _is_first(lines: Sequence[bytes]) -> bool:
 
 def _files_with(folder: Path, searched: Sequence[bytes]) -> list[Path]:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return [path for path in files if has_any(path.read_bytes(), searched)]
+    return [path for path in files if has_any_in_file(path.read_bytes(), searched)]
 
 
 def _print(folder: Path, erased: Erased, left: Sequence[Path]) -> None:

@@ -21,7 +21,8 @@ from rich.console import Console
 
 from cep.base.audit import is_audit
 from cep.base.durable import replace_file
-from cep.base.errors import UsageError
+from cep.base.errors import UnreadableError, UsageError
+from cep.base.reading import read_lines
 from cep.cli.diff import print_changes
 from cep.cli.given_events import add_events_arguments, given_events
 from cep.cli.labelled import deployed_folder
@@ -119,7 +120,7 @@ def _remove_records(path: Path) -> int:
     if not audit:
         path.unlink()
     elif len(audit) < len(lines):
-        replace_file(path, b"".join(audit))
+        replace_file(path, b"".join(line + b"\n" for line in audit))
         os.utime(path, ns=(written_ns, written_ns))
     return len(lines) - len(audit)
 
@@ -166,5 +167,7 @@ def _lines(path: Path) -> Iterator[bytes]:
     if not path.exists():
         raise UsageError(f"{path} is not there; name the job's folder of dead letters")
     for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
-        with file.open("rb") as lines:
-            yield from (line for line in lines if line.strip())
+        try:
+            yield from (line for line in read_lines(file) if line.strip())
+        except UnreadableError as error:
+            raise UsageError(f"{file} cannot be read: {error}; name the job's folder of dead letters") from error

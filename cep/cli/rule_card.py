@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cep.base.errors import UsageError
+from cep.base.errors import UnreadableError, UsageError
 from cep.base.limits import FIGURES_FILE_BYTES_MAX
+from cep.base.reading import read_file
 from cep.lang.load import Checked, load_files
 from cep.model.rule import RollbackRecord, UpsertRecord
 from cep.rulebook.changes import SIGNED_FOLDER, read_change
@@ -127,9 +128,8 @@ def _figures(path: Path | None, record: UpsertRecord) -> list[Row]:
     if path is None:
         return []
     try:
-        with path.open("rb") as file:
-            data = json.loads(file.read(FIGURES_FILE_BYTES_MAX))
-    except (OSError, ValueError, RecursionError) as error:
+        data = json.loads(read_file(path, FIGURES_FILE_BYTES_MAX))
+    except (UnreadableError, ValueError, RecursionError) as error:
         raise UsageError(f"--figures {path} cannot be read: {error}; give a JSON object of figures") from error
     if isinstance(data, Mapping) and isinstance(data.get("rules"), list):
         data = _of_backtest(data, record.id)

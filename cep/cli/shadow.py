@@ -16,8 +16,9 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from cep.base.errors import SourceError, StateCorruptError, UsageError
+from cep.base.errors import SourceError, StateCorruptError, UnreadableError, UsageError
 from cep.base.limits import AHEAD_MS_DEFAULT, EVENT_TIME_MS_MIN, TIME_MS_MIN
+from cep.base.reading import read_lines
 from cep.cli.alert_shape import checked_alert
 from cep.cli.configured import add_setting_arguments, settings_of
 from cep.cli.diff import print_changes
@@ -116,9 +117,9 @@ def _shadow_alerts(suppressed: Path) -> Iterator[Any]:
     """Yield the alerts that were matched in the shadow. Raises: StateCorruptError."""
     for file in sorted(suppressed.glob("batch-*.jsonl")):
         try:
-            lines = [orjson.loads(line) for line in file.read_bytes().splitlines()]
+            lines = [orjson.loads(line) for line in read_lines(file)]
             yield from [line["alert"] for line in lines if line["held"] == SHADOW]
-        except (OSError, KeyError, TypeError, ValueError) as error:
+        except (UnreadableError, KeyError, TypeError, ValueError) as error:
             raise StateCorruptError(f"{file} has a line that is no suppressed alert ({error!r}); restore it") from error
 
 

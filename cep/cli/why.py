@@ -19,7 +19,8 @@ from rich.console import Console
 from cep.api.given import GivenRules
 from cep.api.levels import Past
 from cep.api.why import explain, explain_not
-from cep.base.errors import SourceError, UsageError
+from cep.base.errors import SourceError, UnreadableError, UsageError
+from cep.base.reading import open_file, read_lines
 from cep.base.secrets import use_secrets_file
 from cep.cli.alert_shape import checked_alert
 from cep.cli.configured import add_secrets_argument
@@ -137,7 +138,7 @@ def _alert(path: Path, alert_id: str) -> dict[str, Any]:
     """Return the one alert whose id begins so."""
     try:
         rows = [checked_alert(row, _READ) for row in _alert_rows(path, alert_id)]
-    except (OSError, ValueError) as error:
+    except (OSError, UnreadableError, ValueError) as error:
         raise SourceError(f"{path} cannot be read as alerts: {error}; name a file that a job wrote") from error
     if len(rows) != 1:
         what = f"{len(rows)} alerts whose id begins with" if rows else "no alert"
@@ -149,12 +150,13 @@ def _alert_rows(path: Path, alert_id: str) -> list[dict[str, Any]]:
     if len(alert_id) < _ID_CHARACTERS_MIN:
         raise UsageError(f"--alert {alert_id}: give at least {_ID_CHARACTERS_MIN} letters of the id")
     if path.suffix.lower() == ".parquet":
-        table = pq.read_table(path)
+        with open_file(path) as file:
+            table = pq.read_table(file)
         if "alert_id" not in table.schema.names:
             raise UsageError(f"{path} has no column alert_id: it holds no alerts")
         ids = table.column("alert_id").to_pylist()
         return [table.slice(row, 1).to_pylist()[0] for row, i in enumerate(ids) if str(i).startswith(alert_id)]
-    alerts = _objects(line for line in path.read_bytes().splitlines() if alert_id.encode() in line)
+    alerts = _objects(line for line in read_lines(path) if alert_id.encode() in line)
     return [alert for alert in alerts if str(alert.get("alert_id", "")).startswith(alert_id)]
 
 
@@ -191,8 +193,8 @@ def _late_ids(path: Path | None, domain: KeyDomain, key: str) -> frozenset[str]:
     late_ids: set[str] = set()
     for file in sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]:
         try:
-            dead_letters = _objects(line for line in file.read_bytes().splitlines() if b'"late"' in line)
-        except (OSError, ValueError) as error:
+            dead_letters = _objects(line for line in read_lines(file) if b'"late"' in line)
+        except (UnreadableError, ValueError) as error:
             raise SourceError(f"{file} cannot be read as dead letters: {error}") from error
         asked = {"code": "late", "key_domain": ",".join(domain), "key": key}
         late_ids |= {str(letter.get("event_id")) for letter in dead_letters if asked.items() <= letter.items()}

@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cep.base.durable import replace_file
-from cep.base.errors import SinkError
+from cep.base.errors import SinkError, UnreadableError
+from cep.base.reading import read_lines
 from cep.sinks.base import Recalled
 from cep.sinks.json_form import json_lines
 
@@ -108,9 +109,11 @@ def _ids(path: Path) -> set[str]:
 
 
 def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+    try:
+        for number, line in enumerate(read_lines(path), start=1):
             try:
                 yield orjson.loads(line)
             except orjson.JSONDecodeError as error:
                 raise SinkError(f"{path}:{number} is not JSON ({error}); move the file away") from error
+    except UnreadableError as error:
+        raise SinkError(f"{path} cannot be read: {error}; move the file away") from error

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SCHEMES = ("postgresql://", "postgres://")
 _PAUSE_S = 0.2
+_SECRETS = {"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
 _COLUMNS = ("alert_id", "rule_id", "version", "severity", "kind", "key", "detected_at")
 _TABLE = """create table if not exists cep_alerts (
     alert_id text primary key, rule_id text not null, version integer not null, severity text not null,
@@ -50,8 +51,9 @@ class PostgresSink:
         except psycopg.ProgrammingError:
             # Its own message repeats the address, and with it what may be a secret.
             raise UsageError("the address of a PostgreSQL is postgresql://HOST:PORT/DATABASE") from None
-        if "password" in parts:
-            raise UsageError("a password in the address is seen by others; give it as PGPASSWORD or in ~/.pgpass")
+        for name in sorted(_SECRETS & parts.keys()):
+            instead = "as PGPASSWORD or in ~/.pgpass" if name == "password" else "in a service file (PGSERVICE)"
+            raise UsageError(f"the {name} in the address is seen by others; give it {instead}")
         self._place = f"PostgreSQL at {parts.get('host', 'this machine')}, database {parts.get('dbname', '(default)')}"
         self._address = address
         self._wait_ms_max = wait_ms_max

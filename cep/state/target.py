@@ -25,6 +25,7 @@ from cep.base.durable import sync
 from cep.base.errors import StateCorruptError, StoreError
 
 PARTIAL = ".part"
+_VARIABLES = {"s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"}
 _FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -40,7 +41,8 @@ class Target:
         Raises: StoreError if the protocol is unknown or its package is missing; UsageError for one with a user, a
         password or a query, which would come into messages.
         """
-        check_place(url, "give them in the environment, as FSSPEC_SFTP_USERNAME and FSSPEC_SFTP_PASSWORD")
+        names = _VARIABLES.get(url.partition(":")[0], "FSSPEC_SFTP_USERNAME and FSSPEC_SFTP_PASSWORD")
+        check_place(url, f"give them in the environment, as {names}")
         self.url = url
         try:
             self._files, root = fsspec.core.url_to_fs(url)

@@ -14,6 +14,7 @@ from cep.base.errors import UsageError
         ("sftp://ann@host/folder", "sftp://…@host/folder"),
         ("sftp://ann:pw@host/folder", "sftp://…@host/folder"),
         ("sftp://ann:p@w@host/folder?key=t0p", "sftp://…@host/folder"),
+        ("sftp://ann:p@w@host/folder#key=t0p?x", "sftp://…@host/folder"),
         ("s3://bucket/folder", None),
         ("s3://bucket/ann@bank.example", None),
         ("/var/lib/a@b", None),
@@ -35,6 +36,8 @@ def test_places(place: str) -> None:
         "sftp://t0p-secret@host/x",
         "https://host/x?sig=t0p-secret",
         "az://c/x?t0p-secret",
+        "az://c/x#t0p-secret",
+        "az://c/x#y?t0p-secret",
     ],
 )
 def test_a_place_with_a_secret_is_refused_without_it(place: str) -> None:

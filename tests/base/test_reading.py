@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cep.base.errors import UnreadableError
-from cep.base.reading import check_below, read_file, repository_of, root_of
+from cep.base.reading import check_below, open_file, read_file, read_lines, repository_of, root_of
 
 
 @pytest.fixture
@@ -38,6 +38,26 @@ def test_what_is_below_is_read_and_so_is_a_link_within(folder: Path) -> None:
 def test_what_leads_out_is_refused_alike_whether_it_is_there_or_not(folder: Path, name: str) -> None:
     with pytest.raises(UnreadableError, match=f"^it is not below {folder}; only what is there may be read$"):
         read_file(folder / name, 100, folder)
+
+
+def test_lines_have_no_ends_and_no_file_is_read_ahead(folder: Path) -> None:
+    path = folder / "lines"
+    path.write_bytes(b"one\n\r\ntwo\r\n" + b"x" * 9 + b"\nlast")
+    assert list(read_lines(path, 10)) == [b"one", b"", b"two", b"x" * 9, b"last"]
+    lines = read_lines(path, 8)
+    assert [next(lines) for _ in range(3)] == [b"one", b"", b"two"]
+    with pytest.raises(UnreadableError, match=r"^a line of it is longer than 8 bytes"):
+        next(lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("pipe", "it is no regular file"), ("inner", "it is a folder"), ("none", "no such file"), ("a\0b", "character")],
+)
+def test_lines_of_what_is_no_file_are_refused_at_once(folder: Path, name: str, reason: str) -> None:
+    for read in (open_file, lambda path: list(read_lines(path))):
+        with pytest.raises(UnreadableError, match=reason):
+            read(folder / name)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,9 @@ def test_what_is_no_letter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["letters", "replay", str(path), "--events", str(path)]) == 2
     assert "no dead letter" in capsys.readouterr().err
     assert main(["letters", "replay", str(tmp_path / "none"), "--events", str(path)]) == 2
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    assert main(["letters", "replay", str(tmp_path / "pipe.jsonl"), "--events", str(path)]) == 2
+    assert "it is no regular file" in capsys.readouterr().err
 
 
 def test_letters_of_old_go_and_the_audit_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -98,6 +99,20 @@ def test_a_damaged_status_is_named(status: bytes, tmp_path: Path, capsys: pytest
     said = capsys.readouterr().err
     assert STATUS_FILE in said
     assert "bug" not in said
+
+
+@pytest.mark.parametrize("folder", [SUPPRESSED_FOLDER, "alerts"])
+def test_a_pipe_among_alerts_is_named(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = {"rules": [{"rule_id": "a", "version": 2, "status": "shadow", "from_ms": None}]}
+    (tmp_path / STATUS_FILE).write_bytes(orjson.dumps(status))
+    for name in (SUPPRESSED_FOLDER, "alerts"):
+        (tmp_path / name).mkdir()
+    os.mkfifo(tmp_path / folder / "batch-1.jsonl")
+    report = ["shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts", str(tmp_path / "alerts")]
+    assert main(report) == FAILED
+    said = capsys.readouterr().err
+    assert f"{folder}/batch-1.jsonl" in said
+    assert "it is no regular file" in said
 
 
 @pytest.mark.parametrize("line", [b"[]", b"{}", b'{"held": "shadow"}', b'{"held": "shadow", "alert": {}}', b"1", b"{"])

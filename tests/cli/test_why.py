@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -320,6 +321,10 @@ def test_an_event_that_came_late(place: Path, capsys: pytest.CaptureFixture[str]
         (letters / "torn.jsonl").write_text(text, encoding="utf-8")
         assert why_not(place, "fires", "--dead-letters", str(letters)) == 3
         assert "cannot be read as dead letters" in capsys.readouterr().err, text
+    (letters / "torn.jsonl").unlink()
+    os.mkfifo(letters / "torn.jsonl")
+    assert why_not(place, "fires", "--dead-letters", str(letters)) == 3
+    assert "it is no regular file" in capsys.readouterr().err
 
 
 def test_rules_that_are_not_in_force(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -396,6 +401,10 @@ def test_alerts_that_cannot_be_found(place: Path, capsys: pytest.CaptureFixture[
         (place / "bad.jsonl").write_bytes(text.encode("utf-8", "surrogateescape"))
         assert ask(place, "why", "--alerts", str(place / "bad.jsonl"), "--alert", "ffff") == 3
         assert "cannot be read as alerts" in capsys.readouterr().err, text
+    for name in ("pipe.jsonl", "pipe.parquet"):
+        os.mkfifo(place / name)
+        assert ask(place, "why", "--alerts", str(place / name), "--alert", "ffff") == 3
+        assert "cannot be read as alerts: it is no regular file" in capsys.readouterr().err, name
 
 
 def test_records_of_the_key_that_cannot_be_decoded_are_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,6 +91,9 @@ def test_addresses_that_are_refused() -> None:
     with pytest.raises(UsageError, match="postgresql://HOST") as refused:
         PostgresSink("postgresql://cep:hidden@127.0.0.1/alerts?nonsense=1")
     assert "hidden" not in str(refused.value)
+    with pytest.raises(UsageError, match=r"the sslpassword in the address .*PGSERVICE") as refused:
+        PostgresSink("postgresql://cep@127.0.0.1/alerts?sslkey=k.pem&sslpassword=hidden")
+    assert "hidden" not in str(refused.value)
 
 
 def test_a_server_that_is_not_there() -> None:

@@ -49,6 +49,8 @@ from cep.step.programs import Programs
 
 # SHA-256 as JSON has it, and the random id of a job: a short key may be among its digits.
 _HASH = re.compile(rb"(?<![0-9a-f])(?:[0-9a-f]{64}|[0-9a-f]{32})(?![0-9a-f])")
+# A text of fewer bytes stands somewhere in a gigabyte of random ones.
+_CHANCE_BYTES = 6
 KeysOf = Mapping[KeyDomain, Collection[str]]
 
 
@@ -129,6 +131,15 @@ def has_any(data: bytes, searched: Iterable[bytes]) -> bool:
         return False
     bare = _HASH.sub(b"", data)
     return any(text in (data if _HASH.search(text) else bare) for text in searched)
+
+
+def has_any_in_file(data: bytes, searched: Iterable[bytes]) -> bool:
+    """Return True if one of these is in a file of a job.
+
+    A short one is not looked for in a binary file, where it stands by chance. Entries of stores are searched as such.
+    """
+    is_binary = b"\0" in data
+    return has_any(data, [text for text in searched if not is_binary or len(text) >= _CHANCE_BYTES])
 
 
 def _search(entries: Sequence[tuple[bytes, bytes]], searched: Sequence[bytes], erased: Erased) -> None:

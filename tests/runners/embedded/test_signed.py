@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from cep.base.audit import is_audit
-from cep.cli.main import USAGE, main
+from cep.cli.main import FINDINGS, USAGE, main
 from cep.model.rule import PauseRecord, RollbackRecord, UpsertRecord, topic_key
 from cep.rulebook.changes import change_path, write_change
 from cep.rulebook.files import read_rules
@@ -193,12 +193,20 @@ def verify_erasure(kafka: KafkaCluster, job: SignedJob, name: str, capsys: pytes
     assert main([*verify, "--head", f"{count + 1}:{head['hash']}"]) == 0
     assert main([*erase, "--dead-letter-topic", name]) == USAGE, "where is it?"
     capsys.readouterr()
+    away = [*erase, "--dead-letter-topic", name, "--bootstrap-servers", "127.0.0.1:1"]
+    quick = job.folder / "quick.toml"
+    quick.write_text('[kafka.client]\n"message.timeout.ms" = "500"\n')
+    assert main([*away, "--conf", str(quick)]) == FINDINGS
+    said = capsys.readouterr().out
+    assert "NOT WRITTEN" in said
+    (line,) = (line.encode() for line in said.splitlines() if line.startswith("{"))
+    kafka.send(name, [{"value": line, "partition": 0}])
     assert main([*erase, "--dead-letter-topic", name, *broker]) == 0
     assert '"erasure"' not in capsys.readouterr().out
     assert job.run("topic", *job.trust, "--dead-letter-topic", name) == 0
-    assert main([*verify, "--status-topic", job.status.name]) == 0, "the job knows both lines"
+    assert main([*verify, "--status-topic", job.status.name]) == 0, "the job knows all of them"
     said = capsys.readouterr().out
-    assert f"{count + 2} line(s)" in said
+    assert f"{count + 3} line(s)" in said
 
 
 def replay(job: SignedJob) -> None:
