@@ -23,6 +23,7 @@ from typing import Any
 CODE = "audit"
 _BEGINNING = hashlib.sha256(b"cep audit 1").hexdigest()
 _DIGITS = 12  # so that lines in the order of their bytes are in the order of their numbers
+_NUMBER_DIGITS_MAX = 18  # a number fits into 64 bits; more digits were made up
 _PREFIX = b'{"code":"audit",'
 _NAMES = ("code", "number", "previous", "hash")
 _SEALED, _TEXTS, _SALT = "sealed", "texts", "salt"
@@ -158,8 +159,10 @@ def _read(data: bytes) -> dict[str, Any] | None:
             and isinstance(number, str)
             and number.isascii()
             and number.isdigit()
+            and len(number) <= _NUMBER_DIGITS_MAX
             and digest == _hash(body)
             and data == _bytes({**body, "hash": digest, **behind})
+            and isinstance(behind.get(_TEXTS), dict | None)
             and (behind.get(_TEXTS) is None or _hash(behind[_TEXTS]) == values[_SEALED])
             and all(isinstance(line, int) for line in values.get(ERASED_LINES, ()))
         )

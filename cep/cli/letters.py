@@ -157,8 +157,9 @@ def _read_dead_letters(path: Path) -> tuple[Counter[str], pa.Array]:
             code, event_id = str(letter["code"]), letter.get("event_id")
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{path} has a line that is no dead letter; name the folder of dead letters") from error
-        counts[code] += code != _LATE or event_id not in late
-        if code == _LATE and isinstance(event_id, str):
+        is_late = code == _LATE and isinstance(event_id, str)
+        counts[code] += not (is_late and event_id in late)
+        if is_late:
             late[event_id] = None
     return counts, pa.array(list(late), TEXT)
 

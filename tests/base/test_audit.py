@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -93,3 +96,17 @@ def test_any_tampering_is_noticed(count: int, data: st.DataObject) -> None:
         case _:
             changed = [b"".join(changed)]
     assert bool(problems(changed, head)) == (changed != lines)
+
+
+def test_a_chain_that_somebody_made_up_is_no_reason_to_stop() -> None:
+    """Its hashes are right, for anyone can work them out; what it has is of another type, or too long."""
+    body = {"code": "audit", "number": "9" * 5_000, "previous": Head().hash, "what": "change"}
+    listed = {**body, "number": "000000000001", "sealed": digest_of([1])}
+    for line in ({**body, "hash": digest_of(body)}, {**listed, "hash": digest_of(listed), "texts": [1]}):
+        data = json.dumps(line, separators=(",", ":")).encode()
+        assert texts_of(data) == {}
+        assert verify([Line("here", data)]).problems == ("here: is no line of an audit, or was changed",)
+
+
+def digest_of(values: object) -> str:
+    return hashlib.sha256(json.dumps(values, separators=(",", ":")).encode()).hexdigest()

@@ -52,6 +52,9 @@ def test_what_is_no_letter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     path.write_bytes(b'{"code": "late"}\n[1]\n')
     assert main(["letters", "replay", str(path), "--events", str(path)]) == 2
     assert "no dead letter" in capsys.readouterr().err
+    path.write_bytes(b'{"code": "late", "event_id": ["e1"]}\n')
+    assert main(["letters", "replay", str(path), "--events", str(path)]) != 0
+    assert "bug" not in capsys.readouterr().err
     assert main(["letters", "replay", str(tmp_path / "none"), "--events", str(path)]) == 2
     os.mkfifo(tmp_path / "pipe.jsonl")
     assert main(["letters", "replay", str(tmp_path / "pipe.jsonl"), "--events", str(path)]) == 2

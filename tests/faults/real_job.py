@@ -33,7 +33,7 @@ from cep.base.kafka import WRITER_FIXED
 from cep.model.rule import HeartbeatRecord, utc_text
 from tests.faults.alarms import Alarms
 from tests.faults.soak import ROOT, committed
-from tests.real_kafka import RealKafka
+from tests.real_kafka import TIMEOUT_S, RealKafka, add_partitions
 from tests.real_postgres import RealPostgres
 
 SCALE = 1 / 60
@@ -214,6 +214,12 @@ class RealJob:
         partition = self.chance.randrange(self.partitions) if kind == "payments" else 0
         self.producer.produce(self.topics[kind], value, partition=partition)
         self.producer.poll(0)
+
+    def add_partition(self) -> None:
+        """Give the topic of payments one more. The producer hears of it only if it asks, and refuses it until then."""
+        topic, self.partitions = self.topics["payments"], self.partitions + 1
+        add_partitions(self.kafka, topic, self.partitions)
+        assert len(self.producer.list_topics(topic, TIMEOUT_S).topics[topic].partitions) == self.partitions
 
     def payment(self, ahead_ms: int = 0) -> None:
         """Make a payment of now, or so far ahead, and send it unless payments are held up."""

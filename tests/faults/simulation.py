@@ -41,7 +41,7 @@ STEP_MS, DELAY_MS = 20_000, 10_000  # what happens comes to the brokers within D
 FIRST, EVENTS, QUICKER = 20, 900, 5  # so many payments within forty minutes; a quarter of an hour is for what is left
 STEPS_MAX = 2_000
 HALF = 0.5
-REFUSED_MS = 7 * MINUTE_MS  # how long a topic that was created again goes unnoticed by its operators
+REFUSED_MS = 7 * MINUTE_MS  # how long a job that refuses a topic created again goes unnoticed by its operators
 # Fault → the alarms of which one must ring, if it lasts; none for what harms nobody and needs no one.
 FAULTS: dict[str, tuple[str, ...]] = {
     "two publishers": ("CepChangeRefused",),
@@ -323,6 +323,7 @@ class Simulation:
         try:
             if self.life is None:
                 self._start_life()
+                self.created_again_ms = 0  # it is there, and waits for brokers that are away
             assert self.life is not None
             for _ in range(self.chance.randrange(2, 8)):
                 self.life.runner.cycle(0.0)

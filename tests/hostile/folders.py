@@ -8,12 +8,15 @@ import io
 import json
 import shutil
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from cep.base.audit import Head, extended, is_letter, without_texts
 from cep.base.errors import CepError
-from cep.cli import shadow, why
+from cep.cli import audit, erase, shadow, why
+from cep.cli import letters as letters_verb
 from cep.cli.main import main
 from cep.runners.embedded import savepoint
 from cep.runners.handover.beginning import group_beginning, read_beginning
@@ -116,12 +119,17 @@ def job_folders(folder: Path) -> Feed:
     for path, document in given.items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(document))
+    trail = job / "trail" / "batch-1.jsonl"
+    head, written = _make_trail(trail)
     options = _parsed(shadow, ["report", rule, "--checkpoint", str(job), "--alerts", str(alerts.parent)])
     doors: tuple[tuple[Callable[[], object], tuple[Path, ...]], ...] = (
         (lambda: shadow.run(options),
          (job / STATUS_FILE, alerts, suppressed, job / "progress.json")),
         (lambda: why._alert(alerts, "abcd"), (alerts,)),
         (lambda: why._late_ids(letters, ("card_id",), "c1"), (letters,)),
+        (lambda: letters_verb._read_dead_letters(letters), (letters,)),
+        (lambda: _verify_trail(trail, head, written), (trail,)),
+        (lambda: erase._copy_dead_letters(trail.parent, folder / "copied", {"Ada", "c1"}), (trail,)),
         (lambda: savepoint.save([job], Target(str(folder / "saved"))),
          tuple(job / name for name in ("job.json", "initial_rules.json", "delivered"))),
     )  # fmt: skip
@@ -138,10 +146,34 @@ def job_folders(folder: Path) -> Feed:
             return REFUSED
         finally:
             victim.write_bytes(good)
-            shutil.rmtree(folder / "saved", ignore_errors=True)
+            for made in ("saved", "copied"):
+                shutil.rmtree(folder / made, ignore_errors=True)
         return ACCEPTED
 
     return feed
+
+
+def _make_trail(path: Path) -> tuple[Head, list[bytes]]:
+    """Write an audit of four lines, the last of which says that the texts of the second were erased."""
+    head, lines = Head(), []
+    for number in range(3):
+        head, line = extended(head, {"what": "change", "of": f"r{number}"}, {"reason": "Ada said so"}, f"salt{number}")
+        lines.append(without_texts(line)[1] if number == 1 else line)
+    head, line = extended(head, {"what": "erasure", "lines": [2]})
+    lines.append(line)
+    path.parent.mkdir()
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    return head, lines
+
+
+def _verify_trail(path: Path, head: Head, written: list[bytes]) -> None:
+    """Let `cep audit` show and verify a trail: what is not what was written may not be told whole."""
+    audit.run(_parsed(audit, ["show", str(path.parent)]))
+    found = audit.run(_parsed(audit, ["verify", str(path.parent), "--head", f"{head.count}:{head.hash}"]))
+    lines = [line.rstrip(b"\r") for line in path.read_bytes().split(b"\n")]
+    told = [line for line, _ in groupby(line for line in lines if line.strip() and not is_letter(line))]
+    if found == 0 and told != written:
+        raise DiffersError("a damaged audit is told whole")
 
 
 def _parsed(verb: Any, arguments: list[str]) -> argparse.Namespace:
@@ -188,11 +220,19 @@ def _damage(folder: Path, random: Random) -> None:
 
 
 def _damage_file(victim: Path, random: Random) -> None:
-    """Change a file; one of a JSON document half of the time as a document."""
-    if victim.suffix in (".json", ".jsonl") and random.random() < 0.6:
-        victim.write_text(json.dumps(broken_value(json.loads(victim.read_bytes()), random)))
+    """Change a file; one of JSON documents half of the time as a document."""
+    if victim.suffix == ".json" and random.random() < 0.6:
+        victim.write_bytes(_broken_document(victim.read_bytes(), random))
+    elif victim.suffix == ".jsonl" and random.random() < 0.6:
+        lines = victim.read_bytes().splitlines()
+        at = random.randrange(len(lines))
+        victim.write_bytes(b"\n".join([*lines[:at], _broken_document(lines[at], random), *lines[at + 1 :]]))
     else:
         victim.write_bytes(broken_bytes(victim.read_bytes(), random))
+
+
+def _broken_document(data: bytes, random: Random) -> bytes:
+    return json.dumps(broken_value(json.loads(data), random)).encode()
 
 
 def _kind(name: str, weight: int, feed: Callable[[Path], Feed]) -> Kind:
