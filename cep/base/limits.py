@@ -94,6 +94,8 @@ CONTROL_RECORD_BYTES_MAX = 1_048_576
 RECORD_BYTES_MAX = 16_777_216
 # One line of alerts, dead letters or audit that a verb reads back. An alert has every event that it binds.
 LINE_BYTES_MAX = 268_435_456
+# One of the JSON files of a job: its settings, first rules, totals, rules in force. A rule takes some kilobytes.
+JOB_FILE_BYTES_MAX = 1_073_741_824
 # Rule ids that a rulebook knows, the retired ones too: it must remember their last version.
 RULES_MAX = 10_000
 # Versions of one rule that wait for their start or drain at one time; the next one is refused until some are done.

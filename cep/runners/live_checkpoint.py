@@ -27,7 +27,9 @@ from typing import Any
 import orjson
 
 from cep.base.durable import replace_file
-from cep.base.errors import StateCorruptError, UsageError
+from cep.base.errors import StateCorruptError, UnreadableError, UsageError
+from cep.base.limits import JOB_FILE_BYTES_MAX
+from cep.base.reading import read_file
 from cep.base.schema import Schema, misreadings
 from cep.step.job import Job
 
@@ -190,8 +192,8 @@ def _describe(job: Job) -> dict[str, Any]:
 def read_document(path: Path) -> dict[str, Any]:
     """Read one of the JSON files of a checkpoint directory. Raises: StateCorruptError."""
     try:
-        document = orjson.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        document = orjson.loads(read_file(path, JOB_FILE_BYTES_MAX))
+    except (UnreadableError, ValueError) as error:
         raise StateCorruptError(
             f"{path} cannot be read ({error}); restore it, or give a new checkpoint directory"
         ) from error

@@ -112,6 +112,10 @@ def test_a_pipe_among_alerts_is_named(folder: str, tmp_path: Path, capsys: pytes
     assert main(report) == FAILED
     said = capsys.readouterr().err
     assert f"{folder}/batch-1.jsonl" in said
+    (tmp_path / STATUS_FILE).unlink()
+    os.mkfifo(tmp_path / STATUS_FILE)
+    assert main(report) == FAILED
+    assert f"{STATUS_FILE} cannot be read (it is no regular file" in capsys.readouterr().err
     assert "it is no regular file" in said
 
 

@@ -18,6 +18,7 @@ ODD_VALUES: list[Any] = [
     None, True, False, 0, -1, 1.5, 2**31, 2**63, -(2**63) - 1, 2**64, 10**30, 1e308, -0.0, [], {}, [[]], {"": None},
     [None] * 50, {"a": {"b": {"c": [1]}}}, *ODD_TEXTS,
 ]  # fmt: skip
+_LONG = 1_000
 TOML_TRICKS = (
     "a = " + "[" * 9_000, "\n" + ".".join("a" * 9_000) + " = 1\n", "version = " + "9" * 5_000, 'file = "a\\u0000b"',
     'file = "/etc/passwd"', 'file = "../../../../etc/passwd"', "[params]\n" * 2, "[[params]]", "tries = 1e400\n",
@@ -72,7 +73,8 @@ def _broken_once(tree: Any, random: Random, others: list[Any]) -> Any:
         case 1 if isinstance(inside, dict):
             inside[random.choice([*ODD_TEXTS, str(name).upper(), f"{name}s"])] = inside.pop(name)
         case 1:
-            inside.extend(inside[:] * random.choice((1, 20)))
+            times = random.choice((1, 20))
+            inside.extend(inside[:] * (times if len(inside) < _LONG else 1))  # else four of them make half a gigabyte
         case 2 if isinstance(inside[name], str):
             text = broken_bytes(inside[name].encode(), random)
             inside[name] = text.decode("utf-8", "replace")
