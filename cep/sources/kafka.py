@@ -121,12 +121,15 @@ class _Admins:
     """The clients that ask for ids of topics, one for each settings; None where brokers do not answer.
 
     Old brokers and some that only speak Kafka's protocol have no ids. There, offsets alone show a topic that was
-    created again. An outage looks the same, so they are asked again after a while.
+    created again. An outage looks the same. So brokers are given up, for a while, only if they leave the question
+    unanswered twice in a row and have never answered it.
     """
 
     def __init__(self) -> None:
         self._admins: dict[tuple[int, KafkaSettings], AdminClient] = {}
         self._silent_until_s: dict[tuple[int, KafkaSettings], float] = {}
+        self._missed: set[tuple[int, KafkaSettings]] = set()
+        self._answered: set[tuple[int, KafkaSettings]] = set()
 
     def of(self, settings: KafkaSettings) -> AdminClient | None:
         at = self._at(settings)
@@ -136,10 +139,15 @@ class _Admins:
             self._admins[at] = AdminClient(admin_options(settings.bootstrap_servers, dict(settings.client_options)))
         return self._admins[at]
 
-    def give_up(self, settings: KafkaSettings) -> None:
+    def answered(self, settings: KafkaSettings) -> None:
+        self._answered.add(self._at(settings))
+
+    def missed(self, settings: KafkaSettings) -> None:
         at = self._at(settings)
         self._admins.pop(at, None)
-        self._silent_until_s[at] = time.monotonic() + _ID_AGAIN_S
+        if at in self._missed and at not in self._answered:
+            self._silent_until_s[at] = time.monotonic() + _ID_AGAIN_S
+        self._missed.add(at)
 
     @staticmethod
     def _at(settings: KafkaSettings) -> tuple[int, KafkaSettings]:
@@ -288,13 +296,14 @@ def _answered_ids(settings: KafkaSettings, asked: Mapping[str, Future[Any]]) -> 
         try:
             topic_id = str(future.result(2 * _ID_WAIT_S).topic_id)
         except TimeoutError:  # of a client that is busy; the request's own time is up before
-            _ADMINS.give_up(settings)
+            _ADMINS.missed(settings)
             return {}
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise SourceError(_unreadable(settings, topic, reason_of(error))) from error
-            _ADMINS.give_up(settings)
+            _ADMINS.missed(settings)
             return {}
+        _ADMINS.answered(settings)
         if topic_id != _NO_ID:
             ids[topic] = topic_id
     return ids

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
@@ -19,7 +22,8 @@ from tests.real_kafka import KafkaCluster
 from tests.runners.embedded.cases import morning
 from tests.runners.spark.live_cases import rules
 
-RULES = str(Path(__file__).parents[2] / "rules")
+ROOT = Path(__file__).parents[2]
+RULES = str(ROOT / "rules")
 FAILED = 3
 
 
@@ -35,7 +39,8 @@ def test_a_job_with_topics_alone(tmp_path: Path, capsys: pytest.CaptureFixture[s
     with MockKafka() as kafka:
         for topic in ("alerts", "dead"):
             kafka.create(topic)
-        report_of_a_job("at-least-once", kafka.address, tmp_path, capsys)
+        job = TopicsJob(kafka.address, "alerts", "dead", ("--delivery", "at-least-once"))
+        report_of_a_job(job, tmp_path, capsys)
 
 
 def test_a_job_with_topics_alone_exactly_once(
@@ -44,31 +49,63 @@ def test_a_job_with_topics_alone_exactly_once(
     for topic in ("alerts", "dead"):
         kafka_broker.create(topic, 2)
     delivery = "exactly-once" if kafka_broker.is_real else "at-least-once"  # the mock damages transactions
-    report_of_a_job(delivery, kafka_broker.address, tmp_path, capsys)
+    report_of_a_job(TopicsJob(kafka_broker.address, "alerts", "dead", ("--delivery", delivery)), tmp_path, capsys)
 
 
-def report_of_a_job(delivery: str, address: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_job_on_spark_with_topics_alone(
+    kafka_broker: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for topic in ("alerts-of-live", "dead-of-live"):
+        kafka_broker.create(topic, 2)
+    job = TopicsJob(kafka_broker.address, "alerts-of-live", "dead-of-live", verb="live")
+    report_of_a_job(job, tmp_path, capsys)
+
+
+@dataclass
+class TopicsJob:
+    """A job into topics. One on Spark has a process of its own, as its session would stay in this one."""
+
+    address: str
+    alerts: str
+    dead: str
+    flags: tuple[str, ...] = ()
+    verb: str = "run"
+
+    def run(self, *arguments: str) -> int:
+        """Run it over all that is there; return its exit code."""
+        topics = ["--bootstrap-servers", self.address, "--alerts", f"kafka:{self.alerts}"]
+        words = [self.verb, "--rules", RULES, *topics, "--dead-letter-topic", self.dead, *self.flags, *arguments]
+        if self.verb == "run":
+            return main(words)
+        command = [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+        print(done.stderr, file=sys.stderr)
+        return done.returncode
+
+
+def report_of_a_job(topics: TopicsJob, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Run it twice with a shadow of each rule, look at its topics, and compare."""
+    (folder / "events").mkdir()
     (folder / "control").mkdir()
     shadows = [rule.model_copy(update={"version": 9, "status": "shadow"}).to_json() for rule in rules().values()]
     (folder / "control" / "1.jsonl").write_bytes(b"\n".join(shadows))
-    (folder / "events.jsonl").write_bytes(b"\n".join([*morning(), b"{", b'{"card_id": 5}']))
+    (folder / "events" / "1.jsonl").write_bytes(b"\n".join([*morning(), b"{", b'{"card_id": 5}']))
     job = folder / "job"
-    topics = ["--bootstrap-servers", address, "--alerts", "kafka:alerts", "--dead-letter-topic", "dead"]
-    source = ["--events", str(folder / "events.jsonl"), "--control", str(folder / "control")]
+    source = ["--events", str(folder / "events"), "--control", str(folder / "control")]
     for _ in range(2):  # what is there already is not sent again
-        arguments = [*source, *topics, "--checkpoint", str(job), "--available-now", "--delivery", delivery]
-        assert main(["run", "--rules", RULES, *arguments]) == 0
-    sent = [json.loads(value) for value in values(address, "alerts")]
+        assert topics.run(*source, "--checkpoint", str(job), "--available-now") == 0
+    sent = [json.loads(value) for value in values(topics.address, topics.alerts)]
     assert {alert["status"] for alert in sent} == {"live"}
-    codes = sorted(json.loads(value)["code"] for value in values(address, "dead"))
+    codes = sorted(json.loads(value)["code"] for value in values(topics.address, topics.dead))
     assert codes == ["missing_field", "unreadable"]
     assert not (job / "dead_letters").exists()
     count = Counter(alert["rule_id"] for alert in sent)["small_then_large"]
     assert count > 2
-    report = ["shadow", "report", "small_then_large", "--checkpoint", str(job), "--bootstrap-servers", address]
+    report = ["shadow", "report", "small_then_large", "--checkpoint", str(job), "--bootstrap-servers", topics.address]
     capsys.readouterr()
-    assert main([*report, "--alerts", "kafka:alerts"]) == 0
+    assert main([*report, "--alerts", f"kafka:{topics.alerts}"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert f"small_then_large: shadow version 9 {count} alerts, live {count}" in shown
     assert f"kept {count}, gained 0, lost 0" in shown

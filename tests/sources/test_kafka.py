@@ -4,7 +4,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +23,7 @@ from cep.sources.kafka import (
     latest_offsets,
     read_range,
     resolve_offsets,
+    topic_ids,
 )
 from cep.sources.offsets import OffsetRange
 from tests.mock_kafka import MockKafka
@@ -261,3 +264,30 @@ def test_the_cluster_as_a_process() -> None:
             latest_offsets(KafkaSettings(address, wait_ms=5_000), ["t"])
         process.communicate(timeout=10)
         assert process.returncode == 0
+
+
+def answer_for_ids(topic_id: str | None) -> Future[Any]:
+    """What brokers say that are asked for an id; None for those that leave it unanswered."""
+    answer = Future[Any]()
+    if topic_id is None:
+        answer.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+    else:
+        answer.set_result(SimpleNamespace(topic_id=topic_id))
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answers", "ids"),
+    [
+        ([None, "first", None, None, "second"], [None, "first", None, None, "second"]),  # twice away
+        ([None, None, "late"], [None, None, None]),  # brokers that have no ids are asked no more for a while
+    ],
+)
+def test_an_outage_is_not_taken_for_brokers_without_ids(
+    answers: list[str | None], ids: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = list(answers)
+    client = SimpleNamespace(describe_topics=lambda *_, **__: {"t": answer_for_ids(left.pop(0))})
+    monkeypatch.setattr(source, "AdminClient", lambda _: client)
+    settings = KafkaSettings(f"nobody-{len(answers)}:1")
+    assert [topic_ids(settings, ["t"]).get("t") for _ in answers] == ids

@@ -116,7 +116,11 @@ class TopicSource:
 
     def seek(self, positions: Mapping[str, int]) -> None:
         """Begin behind these positions. Raises: SourceError if the topic cannot be read, or is another one now."""
-        self._take_ids(topic_ids(self._settings, [self._topic]))  # first: one created from here on shows at a look
+        ids = topic_ids(self._settings, [self._topic])  # first: one created from here on shows at a look
+        if not ids:  # brokers without ids, or away: once they are back they are asked again
+            latest_offsets(self._settings, [self._topic])
+            ids = topic_ids(self._settings, [self._topic])
+        self._take_ids(ids)
         starting = "earliest" if positions else self._starting
         begins = offsets_of(self._settings, [self._topic], starting, "earliest")[self._topic]
         if self._ending_at is not None:
