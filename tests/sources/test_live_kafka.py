@@ -206,6 +206,20 @@ def test_brokers_that_give_no_ids_are_read_at_every_look() -> None:
         source.close()
 
 
+def test_another_topic_is_refused_at_a_start_that_waits_for_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do not answer when they are first asked for ids, and give offsets a moment later."""
+    with contextlib.closing(MockCluster("brokers come back in a start")) as brokers:
+        topic = f"live-{uuid.uuid4().hex[:8]}"
+        brokers.create(topic)
+        answers = [{}, {topic: "second"}]
+        monkeypatch.setattr(live_kafka, "topic_ids", lambda *_: answers.pop(0))
+        source = TopicSource(KafkaSettings(brokers.address, wait_ms=4_000), topic)
+        source.expect({topic: "first"})
+        with pytest.raises(SourceError, match="created again"):
+            source.seek({f"{topic}[0]": 30})
+        source.close()
+
+
 def test_offsets_to_begin_and_to_end_at(kafka_broker: KafkaCluster) -> None:
     topic = f"live-{uuid.uuid4().hex[:8]}"
     kafka_broker.create(topic)

@@ -26,6 +26,11 @@ from cep.sinks.files import read_alerts
 from tests.base.test_private import readable_by_others
 from tests.bench.metrics import metrics, phases_ms
 from tests.cli.monitored import missing
+from tests.cli.test_outage import metrics as lines_of_metrics
+from tests.cli.test_outage import status, wait_for
+from tests.cli.test_run import free_port
+from tests.real_kafka import RealKafka
+from tests.runners.embedded.cases import morning
 from tests.runners.spark.live_cases import ROOT, make_job, payments, replayed, rows, rules, split, write_file
 
 pytestmark = pytest.mark.spark
@@ -43,12 +48,12 @@ def nothing_is_left() -> Iterator[None]:
             os.killpg(_STARTED.pop(), signal.SIGKILL)
 
 
-def start(folder: Path, *more: str) -> subprocess.Popen[bytes]:
-    """The job, as the leader of a process group that has Spark's Java in it."""
+def start(folder: Path, *more: str, source: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    """The job, as the leader of a process group that has Spark's Java in it. It reads a folder, or from `source`."""
+    given = source or ("--events", str(folder / "events"), "--max-files", "1", "--control", str(folder / "control"))
     command = "import sys; from cep.cli.main import main; sys.exit(main())"
     words: Sequence[str] = (
-        "live", "--rules", str(ROOT / "rules"), "--events", str(folder / "events"), "--max-files", "1",
-        "--control", str(folder / "control"), "--checkpoint", str(folder / "checkpoint"),
+        "live", "--rules", str(ROOT / "rules"), *given, "--checkpoint", str(folder / "checkpoint"),
         "--alerts", str(folder / "alerts"), "--key-groups", "8", *more,
     )  # fmt: skip
     with (folder / "log").open("ab") as log:
@@ -102,6 +107,31 @@ def test_kill_and_restart(spark: SparkSession, tmp_path: Path) -> None:
     _, totals = read_progress(tmp_path / "checkpoint")
     assert totals["events"] == totals["records"] == len(lines), "totals go on over the restart"
     assert not (tmp_path / "checkpoint" / "dead_letters").exists()
+
+
+@pytest.mark.slow
+def test_a_job_sees_an_outage_of_brokers_and_outlives_it(tmp_path: Path) -> None:
+    """Brokers that are away for less than its half minute make it unhealthy, and it goes on behind them."""
+    lines, port = list(morning()), free_port()
+    with RealKafka() as kafka:
+        kafka.create("payments", 2)
+        kafka.send("payments", [{"value": line, "partition": 0} for line in lines[:500]])
+        source = ("--bootstrap-servers", kafka.address, "--topic", "payments")
+        process = start(tmp_path, "--listen", str(port), "--log", "json", source=source)
+        wait_for(lambda: status(port, "/health") == 200 and "cep_events_total 500.0" in lines_of_metrics(port))
+        assert kafka._process is not None
+        kafka._process.send_signal(signal.SIGSTOP)
+        wait_for(lambda: status(port, "/health") == 503)
+        assert status(port, "/live") == 200
+        assert 'cep_part_up{part="brokers"} 0.0' in lines_of_metrics(port)
+        kafka._process.send_signal(signal.SIGCONT)
+        wait_for(lambda: status(port, "/health") == 200)
+        kafka.send("payments", [{"value": line, "partition": 1} for line in lines[500:]])
+        wait_for(lambda: f"cep_events_total {len(lines)}.0" in lines_of_metrics(port))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0, (tmp_path / "log").read_text()
+    told = [orjson.loads(line) for line in (tmp_path / "log").read_bytes().splitlines() if line.startswith(b"{")]
+    assert [line["event"] for line in told if line.get("part") == "brokers"] == ["unhealthy", "healthy"]
 
 
 def workers() -> list[int]:
