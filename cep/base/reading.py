@@ -30,26 +30,19 @@ def read_file(path: Path, bytes_max: int, root: Path | None = None) -> bytes:
     With a root, as `root_of` gives it, only of a file below it; without one, a person has named the file.
     Raises: UnreadableError with the reason alone, which says nothing of what is outside.
     """
+    with open_file(path, root) as file:
+        try:
+            return _read_bounded(file.fileno(), bytes_max)
+        except OSError as error:
+            raise UnreadableError(_reason(error)) from None
+
+
+def open_file(path: Path, root: Path | None = None) -> BinaryIO:
+    """Open a regular file of any size, with a root only one below it. Raises: UnreadableError with the reason alone."""
     try:
         descriptor = os.open(path, _FLAGS) if root is None else _open_below(path, root)
     except FileNotFoundError:
         raise UnreadableError("there is no such file") from None
-    except OSError as error:
-        raise UnreadableError(_reason(error)) from None
-    except ValueError:
-        raise UnreadableError(_NO_PATH) from None
-    try:
-        return _read_bounded(descriptor, bytes_max)
-    except OSError as error:
-        raise UnreadableError(_reason(error)) from None
-    finally:
-        os.close(descriptor)
-
-
-def open_file(path: Path) -> BinaryIO:
-    """Open a regular file of any size that a person has named. Raises: UnreadableError with the reason alone."""
-    try:
-        descriptor = os.open(path, _FLAGS)
     except OSError as error:
         raise UnreadableError(_reason(error)) from None
     except ValueError:
@@ -136,23 +129,22 @@ def _open_below(path: Path, root: Path) -> int:
         os.close(at)
 
 
-def _check_regular(descriptor: int) -> os.stat_result:
-    about = os.fstat(descriptor)
-    if stat.S_ISDIR(about.st_mode):
+def _check_regular(descriptor: int) -> None:
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISDIR(mode):
         raise UnreadableError("it is a folder")
-    if not stat.S_ISREG(about.st_mode):
+    if not stat.S_ISREG(mode):
         raise UnreadableError("it is no regular file but a device, a pipe or a socket")
-    return about
 
 
 def _read_bounded(descriptor: int, bytes_max: int) -> bytes:
-    about = _check_regular(descriptor)
-    if about.st_size > bytes_max:
-        raise UnreadableError(f"it is larger than it may be: {about.st_size} bytes are over the limit of {bytes_max}")
+    expected = os.fstat(descriptor).st_size
+    if expected > bytes_max:
+        raise UnreadableError(f"it is larger than it may be: {expected} bytes are over the limit of {bytes_max}")
     parts: list[bytes] = []
     size = 0
     while size <= bytes_max:
-        part = os.read(descriptor, min(max(about.st_size - size, 0), bytes_max - size) + 1)
+        part = os.read(descriptor, min(max(expected - size, 0), bytes_max - size) + 1)
         if not part:
             return b"".join(parts)
         parts.append(part)

@@ -17,53 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Mapping
 from pathlib import Path
 from statistics import quantiles
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from cep.sources.live.base import Chunk
 
 MICRO_BATCHES = 100  # from one token to the next
 WARM = 5  # pairs that are not counted: kernels are loaded, caches filled
+_AT_ONCE = 10**12  # events a second: all are due at once, and the pace says how many a micro-batch takes
 _TOKEN = b"x"
-
-
-class Fixed:
-    """A source of which each poll has the next few records, however quickly they are asked for."""
-
-    ended = False
-
-    def __init__(self, values: pa.Array, at_once: int) -> None:
-        self._values, self._at_once, self.at = values, at_once, 0
-
-    def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
-        from cep.sources.live.base import Chunk  # noqa: PLC0415
-
-        first, self.at = self.at, self.at + min(self._at_once, records_max)
-        assert self.at <= len(self._values), "the records are used up"
-        return [Chunk("fixed", self._values.slice(first, self.at - first))]
-
-    def positions(self) -> dict[str, int]:
-        return {"fixed": self.at}
-
-    def seek(self, positions: Mapping[str, int]) -> None:
-        self.at = positions["fixed"]
-
-    def look(self) -> None:
-        """All is here."""
-
-    def hold(self, lanes: Collection[str]) -> None:
-        """Give all the same."""
-
-    def behind(self) -> dict[str, bool]:
-        return {"fixed": False}
-
-    def close(self) -> None:
-        pass
 
 
 def work(options: argparse.Namespace) -> None:
@@ -76,7 +36,7 @@ def work(options: argparse.Namespace) -> None:
     from cep.runners.embedded.run import Pace, Runner  # noqa: PLC0415
     from cep.step.job import Job  # noqa: PLC0415
     from tests.bench.embedded_cases import GIVEN, SELDOM, payments  # noqa: PLC0415
-    from tests.bench.embedded_latency import _fill  # noqa: PLC0415
+    from tests.bench.embedded_latency import Paced, _fill  # noqa: PLC0415
 
     turns = options.pairs + WARM
     folder = Path(options.folder)
@@ -84,8 +44,9 @@ def work(options: argparse.Namespace) -> None:
     engine = Engine(Job(GIVEN.schema, GIVEN.key_domains, 32, 1), SELDOM, commits.store, Workers(1, 0, None, 64 << 20))
     first_ms = _fill(engine, commits, options.keys)
     count = turns * MICRO_BATCHES * options.events
-    source = Fixed(payments(count, options.keys, 1, first_ms), options.events)
-    runner = Runner(engine, Sources(source, None), Outlets((), None), commits, Pace(), lambda _: None)
+    source = Paced(payments(count, options.keys, 1, first_ms), _AT_ONCE)
+    pace = Pace(records_max=options.events)
+    runner = Runner(engine, Sources(source, None), Outlets((), None), commits, pace, lambda _: None)
     seconds = []
     with (folder / "in").open("r+b", buffering=0) as mine, Path(options.next).open("r+b", buffering=0) as others:
         for _ in range(turns):

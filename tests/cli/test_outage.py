@@ -164,7 +164,8 @@ def test_a_topic_that_takes_no_alerts_makes_a_job_unready(tmp_path: Path) -> Non
             kafka.send("payments", [{"value": line, "partition": 0} for line in (*behind, end)])
             wait_for(lambda: status(port, "/ready") == 503)
             assert (status(port, "/live"), status(port, "/health")) == (200, 503)
-            assert "cep_deliveries_retried_total 0.0" not in metrics(port)
+            wait_for(lambda: "cep_deliveries_retried_total 1.0" in metrics(port))
+            assert status(port, "/ready") == 503
             second.start()
             wait_for(lambda: status(port, "/ready") == 200)
             told = verify_end(process, kafka, wanted)

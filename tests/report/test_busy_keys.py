@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from random import Random
 
 import numpy as np
 import pytest
 
 from cep.base.limits import NODES_PER_KEY_MAX, RUNS_PER_KEY_MAX
-from cep.columnar.route import key_groups
 from cep.engine.advance import advance
-from cep.engine.keyed_state import KeyedState, select_keys
+from cep.engine.keyed_state import KeyedState
 from cep.kernels import layout as y
-from cep.nfa.compile import problems
 from cep.report.busy_keys import busiest_keys
 from cep.report.keyed_state import SHARED
 from cep.state.pages import StoredPage, encode_page
-from tests.engine.bridge import batch_of, program_of
 from tests.engine.rules import batch, program, rule
-from tests.oracle.random_cases import SCHEMA, random_case
+from tests.report.random_state import DOMAIN, random_state
 
-DOMAIN: tuple[str, ...] = ("key",)
 PAIR = "seq x -> y within 1 h\nwhere x: e kind == a\ny: e kind == b"
 LOOP = "seq x+ -> y within 1 h\nwhere x: e kind == a\ny: e kind == b"
 
 
-def page_of(state: KeyedState, group: int = 0) -> StoredPage:
-    return StoredPage(group, DOMAIN, encode_page(state))
+def page_of(state: KeyedState) -> StoredPage:
+    return StoredPage(0, DOMAIN, encode_page(state))
 
 
 def bound_of(state: KeyedState, node: int) -> set[int]:
@@ -71,16 +66,11 @@ def test_starts_that_rules_share() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_counts_agree_with_a_walk_over_each_run(seed: int) -> None:
-    case = random_case(seed, 3)
-    if problems(case.pattern, SCHEMA):
+    made = random_state(seed)
+    if made is None:
         return
-    rules = program_of(SCHEMA, case.pattern, *(random_case(10_000 + seed + i, 1).pattern for i in range(2)))
-    events = batch_of(SCHEMA, case.events)
-    first = events.take(np.arange(Random(seed).randint(0, len(events))))
-    state = advance(rules, None, first, -(2**60)).keyed_state
-    group_of_key = key_groups(state.keys, 2)
-    parts = [select_keys(state, group_of_key == group, rules.row_registers) for group in range(2)]
-    found = busiest_keys([page_of(part, group) for group, part in enumerate(parts)], 1_000_000)
+    rules, state = made.rules, made.keyed_state
+    found = busiest_keys(made.pages, 1_000_000)
     runs: Counter[tuple[str, str]] = Counter()
     bound: dict[tuple[str, str], set[int]] = {}
     keys = state.keys.to_pylist()

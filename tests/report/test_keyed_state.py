@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from random import Random
-
-import numpy as np
 import pytest
 
-from cep.columnar.route import key_groups
 from cep.engine.advance import advance
-from cep.engine.keyed_state import select_keys
 from cep.engine.migrate import migrate_state
-from cep.nfa.compile import problems
 from cep.report.keyed_state import SHARED, BoundEvent, count_runs, runs_of_key
 from cep.state.pages import StoredPage, encode_page
-from tests.engine.bridge import batch_of, program_of
 from tests.engine.rules import batch, program, rule
-from tests.oracle.random_cases import SCHEMA, random_case
+from tests.report.random_state import DOMAIN, random_state
 
-DOMAIN: tuple[str, ...] = ("key",)
 CHAIN = "seq x -> y -> z within 1 min\nwhere x: e kind == a\ny: e kind == b\nz: e kind == c"
 LOOP = "seq x+ -> y within 1 min\nwhere x: e kind == a\ny: e kind == b"
 SILENCE = "seq x -> !y within 1 min\nwhere x: e kind == b\ny: e kind == c"
@@ -49,16 +41,10 @@ def test_runs_in_words() -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_sums_agree_and_bound_events_are_the_keys_own(seed: int) -> None:
-    case = random_case(seed, 3)
-    if problems(case.pattern, SCHEMA):
+    made = random_state(seed)
+    if made is None:
         return
-    rules = program_of(SCHEMA, case.pattern, *(random_case(10_000 + seed + i, 1).pattern for i in range(2)))
-    events = batch_of(SCHEMA, case.events)
-    first = events.take(np.arange(Random(seed).randint(0, len(events))))
-    keyed_state = advance(rules, None, first, -(2**60)).keyed_state
-    group_of_key = key_groups(keyed_state.keys, 2)
-    parts = [select_keys(keyed_state, group_of_key == group, rules.row_registers) for group in range(2)]
-    pages = [StoredPage(group, DOMAIN, encode_page(part)) for group, part in enumerate(parts)]
+    rules, first, keyed_state, parts, pages = made.rules, made.events, made.keyed_state, made.parts, made.pages
     found = count_runs(pages)
     assert (found.runs, found.keys, found.pages) == (len(keyed_state), len(keyed_state.keys), 2)
     assert sum(r.runs for r in found.rules) == found.runs
