@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import threading
 import time
+import unittest.mock
 import uuid
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cep.base.errors import SinkAwayError, SinkError
 from cep.runners.embedded.outlets import Patience
@@ -112,6 +113,40 @@ def test_a_process_that_only_seemed_dead_is_fenced_off(kafka_broker: KafkaCluste
         sleeper.write(alert_table(2, 2), 1)
     sleeper.close()
     assert keys(consumed(kafka_broker, to.topic, 4)) == names(0, 4)
+
+
+@pytest.mark.parametrize("first", [2, 9])
+def test_a_process_that_was_stopped_before_the_offset_fences_nobody_off(
+    kafka_broker: KafkaCluster, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    """The one that has taken over sent the same micro-batch or another one, and works on."""
+    if not kafka_broker.is_real:  # the mock fences nobody
+        return
+    to = target(kafka_broker)
+    sleeper = KafkaTransactionSink(to)
+    sleeper.write(alert_table(0, 2), 0)
+    successors: list[KafkaTransactionSink] = []
+
+    def overdue(*_: Any) -> None:
+        if not successors:
+            successors.append(KafkaTransactionSink(to))
+            successors[0].write(alert_table(first, 2), 1)
+        raise KafkaException(KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE, retriable=True))
+
+    sleeping = unittest.mock.Mock(wraps=sleeper._transactions._producer)
+    sleeping.send_offsets_to_transaction.side_effect = overdue
+    monkeypatch.setattr(sleeper._transactions, "_producer", sleeping)
+    if first == 2:
+        sleeper.write(alert_table(2, 2), 1)
+    else:
+        with pytest.raises(SinkError, match="another process of this job has sent meanwhile; stop one of them"):
+            sleeper.write(alert_table(2, 2), 1)
+    successors[0].write(alert_table(20, 2), 2)
+    with pytest.raises(SinkError, match="another process of this job has sent meanwhile; stop one of them"):
+        sleeper.write(alert_table(30, 2), 2)
+    sleeper.close()
+    successors[0].write(alert_table(22, 2), 3)
+    assert keys(consumed(kafka_broker, to.topic, 8)) == sorted([*names(0, 2), *names(first, 2), *names(20, 4)])
 
 
 @pytest.mark.parametrize(("batch_id", "first"), [(4, 0), (5, 9)])

@@ -117,9 +117,10 @@ class Transactions:
         deadline_s = monotonic() + self._target.wait_ms_max / 1_000
         try:
             digest = _digest(records)
-            self._connect_again((batch_id, digest), deadline_s)
             while True:
                 try:
+                    if self._connect_again((batch_id, digest), deadline_s):
+                        break
                     self._open(deadline_s)
                     if not (records or beside) or self._is_there(batch_id, digest):
                         return
@@ -136,13 +137,14 @@ class Transactions:
             raise kind(self._failed(records, batch_id, _reason(error))) from error
         self._newest = (batch_id, digest)
 
-    def _connect_again(self, begun: tuple[int, str], deadline_s: float) -> None:
+    def _connect_again(self, begun: tuple[int, str], deadline_s: float) -> bool:
         """Make new clients after an outage, unless another process has taken the job over meanwhile.
 
-        `begun` is the micro-batch to write, which may be in the topic. Raises: SinkError; KafkaException.
+        Returns True if `begun`, the micro-batch to write, is in the topic. Whoever has brought it there may work on:
+        new clients would fence that process off. Raises: SinkError; KafkaException.
         """
         if not self._is_doubtful:
-            return
+            return False
         target = self._target
         fixed = {"group.id": self._name, "isolation.level": "read_uncommitted"}  # what is open here holds nothing up
         consumer = Consumer(reader_options(target.servers, target.settings, fixed=fixed))
@@ -153,13 +155,16 @@ class Transactions:
         if place.error is not None:
             raise KafkaException(place.error)
         there = (place.offset - 1, place.metadata or "")
-        if place.offset - 1 > self._newest[0] and there != begun and self._has_looked:
+        if there == begun:
+            return True
+        if place.offset - 1 > self._newest[0] and self._has_looked:
             raise SinkError(
                 f"topic {target.topic} at {target.servers} has micro-batch {there[0]}, which another process of this "
                 "job has sent meanwhile; stop one of them"
             )
         self._connect()
         self._is_doubtful = False
+        return False
 
     def open(self) -> None:
         """End what an earlier process of this job has left open. Raises: SinkError after `wait_ms_max`."""
@@ -295,7 +300,8 @@ class Transactions:
 
         The client may wait for ever for a coordinator that went away and came back, whatever its time-out
         (https://github.com/confluentinc/librdkafka/issues/5456). So the call has a thread. An overdue call is given up
-        together with its clients, and new clients end its transaction. Raises: _AgainError then.
+        together with its clients, and new clients end its transaction, unless another process has taken the job over
+        while this one was stopped. Raises: _AgainError then.
         """
         producer, group = self._producer, self._consumer.consumer_group_metadata()
         wait_s = min(_COORDINATOR_S, seconds_left(deadline_s))
@@ -313,12 +319,12 @@ class Transactions:
         try:
             answer.result(wait_s + _GRACE_S)
         except TimeoutError as error:
-            self._connect()
+            self._is_doubtful = True
             raise _AgainError("the group's coordinator gave no answer") from error
         except KafkaException as error:
             if not error.args[0].retriable():
                 raise
-            self._connect()
+            self._is_doubtful = True
             raise _AgainError(error.args[0].str()) from error
 
     # Step 4.
