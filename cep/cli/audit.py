@@ -24,7 +24,8 @@ from cep.runners.control_topic import read_audit, read_status
 
 HELP = """\
 Show or verify the audit trail of a job that takes signed changes. It is among the dead letters of the job, as lines
-with the code `audit`. Each has the hash of the line before. Give their folder, or their topic.
+with the code `audit`. Each has the hash of the line before. Give their folder, or their topic. Beside a topic the lines
+are also in `audit` of the checkpoint folder.
 
 `verify` finds lines that were removed, changed, inserted or moved. It finds lines missing at the end if it has the
 head of the chain: the job says it on its status topic, or --head names it.

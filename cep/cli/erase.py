@@ -28,6 +28,7 @@ from cep.runners.embedded.targets import default_target, is_embedded, target_of
 from cep.runners.handover.erase import Erased, erase_savepoint, has_any, has_any_in_file, ways_to_write
 from cep.runners.handover.payload import payload_in
 from cep.runners.live_checkpoint import read_job
+from cep.runners.rule_output import AUDIT_FOLDER
 from cep.sinks.kafka import KafkaDeadLettersAtOnce
 from cep.state.savepoints import open_savepoint
 from cep.state.target import Target
@@ -164,7 +165,7 @@ def _keys(job: Job, given: Sequence[str]) -> dict[KeyDomain, set[str]]:
 def _erase_job(
     folder: Path, scratch: Path, given: Sequence[str], *, has_topic: bool
 ) -> tuple[Erased, list[bytes], list[bytes]]:
-    """Return what was erased, what is searched for, and the lines of the audit that are not in the folder."""
+    """Return what was erased, what is searched for, and the lines of the audit that a topic is still to have."""
     job = read_job(folder)
     if job is None:
         raise UsageError(f"{folder} has no job")
@@ -180,7 +181,9 @@ def _erase_job(
     erased.removed["lines of dead letters"] += copied.left_out
     erased.removed["texts of the audit"] += len(copied.bare)
     unwritten = erased.audit
-    if not has_topic and (copied.has_audit or _is_first(erased.audit)):
+    if (folder / AUDIT_FOLDER).is_dir():  # beside a topic, which is to have the line too
+        _append_audit(scratch / "job" / AUDIT_FOLDER, erased.audit)
+    elif not has_topic and (copied.has_audit or _is_first(erased.audit)):
         _append_audit(scratch / "job" / "dead_letters", erased.audit)
         unwritten = []
     target = target_of(folder)

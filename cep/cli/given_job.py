@@ -29,8 +29,9 @@ from cep.rulebook.trust import Trust
 from cep.runners.handover.warm_start import WarmStart, open_warm_start
 from cep.runners.live_checkpoint import open_checkpoint, read_job
 from cep.runners.observe import Log, Observed
+from cep.runners.rule_output import AUDIT_FOLDER
 from cep.runners.watch import Watch, Watched
-from cep.sinks.base import AlertSink
+from cep.sinks.base import AlertSink, DeadLetterSink
 from cep.sinks.console import ConsoleSink
 from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.files import FileSink
@@ -163,6 +164,12 @@ def stop_on_signals(stop: threading.Event | None = None) -> threading.Event:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, asked)
     return chosen
+
+
+def audit_copy(settings: Settings) -> DeadLetterSink | None:
+    """Return where the audit goes once more; None if there is no folder, or the dead letters are files themselves."""
+    folder, topic = settings.job.checkpoint, settings.output.dead_letter_topic
+    return None if folder is None or topic is None else DeadLetterFiles(folder / AUDIT_FOLDER)
 
 
 def sinks_of(settings: Settings, topic_sink: Callable[[str], AlertSink]) -> list[AlertSink]:

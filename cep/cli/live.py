@@ -16,7 +16,16 @@ from rich.console import Console
 from cep.base.errors import CepError, UsageError
 from cep.cli.configured import settings_of
 from cep.cli.given_events import mapping_of_settings
-from cep.cli.given_job import beginning_of, job_of, opened, sinks_of, stop_on_signals, watch_of, webhook_target
+from cep.cli.given_job import (
+    audit_copy,
+    beginning_of,
+    job_of,
+    opened,
+    sinks_of,
+    stop_on_signals,
+    watch_of,
+    webhook_target,
+)
 from cep.cli.job_flags import URLS, add_job_arguments, check_dead_letters, check_ending, check_sources, record_format
 from cep.cli.job_lines import PATHS, tell_changes, tell_problems, tell_start, tell_totals
 from cep.cli.topics import made_topics
@@ -110,7 +119,8 @@ def run(options: argparse.Namespace) -> int:
 
         job_name = job_id(checkpoint)
         dead_letters = _dead_letters(settings, dead_letters_path, job_name)
-        output = LiveOutput(checkpoint, dead_letters, _sinks(settings, job_name), report, observed.sending)
+        sinks = _sinks(settings, job_name)
+        output = LiveOutput(checkpoint, dead_letters, sinks, report, observed.sending, audit_copy(settings))
         observed.finished(output.batch_id, output.totals)
         try:
             live = _live(settings, checkpoint, job, initial, events, control, options.available_now)

@@ -21,7 +21,17 @@ from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import Schema
 from cep.cli.changelog import changelog_of, client_of
 from cep.cli.configured import settings_of
-from cep.cli.given_job import Beginning, beginning_of, job_of, opened, range_of, sinks_of, stop_on_signals, watch_of
+from cep.cli.given_job import (
+    Beginning,
+    audit_copy,
+    beginning_of,
+    job_of,
+    opened,
+    range_of,
+    sinks_of,
+    stop_on_signals,
+    watch_of,
+)
 from cep.cli.job_flags import (
     KAFKA,
     URLS,
@@ -163,6 +173,7 @@ def _match(given: _Given, begins_with: Beginning, seen: _Seen, stop: threading.E
         _suppressed_alerts(settings),
         sending,
         patience=Patience(stop, seen.observed.away),
+        audit=audit_copy(settings),
     )
     store = StoreSettings(checkpoint, embedded.store, embedded.target, embedded.kept, cache_bytes, embedded.checkpoints)
     try:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from cep.base.audit import is_audit
 from cep.base.errors import SinkAwayError
 from cep.base.limits import KAFKA_WAIT_MS_MAX
 from cep.sinks.base import AlertSink, DeadLetterSink, RecallingSink
@@ -69,6 +70,7 @@ def _impatient() -> Patience:
 class Outlets:
     """The sinks of alerts, dead letters and suppressed alerts (`suppressed`); those without a sink go nowhere.
 
+    `audit` gets the lines of the audit once more, before the dead letters that they are among.
     `sending` surrounds each delivery of alerts: for who watches how long it takes. `may_send` is False while another
     process may have taken over the job, and raises SinkError once one has. Without `patience` a sink that is away ends
     the job.
@@ -80,6 +82,7 @@ class Outlets:
     sending: Callable[[pa.Table], AbstractContextManager[Any]] = nullcontext
     may_send: Callable[[], bool] = lambda: True
     patience: Patience = field(default_factory=_impatient)
+    audit: DeadLetterSink | None = None
 
     def deliver(
         self, alerts: pa.Table, lines: Sequence[bytes], number: int,
@@ -93,8 +96,12 @@ class Outlets:
         with self.sending(alerts):
             for place, sink in enumerate(self.sinks):
                 self._send(partial(sink.write, lacking(alerts, place), number))
-        for beside, is_other in ((self.dead_letters, False), (self.suppressed, True)):
-            chosen = sorted(line for line in lines if is_suppressed(line) == is_other)
+        for beside, belongs in (
+            (self.audit, is_audit),
+            (self.dead_letters, lambda line: not is_suppressed(line)),
+            (self.suppressed, is_suppressed),
+        ):
+            chosen = sorted(line for line in lines if belongs(line)) if beside is not None else []
             if chosen and beside is not None:
                 self._send(partial(beside.write, chosen, number))
 
@@ -124,6 +131,6 @@ class Outlets:
         return [sink for sink in sinks if isinstance(sink, RecallingSink)]
 
     def close(self) -> None:
-        for sink in (*self.sinks, self.dead_letters, self.suppressed):
+        for sink in (*self.sinks, self.dead_letters, self.suppressed, self.audit):
             if sink is not None:
                 sink.close()

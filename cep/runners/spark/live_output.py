@@ -32,6 +32,7 @@ import orjson
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from cep.base.audit import is_audit
 from cep.base.errors import CepError
 from cep.base.limits import TIME_MS_MIN
 from cep.engine.alerts import sorted_together
@@ -72,6 +73,7 @@ class StoppedBetween(Exception):  # noqa: N818 nothing went wrong
 class LiveOutput:
     """Takes micro-batches. `directory` keeps the totals, `letters` what was set aside.
 
+    `audit` gets the lines of the audit once more, before the dead letters that they are among.
     A job that goes on from another one's state (beginning.py) counts its micro-batches on from that one's.
     """
 
@@ -79,10 +81,12 @@ class LiveOutput:
         self, directory: Path, dead_letter_sink: DeadLetterSink, sinks: Sequence[AlertSink],
         report: Callable[[BatchReport], None] | None = None,
         sending: Callable[[pa.Table], AbstractContextManager[Any]] = nullcontext,
+        audit: DeadLetterSink | None = None,
     ) -> None:  # fmt: skip
         """Take up where the directory says. `sending` surrounds each delivery of alerts: who watches sees how long."""
         self._directory = directory
         self._dead_letters = dead_letter_sink
+        self._audit = audit
         self._sinks = tuple(sinks)
         self._report = report
         self._sending = sending
@@ -154,7 +158,10 @@ class LiveOutput:
                 sink.write(alerts, batch_id)
         sent_s = perf_counter()
         # 5. What was set aside, in an order of its own: rows come as tasks finish.
-        self._dead_letters.write(sorted([*refused, *dead_letters]), batch_id)
+        lines = sorted([*refused, *dead_letters])
+        if self._audit is not None:
+            self._audit.write([line for line in lines if is_audit(line)], batch_id)
+        self._dead_letters.write(lines, batch_id)
         # 6. The totals.
         if batch_id > self.batch_id:
             self.batch_id = batch_id

@@ -164,6 +164,9 @@ def verify_topic(kafka: KafkaCluster, job: SignedJob, capsys: pytest.CaptureFixt
     verify = ["audit", "verify", "--dead-letter-topic", name, *broker]
     assert main([*verify, "--status-topic", job.status.name]) == 0
     assert main(["audit", "verify", *broker]) == 2, "it has no topic"
+    copy = job.folder / "topic" / "audit"
+    assert written(copy) == job.audit(), "the trail is in files as well"
+    assert job.verify(copy) == 0
     last = orjson.loads(job.audit()[-1])
     assert main([*verify, "--head", f"{int(last['number'])}:{last['hash']}"]) == 0
     capsys.readouterr()
@@ -186,7 +189,9 @@ def verify_erasure(kafka: KafkaCluster, job: SignedJob, name: str, capsys: pytes
     assert main(erase) == 0
     (line,) = (line.encode() for line in capsys.readouterr().out.splitlines() if line.startswith("{"))
     assert not (job.folder / "topic" / "dead_letters").exists(), "the trail is elsewhere"
-    head = orjson.loads(line)
+    copy, head = job.folder / "topic" / "audit", orjson.loads(line)
+    assert written(copy) == [*job.audit(), line]
+    assert job.verify(copy, "--head", f"{count + 1}:{head['hash']}") == 0
     assert (head["what"], int(head["number"])) == ("erasure", count + 1)
     assert main([*verify, "--head", f"{count + 1}:{head['hash']}"]) == 1, "the line is not there yet"
     kafka.send(name, [{"value": line, "partition": 0}])
@@ -205,6 +210,8 @@ def verify_erasure(kafka: KafkaCluster, job: SignedJob, name: str, capsys: pytes
     assert '"erasure"' not in capsys.readouterr().out
     assert job.run("topic", *job.trust, "--dead-letter-topic", name) == 0
     assert main([*verify, "--status-topic", job.status.name]) == 0, "the job knows all of them"
+    assert job.verify(copy) == 0
+    assert len(written(copy)) == count + 3
     said = capsys.readouterr().out
     assert f"{count + 3} line(s)" in said
 

@@ -34,10 +34,12 @@ from cep.rulebook.suppression import Policies, suppress_alerts
 from cep.runners.control_topic import read_status
 from cep.runners.embedded import replay as embedded
 from cep.runners.live_checkpoint import open_checkpoint
+from cep.runners.rule_output import AUDIT_FOLDER
 from cep.runners.spark.live import JAVA_OPTIONS, LiveSettings, serve, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.sources import TopicSource
 from cep.runners.spark.to_savepoint import save_for_both
+from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.kafka import KafkaDeadLetters, KafkaTransactionSink
 from cep.sinks.transactions.kafka import KafkaTarget
 from cep.sources.pieces import read_pieces
@@ -50,6 +52,7 @@ from tests.cli.test_erase import events, last_event
 from tests.columnar.protected import card_numbers
 from tests.real_kafka import KafkaCluster
 from tests.rulebook.people import ADA, BOB, EVE, RULE_SET, TRUST, by_two, upsert_by_two
+from tests.runners.embedded.test_run import written
 from tests.sinks.test_kafka import consumed
 
 __all__ = ["rules"]
@@ -90,7 +93,8 @@ class Run:
         self.spark.conf.set("spark.sql.shuffle.partitions", "2")
         letters = KafkaDeadLetters(KafkaTarget(self.kafka.address, f"{self.name}-dead", self.checkpoint.name))
         alerts = KafkaTransactionSink(KafkaTarget(self.kafka.address, f"{self.name}-alerts", self.checkpoint.name))
-        output = LiveOutput(self.checkpoint, letters, [alerts], self.reports.append)
+        copy = DeadLetterFiles(self.checkpoint / AUDIT_FOLDER)
+        output = LiveOutput(self.checkpoint, letters, [alerts], self.reports.append, audit=copy)
         settings = LiveSettings(
             self.job, self.initial, TopicSource(self.kafka.address, f"{self.name}-events"),
             TopicSource(self.kafka.address, f"{self.name}-control"), self.checkpoint / "query",
@@ -157,6 +161,8 @@ def test_signed_changes_and_card_numbers(
     assert [line["what"] for line in audit[1:]] == ["change"] * len(attacks(run.first))
     kafka = ["--bootstrap-servers", kafka_broker.address, "--status-topic", run.status.name]
     assert main(["audit", "verify", "--dead-letter-topic", f"{run.name}-dead", *kafka]) == 0
+    assert [orjson.loads(data) for data in written(run.checkpoint / AUDIT_FOLDER)] == audit, "it is in files as well"
+    assert main(["audit", "verify", str(run.checkpoint / AUDIT_FOLDER), *kafka]) == 0
     assert sorted(letter["cause"] for letter in letters if letter["code"] == "control_refused") == sorted(REFUSED)
 
     searched = [*NUMBERS, *(wrong(number) for number in NUMBERS)]
