@@ -7,7 +7,7 @@ Tested by: tests/base/test_schema.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -133,7 +133,7 @@ OF_DERIVED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ColumnUse:
     """A column of a job. By the event type's code: whether it has the field, must have it, and has it as its id."""
 
@@ -143,6 +143,16 @@ class ColumnUse:
     is_required: tuple[bool, ...]
     is_id: tuple[bool, ...]
     is_time: bool
+
+    @cached_property
+    def is_everywhere(self) -> bool:
+        """True if every event type has the field."""
+        return all(self.has_field)
+
+    @cached_property
+    def ids(self) -> str:
+        """`all`, `some` or `none` of the event types have the field as their id."""
+        return "all" if all(self.is_id) else "some" if any(self.is_id) else "none"
 
 
 @dataclass(frozen=True)
@@ -177,6 +187,16 @@ class Schema:
         Where patterns produce events, also what those say of the past that they were told from, and of their origins.
         """
         return dict(self._columns)
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of `columns`."""
+        return self._columns.keys()
+
+    @cached_property
+    def source_codes(self) -> tuple[int, ...]:
+        """The codes of the event types that come from sources; patterns produce the others."""
+        return tuple(code for code, event_type in enumerate(self.event_types) if not event_type.derived)
 
     @cached_property
     def _columns(self) -> dict[str, Type]:

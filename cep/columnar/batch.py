@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -109,18 +109,26 @@ def concat_batches(batches: Iterable[EventBatch]) -> EventBatch:
 
 def slots(array: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """Return the 64-bit slots of a column that is not text, and its null flags (1 = null; the slot is then 0)."""
+    return slot_values(array), null_flags(array) if array.null_count else np.zeros(len(array), np.uint8)
+
+
+def slot_values(array: pa.Array) -> NDArray[np.int64]:
+    """Return the 64-bit slots of a column that is not text; 0 where it is null."""
     if array.null_count:
-        nulls = np.asarray(pc.is_null(array)).astype(np.uint8)
         array = array.fill_null(False if pa.types.is_boolean(array.type) else 0)
-    else:
-        nulls = np.zeros(len(array), np.uint8)
-    values = array.to_numpy(zero_copy_only=False)
-    return (values.view(np.int64) if values.dtype == np.float64 else values.astype(np.int64, copy=False)), nulls
+    values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return values.view(np.int64) if values.dtype == np.float64 else values.astype(np.int64, copy=False)
 
 
-def from_slots(values: NDArray[np.int64], nulls: NDArray[np.uint8], type_: Type) -> pa.Array:
-    """Make a column of slots and null flags, for a type that is not text."""
-    mask = nulls.astype(bool) if np.count_nonzero(nulls) else None
+def null_flags(array: pa.Array) -> NDArray[np.uint8]:
+    """Return 1 where a column is null."""
+    flags: NDArray[np.uint8] = np.asarray(pc.is_null(array)).astype(np.uint8)
+    return flags
+
+
+def from_slots(values: NDArray[np.int64], nulls: NDArray[np.uint8] | None, type_: Type) -> pa.Array:
+    """Make a column of slots and null flags, None if nothing is null, for a type that is not text."""
+    mask = nulls.astype(bool) if nulls is not None and np.count_nonzero(nulls) else None
     if type_.is_float:
         return pa.array(values.view(np.float64), mask=mask)
     if type_.kind is Kind.BOOL:
@@ -135,6 +143,14 @@ def text_buffers(array: pa.Array) -> Texts:
     content = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
     bounds.flags.writeable = content.flags.writeable = False
     return Texts(bounds, content)
+
+
+def text_offsets(array: pa.Array) -> NDArray[np.int64]:
+    """Return the offsets of `text_buffers` alone: int64[N + 1]."""
+    offsets = array.buffers()[1]
+    bounds = np.frombuffer(offsets, np.int64, len(array) + 1, array.offset * 8) if offsets else np.zeros(1, np.int64)
+    bounds.flags.writeable = False
+    return bounds
 
 
 def are_short(texts: pa.Array, bytes_max: int) -> bool:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -62,8 +63,7 @@ class Written:
 AS_IT_IS = Written()
 
 
-@dataclass(frozen=True, slots=True)
-class Converted:
+class Converted(NamedTuple):
     """Values in the field's Arrow type, null where the source is null or the value is bad; the masks bool[N], None if
     there are none of them. `reason(row)` says what is wrong with the bad value of a row."""
 
@@ -78,7 +78,7 @@ def convert(source: pa.Array, type_: Type, written: Written | None = None) -> Co
 
     Cost: a pass or two; values that do not fit are found one by one only if there are any.
     """
-    if type_.kind in _AS_THEY_ARE and source.type == _AS_THEY_ARE[type_.kind] and not source.null_count:
+    if source.type == _AS_THEY_ARE.get(type_.kind) and not source.null_count:
         return Converted(source, None)
     if pa.types.is_dictionary(source.type):
         source = source.dictionary_decode()
@@ -255,6 +255,8 @@ def _bool(source: pa.Array, _type: Type) -> pa.Array:
 def _decimal(source: pa.Array, type_: Type) -> pa.Array:
     if pa.types.is_floating(source.type):
         return _decimal_from_float(source, type_.scale)
+    if pa.types.is_decimal64(source.type) and source.type.scale == type_.scale:
+        return source.view(pa.int64())
     if pa.types.is_decimal128(source.type) and source.type.scale == type_.scale:
         return _units(source)
     target = pa.decimal128(min(19 + type_.scale, 38), type_.scale)

@@ -160,7 +160,7 @@ def _decode(
         if converted.nulls is not None:
             missing = converted.nulls & np.array(use.is_required)[event_type]
             verdict.refuse(missing, "missing_field", f"field `{name}` is missing or null")
-        if not all(use.has_field):
+        if not use.is_everywhere:
             has_field = np.array(use.has_field)[event_type]
             if not has_field.all():
                 values = pc.if_else(pa.array(has_field), values, pa.scalar(None, values.type))
@@ -169,14 +169,13 @@ def _decode(
         if use.is_time:
             times = np.asarray(values.fill_null(0) if values.null_count else values)
             continue
-        if mapping.view and any(use.is_id):
-            is_id = pa.array(np.array(use.is_id)[event_type])
-            values = pc.if_else(is_id, mapping.event_ids(values), values)
+        if mapping.view and use.ids != "none":
+            values = pc.if_else(_is_id(use, event_type), mapping.event_ids(values), values)
         columns[name] = values
-        if all(use.is_id):
+        if use.ids == "all":
             ids = values
-        elif any(use.is_id):
-            ids = pc.if_else(pa.array(np.array(use.is_id)[event_type]), values, ids)
+        elif use.ids == "some":
+            ids = pc.if_else(_is_id(use, event_type), values, ids)
     if verdict.bad is None:
         return Decoded(ids, event_type, times, columns, ())
     good = np.flatnonzero(~verdict.bad)
@@ -205,6 +204,11 @@ def _of_view(
     # Arrow has no `take` of views of texts.
     columns = {n: c.cast(TEXT) if pa.types.is_string_view(c.type) else c for n, c in given.items()}
     return len(places), {n: column.take(taken) for n, column in columns.items()}, lambda row: show(int(places[row]))
+
+
+def _is_id(use: ColumnUse, event_type: NDArray[np.int16]) -> pa.Array:
+    """Return for each event whether the field is its id."""
+    return pa.array(np.array(use.is_id)[event_type])
 
 
 def _refuse_long(use: ColumnUse, texts: pa.Array, event_type: NDArray[np.int16], verdict: _Verdict) -> None:
@@ -259,9 +263,8 @@ def _of_field(name: str, reason: Callable[[int], str], row: int) -> str:
 def _event_types(schema: Schema, column: pa.Array | None, rows: int) -> tuple[NDArray[np.int16], _Verdict]:
     verdict = _Verdict(rows)
     # A record that names no type is of the only one that comes from sources.
-    given = [code for code, e in enumerate(schema.event_types) if not e.derived]
-    single = len(given) == 1
-    if column is None or any(use.name == TYPE_FIELD for use in schema.column_uses):
+    given, single = schema.source_codes, len(schema.source_codes) == 1
+    if column is None or TYPE_FIELD in schema.names:
         if not single:
             verdict.refuse(np.ones(rows, bool), "unknown_event_type", f"field `{TYPE_FIELD}` is missing or null")
         return np.full(rows, given[0] if single else 0, np.int16), verdict

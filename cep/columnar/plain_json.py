@@ -20,6 +20,8 @@ from cep.kernels.records import JsonColumns
 from cep.kernels.text.json_records import DECIMAL, FLOAT, NAME, TEXT, TRUTH, WHOLE, read_records
 from cep.kernels.text.texts import copy_texts
 
+_DECIMAL_DIGITS = 18
+
 
 @dataclass(frozen=True)
 class PlainShape:
@@ -39,7 +41,10 @@ def plain_shape(wanted: pa.Schema, may_be_numbers: Collection[str]) -> PlainShap
     names = [name.encode() for name in wanted.names]
     kinds = [NAME if column.name in may_be_numbers else _kind(column.type) for column in wanted]
     scales = [column.type.scale if pa.types.is_decimal(column.type) else 0 for column in wanted]
-    columns = tuple((column.name, column.type) for column in wanted)
+    # What the kernel reads has 18 digits at most, and is its own 64-bit decimal.
+    types = [pa.decimal64(_DECIMAL_DIGITS, scale) if kind == DECIMAL else column.type
+             for column, kind, scale in zip(wanted, kinds, scales, strict=True)]  # fmt: skip
+    columns = tuple(zip(wanted.names, types, strict=True))
     name_ends = np.cumsum([len(name) for name in names])
     return PlainShape(columns, np.frombuffer(b"".join(names), np.uint8), name_ends, np.array(kinds), np.array(scales))
 
@@ -69,13 +74,14 @@ def read_plain(shape: PlainShape, records: pa.Array) -> dict[str, pa.Array] | No
         if not there_count:
             continue
         type_, is_ascii = pa.int64() if kind == WHOLE else wanted, True
-        buffers: list[NDArray[Any] | None] = [_bits(is_there[column]) if there_count < count else None]
+        buffers = [pa.py_buffer(_bits(is_there[column])) if there_count < count else None]
         if kind == TEXT:
             bounds, texts, is_ascii = copy_texts(data, values[column], text_ends[column])
-            buffers += [bounds if type_ == pa.large_string() else bounds.astype(np.int32), texts]
+            offsets = bounds if type_ == pa.large_string() else bounds.astype(np.int32)
+            buffers += [pa.py_buffer(offsets), pa.py_buffer(texts)]
         else:
-            buffers.append(_values(values[column], kind))
-        array = pa.Array.from_buffers(type_, count, [*map(_as_buffer, buffers)], count - there_count)
+            buffers.append(pa.py_buffer(_bits(values[column]) if kind == TRUTH else values[column]))
+        array = pa.Array.from_buffers(type_, count, buffers, count - there_count)
         if not is_ascii and not _is_utf_8(array):
             return None
         arrays[name] = array
@@ -94,18 +100,6 @@ def _is_utf_8(array: pa.Array) -> bool:
     except pa.ArrowInvalid:
         return False
     return True
-
-
-def _as_buffer(buffer: NDArray[Any] | None) -> pa.Buffer | None:
-    return None if buffer is None else pa.py_buffer(buffer)
-
-
-def _values(slots: NDArray[np.int64], kind: int) -> NDArray[Any]:
-    if kind == DECIMAL:
-        wide = np.empty((len(slots), 2), np.int64)
-        wide[:, 0], wide[:, 1] = slots, slots >> 63
-        return wide
-    return _bits(slots) if kind == TRUTH else slots
 
 
 def _bits(flags: NDArray[Any]) -> NDArray[np.uint8]:

@@ -31,7 +31,7 @@ from cep.engine.starts import NO_STARTS, Starts, all_starts, find_starts, keep_s
 from cep.engine.table import PreparedEvents, prepare
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64, UInt8
-from cep.kernels.match.compact import compact
+from cep.kernels.match.compact import compact, take_rows
 from cep.kernels.match.matches import match_bindings, match_hashes, match_lengths
 from cep.kernels.match.rules import advance_plain_rules, advance_rules
 from cep.kernels.records import AllRuns, LiveRuns, NewNumbers, Remaining, SharedStarts
@@ -103,6 +103,7 @@ class Bounds:
 
 
 _NO_BOUNDS = Bounds()
+_TAKEN_FIRST = 2  # of Program.retained_numbers: behind type and time
 CARRIERS = (advance_plain_rules, advance_rules)
 
 
@@ -127,7 +128,7 @@ def advance_within(
         nothing = _no_matches(program, fitted.keys)
         return Advanced(fitted, nothing, {"runs_orphaned": orphans} if orphans else {})
     prepared = prepare(program, fitted, batch, watermark_ms)
-    bounds = np.searchsorted(fitted.run_rule, np.arange(len(program.places) + 1))
+    bounds = fitted.run_rule.searchsorted(np.arange(len(program.places) + 1))
     starts = [find_starts(shared, prepared, fitted, bounds) for shared in program.shared]
     outputs = Outputs(program, fitted.runs, fitted.nodes, len(batch), len(prepared.keys))
     shared = all_starts(program, starts)
@@ -136,11 +137,15 @@ def advance_within(
     matches = _read_matches(program, fitted, batch, prepared, outputs, most)
     if matches is None:
         return prepared.batch_rows
-    counters = Counter(dict(zip(_COUNTER_NAMES, outputs.work.counters.tolist(), strict=True)))
+    of_rules = outputs.runs.counters
+    counters: Counter[str] = Counter()
+    for name, count in zip(_COUNTER_NAMES, outputs.work.counters.tolist(), strict=True):
+        if count:
+            counters[name] = count
     live = _live_runs(program, outputs, starts, watermark_ms, counters)
     next_state = _next_state(program, fitted, batch, prepared, live)
     counters["arithmetic_overflows"] = 0  # counted by rule
-    count_overflows(program, prepared.overflows, outputs.runs.overflows, counters)
+    count_overflows(program, prepared.overflows, of_rules[y.COUNT_OVERFLOW], counters)
     counters["histories_folded"] = prepared.folded
     counters["histories_cut"] = prepared.cut
     counters["history_values_dropped"] = prepared.dropped
@@ -148,11 +153,11 @@ def advance_within(
     counters["matches"] = int(np.count_nonzero(matches.completed))
     counters["timeouts"] = int(np.count_nonzero(matches.timed_out))
     if counters["runs_evicted"]:
-        _count_by_rule(program, "rule_runs_evicted", outputs.runs.evicted, counters)
+        _count_by_rule(program, "rule_runs_evicted", of_rules[y.COUNT_EVICTED], counters)
     if counters["matches_dropped"]:
-        _count_by_rule(program, "rule_matches_dropped", outputs.runs.dropped, counters)
+        _count_by_rule(program, "rule_matches_dropped", of_rules[y.COUNT_DROPPED], counters)
     for number in program.compared:
-        _count_cost(program.rules[number], batch, int(outputs.runs.steps[number]), counters)
+        _count_cost(program.rules[number], batch, int(of_rules[y.COUNT_STEPS, number]), counters)
     return Advanced(next_state, matches, {name: count for name, count in counters.items() if count})
 
 
@@ -357,14 +362,18 @@ def _next_state(program: Program, fitted: KeyedState, batch: EventBatch, prepare
     )
     key_of_row = prepared.columns[y.COLUMN_KEY]
     nodes_left, rows_left, keys_left = compact(live, program.row_registers, key_of_row, numbers, remaining)
-    rows = remaining.rows[:rows_left]
+    rows, numbers_taken = remaining.rows[:rows_left], program.retained_numbers
+    values = np.empty((len(numbers_taken), rows_left), np.int64)
+    flags = np.empty(values.shape, np.uint8)
+    has_nulls = take_rows(prepared.columns, prepared.nulls, numbers_taken, rows, values, flags) > 0
     columns: dict[str, pa.Array] = {}
-    for number, column in program.retained:
-        values, nulls = prepared.columns[number].take(rows), prepared.nulls[number].take(rows)
+    for at, (_, column) in enumerate(program.retained, start=_TAKEN_FIRST):
+        nulls = flags[at] if has_nulls else None
         if column.type.is_text:
-            columns[column.name] = prepared.texts.take(pa.array(values, mask=nulls.astype(bool)))
+            mask = None if nulls is None else nulls.astype(bool)
+            columns[column.name] = prepared.texts.take(pa.array(values[at], mask=mask))
         else:
-            columns[column.name] = from_slots(values, nulls, column.type)
+            columns[column.name] = from_slots(values[at], nulls, column.type)
     return KeyedState(
         Layout.of(program),
         prepared.keys if keys_left == keys_count else taken(remaining.keys[:keys_left], prepared.keys),
@@ -375,8 +384,8 @@ def _next_state(program: Program, fitted: KeyedState, batch: EventBatch, prepare
         RetainedEvents(
             cut(remaining.row_keys, rows_left),
             _ids(fitted, batch, prepared, rows),
-            prepared.columns[y.COLUMN_TYPE].take(rows),
-            prepared.columns[y.COLUMN_TIME].take(rows),
+            values[0],
+            values[1],
             columns,
         ),
         prepared.histories,

@@ -53,10 +53,7 @@ class Outputs:
             np.empty((runs_max, width), np.int64),
             np.empty(runs_max, np.int32),
             np.empty(runs_max, np.int32),
-            np.zeros(len(program.rules), np.int64),
-            np.zeros(len(program.rules), np.int64),
-            np.zeros(len(program.rules), np.int64),
-            np.zeros(len(program.rules), np.int64),
+            np.zeros((y.COUNTERS, len(program.rules)), np.int64),
             cursor,
         )
 

@@ -8,7 +8,7 @@ Tested by: tests/engine/test_overflows.py
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +32,7 @@ class Overflows:
 
     instructions: Int64
     entries: Int64
-    past: Counter[str]
+    past: Mapping[str, int]
 
     @property
     def are_any(self) -> bool:
@@ -41,7 +41,7 @@ class Overflows:
 
     @property
     def total(self) -> int:
-        return int(self.instructions.sum() + self.entries.sum()) + self.past.total()
+        return int(self.instructions.sum() + self.entries.sum()) + sum(self.past.values())
 
 
 def count_overflows(program: Program, overflows: Overflows, of_runs: Int64, counters: Counter[str]) -> None:
@@ -60,7 +60,7 @@ def count_overflows(program: Program, overflows: Overflows, of_runs: Int64, coun
         count += sum(of_derived[column - program.derived_first] for column in set(_derived(program, number)))
         if overflows.past:
             asked = {identity_of(past) for past in histories(rule.deployed.pattern)}
-            count += sum(overflows.past[identity] for identity in asked)
+            count += sum(overflows.past.get(identity, 0) for identity in asked)
         if count:
             counters[f"{_BY_RULE}[{rule.deployed.rule_id}@{rule.deployed.version}]"] += count
 

@@ -5,14 +5,13 @@ Tested by: tests/engine/test_advance.py
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from cep.columnar.batch import NO_TEXTS, TEXT, EventBatch, read_only, slots, text_buffers
+from cep.columnar.batch import NO_TEXTS, TEXT, EventBatch, null_flags, read_only, slot_values, slots, text_buffers
 from cep.columnar.table_key import table_key
 from cep.columnar.texts import encoded, numbered
 from cep.engine.keyed_state import KeyedState
@@ -112,9 +111,7 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
     _fill_fields(program, keyed_state, batch, batch_rows, columns, nulls)
     texts = fill_computed(program.columns, program.lists, texts, first_row, columns, nulls)
     image = _image(program, written)
-    bitmaps, overflows = _evaluated(program, image, first_row, columns, nulls)
-    if past.overflows:
-        overflows.past.update(past.overflows)
+    bitmaps, overflows = _evaluated(program, image, first_row, columns, nulls, past.overflows)
     return PreparedEvents(
         keys, columns, nulls, image, bitmaps, first_row, event_of, texts,
         overflows, past.folded, past.cut, past.dropped, past.histories,
@@ -145,21 +142,22 @@ def _fill_fields(
             continue
         if column.retained:
             old = keyed_state.events.columns[column.name]
-            values, flags = slots(old)
-            columns[number, :first_row] = values
+            columns[number, :first_row] = slot_values(old)
             if old.null_count:
-                nulls[number, :first_row] = flags
+                nulls[number, :first_row] = null_flags(old)
         new = batch.columns[column.name]
-        values, flags = slots(new)
-        _gather(values, batch_rows, columns[number, first_row:])
+        _gather(slot_values(new), batch_rows, columns[number, first_row:])
         if new.null_count:
-            _gather(flags, batch_rows, nulls[number, first_row:])
+            _gather(null_flags(new), batch_rows, nulls[number, first_row:])
 
 
 def _evaluated(
-    program: Program, image: Int64, first_row: int, columns: Int64, nulls: UInt8
+    program: Program, image: Int64, first_row: int, columns: Int64, nulls: UInt8, past: Mapping[str, int]
 ) -> tuple[UInt64, Overflows]:  # fmt: skip
-    """Return the bitmaps of the new rows, and where numbers left 64 bits; fills the derived columns."""
+    """Return the bitmaps of the new rows, and where numbers left 64 bits, in histories as `past` says.
+
+    Fills the derived columns.
+    """
     vector, predicates = program.vector, program.predicates
     count = columns.shape[1] - first_row
     words = (count + BLOCK - 1) // BLOCK * (BLOCK // 64)
@@ -167,7 +165,7 @@ def _evaluated(
     bitmaps = np.zeros((max(predicates.count, 1) + len(program.shared), max(words, 1)), np.uint64)
     constants = image[image[y.HEADER_CONSTANTS] :]
     events = Events(columns, nulls, bitmaps, first_row, NO_WEIGHTS)
-    overflows = Overflows(np.zeros(len(vector.code), np.int64), np.zeros(len(predicates.entries), np.int64), Counter())
+    overflows = Overflows(np.zeros(len(vector.code), np.int64), np.zeros(len(predicates.entries), np.int64), past)
     if count and len(vector.code):
         code = vector.block_code(constants, predicates.dense, program.derived_first)
         evaluate_blocks(code, events, overflows.instructions)

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from cep.base.limits import NODE_TEXT_BYTES
-from cep.columnar.batch import text_buffers
+from cep.columnar.batch import text_offsets
 from cep.engine.keyed_state import RetainedEvents
 from cep.kernels.layout import Int64, UInt8
+from cep.kernels.text.texts import longest_text
 from cep.nfa.program import Program
 
 NO_WEIGHTS = np.empty(0, np.int64)  # each event counts once
@@ -26,13 +27,14 @@ def table_weights(
 
     Shapes: columns and nulls [C, N] have numbers of `texts`; row n has the id order[n] of all ids.
     """
-    numbers = _text_columns(program)
-    lengths = _lengths(texts) if numbers else NO_WEIGHTS
-    of_ids = [_lengths(part) for part in ids]
-    longest = len(numbers) * _most(lengths) + max(map(_most, of_ids))
+    numbers = program.retained_texts
+    longest = max(longest_text(text_offsets(part)) for part in ids)
+    if numbers:
+        longest += len(numbers) * longest_text(text_offsets(texts))
     if longest < NODE_TEXT_BYTES:  # no row can have more
         return NO_WEIGHTS
-    sizes = np.concatenate(of_ids)[order]
+    lengths = _lengths(texts)
+    sizes = np.concatenate([_lengths(part) for part in ids])[order]
     for number in numbers if len(lengths) else ():
         sizes += np.where(nulls[number] == 0, lengths[columns[number]], 0)
     return _weights(sizes)
@@ -41,24 +43,15 @@ def table_weights(
 def retained_weights(program: Program, events: RetainedEvents) -> Int64:
     """Return what `table_weights` gives, for a table of retained events alone."""
     sizes = _lengths(events.event_id)
-    for number in _text_columns(program):
+    for number in program.retained_texts:
         sizes = sizes + _lengths(events.columns[program.columns[number].name])
     return _weights(sizes)
 
 
-def _text_columns(program: Program) -> list[int]:
-    return [number for number, column in program.retained if column.type.is_text]
-
-
 def _lengths(texts: pa.Array) -> Int64:
     """Return the bytes of each text; a null has none."""
-    ends = text_buffers(texts).offsets
-    lengths: Int64 = ends[1:] - ends[:-1]  # as np.diff, which takes longer for the few events of a micro-batch
+    lengths: Int64 = np.diff(text_offsets(texts))
     return lengths
-
-
-def _most(lengths: Int64) -> int:
-    return int(np.maximum.reduce(lengths)) if len(lengths) else 0
 
 
 def _weights(sizes: Int64) -> Int64:

@@ -140,13 +140,12 @@ KIND_MATCH, KIND_TIMEOUT, KIND_BOTH = range(3)
 COUNT_STARTED, COUNT_EXPIRED, COUNT_EVICTED, COUNT_DROPPED, COUNT_OVERFLOW, COUNT_STEPS = range(6)
 COUNTERS = 6
 
-# Of the rule that is worked on: where to go on in its queue and runs, and what there was of output, steps, overflows,
-# evicted runs and dropped matches before it. The stream whose positions are in the table, one more than its number, or
-# 0. How many nodes there were before the call, and the last mark of match/room.py.
+# Of the rule that is worked on: where to go on in its queue and runs, and how much output there was before it. The
+# stream whose positions are in the table, one more than its number, or 0. How many nodes there were before the call,
+# and the last mark of match/room.py. From CURSOR_COUNTED on: the counters as they were before the rule.
 (
     CURSOR_QUEUE, CURSOR_RUN, CURSOR_NODES, CURSOR_MATCHES, CURSOR_OUT, CURSOR_RULE, CURSOR_FIRST_OUT,
-    CURSOR_FIRST_STEP, CURSOR_STREAM, CURSOR_FIRST_OVERFLOW, CURSOR_FIRST_EVICTED, CURSOR_FIRST_DROPPED,
-    CURSOR_OLD_NODES, CURSOR_MARK,
-) = range(14)  # fmt: skip
-CURSOR_WIDTH = 14
+    CURSOR_STREAM, CURSOR_OLD_NODES, CURSOR_MARK, CURSOR_COUNTED,
+) = range(11)  # fmt: skip
+CURSOR_WIDTH = CURSOR_COUNTED + COUNTERS
 FULL_NOT, FULL_WORK, FULL_NODES, FULL_MATCHES, FULL_OUT, FULL_TRAIL, FULL_MARKS = range(7)

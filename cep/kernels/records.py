@@ -288,18 +288,14 @@ class RuleScratch(NamedTuple):
 class RunOutput(NamedTuple):
     """The runs that stay open, and where the matcher is.
 
-    runs int64[*, W], keys and rules int32[*]; steps int64[R]: how many runs the events of each rule were offered to;
-    overflows int64[R]: how many of each rule's numbers left 64 bits; evicted int64[R]: how many runs of each rule were
-    evicted; dropped int64[R]: how many matches of each rule were dropped; cursor int64[CURSOR_WIDTH].
+    runs int64[*, W], keys and rules int32[*]; counters int64[COUNTERS, R]: what each rule has added to each counter of
+    `Work`; cursor int64[CURSOR_WIDTH].
     """
 
     runs: Int64
     keys: Int32
     rules: Int32
-    steps: Int64
-    overflows: Int64
-    evicted: Int64
-    dropped: Int64
+    counters: Int64
     cursor: Int64
 
 

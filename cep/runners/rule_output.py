@@ -2,7 +2,7 @@
 
     DIRECTORY/rule_status.json   what the job last said of its rules
     DIRECTORY/held_memory.json…  when each rule that suppresses last fired on each key (fired_files.py)
-    DIRECTORY/held/batch-N.jsonl the alerts of a micro-batch that were held back, each with `held` for the reason
+    DIRECTORY/held/batch-N.jsonl the alerts of a micro-batch that were held back, each with `held` for the reason.
     DIRECTORY/audit/batch-N.jsonl its lines of the audit, if the dead letters go into a topic
 
 This is step 9 of the Spark runner (step/suppress.py). A micro-batch that is done again ends in the same place: the

@@ -203,6 +203,8 @@ def too_far_ahead(times: Mapping[str, PartitionTime], ahead_ms: int) -> frozense
 
     The slowest is never among them. So whoever reads no more of the others comes to an end.
     """
+    if len(times) < 2:
+        return frozenset()
     behind = {name: time.last_ms for name, time in times.items() if time.is_behind}
     slowest_ms = min(behind.values(), default=TIME_MS_MAX)
     return frozenset(name for name, last_ms in behind.items() if last_ms > slowest_ms + ahead_ms)

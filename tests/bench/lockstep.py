@@ -88,8 +88,8 @@ def compare(options: argparse.Namespace) -> None:
 
 def _wait_for(both: list[subprocess.Popen[bytes]]) -> None:
     """Wait for the ends of both. If one fails, the other would wait for the token."""
-    while any(process.poll() is None for process in both):
-        if any(process.returncode for process in both):
+    while None in (codes := [process.poll() for process in both]):
+        if any(codes):
             for process in both:
                 process.kill()
         time.sleep(0.1)

@@ -45,10 +45,8 @@ def _next_rule(
         if queued > 0 or runs.bounds[number] < runs.bounds[number + 1]:
             if cursor[y.CURSOR_QUEUE] == 0 and cursor[y.CURSOR_RUN] == 0:
                 cursor[y.CURSOR_FIRST_OUT] = cursor[y.CURSOR_OUT]
-                cursor[y.CURSOR_FIRST_STEP] = work.counters[y.COUNT_STEPS]
-                cursor[y.CURSOR_FIRST_OVERFLOW] = work.counters[y.COUNT_OVERFLOW]
-                cursor[y.CURSOR_FIRST_EVICTED] = work.counters[y.COUNT_EVICTED]
-                cursor[y.CURSOR_FIRST_DROPPED] = work.counters[y.COUNT_DROPPED]
+                for c in range(y.COUNTERS):
+                    cursor[y.CURSOR_COUNTED + c] = work.counters[c]
             _number_stream(program, program.rules[number, y.R_COUNTS] - 1, events, scratch.stream_count, cursor)
             return queued
         cursor[y.CURSOR_RULE] += 1
@@ -61,10 +59,8 @@ def _close_rule(number: int, work: Work, output: RunOutput) -> None:
     cursor = output.cursor
     for i in range(cursor[y.CURSOR_FIRST_OUT], cursor[y.CURSOR_OUT]):
         output.rules[i] = number
-    output.steps[number] = work.counters[y.COUNT_STEPS] - cursor[y.CURSOR_FIRST_STEP]
-    output.overflows[number] = work.counters[y.COUNT_OVERFLOW] - cursor[y.CURSOR_FIRST_OVERFLOW]
-    output.evicted[number] = work.counters[y.COUNT_EVICTED] - cursor[y.CURSOR_FIRST_EVICTED]
-    output.dropped[number] = work.counters[y.COUNT_DROPPED] - cursor[y.CURSOR_FIRST_DROPPED]
+    for c in range(y.COUNTERS):
+        output.counters[c, number] = work.counters[c] - cursor[y.CURSOR_COUNTED + c]
     cursor[y.CURSOR_RULE] += 1
     cursor[y.CURSOR_QUEUE] = cursor[y.CURSOR_RUN] = 0
 
@@ -114,9 +110,8 @@ def advance_rules(
 ) -> int:  # fmt: skip
     """Carry each rule over the new events and close what is over by the watermark (ms, UTC).
 
-    Shapes: the records'. output.rules is filled with the rule of each row of output.runs. Steps, overflows, evicted
-    and dropped of output are filled with what each rule has added to COUNT_STEPS, COUNT_OVERFLOW, COUNT_EVICTED and
-    COUNT_DROPPED.
+    Shapes: the records'. output.rules is filled with the rule of each row of output.runs, and output.counters with what
+    each rule has added to the counters.
     Returns: FULL_NOT when all is done, else what to enlarge before the next call.
     """
     queued = _next_rule(program, events, runs, work, scratch, output)

@@ -52,6 +52,15 @@ def copy_texts(data: UInt8, starts: Int64, ends: Int64) -> tuple[Int64, UInt8, b
 
 
 @kernel
+def longest_text(offsets: Int64) -> int:
+    """Return the bytes of the longest of the texts between these offsets, int64[N + 1]; 0 without a text."""
+    longest = 0
+    for row in range(offsets.shape[0] - 1):
+        longest = max(longest, offsets[row + 1] - offsets[row])
+    return longest
+
+
+@kernel
 def take_texts(offsets_a: Int64, data_a: UInt8, offsets_b: Int64, data_b: UInt8, rows: Int64) -> tuple[Int64, UInt8]:
     """Copy the texts of these rows, int64[N] in any order: int64 offsets[N + 1], uint8[B].
 

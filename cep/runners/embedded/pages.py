@@ -163,9 +163,9 @@ class Pages:
             self._forget(slots[~filled & (self.deadlines[slots] != NEVER)])
             slots, deadlines = slots[filled], deadlines[filled]
             pages = list(compress(pages, filled.tolist()))
-        sizes = np.fromiter(map(len, pages), np.int64, len(pages))
-        written = int(np.add.reduce(sizes))
-        self.cached_bytes += written - int(np.add.reduce(self._sizes[slots], dtype=np.int64))
+        sizes = list(map(len, pages))
+        written = sum(sizes)  # of some tens of pages, as mostly, numpy would take longer to begin
+        self.cached_bytes += written - sum(self._sizes[slots].tolist())
         self.changed_bytes += written
         self._encoded[slots], self._sizes[slots], self._is_recent[slots] = np.array(pages, object), sizes, True
         self._changed.update(slots.tolist())
@@ -296,7 +296,7 @@ class MatchedPages:
         return joined_pages(pages, self._parts[0].shapes, program)
 
     def _put(self, slots: Int64, after: KeyedState, program: Program) -> None:
-        of_key = np.searchsorted(slots, self.slots(after.keys))
+        of_key = slots.searchsorted(self.slots(after.keys))
         shape = self._parts[0].shapes.learn(after)
         pages, deadlines = pack(after, of_key, len(slots), program.row_registers, shape)
         for part, of_part, first in self._divided(slots):
