@@ -1,8 +1,9 @@
 """The meaning of a version of a rule → a hash. Formatting, comments and the rest of the file do not change it.
 
 The meaning is the tokens of the pattern and of every event type, list and definition that it names, in turn. To these
-come the parameters and all else that decides the alerts. Entries of a list that may change do not count. The hash is on
-every alert, and `rules.lock` ties a version to it.
+come the parameters and all else that decides the alerts. Entries of a list that may change do not count. A pattern
+`over all` looks at every event type that has its key, so their names count too. The hash is on every alert, and
+`rules.lock` ties a version to it.
 Tested by: tests/rulebook/test_meaning.py
 """
 
@@ -10,10 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import dropwhile, pairwise, takewhile
 from operator import attrgetter
 
 from cep.lang.parse.lexer import TokenKind, Word, lex_words
@@ -21,6 +22,7 @@ from cep.model.rule import ParamValue, UpsertRecord
 
 _NAMED = ("event", "list", "define", "pattern")
 _STARTS = (*_NAMED, "test", "import")
+_OVER_ALL = ("over", "all")
 _OPENING, _CLOSING = "([{", ")]}"
 _VALUED = (TokenKind.INT, TokenKind.DURATION, TokenKind.STRING)
 _DECIDING = ("pattern", "status", "severity", "priority", "score", "message")
@@ -63,8 +65,22 @@ def pattern_hash(source: str, pattern: str) -> str:
         if name in others and name not in meanings:
             meanings[name] = others[name].spelled
             wanted += others[name].names
+    spelled = meanings.get(pattern, ())
+    if _OVER_ALL in pairwise(spelled):
+        meanings[" ".join(_OVER_ALL)] = _event_types_with(_key(spelled), others)
     meaning = json.dumps(sorted(meanings.items())) if meanings else source
     return hashlib.sha256(meaning.encode()).hexdigest()
+
+
+def _key(spelled: tuple[str, ...]) -> set[str]:
+    """Return the fields of the key of a pattern."""
+    behind = dropwhile(lambda word: word != "by", spelled)
+    return {*takewhile(lambda word: word != "{", behind)} - {"by", *"(,)"}
+
+
+def _event_types_with(key: set[str], declared: Mapping[str, _Declaration]) -> tuple[str, ...]:
+    """Return the names of the event types that have these fields, sorted."""
+    return tuple(sorted(name for name, d in declared.items() if d.spelled[0] == "event" and key <= {*d.names}))
 
 
 @lru_cache(_SOURCES_CACHED)

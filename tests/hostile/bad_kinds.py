@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 from cep.base.errors import SourceError
+from tests.hostile.campaign import ALARM_S
 from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, HangsError, Kind
 
 
@@ -21,6 +23,11 @@ def _differ(_: Random) -> str:
 
 def _wait(_: Random) -> str:
     raise HangsError("no answer")
+
+
+def _sleep(_: Random) -> str:
+    time.sleep(ALARM_S + 1)
+    return ACCEPTED
 
 
 def _loop(_: Random) -> str:
@@ -52,5 +59,8 @@ def _after_the_first(feed: Feed) -> Callable[[Path], Feed]:
 
 def all_kinds() -> tuple[Kind, ...]:
     """Return one kind for each way."""
-    feeds = {"raises": _raise, "differs": _differ, "loops": _loop, "waits": _wait, "allocates": _allocate, "dies": _die}
+    feeds = {
+        "raises": _raise, "differs": _differ, "loops": _loop, "waits": _wait, "sleeps": _sleep, "allocates": _allocate,
+        "dies": _die,
+    }  # fmt: skip
     return tuple(Kind(name, 1, _after_the_first(feed)) for name, feed in feeds.items())

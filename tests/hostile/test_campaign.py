@@ -81,6 +81,7 @@ def test_many_inputs() -> None:
         ("differs", "differences"),
         ("loops", "hangs"),
         ("waits", "hangs"),
+        ("sleeps", "hangs"),
         ("allocates", "memory"),
         ("dies", "deaths"),
     ],

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 from cep.base.errors import CepError
 from cep.lang.explain.render import render_text
 from cep.lang.format.file import format_text
+from cep.lang.ir import PatternIR
 from cep.lang.lint.run import lint
-from cep.lang.load import bundle_source, load_files, load_text
+from cep.lang.load import Checked, bundle_source, load_files, load_text
 from cep.lists.content import Content
 from cep.lists.entries import keys_of, read_entries
 from cep.model.rule import (
@@ -33,6 +35,7 @@ from cep.nfa.given_lists import given_lists
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
 from cep.rulebook.lock import read_lock
+from cep.rulebook.meaning import pattern_hash
 from cep.rulebook.rulebook import Rulebook
 from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, Kind
 from tests.hostile.mutate import TOML_TRICKS, broken_bytes, broken_value, deep
@@ -43,23 +46,38 @@ _SMALL_PATTERNS = 60  # generated files that patterns are made of
 
 
 def patterns(folder: Path) -> Feed:
-    """Pattern files: a text that is checked, compiled, linted and formatted."""
+    """Pattern files: a text that is checked, compiled, linted and formatted.
+
+    A pattern that is accepted is the unbroken one, or its hash is another one: then the lock, the diff and the alerts
+    say so.
+    """
     texts = [random_file(seed) for seed in range(_SMALL_PATTERNS)]
     texts += [bundle_source(path) for path in sorted((ROOT / "patterns").glob("*.cep"))]
+    twins = {text: _without_docs(compilable(load_text(text))) for text in texts}
 
     def feed(random: Random) -> str:
-        text = broken_bytes(random.choice(texts).encode(), random).decode("utf-8", "replace")
+        given = random.choice(texts)
+        text = broken_bytes(given.encode(), random).decode("utf-8", "replace")
         checked = compilable(load_text(text))
         render_text(checked.diagnostics, checked.sources)
         lint(checked)
         formatted, _ = format_text(text)
-        if formatted is not None and checked.ok:
-            again = compilable(load_text(formatted))
-            if again.patterns.keys() != checked.patterns.keys():
-                raise DiffersError("a pattern that is formatted is another one")
-        return ACCEPTED if checked.ok else REFUSED
+        if not checked.ok:
+            return REFUSED
+        accepted, twin = _without_docs(checked), twins[given]
+        if formatted is not None and _without_docs(compilable(load_text(formatted))) != accepted:
+            raise DiffersError("a pattern that is formatted is another one")
+        for name in accepted.keys() & twin.keys():
+            if accepted[name] != twin[name] and pattern_hash(text, name) == pattern_hash(given, name):
+                raise DiffersError(f"pattern `{name}` is another one under the same hash")
+        return ACCEPTED
 
     return feed
+
+
+def _without_docs(checked: Checked) -> dict[str, PatternIR]:
+    """Return the patterns without what they say of themselves, which decides no alert."""
+    return {name: replace(pattern, doc="") for name, pattern in checked.patterns.items()}
 
 
 def files(folder: Path) -> Feed:

@@ -10,6 +10,7 @@ import pytest
 from cep.lang.format.file import format_text
 from cep.lang.load import bundle_source, load_text
 from cep.rulebook.meaning import content_hash, pattern_hash
+from tests.lang.generate import random_file
 from tests.rulebook.records import SOURCE, upsert
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,35 @@ def test_other_patterns_of_the_file_do_not_change_it() -> None:
     other = SOURCE + SOURCE[SOURCE.index("pattern") :].replace("large_after_small", "another")
     assert pattern_hash(other, "large_after_small") == pattern_hash(SOURCE, "large_after_small")
     assert pattern_hash(other, "another") != pattern_hash(SOURCE, "large_after_small")
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("more", ["event more { more_id id  event_time time  KEY string }\n", "list more: string\n"])
+def test_a_pattern_has_the_same_hash_if_it_is_the_same_beside_more(seed: int, more: str) -> None:
+    source = random_file(seed)
+    for key in ("k", "other"):
+        longer = more.replace("KEY", key) + source
+        before, after = load_text(source), load_text(longer)
+        assert before.ok
+        for name, pattern in before.patterns.items():
+            is_same = pattern == after.patterns[name]
+            assert (pattern_hash(longer, name) == pattern_hash(source, name)) is is_same
+
+
+def test_another_event_type_changes_a_pattern_over_all_alone() -> None:
+    over_all = SOURCE.rstrip().removesuffix("}") + "  over all\n}\n"
+    login = "event login { login_id id  event_time time  KEY string }\n"
+    name = "large_after_small"
+    for source, key, is_same in (
+        (SOURCE, "card_id", True),
+        (over_all, "account_id", True),
+        (over_all, "card_id", False),
+    ):
+        longer = login.replace("KEY", key) + source
+        before, after = load_text(source), load_text(longer)
+        assert after.ok, after.diagnostics
+        assert (after.patterns[name].event_types == before.patterns[name].event_types) is is_same
+        assert (pattern_hash(longer, name) == pattern_hash(source, name)) is is_same
 
 
 @pytest.mark.parametrize(
