@@ -2,7 +2,8 @@
 
     ( length u32 | block: key binary, value binary ) … | 00 00 00 00 |      little-endian
 
-The closing zero tells a whole file from one that ends early. Each block has its own checksum.
+The closing zero is the end of the file: so one that ends early, and a length that became a zero, are found. Each block
+has its own checksum.
 Tested by: tests/state/test_entries.py
 """
 
@@ -51,6 +52,8 @@ def read_entries(path: Path) -> Iterator[tuple[bytes, bytes]]:
                     raise StateCorruptError(f"{path} ends inside a block; take an older copy")
                 block = _checked(decode_table(file.read(size)), path)
                 yield from zip(block.column(0).to_pylist(), block.column(1).to_pylist(), strict=True)
+            if file.tell() < end:
+                raise StateCorruptError(f"{path} goes on behind its last block; take an older copy")
     except OSError as error:
         raise StateCorruptError(f"cannot read {path}: {error.strerror}; take an older copy") from error
 

@@ -45,10 +45,24 @@ def test_a_file_that_ends_early_is_refused(tmp_path: Path, data: st.DataObject) 
 def test_a_damaged_byte_is_noticed(tmp_path: Path, data: st.DataObject) -> None:
     write_entries(tmp_path / "e", ENTRIES[:3])
     broken = bytearray((tmp_path / "e").read_bytes())
-    broken[data.draw(st.integers(0, len(broken) - 5))] ^= data.draw(st.integers(1, 255))
+    broken[data.draw(st.integers(0, len(broken) - 1))] ^= data.draw(st.integers(1, 255))
     (tmp_path / "e").write_bytes(broken)
     with pytest.raises(StateError):
         list(read_entries(tmp_path / "e"))
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_a_length_that_became_zero_is_not_taken_for_the_end(tmp_path: Path, block: int) -> None:
+    path = tmp_path / "entries"
+    write_entries(path, ENTRIES)
+    damaged = bytearray(path.read_bytes())
+    at = 0
+    for _ in range(block):
+        at += 4 + struct.unpack_from("<I", damaged, at)[0]
+    damaged[at : at + 4] = bytes(4)
+    path.write_bytes(damaged)
+    with pytest.raises(StateCorruptError, match="goes on behind its last block"):
+        list(read_entries(path))
 
 
 def test_a_length_that_is_longer_than_the_file_takes_no_room(tmp_path: Path) -> None:
