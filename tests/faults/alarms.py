@@ -97,6 +97,10 @@ class Alarms:
     def _increased(self, name: str, within: str, bound: str) -> set[Labels]:
         return {one for one, values in _by_instance(self._risen(name, within)).items() if sum(values) > float(bound)}
 
+    def _changed(self, name: str, within: str, bound: str) -> set[Labels]:
+        series = _by_instance({at: float(_changes(points)) for at, points in self._series(name, within).items()})
+        return {one for one, counts in series.items() if sum(counts) > float(bound)}
+
     def _shared(self, name: str, within: str, whole: str, bound: str) -> set[Labels]:
         parts, wholes = (_by_instance(self._risen(each, within)) for each in (name, whole))
         sums = {one: (sum(parts.get(one, ())), sum(values)) for one, values in wholes.items()}
@@ -151,6 +155,7 @@ _SHAPES: tuple[tuple[str, Shape], ...] = (
     (rf"sum without \(\w+\) \((\w+)\) > {_NUMBER}", Alarms._summed),
     (rf"sum without \(\w+\) \(deriv\((\w+)\[(\w+)\]\)\) > {_NUMBER}", Alarms._sloped),
     (rf"increase\((\w+)\[(\w+)\]\) > {_NUMBER}", Alarms._increased),
+    (rf"changes\((\w+)\[(\w+)\]\) > {_NUMBER}", Alarms._changed),
     (rf"(?:sum without \(\w+\) \()?rate\((\w+)\[(\w+)\]\)\)? / rate\((\w+)\[\w+\]\) > {_NUMBER}", Alarms._shared),
     (rf"(\w+) / (\w+) > {_NUMBER}", Alarms._divided),
     (r"absent\((\w+)\)", Alarms._absent),
@@ -198,6 +203,10 @@ def _named(alert: str, labels: Labels) -> str:
 
 def _pairs(points: list[tuple[int, float]]) -> Iterator[tuple[tuple[int, float], tuple[int, float]]]:
     return itertools.pairwise(points)
+
+
+def _changes(points: list[tuple[int, float]]) -> int:
+    return sum(before != now for (_, before), (_, now) in _pairs(points))
 
 
 def _slope(points: list[tuple[int, float]]) -> float:

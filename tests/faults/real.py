@@ -54,7 +54,10 @@ FAULTS: dict[str, tuple[tuple[str, ...], bool]] = {
     "late events": (("CepEventsLate",), False),  # rings if they are a thousandth for five seconds
     "partition added": ((), False),
     "topic recreated": (("CepJobGone", "CepProcessDown"), True),
-    "disk full": (('CepPartInTrouble{part="disk"}', "CepDiskFull", "CepJobGone", "CepProcessDown"), True),
+    "disk full": (
+        ('CepPartInTrouble{part="disk"}', "CepDiskFull", "CepJobGone", "CepProcessDown", "CepRestartsOften"),
+        True,
+    ),
     "killed": (("CepJobGone", "CepProcessDown"), False),
     "standby takes over": (("CepJobGone", "CepProcessDown", "CepNobodyWorks"), False),
 }

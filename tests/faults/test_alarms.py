@@ -44,6 +44,10 @@ CASES: dict[str, tuple[Callable[[int], list[Metric]], Callable[[int], list[Metri
         lambda _: [gauge("process_open_fds", 81), gauge("process_max_fds", 100)],
         lambda _: [gauge("process_open_fds", 79), gauge("process_max_fds", 100)],
     ),
+    "CepRestartsOften": (
+        lambda minute: [gauge("process_start_time_seconds", minute // 5)],
+        lambda minute: [gauge("process_start_time_seconds", minute // 20)],
+    ),
     "CepEventsAhead": (
         lambda minute: [counter("cep_events_ahead", minute // 30)],
         lambda _: [counter("cep_events_ahead", 5)],
