@@ -7,7 +7,7 @@ Tested by: tests/base/test_schema.py
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -150,9 +150,14 @@ class ColumnUse:
         return all(self.has_field)
 
     @cached_property
-    def ids(self) -> str:
-        """`all`, `some` or `none` of the event types have the field as their id."""
-        return "all" if all(self.is_id) else "some" if any(self.is_id) else "none"
+    def is_always_id(self) -> bool:
+        """True if every event type has the field as its id."""
+        return all(self.is_id)
+
+    @cached_property
+    def may_be_id(self) -> bool:
+        """True if some event type has the field as its id."""
+        return any(self.is_id)
 
 
 @dataclass(frozen=True)
@@ -187,11 +192,6 @@ class Schema:
         Where patterns produce events, also what those say of the past that they were told from, and of their origins.
         """
         return dict(self._columns)
-
-    @property
-    def names(self) -> Collection[str]:
-        """The names of `columns`."""
-        return self._columns.keys()
 
     @cached_property
     def source_codes(self) -> tuple[int, ...]:

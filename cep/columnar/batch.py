@@ -126,9 +126,9 @@ def null_flags(array: pa.Array) -> NDArray[np.uint8]:
     return flags
 
 
-def from_slots(values: NDArray[np.int64], nulls: NDArray[np.uint8] | None, type_: Type) -> pa.Array:
-    """Make a column of slots and null flags, None if nothing is null, for a type that is not text."""
-    mask = nulls.astype(bool) if nulls is not None and np.count_nonzero(nulls) else None
+def from_slots(values: NDArray[np.int64], nulls: NDArray[np.uint8], type_: Type) -> pa.Array:
+    """Make a column of slots and null flags, for a type that is not text."""
+    mask = nulls.astype(bool) if np.count_nonzero(nulls) else None
     if type_.is_float:
         return pa.array(values.view(np.float64), mask=mask)
     if type_.kind is Kind.BOOL:
@@ -138,11 +138,10 @@ def from_slots(values: NDArray[np.int64], nulls: NDArray[np.uint8] | None, type_
 
 def text_buffers(array: pa.Array) -> Texts:
     """Offsets int64[N + 1] and UTF-8 bytes of a large_string array, without a copy, read-only."""
-    _, offsets, data = array.buffers()
-    bounds = np.frombuffer(offsets, np.int64, len(array) + 1, array.offset * 8) if offsets else np.zeros(1, np.int64)
+    data = array.buffers()[2]
     content = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
-    bounds.flags.writeable = content.flags.writeable = False
-    return Texts(bounds, content)
+    content.flags.writeable = False
+    return Texts(text_offsets(array), content)
 
 
 def text_offsets(array: pa.Array) -> NDArray[np.int64]:

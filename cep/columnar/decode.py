@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from cep.base.limits import FIELD_BYTES_MAX
 from cep.base.schema import ColumnUse, Schema
-from cep.columnar.batch import TEXT, are_short, data_columns, text_buffers
+from cep.columnar.batch import TEXT, are_short, data_columns, text_offsets
 from cep.columnar.convert import convert
 from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
 from cep.columnar.parse_json import columns_of, parse_json, text_of
@@ -169,12 +169,12 @@ def _decode(
         if use.is_time:
             times = np.asarray(values.fill_null(0) if values.null_count else values)
             continue
-        if mapping.view and use.ids != "none":
+        if mapping.view and use.may_be_id:
             values = pc.if_else(_is_id(use, event_type), mapping.event_ids(values), values)
         columns[name] = values
-        if use.ids == "all":
+        if use.is_always_id:
             ids = values
-        elif use.ids == "some":
+        elif use.may_be_id:
             ids = pc.if_else(_is_id(use, event_type), values, ids)
     if verdict.bad is None:
         return Decoded(ids, event_type, times, columns, ())
@@ -214,8 +214,7 @@ def _is_id(use: ColumnUse, event_type: NDArray[np.int16]) -> pa.Array:
 def _refuse_long(use: ColumnUse, texts: pa.Array, event_type: NDArray[np.int16], verdict: _Verdict) -> None:
     if are_short(texts, FIELD_BYTES_MAX):
         return
-    offsets, _ = text_buffers(texts)
-    is_long = (np.diff(offsets) > FIELD_BYTES_MAX) & np.array(use.has_field)[event_type]
+    is_long = (np.diff(text_offsets(texts)) > FIELD_BYTES_MAX) & np.array(use.has_field)[event_type]
     if texts.null_count:
         is_long &= np.asarray(pc.is_valid(texts))
     verdict.refuse(is_long, TOO_LONG, f"field `{use.name}` has more than {FIELD_BYTES_MAX} bytes")
@@ -264,7 +263,7 @@ def _event_types(schema: Schema, column: pa.Array | None, rows: int) -> tuple[ND
     verdict = _Verdict(rows)
     # A record that names no type is of the only one that comes from sources.
     given, single = schema.source_codes, len(schema.source_codes) == 1
-    if column is None or TYPE_FIELD in schema.names:
+    if column is None or TYPE_FIELD in schema.columns():
         if not single:
             verdict.refuse(np.ones(rows, bool), "unknown_event_type", f"field `{TYPE_FIELD}` is missing or null")
         return np.full(rows, given[0] if single else 0, np.int16), verdict

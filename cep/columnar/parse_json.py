@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from cep.base.limits import RECORD_BYTES_MAX
 from cep.base.schema import Kind, Schema
-from cep.columnar.batch import TEXT, are_short, text_buffers
+from cep.columnar.batch import TEXT, are_short, text_buffers, text_offsets
 from cep.columnar.convert import WIDE_DECIMAL, convert
 from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
 from cep.columnar.plain_json import PlainShape, plain_rows, plain_shape, read_plain
@@ -87,7 +87,7 @@ def _too_long(block: pa.Array) -> int | None:
     """Return the place of the first record that is longer than one may be; None if there is none."""
     if are_short(block, RECORD_BYTES_MAX):
         return None
-    offsets, _ = text_buffers(block)
+    offsets = text_offsets(block)
     if offsets[-1] - offsets[0] <= RECORD_BYTES_MAX:
         return None
     places = np.flatnonzero(np.diff(offsets) > RECORD_BYTES_MAX)

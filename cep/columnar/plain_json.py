@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 
 from cep.columnar.batch import text_buffers
 from cep.kernels.records import JsonColumns
-from cep.kernels.text.json_records import DECIMAL, FLOAT, NAME, TEXT, TRUTH, WHOLE, read_records
+from cep.kernels.text.json_records import DECIMAL, FLOAT, NAME, TEXT, TRUTH, UNITS_DIGITS_MAX, WHOLE, read_records
 from cep.kernels.text.texts import copy_texts
-
-_DECIMAL_DIGITS = 18
 
 
 @dataclass(frozen=True)
@@ -41,8 +39,8 @@ def plain_shape(wanted: pa.Schema, may_be_numbers: Collection[str]) -> PlainShap
     names = [name.encode() for name in wanted.names]
     kinds = [NAME if column.name in may_be_numbers else _kind(column.type) for column in wanted]
     scales = [column.type.scale if pa.types.is_decimal(column.type) else 0 for column in wanted]
-    # What the kernel reads has 18 digits at most, and is its own 64-bit decimal.
-    types = [pa.decimal64(_DECIMAL_DIGITS, scale) if kind == DECIMAL else column.type
+    # The kernel reads decimals as 64-bit numbers of units, which Arrow has a type for.
+    types = [pa.decimal64(UNITS_DIGITS_MAX, scale) if kind == DECIMAL else column.type
              for column, kind, scale in zip(wanted, kinds, scales, strict=True)]  # fmt: skip
     columns = tuple(zip(wanted.names, types, strict=True))
     name_ends = np.cumsum([len(name) for name in names])

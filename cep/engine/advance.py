@@ -31,7 +31,7 @@ from cep.engine.starts import NO_STARTS, Starts, all_starts, find_starts, keep_s
 from cep.engine.table import PreparedEvents, prepare
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64, UInt8
-from cep.kernels.match.compact import compact, take_rows
+from cep.kernels.match.compact import compact
 from cep.kernels.match.matches import match_bindings, match_hashes, match_lengths
 from cep.kernels.match.rules import advance_plain_rules, advance_rules
 from cep.kernels.records import AllRuns, LiveRuns, NewNumbers, Remaining, SharedStarts
@@ -103,7 +103,6 @@ class Bounds:
 
 
 _NO_BOUNDS = Bounds()
-_TAKEN_FIRST = 2  # of Program.retained_numbers: behind type and time
 CARRIERS = (advance_plain_rules, advance_rules)
 
 
@@ -362,18 +361,14 @@ def _next_state(program: Program, fitted: KeyedState, batch: EventBatch, prepare
     )
     key_of_row = prepared.columns[y.COLUMN_KEY]
     nodes_left, rows_left, keys_left = compact(live, program.row_registers, key_of_row, numbers, remaining)
-    rows, numbers_taken = remaining.rows[:rows_left], program.retained_numbers
-    values = np.empty((len(numbers_taken), rows_left), np.int64)
-    flags = np.empty(values.shape, np.uint8)
-    has_nulls = take_rows(prepared.columns, prepared.nulls, numbers_taken, rows, values, flags) > 0
+    rows = remaining.rows[:rows_left]
     columns: dict[str, pa.Array] = {}
-    for at, (_, column) in enumerate(program.retained, start=_TAKEN_FIRST):
-        nulls = flags[at] if has_nulls else None
+    for number, column in program.retained:
+        values, nulls = prepared.columns[number].take(rows), prepared.nulls[number].take(rows)
         if column.type.is_text:
-            mask = None if nulls is None else nulls.astype(bool)
-            columns[column.name] = prepared.texts.take(pa.array(values[at], mask=mask))
+            columns[column.name] = prepared.texts.take(pa.array(values, mask=nulls.astype(bool)))
         else:
-            columns[column.name] = from_slots(values[at], nulls, column.type)
+            columns[column.name] = from_slots(values, nulls, column.type)
     return KeyedState(
         Layout.of(program),
         prepared.keys if keys_left == keys_count else taken(remaining.keys[:keys_left], prepared.keys),
@@ -384,8 +379,8 @@ def _next_state(program: Program, fitted: KeyedState, batch: EventBatch, prepare
         RetainedEvents(
             cut(remaining.row_keys, rows_left),
             _ids(fitted, batch, prepared, rows),
-            values[0],
-            values[1],
+            prepared.columns[y.COLUMN_TYPE].take(rows),
+            prepared.columns[y.COLUMN_TIME].take(rows),
             columns,
         ),
         prepared.histories,

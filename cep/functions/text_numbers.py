@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from cep.columnar.batch import TEXT, read_only, slots, text_buffers
+from cep.columnar.batch import TEXT, read_only, slot_values, text_buffers
 from cep.columnar.table_key import table_key
 from cep.kernels.histories.reach import fill_places, number_texts
 from cep.kernels.layout import Int32, Int64, UInt8
@@ -44,7 +44,7 @@ def value_bytes(column: pa.Array) -> ValueBytes:
     nulls = read_only(np.asarray(pc.is_null(column)).view(np.uint8) if column.null_count else np.zeros(0, np.uint8))
     if column.type == TEXT:
         return ValueBytes(*text_buffers(column), nulls)
-    values, _ = slots(column)
+    values = slot_values(column)
     offsets = np.arange(len(values) + 1, dtype=np.int64) * values.itemsize
     return ValueBytes(read_only(offsets), read_only(values.view(np.uint8)), nulls)
 

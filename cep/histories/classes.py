@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cep.columnar.batch import TEXT, read_only, slots
+from cep.columnar.batch import TEXT, read_only, slot_values
 from cep.columnar.table_key import table_key
 from cep.functions.text_numbers import HashedTexts, ValueBytes, hashed_texts, value_bytes
 from cep.histories.rows import Block, HistoryRows
@@ -133,7 +133,7 @@ def _codes(hashes: UInt64, key: Int32, columns: Sequence[pa.Array]) -> UInt32:
 
 def _hashes(values: pa.Array) -> UInt64:
     if values.type != TEXT:
-        numbers = np.ascontiguousarray(slots(values)[0])
+        numbers = np.ascontiguousarray(slot_values(values))
         hashes = np.empty(len(numbers), np.uint64)
         keyed_number_hashes(read_only(numbers), table_key(), hashes)
         return hashes

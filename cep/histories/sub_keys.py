@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from cep.columnar.batch import slots
+from cep.columnar.batch import slot_values
 from cep.columnar.texts import encoded
 from cep.histories.numbers.panes import PaneRows
 from cep.histories.numbers.sketches import UInt64, mixed, text_hashes
@@ -52,4 +52,4 @@ def _numbers(values: pa.Array) -> UInt64:
         hashes = text_hashes(texts.dictionary)
         codes = np.asarray(texts.indices.fill_null(0))
         return hashes[codes] if len(hashes) else np.zeros(len(values), np.uint64)
-    return mixed(np.ascontiguousarray(slots(values)[0]))
+    return mixed(np.ascontiguousarray(slot_values(values)))

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import overload
 
-import numpy as np
-
 from cep.base.schema import Schema, Type
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64, UInt8
@@ -160,11 +158,6 @@ class Program:
     def retained(self) -> tuple[tuple[int, Column], ...]:
         """The columns that are kept of bound events, with their numbers."""
         return tuple((number, column) for number, column in enumerate(self.columns) if column.retained)
-
-    @cached_property
-    def retained_numbers(self) -> Int64:
-        """The numbers of all columns that are kept of bound events: type, time, and those of `retained`."""
-        return np.array([y.COLUMN_TYPE, y.COLUMN_TIME, *(number for number, _ in self.retained)])
 
     @cached_property
     def retained_texts(self) -> tuple[int, ...]:

@@ -18,8 +18,6 @@ from cep.rulebook.last_alerts import LastAlerts
 from cep.rulebook.suppression import Policies, Suppression, count_suppressed, suppress_alerts
 from cep.sinks.json_form import json_lines
 
-_NO_COUNTS: Counter[str] = Counter()
-
 
 @dataclass(frozen=True, slots=True)
 class FilteredAlerts:
@@ -38,7 +36,7 @@ def filter_alerts(alerts: pa.Table, policies: Policies, memory: LastAlerts, wate
     watermark_ms: no later micro-batch has an alert before it, so what suppresses nothing from then on is forgotten.
     """
     if not alerts.num_rows:  # then nothing is remembered either
-        return FilteredAlerts(alerts, (), _NO_COUNTS)
+        return FilteredAlerts(alerts, (), Counter())
     suppression = suppress_alerts(alerts, policies, memory.last)
     memory.put(suppression.fired)
     counters = Counter(count_suppressed(suppression))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from cep.columnar.batch import TEXT, read_only, slots
+from cep.columnar.batch import TEXT, read_only, slot_values
 from cep.columnar.table_key import table_key
 from cep.functions.text_numbers import TextNumbers
 from cep.histories.store import SubTallies, concat_sub_tallies
@@ -98,5 +98,5 @@ def entries_after(entries: SubTallies, segment_of: Int64, sums: Int64, table: Hi
 def _codes(values: pa.Array, texts: pa.Array) -> Int64:
     """Return the values as a table has them whose texts these are; -1 for other texts."""
     if values.type != TEXT:
-        return slots(values)[0]
+        return slot_values(values)
     return TextNumbers(texts).of(values).astype(np.int64)

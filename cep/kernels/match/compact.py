@@ -59,23 +59,6 @@ def compact(
 
 
 @bare
-def take_rows(columns: Int64, nulls: UInt8, numbers: Int64, rows: Int64, values: Int64, flags: UInt8) -> int:
-    """Copy these columns of these rows out of an event table; return how many of the values are null.
-
-    Shapes: columns int64[C, N], nulls uint8[C, N]; numbers int64[c], rows int64[n]; values int64[c, n] and flags
-    uint8[c, n] are filled.
-    """
-    nulls_count = 0
-    for at in range(numbers.shape[0]):
-        number = numbers[at]
-        for row in range(rows.shape[0]):
-            values[at, row] = columns[number, rows[row]]
-            flags[at, row] = nulls[number, rows[row]]
-            nulls_count += flags[at, row]
-    return nulls_count
-
-
-@bare
 def _compact_nodes(nodes: Int64, node_map: Int64, row_map: Int64) -> int:
     """Move the nodes that stay together and let them point to new numbers; return how many there are.
 

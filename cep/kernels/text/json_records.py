@@ -31,7 +31,7 @@ _FIRST_PLAIN = 32  # smaller bytes need an escape.
 _MANTISSA_MAX, _POWER_MAX = 1 << 53, 22
 _POWERS = 10.0 ** np.arange(_POWER_MAX + 1)
 _UNITS = 10 ** np.arange(19, dtype=np.int64)
-_DIGITS_MAX, _UNITS_DIGITS_MAX = 19, 18
+_DIGITS_MAX, UNITS_DIGITS_MAX = 19, 18
 _EXPONENT_DIGITS_MAX = 2  # with this many no number is beyond what a double can be, which Arrow refuses
 
 
@@ -124,7 +124,7 @@ def _take_number(data: UInt8, at: int, kind: int, scale: int, value: Int64) -> i
         return end
     if kind == WHOLE and is_whole:
         value[0] = -mantissa if is_negative else mantissa
-    elif kind == DECIMAL and -scale <= power <= 0 and count + scale + power <= _UNITS_DIGITS_MAX:
+    elif kind == DECIMAL and -scale <= power <= 0 and count + scale + power <= UNITS_DIGITS_MAX:
         units = mantissa * _UNITS[scale + power]
         value[0] = -units if is_negative else units
     elif kind == FLOAT and mantissa <= _MANTISSA_MAX and -_POWER_MAX <= power <= _POWER_MAX:

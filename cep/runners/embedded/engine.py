@@ -148,10 +148,6 @@ class Engine:
         read = TimesRead(partitions, first_ms, now_ms, is_end)
         outcome = step(self._progress, self._shares, MicroBatch(_by_domain(valid), controls, read))
         self._progress = outcome.progress
-        counters = outcome.counters
-        for more in (*(part.counters for part in valid), outcome.rule_counters):
-            if more:  # an update without anything costs as much as one with something
-                counters.update(more)
         dead_letters = [letter for part in valid for letter in part.dead_letters]
         dead_letters += late_dead_letters(outcome.late_events)
         if dead_letters:
@@ -160,8 +156,10 @@ class Engine:
         # 9 suppress
         alerts = sorted_together(outcome.alerts)
         sent = filter_alerts(alerts, outcome.in_force.policies, self._memory, self.watermark_ms)
-        if sent.counters:
-            counters.update(sent.counters)
+        counters = outcome.counters
+        for more in (*(part.counters for part in valid), outcome.rule_counters, sent.counters):
+            if more:  # an update without anything costs as much as one with something
+                counters.update(more)
         return Stepped(sent.alerts, (*outcome.refused, *dead_letters, *sent.suppressed), nonzero(counters))
 
     def too_far_ahead(self) -> frozenset[str]:
