@@ -143,6 +143,7 @@ ParamValue = Annotated[
 RuleId = Annotated[str, Field(pattern=_NAME, max_length=RULE_ID_CHARS_MAX)]
 Version = Annotated[int, Field(ge=1, le=2**31 - 1)]  # an int32 on every alert
 ShortText = Annotated[str, Field(min_length=1, max_length=RULE_TEXT_CHARS_MAX)]
+Nonce = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
 class _Strict(BaseModel):
@@ -209,13 +210,15 @@ class UpsertRecord(RuleFields):
 
     Here and in other records: `changes` is the version that it was written against, and a job that has another one
     refuses it. `by` and `reason` say who sent it and why. `signed` has the signatures of those who stand for it
-    (model/signed.py).
+    (model/signed.py). `nonce` is a random number where nobody signs, so that no hash of a record gives its texts away
+    to whoever guesses them (base/audit.py). It changes no meaning.
     """
 
     kind: Literal["upsert"] = "upsert"
     changes: Changes | None = None
     by: ShortText | None = None
     reason: ShortText | None = None
+    nonce: Nonce | None = None
     signed: Signed | None = None
     source: Annotated[str, Field(min_length=1, max_length=SOURCE_BYTES_MAX)]
 
@@ -232,6 +235,7 @@ class _Change(_Strict):
     changes: Changes | None = None
     by: ShortText | None = None
     reason: ShortText | None = None
+    nonce: Nonce | None = None
     signed: Signed | None = None
 
     @property
@@ -270,7 +274,7 @@ class RollbackRecord(_Change):
             "version": self.version,
             "effective_at": self.effective_at,
             "on_update": self.on_update,
-            **dict.fromkeys(("changes", "by", "reason", "signed")),
+            **dict.fromkeys(("changes", "by", "reason", "nonce", "signed")),
         }
         return self.rule.model_copy(update=changes)
 

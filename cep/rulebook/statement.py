@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from typing import Any, Literal, TypeVar
 
 from cep.base.signing import SigningKey
@@ -34,6 +35,7 @@ _FORMAT, _HEARTBEAT_FORMAT = "cep change 1", "cep heartbeat 1"
 _OF_KEY = "/snooze/"
 # A signature is 128 characters; one of none stands where the author has not signed yet.
 _NONE = "0" * 128
+_NONCE_BYTES = 16
 
 
 def line_of(record: Signable) -> str:
@@ -130,6 +132,12 @@ def sign_heartbeat(record: HeartbeatRecord, key: SigningKey, rule_set: str) -> H
     signed = Signed(rule_set=rule_set, author=Signature(key=key.public, signature=_NONE))
     author = Signature(key=key.public, signature=key.sign(heartbeat_statement(record, signed)))
     return record.model_copy(update={"signed": signed.model_copy(update={"author": author})})
+
+
+def with_nonce(record: R) -> R:
+    """Return a record that nobody signs with a random number: what its hashes depend on cannot be guessed then."""
+    copied: R = record.model_copy(update={"nonce": secrets.token_hex(_NONCE_BYTES)})  # type: ignore[assignment]
+    return copied
 
 
 def unsigned(record: R) -> R:
