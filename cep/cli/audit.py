@@ -23,9 +23,9 @@ from cep.rulebook.trust import FIRST
 from cep.runners.control_topic import read_audit, read_status
 
 HELP = """\
-Show or verify the audit trail of a job that takes signed changes. It is among the dead letters of the job, as lines
-with the code `audit`. Each has the hash of the line before. Give their folder, or their topic. Beside a topic the lines
-are also in `audit` of the checkpoint folder.
+Show or verify the audit trail of a job: of one whose rules change while it runs, or that has signers. It is among the
+dead letters of the job, as lines with the code `audit`. Each has the hash of the line before. Give their folder, or
+their topic. Beside a topic the lines are also in `audit` of the checkpoint folder.
 
 `verify` finds lines that were removed, changed, inserted or moved. It finds lines missing at the end if it has the
 head of the chain: the job says it on its status topic, or --head names it.
@@ -88,7 +88,7 @@ def _head(options: argparse.Namespace) -> Head | None:
     status = read_status(Topic(servers, name, tuple(settings.kafka.client_settings().items())))
     said = (status or {}).get("audit")
     if said is None:
-        raise UsageError(f"the job of {name} says no head; it writes an audit if it has --signers")
+        raise UsageError(f"the job of {name} says no head; a job has one if its rules can change or it has --signers")
     return Head(said["count"], said["hash"])
 
 
@@ -129,12 +129,19 @@ def _show(lines: Iterator[Line], console: Console) -> None:
             values |= texts_of(line.data)
             values["what"] = _what(values)
             cells = [str(values.get(name, "")) for name in ("number", "what", "of", "version")]
-            people = " and ".join(map(str, values.get("by", ())))
+            people = _people(values)
         except (ValueError, TypeError, RecursionError):
             values, cells, people = {"reason": "cannot be read"}, [line.place, "", "", ""], ""
         outcome = str(values.get("cause") or values.get("outcome", ""))
         table.add_row(cells[0].lstrip("0"), *cells[1:], outcome, people, str(values.get("reason", "")))
     console.print(table)
+
+
+def _people(values: Mapping[str, Any]) -> str:
+    """Return who has signed. Without signers: who sent it by what the record says, and that nobody vouches for that."""
+    if "signers_version" in values and values["signers_version"] is None and values.get("sent_by") is not None:
+        return f"{values['sent_by']} (not signed)"
+    return " and ".join(map(str, values.get("by", ())))
 
 
 def _what(values: Mapping[str, Any]) -> str:

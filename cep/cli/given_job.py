@@ -127,9 +127,13 @@ def webhook_of(settings: Settings, url: str) -> WebhookSink:
 
 
 def job_of(given: Settings, deployment: Deployment, warm: WarmStart | None = None) -> Job:
-    """Describe the job of these rules. Raises: UsageError, also if the mapping speaks of fields that no event has."""
+    """Describe the job of these rules, which is audited if they can change while it runs.
+
+    Raises: UsageError, also if the mapping speaks of fields that no event has.
+    """
     check_fields(mapping_of_settings(given.events), deployment.schema)
-    return live_job(given.job, deployment, warm)
+    is_audited = given.control.topic is not None or given.control.folder is not None
+    return replace(live_job(given.job, deployment, warm), is_audited=is_audited)
 
 
 def watch_of(settings: Settings, observed: Observed) -> Watch:

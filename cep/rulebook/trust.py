@@ -177,10 +177,12 @@ class Accepted:
     """The signed changes that a job has taken: of each line of versions the last one, and its hash.
 
     `unverified` are the last refusals of records whose signatures do not count.
+    `trust` and `is_audited` are terms of the job (step/job.py), which are not saved with the rules.
     """
 
-    def __init__(self, trust: Trust | None = None) -> None:
+    def __init__(self, trust: Trust | None = None, *, is_audited: bool = False) -> None:
         self.trust = trust
+        self.is_audited = is_audited
         self.signers_version = 0
         self._last: dict[str, tuple[int, str]] = {}
         self.unverified: dict[str, Refusal] = {}
@@ -189,7 +191,7 @@ class Accepted:
 
     def copy(self) -> Accepted:
         """Return an equal value that changes on its own."""
-        other = Accepted(self.trust)
+        other = Accepted(self.trust, is_audited=self.is_audited)
         other.signers_version = self.signers_version
         other._last = dict(self._last)
         other.unverified = dict(self.unverified)
@@ -221,13 +223,18 @@ class Accepted:
             if name in self.unverified and self.unverified[name].version <= record.version:
                 del self.unverified[name]
 
+    @property
+    def writes_audit(self) -> bool:
+        """Return True if changes go into an audit. One that has begun goes on, or what is erased would be missing."""
+        return self.trust is not None or self.is_audited or self.head.count > 0
+
     def note(self, record: Signable | None, outcome: Outcome, data: bytes, what: str) -> list[bytes]:
-        """Return the line of the audit about a record; none without signers. `what` says what happened."""
-        if self.trust is None:
+        """Return the line of the audit about a record; none of a job that writes none. `what` says what happened."""
+        if not self.writes_audit:
             return []
         facts, texts = self._facts(record, outcome, data, what)
-        # The signatures of this record and all before it are in it. So nobody can guess the salt without these records,
-        # not even that of a record that nobody has signed.
+        # The signatures and nonces of this record and all before it are in it. So nobody can guess the salt without
+        # these records, not even that of a record that has neither.
         self._mixed = hashlib.sha256(_MIXED + self._mixed.encode() + data).hexdigest()
         salt = hashlib.sha256(_SALT + self._mixed.encode()).hexdigest()
         self.head, line = extended(self.head, facts, texts, salt)
@@ -248,31 +255,30 @@ class Accepted:
 
         `lines` are the lines of the audit that have lost their texts.
         """
-        if self.trust is None:
+        if not self.writes_audit:
             return []
         facts: dict[str, Any] = {"what": "erasure", "outcome": "applied", "keys": dict(keys), "removed": dict(removed)}
         facts[ERASED_LINES] = sorted(lines)
-        self.head, line = extended(self.head, {**facts, "signers_version": self.trust.version})
+        self.head, line = extended(self.head, {**facts, **self._vouching()})
         return [line]
+
+    def _vouching(self) -> dict[str, Any]:
+        """Return the fact that says who vouches for the names in a line: null for nobody."""
+        return {"signers_version": None if self.trust is None else self.trust.version}
 
     def _facts(
         self, record: Signable | None, outcome: Outcome, data: bytes, what: str
     ) -> tuple[dict[str, Any], dict[str, str | None]]:
         """Return what stays for good, and the texts that may name a key, which may have to be erased."""
-        assert self.trust is not None, "asked before"
         facts: dict[str, Any] = {"what": what}
         texts: dict[str, str | None] = {}
         if record is not None:
-            signed = record.signed
-            keys = [s.key for s in (signed.author, signed.approver) if s is not None] if signed is not None else []
-            people = [(key, self.trust.signer(key)) for key in keys]
-            # Who is named has signed only if the record was not refused.
-            names = [key if person is None else person.name for key, person in people]
+            names = [] if self.trust is None else _signers_of(record, self.trust)
             facts |= {"kind": record.kind, "id": record.id, "version": record.version, "by": names}
             # A snooze that is refused for the value as its key does not bring it into the audit.
             is_raw = any(diagnostic.code == "CEP320" for diagnostic in outcome.diagnostics)
             texts |= {"of": record.id if is_raw else line_of(record), "sent_by": record.by, "why": record.reason}
-        facts |= {"outcome": outcome.kind, "cause": outcome.cause, "signers_version": self.trust.version}
+        facts |= {"outcome": outcome.kind, "cause": outcome.cause, **self._vouching()}
         texts["reason"] = outcome.full_reason[:_REASON_MAX]
         texts = {name: None if text is None else hide_card_numbers(text) for name, text in texts.items()}
         # A hash of all that a record says gives a key away to whoever tries many.
@@ -359,6 +365,14 @@ class Accepted:
             accepted._mixed = str(saved["audit"].get("mixed", ""))  # an earlier build had none
             accepted.unverified = {values["rule_id"]: Refusal(**values) for values in saved["unverified"]}
         return accepted
+
+
+def _signers_of(record: Signable, trust: Trust) -> list[str]:
+    """Return the names of those whose keys a record has, who have signed it only if it was not refused."""
+    signed = record.signed
+    keys = [s.key for s in (signed.author, signed.approver) if s is not None] if signed is not None else []
+    people = [(key, trust.signer(key)) for key in keys]
+    return [key if person is None else person.name for key, person in people]
 
 
 def _named(record: Signable) -> str:

@@ -50,6 +50,7 @@ _MEANING = {
     "dedup_ms": "window of duplicates",
     "levels_count": "levels of patterns that feed each other",
 }
+_TERMS = ("trust", "is_audited")  # of changes of the rules, which no keyed state depends on
 
 
 def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], bool]:
@@ -72,6 +73,7 @@ def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tu
             _write(directory / JOB_FILE, {**stored_job, "event_types": description["event_types"]})
             different = []
         _check_trust(directory, stored_job, job)
+        _write_terms(directory, description)
         if different:
             raise UsageError(
                 f"{directory} belongs to a job with other {', '.join(different)}: its keyed state would be misread; "
@@ -109,7 +111,7 @@ def _check_event_types(directory: Path, stored_job: dict[str, Any], job: Job) ->
 
 
 def _check_trust(directory: Path, stored_job: dict[str, Any], job: Job) -> None:
-    """Refuse to ask for fewer signatures than before, and write down who may sign from now on."""
+    """Refuse to ask for fewer signatures than before."""
     before, now = stored_job.get("trust"), None if job.trust is None else job.trust.to_json()
     if before is None and now is None:
         return
@@ -126,8 +128,15 @@ def _check_trust(directory: Path, stored_job: dict[str, Any], job: Job) -> None:
             )
     except (KeyError, TypeError) as error:
         raise StateCorruptError(f"{directory} does not say who may sign ({error!r}); restore it") from error
-    stored = {**read_document(directory / JOB_FILE), "trust": now}
-    _write(directory / JOB_FILE, stored)
+
+
+def _write_terms(directory: Path, description: dict[str, Any]) -> None:
+    """Write down who may sign changes from now on, and whether an audit says what becomes of them."""
+    stored = read_document(directory / JOB_FILE)
+    others = {name: value for name, value in stored.items() if name not in _TERMS}
+    now = {**others, **{name: description[name] for name in _TERMS if name in description}}
+    if now != stored:
+        _write(directory / JOB_FILE, now)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from cep.base.limits import (
 from cep.base.schema import Schema
 from cep.base.shapes import of_type, texts
 from cep.columnar.route import KeyDomain
-from cep.rulebook.trust import Trust
+from cep.rulebook.trust import Accepted, Trust
 
 EVENT_TIME, ARRIVAL = "event_time", "arrival"
 
@@ -42,6 +42,7 @@ class Job:
     ends_ms: events from then on are for the job that goes on from this one.
     ahead_ms: how far ahead of the clock an event may be dated; None: as far as it likes.
     trust: who may sign changes of its rules; None: nobody needs to.
+    is_audited: changes of its rules go into an audit though nobody signs them; with `trust` they always do.
     """
 
     schema: Schema
@@ -57,6 +58,7 @@ class Job:
     ends_ms: int = TIME_MS_MAX
     ahead_ms: int | None = AHEAD_MS_DEFAULT
     trust: Trust | None = None
+    is_audited: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.groups_count <= KEY_GROUPS_MAX:
@@ -71,6 +73,10 @@ class Job:
     def latest_ms(self, now_ms: int) -> int:
         """Return the latest time that an event or a heartbeat may have at this clock."""
         return TIME_MS_MAX if self.ahead_ms is None else now_ms + self.ahead_ms
+
+    def govern(self, accepted: Accepted) -> None:
+        """Say to what a rulebook has accepted who may sign changes, and if they go into an audit."""
+        accepted.trust, accepted.is_audited = self.trust, self.is_audited
 
     def to_json(self) -> dict[str, Any]:
         """Return the job as JSON can hold it."""
@@ -88,6 +94,7 @@ class Job:
             "ends_ms": self.ends_ms,
             "ahead_ms": self.ahead_ms,
             **({} if self.trust is None else {"trust": self.trust.to_json()}),
+            **({"is_audited": True} if self.is_audited else {}),
         }
 
     @staticmethod
@@ -107,4 +114,5 @@ class Job:
             of_type("ends_ms", data.get("ends_ms", TIME_MS_MAX), int),
             of_type("ahead_ms", data.get("ahead_ms", AHEAD_MS_DEFAULT), int | None),
             None if data.get("trust") is None else Trust.from_json(data["trust"]),
+            of_type("is_audited", data.get("is_audited", False), bool),
         )

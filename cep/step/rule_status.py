@@ -5,7 +5,7 @@
      "policies": {…}, "audit": {"count", "hash"}}
 
 A time that is none, as the end of a version that has no successor, is null. The head of the audit is there if the job
-takes signed changes only.
+writes one.
 
 Tested by: tests/runners/test_rule_output.py
 """
@@ -32,7 +32,7 @@ def rule_status(rulebook: Rulebook) -> dict[str, Any]:
     facts = {name: value for name, value in report.items() if name not in _COUNTS}
     facts["rules"] = list(facts["rules"])
     facts = _with_times(facts)
-    if rulebook.accepted.trust is not None:
+    if rulebook.accepted.writes_audit:
         facts["audit"] = rulebook.accepted.head.to_json()
     return {"digest": save(rulebook).digest, **facts, "policies": Policies.of(rulebook).to_json()}
 

@@ -121,7 +121,7 @@ def rulebook_of(rules: JobRules, digest: str) -> NamedRulebook:
         assert rules.store is not None, "a digest is known by a folder"
         rulebook = rules.store.get(digest, rules.job.schema, rules.job.domains)
         rulebook.keep_levels(rules.job.levels_count)
-        rulebook.accepted.trust = rules.job.trust
+        rules.job.govern(rulebook.accepted)
         _cache(_RULEBOOKS, at, NamedRulebook(digest, rulebook, rulebook.forget_ms))
     return _RULEBOOKS[at]
 
@@ -130,7 +130,7 @@ def restore_rulebook(rules: JobRules, data: bytes) -> NamedRulebook:
     """Read the rulebook of a job that has it as bytes. Raises: as rulebook_from_bytes."""
     rulebook = rulebook_from_bytes(data, rules.job.schema, rules.job.domains, rules.lists)
     rulebook.keep_levels(rules.job.levels_count)
-    rulebook.accepted.trust = rules.job.trust
+    rules.job.govern(rulebook.accepted)
     return _remember(rules, rulebook)
 
 
@@ -228,7 +228,8 @@ def change_rules(
 
 def has_unsaid(rules: JobRules, rulebook: NamedRulebook) -> bool:
     """Return True if the audit of a job has no line yet, and has one about each rule that the job begins with."""
-    if rules.job.trust is None or rulebook.rulebook.accepted.head.count:
+    accepted = rulebook.rulebook.accepted
+    if not accepted.writes_audit or accepted.head.count:
         return False
     return bool(_initial(rules).audit)
 
@@ -343,7 +344,7 @@ def _text(data: bytes) -> str:
 def _initial(rules: JobRules) -> _Initial:
     if rules not in _INITIAL:
         rulebook = Rulebook(rules.job.schema, rules.job.domains, rules.lists)
-        rulebook.accepted.trust = rules.job.trust
+        rules.job.govern(rulebook.accepted)
         lines, _, _ = apply_records(rulebook, rules.initial, None, are_first=True)
         # Its audit is still to be written: by the first micro-batch.
         accepted = rulebook.accepted.take_audit()

@@ -138,6 +138,10 @@ def test_the_life_of_a_rule(job: Answering, folder: Path, capsys: pytest.Capture
     assert main([*publish, "--retire-missing"]) == 0
     assert versions(job)["rising_amounts"] == 2
     assert "rising_amounts" not in {rule.rule_id for rule in job.book.report().rules if rule.starts_until_ms > 2_000}
+    sent = [place.record for place in read_control_topic(job.control)[0]]
+    nonces = {record.nonce for record in sent if not isinstance(record, HeartbeatRecord)}
+    assert None not in nonces
+    assert len(nonces) == len(sent), "nobody signs, so each record has a nonce of its own"
 
 
 def test_what_the_job_refuses_is_told(job: Answering, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,7 +231,7 @@ def test_two_publishers_at_once_and_a_job_that_is_built_anew(
     assert main(["run", *given, "--checkpoint", str(tmp_path / "anew"), "--available-now"]) == 0
     anew = read_status(status)
     assert anew is not None
-    for what in ("content_hash", "taken", "paused", "last_versions", "refused"):
+    for what in ("content_hash", "taken", "paused", "last_versions", "refused", "audit"):
         assert anew[what] == told[what]
 
 

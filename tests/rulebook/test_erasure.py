@@ -10,6 +10,7 @@ from cep.model.rule import PauseRecord, SnoozeRecord
 from cep.rulebook.erasure import forget_keys
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
+from cep.rulebook.statement import with_nonce
 from cep.step.rules import apply_records
 from tests.rulebook.people import TRUST, by_two
 from tests.rulebook.records import SCHEMA, new_book, upsert
@@ -59,16 +60,17 @@ def test_what_names_no_key_stays() -> None:
     assert rulebook_bytes(book) == before
 
 
-@pytest.mark.parametrize("is_signed", [False, True])
-def test_a_line_of_the_audit_without_its_texts_does_not_give_the_key_away(is_signed: bool) -> None:
+@pytest.mark.parametrize("kind", ["unsigned", "signed", "without signers"])
+def test_a_line_of_the_audit_without_its_texts_does_not_give_the_key_away(kind: str) -> None:
     """Who tries key after key has nothing to compare with: neither a hash of the record nor the seal of the texts."""
 
     def line_about(key: str, owner: str) -> bytes:
         book = new_book()
-        book.accepted.trust = TRUST
+        book.accepted.trust = None if kind == "without signers" else TRUST
+        book.accepted.is_audited = kind == "without signers"
         record = snooze(1, key)
-        data = (by_two(record) if is_signed else record).to_json()
-        first = by_two(upsert(1, owner=owner)).to_json()
+        data = (by_two(record) if kind == "signed" else record).to_json()
+        first = (with_nonce if kind == "without signers" else by_two)(upsert(1, owner=owner)).to_json()
         _, line = (line for line in apply_records(book, (first, data), None)[0] if is_audit(line))
         assert texts_of(line).keys() == {"of", "sent_by", "why", "changes", "record", "reason"}
         return line

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from cep.base.audit import is_audit
 from cep.cli.main import main
 from cep.lists.store import ListStore
 from cep.model.rule import ControlRecord, UpsertRecord, parse_control
@@ -95,6 +96,10 @@ def test_a_job_that_was_stopped_goes_on(name: str, left: Path) -> None:
     wanted = with_changes(left)
     assert go_on(left, left / "jobs" / name, *(("--store", "memory") if name == "memory" else ())) == 0
     check(left, name, wanted)
+    # The release has written no trail of the changes that it took. Here one begins.
+    trail = left / "jobs" / name / "dead_letters"
+    assert [json.loads(line)["what"] for line in lines_of(trail) if is_audit(line.encode())][:1] == ["first"]
+    assert main(["audit", "verify", str(trail)]) == 0
 
 
 def test_a_job_whose_store_is_lost_goes_on_from_its_checkpoint(left: Path) -> None:

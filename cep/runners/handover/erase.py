@@ -105,12 +105,12 @@ def _without_memory(payload: Payload, keys: KeysOf, erased: Erased) -> Payload:
 
 
 def _with_rules(payload: Payload, job: Job, keys: KeysOf, erased: Erased, audit_lines: Collection[int]) -> Payload:
-    """Take the keys out of the rulebook, and add the erasure to the audit of a job that takes signed changes.
+    """Take the keys out of the rulebook, and add the erasure to the audit of a job that writes one.
 
     The line does not say which keys.
     """
     rulebook = rulebook_from_bytes(payload.engine["rulebook"].encode(), job.schema, job.domains)
-    rulebook.accepted.trust = job.trust
+    job.govern(rulebook.accepted)
     erased.removed["snoozes"] += forget_keys(rulebook, {text for texts in keys.values() for text in texts})
     counts = {",".join(domain): len(texts) for domain, texts in sorted(keys.items())}
     erased.audit += rulebook.accepted.note_erasure(counts, +erased.removed, sorted(audit_lines))

@@ -25,11 +25,11 @@ from pyspark.sql import SparkSession
 from cep.base.audit import is_audit
 from cep.base.secrets import secret_keys
 from cep.cli.main import main
-from cep.model.rule import PauseRecord, RollbackRecord, UpsertRecord, topic_key
+from cep.model.rule import PauseRecord, ResumeRecord, RollbackRecord, SnoozeRecord, UpsertRecord, topic_key
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
 from cep.rulebook.kafka import StatusTopic, Topic
-from cep.rulebook.statement import Signable, approve, digest_of, sign, unsigned
+from cep.rulebook.statement import Signable, approve, digest_of, sign, unsigned, with_nonce
 from cep.rulebook.suppression import Policies, suppress_alerts
 from cep.runners.control_topic import read_status
 from cep.runners.embedded import replay as embedded
@@ -66,15 +66,20 @@ REFUSED = ("unsigned", "unsigned", "self_approved", "unknown_signer", "unsigned"
 class Run:
     """One job on one broker, started anew for each phase."""
 
-    def __init__(self, spark: SparkSession, kafka: KafkaCluster, folder: Path, rules_folder: Path) -> None:
+    def __init__(
+        self, spark: SparkSession, kafka: KafkaCluster, folder: Path, rules_folder: Path, *, is_signed: bool = True
+    ) -> None:
         self.spark, self.kafka, self.folder = spark, kafka, folder
         self.name = f"trusted-{uuid.uuid4().hex[:8]}"
         (record,), problems = read_rules(rules_folder)
         assert problems == []
         assert isinstance(record, UpsertRecord)
-        self.first = upsert_by_two(record)
+        self.first = upsert_by_two(record) if is_signed else record
         given = deploy([self.first])
-        self.job = replace(Job(given.schema, given.key_domains, 8), dedup_ms=86_400_000, trust=TRUST)
+        trust = TRUST if is_signed else None
+        self.job = replace(
+            Job(given.schema, given.key_domains, 8), dedup_ms=86_400_000, trust=trust, is_audited=not is_signed
+        )
         for part in ("events", "control", "status", "dead", "alerts"):
             kafka.create(f"{self.name}-{part}", 1)
         self.status = StatusTopic(kafka.address, f"{self.name}-status")
@@ -208,6 +213,55 @@ def test_others_go_on_as_if_nothing_was_erased(
     assert len(others) > 20
     assert others == {alert for alert in run.expected(lines) if alert[0] != gone}
     assert others == run.expected([line for line in lines if orjson.loads(line)["card"] != ERASED_NUMBERS[0]])
+
+
+def test_changes_without_signers_are_written_down(
+    spark: SparkSession, kafka_broker: KafkaCluster, rules: Path, tmp_path: Path
+) -> None:
+    """The trail of a job without signers, over restarts, an erasure and a new folder; built anew it is the same."""
+    run = Run(spark, kafka_broker, tmp_path, rules, is_signed=False)
+    lines, gone = records(5, NUMBERS), secret_keys()[0].token("pan", NUMBERS[0].encode())
+    until, name = "2030-01-01T00:00:00Z", run.first.id
+    snooze = SnoozeRecord(id=name, version=1, until=until, key=gone, by="Ada", reason=f"{gone} travels")
+    first, second = (with_nonce(record) for record in (snooze, PauseRecord(id=name, version=1, by="Bob")))
+    assert run.phase(lines[:100])["audit"]["count"] == 1
+    run.phase(lines[100:200], first, first)
+    run.restart()
+    status = run.phase(lines[200:300], second, with_nonce(ResumeRecord(id=name, version=2, by="Bob")))
+    trail = written(run.checkpoint / AUDIT_FOLDER)
+    entries = [orjson.loads(line) for line in trail]
+    assert [(entry["what"], entry["kind"], entry["outcome"]) for entry in entries] == [
+        ("first", "upsert", "applied"), ("change", "snooze", "applied"), ("change", "snooze", "ignored"),
+        ("change", "pause", "applied"), ("change", "resume", "applied"),
+    ]  # fmt: skip
+    assert {(*entry["by"], entry["signers_version"]) for entry in entries} == {(None,)}
+    assert status["audit"] == {"count": 5, "hash": entries[-1]["hash"]}
+    kafka = ["--bootstrap-servers", kafka_broker.address, "--status-topic", run.status.name]
+    topic = ["audit", "verify", "--dead-letter-topic", f"{run.name}-dead", *kafka]
+    assert main(topic) == 0
+    assert main(["audit", "verify", str(run.checkpoint / AUDIT_FOLDER), *kafka]) == 0
+    for other in (trail[:-1], [*trail[:2], *trail[3:]], [trail[1], trail[0], *trail[2:]]):
+        (tmp_path / "other.jsonl").write_bytes(b"\n".join(other) + b"\n")
+        assert main(["audit", "verify", str(tmp_path / "other.jsonl"), *kafka]) == 1
+
+    whole = run.checkpoint
+    run.checkpoint = tmp_path / "anew"
+    run.restart()
+    assert run.phase([])["audit"] == status["audit"]
+    assert written(run.checkpoint / AUDIT_FOLDER) == trail
+    assert main(topic) == 0
+
+    save_for_both(spark, whole, Target(str(tmp_path / "saved")))
+    erase = ["erase", "--key", f"card={gone}", "--savepoint", str(tmp_path / "saved")]
+    assert main([*erase, "--audit", str(whole / AUDIT_FOLDER)]) == 0
+    assert_absent([gone], stored(tmp_path / "saved"))
+    assert_absent([gone], iter(written(whole / AUDIT_FOLDER)))
+    run.checkpoint = tmp_path / "again"
+    restore = ["restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(run.checkpoint), "--engine", "spark"]
+    assert main(restore) == 0
+    run.restart()
+    after = run.phase(lines[300:], with_nonce(PauseRecord(id=name, version=3, by="Bob")))
+    assert after["audit"]["count"] == 7, "the erasure and the pause"
 
 
 LOGGING = """\
