@@ -210,8 +210,7 @@ class UpsertRecord(RuleFields):
 
     Here and in other records: `changes` is the version that it was written against, and a job that has another one
     refuses it. `by` and `reason` say who sent it and why. `signed` has the signatures of those who stand for it
-    (model/signed.py). `nonce` is a random number where nobody signs, so that no hash of a record gives its texts away
-    to whoever guesses them (base/audit.py). It changes no meaning.
+    (model/signed.py). Where nobody signs, a random `nonce` keeps what is erased from being guessed; it changes nothing.
     """
 
     kind: Literal["upsert"] = "upsert"

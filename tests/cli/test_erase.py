@@ -170,11 +170,8 @@ def test_keys_of_several_fields_in_a_savepoint_of_an_audited_job(
     ways = [way.decode() for way in ways_to_write(gone)]
     changes: list[Signable] = [*snoozes, PauseRecord(id="pairs", version=1, by="Bob", reason="no key")]
     (tmp_path / "control").mkdir()
-    (tmp_path / "control" / "1.jsonl").write_bytes(
-        b"".join((by_two if is_signed else with_nonce)(one).to_json() + b"\n" for one in changes)
-        + snoozes[0].to_json()
-        + b"\n"
-    )
+    sent = [*map(by_two if is_signed else with_nonce, changes), snoozes[0]]
+    (tmp_path / "control" / "1.jsonl").write_bytes(b"".join(record.to_json() + b"\n" for record in sent))
     arguments = [
         "run", "--rules", str(rules), "--events", str(tmp_path / "events"), "--checkpoint", str(tmp_path / "job"),
         "--lateness", "2 min", "--available-now", "--control", str(tmp_path / "control"), *flags,

@@ -48,7 +48,7 @@ from cep.cli.main import _VERBS
 from cep.engine.alerts import ALERT_SCHEMA
 from cep.lang.explain.catalogue import CATALOGUE
 from cep.lang.explain.examples import examples
-from cep.model.rule import _MODELS, UpsertRecord
+from cep.model.rule import _MODELS, HeartbeatRecord, UpsertRecord
 from cep.model.settings import SECTIONS, extra_of
 from cep.runners.meanings import (
     COUNTERS,
@@ -63,6 +63,7 @@ from cep.runners.meanings import (
 from tests.docs.meanings import ALERT_FIELDS
 
 MADE = "Generated from the code of this version."
+SAID_ONCE = {"changes", "by", "reason", "nonce", "signed"}  # fields that the first record describes for all
 # What functions of `import cep` give, and what that gives.
 KINDS: tuple[type, ...] = (
     Rules, Rule, Alerts, Why, Picture, Plot, Difference, Quality, Backtest, Figures, Ratio, Pruned, Removed, Tuned, Row,
@@ -154,7 +155,8 @@ def control_records() -> str:
             continue
         lines += ["", "| name | required |", "| --- | --- |", f"| `kind` | yes: `{kind}` |"]
         for name, info in model.model_fields.items():
-            if name != "kind":
+            is_said = name in SAID_ONCE and not info.is_required() and model is not HeartbeatRecord
+            if name != "kind" and not is_said:
                 lines.append(f"| `{name}` | {'yes' if info.is_required() else 'no'} |")
     return "\n".join(lines) + "\n"
 

@@ -35,7 +35,7 @@ GENERATED = {"reference/verbs", "reference/diagnostics", "reference/api"}
 # What such a pattern leaves out, so that a reader sees the point.
 _EVENT = """event transaction { tx_id id  event_time time  card_id string  bin string  ip string }"""
 NOT_RUN: dict[tuple[str, str], str] = {
-    ("guides/approve", "cep audit show"): "needs the dead letters of a job that takes signed changes",
+    ("guides/audit", "cep audit verify"): "needs topics; the page runs the same verb above",
     ("guides/approve", "cep keys withdraw"): "the ellipsis stands for a key that the reader makes",
     ("guides/card-data", "k2 8c41…"): "two lines of a file of secrets, cut short",
     ("guides/operate-spark", "cep live --conf"): "runs until it is stopped; guides/live runs it on two topics",
