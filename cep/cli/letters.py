@@ -150,6 +150,8 @@ def _read_dead_letters(path: Path) -> tuple[Counter[str], pa.Array]:
     counts: Counter[str] = Counter()
     late: dict[str, None] = {}  # a late event has a letter for each of its keys
     for line in _lines(path):
+        if is_audit(line):
+            continue
         try:
             letter = orjson.loads(line)
             if "held" in letter:  # cep 0.2.0 wrote suppressed alerts among the letters of `cep run`

@@ -259,4 +259,4 @@ def _taken(output: LiveOutput) -> dict[str, Any]:
 def _tell_end(output: LiveOutput, dead_letters_path: Path, log: Log, console: Console) -> None:
     tell_totals(output.totals, "the job has ended", log, console, batch_id=output.batch_id)
     if log.form == "text" and dead_letters_path.is_dir() and any(dead_letters_path.iterdir()):
-        log.tell("letters", f"records set aside: {dead_letters_path}")
+        log.tell("letters", f"records set aside, and the audit of changes: {dead_letters_path}")

@@ -275,14 +275,14 @@ class OutputSettings(_Section):
     )
     dead_letters: PathText | None = _setting(
         None,
-        "Folder for records set aside; in the checkpoint folder if not given.",
+        "Folder for records set aside and the audit; in the checkpoint folder if not given.",
         "--dead-letters",
         "FOLDER",
         '"dead_letters"',
     )
     dead_letter_topic: str | None = _setting(
         None,
-        "Topic for records set aside, instead of the folder.",
+        "Topic for records set aside and the audit, instead of the folder.",
         "--dead-letter-topic",
         "NAME",
         '"payments-dead"',

@@ -33,11 +33,14 @@ def test_late_and_repaired_events_give_the_alerts_that_would_have_been(
     assert main([*run, "--available-now"]) == 0
     assert [alert["key"] for alert in written(tmp_path / "alerts")] == ["c3"]
     (tmp_path / "mended.jsonl").write_bytes(mended)
+    # Lines of the audit, which stand among the letters, are none.
+    (tmp_path / "job" / "dead_letters" / "batch-9.jsonl").write_bytes(b'{"code":"audit","number":"000000000000"}\n')
     capsys.readouterr()
     again = ["letters", "replay", "job/dead_letters", "--events", "events"]
     assert main(again) == 1
     said = capsys.readouterr().out
     assert "1 late" in said
+    assert "audit" not in said
     assert "1 events come back" in said
     assert "kept 1, gained 1, lost 0" in said
     assert "[small1, large1]" in said

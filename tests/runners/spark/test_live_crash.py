@@ -27,6 +27,7 @@ import pytest
 from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
+from cep.base.audit import Line, is_audit, verify
 from cep.rulebook.files import read_rules
 from cep.runners.live_progress import read_progress
 from tests.real_kafka import TIMEOUT_S, KafkaCluster, RealKafka
@@ -191,7 +192,11 @@ class Deployed:
         assert (self.webhook.changed, self.webhook.wrong_batches) == ([], [])
         assert self.webhook.again.keys() <= self.killed, "only what was killed comes again"
         assert [key for key, value in in_topic if orjson.loads(value)["alert_id"].encode() != key] == []
-        codes = Counter(orjson.loads(value)["code"] for _, value in committed(self.kafka, f"dead-{self.name}"))
+        lines = [value for _, value in committed(self.kafka, f"dead-{self.name}")]
+        trail = sorted(line for line in lines if is_audit(line))
+        assert len(trail) == len(set(trail)), "each line of the audit is there once"
+        assert verify(Line("", line) for line in trail).problems == ()
+        codes = Counter(orjson.loads(line)["code"] for line in lines if not is_audit(line))
         late = codes.pop("late", 0)
         assert codes.total() == self.stream.wrong["poison"]
         _, totals = read_progress(self.checkpoint)

@@ -20,6 +20,7 @@ import orjson
 import pytest
 from pyspark.sql import SparkSession
 
+from cep.base.audit import is_audit
 from cep.runners.live_progress import read_progress
 from cep.runners.spark import daemon
 from cep.sinks.files import read_alerts
@@ -31,6 +32,7 @@ from tests.cli.test_outage import status, wait_for
 from tests.cli.test_run import free_port
 from tests.real_kafka import RealKafka
 from tests.runners.embedded.cases import morning
+from tests.runners.embedded.test_run import written
 from tests.runners.spark.live_cases import ROOT, make_job, payments, replayed, rows, rules, split, write_file
 
 pytestmark = pytest.mark.spark
@@ -106,7 +108,7 @@ def test_kill_and_restart(spark: SparkSession, tmp_path: Path) -> None:
     assert_alerts_are_those_of_replay(spark, tmp_path)
     _, totals = read_progress(tmp_path / "checkpoint")
     assert totals["events"] == totals["records"] == len(lines), "totals go on over the restart"
-    assert not (tmp_path / "checkpoint" / "dead_letters").exists()
+    assert all(is_audit(line) for line in written(tmp_path / "checkpoint" / "dead_letters"))
 
 
 @pytest.mark.slow
