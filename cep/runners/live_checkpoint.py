@@ -73,12 +73,12 @@ def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tu
             _write(directory / JOB_FILE, {**stored_job, "event_types": description["event_types"]})
             different = []
         _check_trust(directory, stored_job, job)
-        _write_terms(directory, description)
         if different:
             raise UsageError(
                 f"{directory} belongs to a job with other {', '.join(different)}: its keyed state would be misread; "
                 "start it as it was, or give a new checkpoint directory"
             )
+        _write_terms(directory, description)
         return first_rules(directory), True
     if (directory / QUERY_FOLDER).exists():
         raise UsageError(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cep.base.errors import StateCorruptError, UsageError
-from cep.runners.live_checkpoint import open_checkpoint, read_job
+from cep.runners.live_checkpoint import JOB_FILE, open_checkpoint, read_job
 from tests.runners.spark.live_cases import make_job, rules
 
 JOB = make_job(rules("card_testing").values())
@@ -48,3 +48,20 @@ def test_a_folder_that_says_nothing_sensible_is_refused(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text('{"format": 7}')
     with pytest.raises(UsageError, match="format 7"):
         open_checkpoint(tmp_path, JOB, RULES)
+
+
+def test_a_job_that_goes_on_says_anew_whether_it_is_audited(tmp_path: Path) -> None:
+    """A job of an earlier build does not say it, and rules may change in one life and not in another."""
+    plain = make_job(rules().values())
+    open_checkpoint(tmp_path, plain, ())
+    before = (tmp_path / JOB_FILE).read_bytes()
+    open_checkpoint(tmp_path, plain, ())
+    assert (tmp_path / JOB_FILE).read_bytes() == before, "nothing is new, and nothing is written"
+    audited = replace(plain, is_audited=True)
+    open_checkpoint(tmp_path, audited, ())
+    assert read_job(tmp_path) == audited
+    open_checkpoint(tmp_path, plain, ())
+    assert read_job(tmp_path) == plain
+    with pytest.raises(UsageError, match="other lateness"):
+        open_checkpoint(tmp_path, replace(audited, lateness_ms=7), ())
+    assert read_job(tmp_path) == plain, "a job that is refused leaves nothing behind"
