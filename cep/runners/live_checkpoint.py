@@ -5,6 +5,7 @@
     CHECKPOINT/rulebooks/          the rulebooks that key groups refer to by their digest (rulebook/store.py).
     CHECKPOINT/progress.json       totals (live_progress.py).
     CHECKPOINT/begins/             keyed state made elsewhere that the job began with (beginning.py), if any.
+    CHECKPOINT/paused_partitions.json  what the next micro-batch leaves alone (spark/paused_partitions.py).
     CHECKPOINT/place               a token of the driver, which every task must see (spark/place.py).
     CHECKPOINT/query/              Spark's offsets, commits and keyed state.
     CHECKPOINT/lock                held by the process that works on the folder.

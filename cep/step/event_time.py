@@ -198,12 +198,13 @@ def watermark_of(times: Mapping[str, PartitionTime], lateness_ms: int, idle_ms: 
     return max(TIME_MS_MIN, last_ms - lateness_ms)
 
 
-def too_far_ahead(times: Mapping[str, PartitionTime], ahead_ms: int) -> frozenset[str]:
+def too_far_ahead(times: Mapping[str, PartitionTime], ahead_ms: int | None) -> frozenset[str]:
     """Return the partitions with a backlog that have been read further than the slowest of them by more than this.
 
-    The slowest is never among them. So whoever reads no more of the others comes to an end.
+    Without `ahead_ms` none is too far. The slowest is never among them, so whoever reads no more of the others comes to
+    an end.
     """
-    if len(times) < 2:
+    if len(times) < 2 or ahead_ms is None:
         return frozenset()
     behind = {name: time.last_ms for name, time in times.items() if time.is_behind}
     slowest_ms = min(behind.values(), default=TIME_MS_MAX)

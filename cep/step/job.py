@@ -16,6 +16,7 @@ from cep.base.limits import (
     KEY_GROUPS_DEFAULT,
     KEY_GROUPS_MAX,
     PRODUCE_DEPTH_MAX,
+    READ_AHEAD_MS_MAX,
     TIME_MS_MAX,
     TIME_MS_MIN,
 )
@@ -69,6 +70,14 @@ class Job:
             raise UsageError(f"levels are 1 to {PRODUCE_DEPTH_MAX + 1}, not {self.levels_count}")
         if not self.domains:
             raise UsageError("the job has no key to route events by; give rules, or name keys with --key")
+
+    @property
+    def read_ahead_ms(self) -> int | None:
+        """A partition with a backlog is read no further than this beyond the slowest one; None: as far as it likes.
+
+        In order of arrival an event waits for no other partition.
+        """
+        return None if self.order == ARRIVAL else self.lateness_ms + READ_AHEAD_MS_MAX
 
     def latest_ms(self, now_ms: int) -> int:
         """Return the latest time that an event or a heartbeat may have at this clock."""

@@ -22,7 +22,7 @@ import orjson
 import pyarrow as pa
 
 from cep.base.errors import StateCorruptError, UsageError
-from cep.base.limits import READ_AHEAD_MS_MAX, TIME_MS_MAX, TIME_MS_MIN
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import TEXT, EventBatch
 from cep.columnar.decode import Decoded
 from cep.columnar.route import KeyDomain, key_groups
@@ -53,7 +53,7 @@ from cep.step.event_time import (
     times_json,
     too_far_ahead,
 )
-from cep.step.job import ARRIVAL, Job
+from cep.step.job import Job
 from cep.step.rules import JobRules, NamedRulebook, restore_rulebook, rulebook_of
 from cep.step.step import MicroBatch, Progress, nonzero, step
 from cep.step.suppress import filter_alerts
@@ -163,13 +163,8 @@ class Engine:
         return Stepped(sent.alerts, (*outcome.refused, *dead_letters, *sent.suppressed), nonzero(counters))
 
     def too_far_ahead(self) -> frozenset[str]:
-        """Return the partitions of which to read no more until the others have been read as far.
-
-        In order of arrival an event waits for no other partition.
-        """
-        if self.job.order == ARRIVAL:
-            return frozenset()
-        return too_far_ahead(self._progress.times, self.job.lateness_ms + READ_AHEAD_MS_MAX)
+        """Return the partitions of which to read no more until the others have been read as far."""
+        return too_far_ahead(self._progress.times, self.job.read_ahead_ms)
 
     def next_look_ms(self, now_ms: int) -> int:
         """Return the clock at which the watermark may move though nothing is read; TIME_MS_MAX if it will not."""

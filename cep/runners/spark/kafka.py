@@ -21,6 +21,7 @@
     plansLate                true: a plan ends where the one before saw the topic's end. So what it reads was there
                              before the streams beside it were asked for their ends. The first plan of a start ends at
                              the end.
+    pausedPartitions         a file that names partitions to leave alone while others have something to read
     waitMs                   how long one answer of a broker is waited for
     ends                     true: the query ends with what is there. Spark 4.1 does not say so (admission.py)
     kafka.<name>             goes to librdkafka as <name>, for security above all: kafka.security.protocol,
@@ -46,6 +47,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -57,6 +59,7 @@ from cep.base.limits import KAFKA_WAIT_MS_MAX, TIME_MS_MIN
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.runners.spark.admission import AdmittedReader, ReadAllAvailable, ReadLimit, ReadMaxRows
 from cep.runners.spark.packed import PACKED_SCHEMA, RECORDS_AT_ONCE, DecodedPart, pack_parts
+from cep.runners.spark.paused_partitions import partition_name, read_paused, without_paused
 from cep.sources.headers import headers_of
 from cep.sources.kafka import (
     KafkaSettings,
@@ -101,6 +104,7 @@ _OPTIONS = (
     "maxRecordsPerPartition",
     "maxTasks",
     "plansLate",
+    "pausedPartitions",
     "waitMs",
     "ends",
     "job",
@@ -130,6 +134,7 @@ class _Options:
     records_per_partition_max: int | None
     tasks_max: int | None
     plans_late: bool
+    paused_partitions: Path | None
     ends: bool
     job: Job | None
     form: RecordFormat
@@ -183,6 +188,7 @@ def _parse_options(options: Mapping[str, str]) -> _Options:
         _positive(given, "maxRecordsPerPartition"),
         _positive(given, "maxTasks"),
         given.get("planslate") == "true",
+        Path(given["pausedpartitions"]) if "pausedpartitions" in given else None,
         given.get("ends") == "true",
         Job.from_json(json.loads(given["job"])) if "job" in given else None,
         RecordFormat(
@@ -295,6 +301,9 @@ class KafkaStreamReader(AdmittedReader):
         if given.has_ending:
             end = bounded(position.offsets, latest, self._ending_offsets())
             ranges = ranges_between(position.offsets, end)
+        if given.paused_partitions is not None:
+            end = without_paused(position.offsets, end, read_paused(given.paused_partitions))
+            ranges = ranges_between(position.offsets, end)
         records_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if given.bytes_per_trigger_max is not None and ranges:
             longest = max(ranges, key=lambda r: r.end - r.start)
@@ -383,13 +392,9 @@ def _packed(
     for wanted, range_batches in batches.items():
         values = pa.concat_arrays([batch.column("value") for batch in range_batches])
         decoded = decode(options.form, options.job.schema, values, wanted.topic)
-        name = _name(wanted.topic, wanted.partition)
+        name = partition_name(wanted.topic, wanted.partition)
         parts.append(DecodedPart(name, decoded, task.times.partitions[name].is_behind))
     return pack_parts(options.job, parts, task.times)
-
-
-def _name(topic: str, partition: int) -> str:
-    return f"{topic}-{partition}"
 
 
 def _clock_ms() -> int:
@@ -423,7 +428,7 @@ def _times(start: Position, end: Position, look: Look) -> TimesRead:
         behind, named = end.behind.get(topic, ()), {} if start.look is None else start.offsets.get(topic, {})
         for partition, offset in of.items():
             if partition in behind or named.get(partition) != offset:
-                partitions[_name(topic, partition)] = PartitionTime(TIME_MS_MIN, partition in behind)
+                partitions[partition_name(topic, partition)] = PartitionTime(TIME_MS_MIN, partition in behind)
     return TimesRead(partitions, now_ms=look.now_ms, is_end=look.is_end)
 
 

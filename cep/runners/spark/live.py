@@ -55,6 +55,7 @@ from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.local_files import set_permissions_in_java
 from cep.runners.spark.match_stage import MatchStage
 from cep.runners.spark.packed import CLOCK_COLUMN, CONTROL, PACKED_SCHEMA, packer
+from cep.runners.spark.paused_partitions import PausedPartitions
 from cep.runners.spark.place import Place
 from cep.runners.spark.processor import MatchProcessor
 from cep.runners.spark.progress import measures, positions
@@ -125,7 +126,8 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
     is_one_task = isinstance(settings.events, TopicSource) and partitions_next(spark, settings.checkpoint.parent) == 1
     ends = _is_ended_here(settings)
     events = _begun(settings.events, "events", begins, ends=ends)
-    packed = _packed_stream(spark, events, settings, 1 if is_one_task else settings.tasks)
+    output.paused_partitions = PausedPartitions(directory, job)
+    packed = _packed_stream(spark, events, settings, 1 if is_one_task else settings.tasks, output.paused_partitions)
     store = RulebookStore(directory / RULEBOOKS_FOLDER)
     rules = JobRules(job, settings.initial, store)
     if settings.control is not None:
@@ -221,13 +223,16 @@ def _begun(source: Source, kind: str, begins: Beginning | None, *, ends: bool) -
     return replace(source, starting=starting)
 
 
-def _packed_stream(spark: SparkSession, source: Source, settings: LiveSettings, tasks: int) -> DataFrame:
+def _packed_stream(
+    spark: SparkSession, source: Source, settings: LiveSettings, tasks: int, paused: PausedPartitions
+) -> DataFrame:
     """Return the events, packed. Those of a topic are packed where they are read."""
     job = settings.job
     if isinstance(source, TopicSource) and source.connector == JVM:
         return packed_topic(spark, source, job, is_end=settings.available_now)
     if isinstance(source, TopicSource):
         reader = _topic_stream(spark, source, tasks, EVENTS_FORMAT).option("job", json.dumps(job.to_json()))
+        reader = reader.option("pausedPartitions", str(paused.path))
         form = source.form
         mapping = None if form.mapping.is_plain else form.mapping.to_json()
         of_form = {"schemaFile": form.schema_file, "message": form.message, "format": form.name, "mapping": mapping}

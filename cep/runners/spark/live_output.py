@@ -43,9 +43,11 @@ from cep.runners.meanings import current_names
 from cep.runners.output import decode_alerts
 from cep.runners.rule_output import RuleOutput
 from cep.runners.spark.packed import ALERTS, COUNTERS, LATE, REFUSED, STATUS, WATERMARK
+from cep.runners.spark.paused_partitions import PausedPartitions
 from cep.runners.spark.retained_rulebooks import RetainedRulebooks
 from cep.sinks.base import AlertSink, DeadLetterSink
 from cep.step.dead_letters import late_dead_letters, under_rules
+from cep.step.event_time import PartitionTimes, times_from_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ class LiveOutput:
         self._rulebooks = RetainedRulebooks(directory / RULEBOOKS_FOLDER, None if begins is None else begins.rulebook)
         self.failure: CepError | None = None
         self.rules: RuleOutput | None = None
+        self.paused_partitions: PausedPartitions | None = None
         self._stopping = threading.Event()
         self.refused_batch_id: int | None = None
 
@@ -128,6 +131,7 @@ class LiveOutput:
         refused: list[bytes] = []  # of control records: each says what the rules were when it was judged
         counters: Counter[str] = Counter()
         watermark_ms: int | None = None
+        times: PartitionTimes = {}
         status: bytes | None = None
         payloads = rows.column("payload")
         for number, kind in enumerate(rows.column("kind").to_pylist()):
@@ -139,7 +143,9 @@ class LiveOutput:
             elif kind == STATUS:
                 status = payload
             elif kind == WATERMARK:
-                watermark_ms = json.loads(payload)["ms"]
+                reached = json.loads(payload)
+                watermark_ms = reached["ms"] if reached["ms"] > TIME_MS_MIN else None
+                times = times_from_json(reached["partitions"])
             elif kind == LATE:
                 dead_letters += late_dead_letters(json.loads(payload))
             else:
@@ -169,6 +175,8 @@ class LiveOutput:
             write_progress(self._directory, batch_id, self.totals)
             if status is not None:
                 self._rulebooks.changed(orjson.loads(status)["digest"], batch_id)
+        if self.paused_partitions is not None:
+            self.paused_partitions.ended(times)
         if self._report is not None:
             records_ms, sinks_ms = (perf_counter() - sent_s) * 1_000, (sent_s - started_s) * 1_000
             phases_ms = {"matching": matching_ms, "sinks": sinks_ms, "records": records_ms}

@@ -26,7 +26,6 @@ import orjson
 import pyarrow as pa
 from pyspark.sql import Row
 
-from cep.base.limits import TIME_MS_MIN
 from cep.columnar.batch import EventBatch
 from cep.columnar.codec import decode_batch
 from cep.runners.handover.beginning import Beginning, group_beginning
@@ -182,7 +181,7 @@ def _common_rows(outcome: Outcome, *, is_changed: bool) -> Iterator[PackedRow]:
         # The alerts of this micro-batch may be suppressed by rules that are forgotten at its end.
         status = {**rule_status(progress.rulebook.rulebook), "policies": outcome.in_force.policies.to_json()}
         yield 0, STATUS, 0, 0, orjson.dumps(status)
-    if progress.watermark_ms > TIME_MS_MIN:
+    if progress.times:
         times = {"ms": progress.watermark_ms, "partitions": times_json(progress.times)}
         yield 0, WATERMARK, 0, 0, json.dumps(times).encode()
 

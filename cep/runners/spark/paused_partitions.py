@@ -1,0 +1,65 @@
+"""Partitions that the next micro-batch leaves alone: the driver's word to the source, which Spark plans elsewhere.
+
+    CHECKPOINT/paused_partitions.json   {"partitions": ["payments-1", …]}
+
+Spark plans a micro-batch once the one before has ended. Its tasks say how far they have read each partition, and the
+driver writes down which are far ahead of the slowest. The plan has a process of its own, so it reads the file.
+Whatever the file says, a micro-batch that is done again has the plan that Spark has written down.
+Tested by: tests/runners/spark/test_paused_partitions.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import orjson
+
+from cep.base.errors import StateCorruptError
+from cep.runners.live_checkpoint import read_document
+from cep.sinks.durable import write_durably
+from cep.sources.offsets import Offsets, ranges_between
+from cep.step.event_time import PartitionTimes, too_far_ahead
+from cep.step.job import Job
+
+FILE = "paused_partitions.json"
+
+
+class PausedPartitions:
+    """Writes down which partitions are far ahead, in a job's folder, when it has changed."""
+
+    def __init__(self, directory: Path, job: Job) -> None:
+        self.path = directory / FILE
+        self._job = job
+        self._paused: frozenset[str] | None = None
+
+    def ended(self, times: PartitionTimes) -> None:
+        """Look at how far each partition has been read. Raises: SinkError."""
+        paused = too_far_ahead(times, self._job.read_ahead_ms)
+        if paused != self._paused:
+            write_durably(self.path, orjson.dumps({"partitions": sorted(paused)}))
+            self._paused = paused
+
+
+def read_paused(path: Path) -> frozenset[str]:
+    """Return the partitions that a file names; none if there is no file. Raises: StateCorruptError."""
+    if not path.exists():
+        return frozenset()
+    names = read_document(path).get("partitions")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise StateCorruptError(f"{path} does not name partitions; remove it, the job writes it anew")
+    return frozenset(names)
+
+
+def without_paused(start: Offsets, end: Offsets, paused: Collection[str]) -> Offsets:
+    """Return `end`, with the partitions that are paused where they were; all of `end` if nothing else is to be read."""
+    ranges = ranges_between(start, end)
+    waiting = {(r.topic, r.partition): r.start for r in ranges if partition_name(r.topic, r.partition) in paused}
+    if len(waiting) in (0, len(ranges)):
+        return end
+    return {topic: {p: waiting.get((topic, p), last) for p, last in of.items()} for topic, of in end.items()}
+
+
+def partition_name(topic: str, partition: int) -> str:
+    """Return a partition's name, as a micro-batch's times have it."""
+    return f"{topic}-{partition}"
