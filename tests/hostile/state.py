@@ -209,9 +209,11 @@ def payloads(folder: Path) -> Feed:
             else json.dumps(broken_value(tree, random)).encode()
         )
         try:
-            Payload.from_bytes(data, "here")
+            payload = Payload.from_bytes(data, "here")
         except CepError:
             return REFUSED
+        if Payload.from_bytes(payload.to_bytes(), "here") != payload:
+            raise DiffersError("a payload that is written down is another one")
         return ACCEPTED
 
     return feed

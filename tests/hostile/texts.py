@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
+
+from pydantic import BaseModel
 
 from cep.base.errors import CepError
 from cep.lang.explain.render import render_text
@@ -23,13 +27,14 @@ from cep.model.rule import (
     PauseRecord,
     ResumeRecord,
     RetireRecord,
+    RuleFile,
     SnoozeRecord,
     parse_control,
     parse_rule_file,
     record_json,
     upsert_of,
 )
-from cep.model.settings import default_file, read_settings
+from cep.model.settings import SECTIONS, default_file, read_settings
 from cep.nfa.diagnose import compilable
 from cep.nfa.given_lists import given_lists
 from cep.rulebook.deploy import deploy
@@ -117,7 +122,10 @@ def files(folder: Path) -> Feed:
 
 
 def rule_files(folder: Path) -> Feed:
-    """A folder with one rule file and the lock beside it."""
+    """A folder with one rule file and the lock beside it.
+
+    A rule that is accepted says what its file says, by a reading of its own, and is the unbroken one if both say it.
+    """
     texts = [path.read_bytes() for path in sorted((ROOT / "rules").glob("*.toml"))]
     lock = (ROOT / "rules" / "rules.lock").read_bytes()
     (folder / "patterns").mkdir()
@@ -126,8 +134,10 @@ def rule_files(folder: Path) -> Feed:
     (folder / "rules").mkdir()
     sources = {path.name: bundle_source(path) for path in (folder / "patterns").glob("*.cep")}
 
+    twins = {text: parse_rule_file(text)[0] for text in texts}
+
     def feed(random: Random) -> str:
-        text = random.choice(texts)
+        given = text = random.choice(texts)
         text = text + random.choice(TOML_TRICKS).encode() if random.random() < 0.2 else broken_bytes(text, random)
         match random.randrange(6):
             case 0:
@@ -145,6 +155,13 @@ def rule_files(folder: Path) -> Feed:
         if rule is None:
             assert mistakes, "a refusal without a reason"
             return REFUSED
+        said = tomllib.loads(text.decode())
+        _says_no_more(RuleFile, rule, said, "a rule file")
+        if said == tomllib.loads(given.decode()) and rule != twins[given]:
+            raise DiffersError("a rule file that says the same is another rule")
+        record = upsert_of(rule, "pattern p = a: e")
+        if parse_control(record_json(record)) != (record, []):
+            raise DiffersError("a rule that is published is another one")
         source = sources.get(Path(rule.file).name)
         if source is not None and random.random() < 0.1:
             deploy([upsert_of(rule, source)])
@@ -154,7 +171,7 @@ def rule_files(folder: Path) -> Feed:
 
 
 def settings(folder: Path) -> Feed:
-    """A settings file."""
+    """A settings file. One that is accepted sets what it says, by a reading of its own, and nothing else."""
     text = default_file().encode()
     examples = text.replace(b"\n# ", b"\n#  ").replace(b"\n#  alerts", b"\nalerts")
     path = folder / "cep.toml"
@@ -169,12 +186,29 @@ def settings(folder: Path) -> Feed:
             changed = broken_bytes(b"\n".join(lines), random)
         path.write_bytes(changed + (random.choice(TOML_TRICKS).encode() if random.random() < 0.1 else b""))
         try:
-            read_settings(path, {})
+            accepted = read_settings(path, {})
         except CepError:
             return REFUSED
+        said = tomllib.loads(path.read_text("utf-8"))
+        if unknown := said.keys() - SECTIONS.keys():
+            raise DiffersError(f"{unknown} are passed over")
+        for section, model in SECTIONS.items():
+            _says_no_more(model, getattr(accepted, section), said.get(section, {}), section)
+        # A file's paths are relative to its folder.
+        if accepted.model_dump_json().replace(f"{folder}/", "") != read_settings(None, said).model_dump_json():
+            raise DiffersError("settings that are given as flags are others")
         return ACCEPTED
 
     return feed
+
+
+def _says_no_more(model: type[BaseModel], accepted: BaseModel, said: Mapping[str, Any], what: str) -> None:
+    """Raise DiffersError if a table has a name that is passed over, or something that it says nothing of is set."""
+    if unknown := said.keys() - model.model_fields.keys():
+        raise DiffersError(f"{unknown} of {what} are passed over")
+    for name, field in model.model_fields.items():
+        if name not in said and getattr(accepted, name) != field.get_default(call_default_factory=True):
+            raise DiffersError(f"`{name}` of {what} is set, and nobody has said it")
 
 
 def controls(folder: Path) -> Feed:
