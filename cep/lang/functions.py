@@ -7,6 +7,7 @@ Each family is computed in one or two other places, and a new function needs a r
 | TEXT | cep/functions/columns.py, over the different texts of a column |
 | TIME | cep/functions/calendar.py, over a column of times |
 | FLOAT | cep/nfa/code.py, as instructions; cep/testing/values.py, in plain Python |
+| AGGREGATE, PAST over past events | cep/histories/kinds/, chosen in choose.py there |
 | others | the same two, after a check of their own in cep/lang/check/calls.py, or made of others there |
 
 `tests/oracle/expressions.py` computes each function once more.

@@ -164,8 +164,9 @@ def lost_to(status: Mapping[str, Any], record: Signable) -> str | None:
 
 def name_of_change(record: Signable) -> str:
     """Return the name of a change for a person."""
-    what = {"pause": "pause of ", "resume": "resumption of ", "snooze": "snooze of ", "list": "list "}
-    return f"{what.get(record.kind, '')}{record.id} version {record.version}"
+    of_rule = {"upsert": "", "rollback": "", "retire": ""}
+    what = {**of_rule, "pause": "pause of ", "resume": "resumption of ", "snooze": "snooze of ", "list": "list "}
+    return f"{what[record.kind]}{record.id} version {record.version}"
 
 
 def first_of(records: Iterable[ControlRecord], record: Signable) -> Signable | None:

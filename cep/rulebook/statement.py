@@ -20,6 +20,7 @@ from cep.model.rule import (
     ListRecord,
     PauseRecord,
     ResumeRecord,
+    RetireRecord,
     RollbackRecord,
     RuleChange,
     SnoozeRecord,
@@ -51,8 +52,8 @@ def line_of(record: Signable) -> str:
             return snooze_line(name, key)
         case ListRecord(id=name, of=of):
             return f"list:{name}/{of}"
-        case _:
-            return record.id
+        case UpsertRecord(id=name) | RollbackRecord(id=name) | RetireRecord(id=name):
+            return name
 
 
 def snooze_line(rule_id: str, key: str | None) -> str:

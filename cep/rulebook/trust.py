@@ -40,6 +40,7 @@ from cep.rulebook.statement import (
 
 CHANGE = "change"  # what the audit says of a control record
 PEOPLE = ("upsert", "rollback", "retire", "pause", "resume", "snooze", "list")
+_PEOPLE_MOST = 2
 HEARTBEAT = "heartbeat"  # what the rules of a signer must cover for one
 UNREADABLE = "unreadable"  # of a record
 FIRST = "first"  # of a record that the job begins with
@@ -111,7 +112,7 @@ class Trust:
             Signer(name, key, tuple(may), tuple(rules), None if until is None else tuple((n, v) for n, v in until))
             for name, key, may, rules, until in data["signers"]
         )
-        people = tuple((kind, data["people"][kind]) for kind in PEOPLE)
+        people = tuple((kind, data["people"].get(kind, _PEOPLE_MOST)) for kind in PEOPLE)  # a kind may be a later one
         return Trust(data["rule_set"], data["version"], data["root_key"], people, signers)
 
 

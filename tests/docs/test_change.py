@@ -1,4 +1,4 @@
-"""Where a change goes: every file that the page names is there, and has the name that it is said to have."""
+"""Where a change goes: every file that the pages name is there, and has the name that it is said to have."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from cep.cli.doc_pages import DOCS
 
 ROOT = Path(__file__).parents[2]
-PAGE = (DOCS / "inside" / "change.md").read_text(encoding="utf-8")
-_ROWS = [line for line in PAGE.splitlines() if line.startswith("| ") and "`" in line]
+PAGES = [(DOCS / "inside" / name).read_text(encoding="utf-8") for name in ("change.md", "change-operator.md")]
+_ROWS = [line for page in PAGES for line in page.splitlines() if line.startswith("| ") and "`" in line]
 _CODE = re.compile(r"`([^`]+)`")
 _PATH = re.compile(r"[\w/-]+/[\w./-]*|[\w-]+\.(py|md|cep|toml|txt)")
 _NAME_IN_FILE = re.compile(r"`(\w+)` in `([\w./-]+\.py)`")

@@ -17,7 +17,7 @@ FOLDERS = ("cep", "demo", "patterns", "rules", "tests")
 PAGES = sorted({*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))})
 WORDS_MAX = 800
 # Generated pages are looked up, not read.
-LONG = {"api", "verbs", "settings", "diagnostics", "limits", "metrics"}
+LONG = {"api", "verbs", "control-records", "settings", "diagnostics", "limits", "metrics"}
 _ANCHORED = re.compile(r"\]\(([^()\s]*)#([^()\s]+)\)")
 _PATH = re.compile(r"`((?:cep|demo|patterns|rules|tests)/[\w./-]+\w/?)`")
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)

@@ -269,6 +269,31 @@ def test_a_busy_key_is_bounded_counted_and_told() -> None:
     assert kept[-1][1] <= 1.8 * kept[half][1]
 
 
+# "first" has no panes; those of the others have a row for each value, up to a limit.
+_WITHOUT = ("first", "distinct", "median", "percentile")
+
+
+@pytest.mark.parametrize("text", [t for t in FOLDED if not t.startswith(_WITHOUT)])
+def test_panes_do_not_grow_with_different_values(text: str) -> None:
+    """Of 400 events of some milliseconds, all of them different, panes have rows for sums, ends and counts."""
+    assert 0 < _pane_rows(text, 400) <= 100
+
+
+def _pane_rows(text: str, count: int) -> int:
+    """Return how many rows the panes of a history have at the end, of this many events in 20 ms."""
+    own = [
+        Event(at, "pay", 1_700_000_000_000 + 20 * at // count, at, {"id": event_id(at), "key": "x", "size": at % 2,
+              "way": at % 3 // 2, "shop": f"s{at % 4}", "amount": 7 * at, "weight": at / 3})
+        for at in range(count)
+    ]  # fmt: skip
+    program = program_over(f"{text} or size >= 0")
+    state: KeyedState | None = None
+    for part, watermark_ms in split_evenly(batch_of(program.schema, {"x": own}), Random(1)):
+        state = through_bytes(program, advance(program, state, part, watermark_ms).keyed_state, watermark_ms)
+    assert state is not None
+    return sum(len(segment) for segment in state.histories.segments if segment.panes)
+
+
 def split_evenly(batch: EventBatch, random: Random) -> list[Delivery]:
     """Micro-batches of one to four events."""
     found: list[Delivery] = []

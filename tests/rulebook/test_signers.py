@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from cep.base.errors import UsageError
 from cep.rulebook.signers import given_trust, read_trust, sign_signers, signature_path
-from cep.rulebook.trust import Trust
+from cep.rulebook.statement import Signable
+from cep.rulebook.trust import PEOPLE, Trust
 from tests.rulebook.people import ADA, BOB, ROOT, write_signers
 from tests.tidy.source import ROOT as SOURCE
 
@@ -25,6 +27,21 @@ def test_it_says_who_may_sign_what(tmp_path: Path) -> None:
     for half in ((path, None), (None, ROOT.public)):
         with pytest.raises(UsageError, match="both --signers and --root-key"):
             given_trust(*half)
+
+
+def test_every_record_of_a_version_says_how_many_people_it_needs(tmp_path: Path) -> None:
+    kinds = {record.model_fields["kind"].default for record in get_args(Signable)}
+    assert kinds == set(PEOPLE)
+    trust = read_trust(write_signers(tmp_path / "signers.toml", "[people]\npause = 1"), ROOT.public)
+    assert dict(trust.people).keys() == kinds
+
+
+@pytest.mark.parametrize("kind", PEOPLE)
+def test_a_job_of_an_earlier_build_asks_two_people_for_a_kind_of_a_later_one(kind: str, tmp_path: Path) -> None:
+    trust = read_trust(write_signers(tmp_path / "signers.toml", "[people]\npause = 1"), ROOT.public)
+    saved = trust.to_json()
+    del saved["people"][kind]
+    assert Trust.from_json(saved).people == tuple((k, 2 if k == kind else n) for k, n in trust.people)
 
 
 def test_a_changed_file_or_another_key_is_refused(tmp_path: Path) -> None:
