@@ -1,7 +1,8 @@
 """Settings → a Spark session that the replay and live runners share: local, quiet, ready for keyed state.
 
 Checks Java first, because without it Spark's own message is a page long and names no cure.
-Tested by: tests/runners/spark/test_session.py, tests/runners/spark/test_kafka_source.py
+Tested by: tests/runners/spark/test_session.py, tests/runners/spark/test_session_start.py,
+tests/runners/spark/test_kafka_source.py
 """
 
 import os
@@ -13,6 +14,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from pyspark import SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from cep.base.errors import UsageError
@@ -28,6 +30,8 @@ _PACKAGE_ROOT = Path(__file__).parents[3]
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 _ATTEMPTS = "spark.task.maxFailures"
 _SUBMITS = ("spark.master", "spark.driver.host", "spark.driver.bindAddress", "spark.driver.extraJavaOptions", _ATTEMPTS)
+# Else Java looks its machine up by name, which some networks do not know.
+_OWN_ADDRESS = "SPARK_LOCAL_IP", "127.0.0.1"
 _NOISE = re.compile(rb"(Starting )?Streaming TransformWithState\w* Python worker|WARNING: Using incubator modules")
 _TRACEBACK = b"Traceback (most recent call last):"
 # A worker that Java has what it wanted from, and which finds its socket closed when it says goodbye.
@@ -41,7 +45,7 @@ _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # A loopback address needs no host name that resolves, and no port is open to others.
+    # No port is open to others.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.python.worker.reuse": "true",  # keeps compiled kernels and Kafka connections between micro-batches
@@ -86,7 +90,8 @@ def create_session(
     A task that fails is tried as often as spark.task.maxFailures of `settings` says, else once. `java_options` are for
     the driver's Java. `settings` come last and win. Workers import `cep` and the caller's other modules from where the
     driver does. A session that already runs in this process is returned, with the settings that can change at run time.
-    Errors: UsageError for cores < 1 and when no Java of version 17 or later is found. Cost: 3 to 5 s the first time.
+    Errors: UsageError for cores < 1, without a Java of version 17 or later, and if that ends at its start.
+    Cost: 3 to 5 s the first time.
     """
     if cores < 1:
         raise UsageError(f"cores is 1 or more, not {cores}")
@@ -108,11 +113,21 @@ def create_session(
         # spark-submit has started Java, and its options say where the job runs.
         for name in _SUBMITS:
             chosen.pop(name, None)
+    elif chosen["spark.master"].startswith("local"):
+        os.environ.setdefault(*_OWN_ADDRESS)
     builder = SparkSession.builder.appName(app_name)
     for name, value in chosen.items():
         builder = builder.config(name, value)
     with _without_noise() if SparkContext._gateway is None else nullcontext():  # noqa: SLF001 the one way to ask
-        session = builder.getOrCreate()
+        try:
+            session = builder.getOrCreate()
+        except PySparkRuntimeError as error:
+            if "JAVA_GATEWAY_EXITED" not in str(error):
+                raise
+            raise UsageError(
+                "Java has ended before Spark was there; its own lines stand above. Give it memory and a folder for "
+                "temporary files, and look at what SPARK_CONF_DIR and JAVA_TOOL_OPTIONS say"
+            ) from error
     session.sparkContext.setLogLevel("ERROR")
     return session
 

@@ -1,0 +1,42 @@
+"""How a session starts where the machine's name is unknown, and what it says where Java ends at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.spark
+_PROGRAM = """
+import sys
+from cep.base.errors import UsageError
+from cep.runners.spark.session import create_session
+try:
+    print(create_session("start", 1, java_options=sys.argv[1]).range(3).count(), "rows")
+except UsageError as error:
+    print("refused:", error)
+"""
+
+
+def _start(java_options: str = "", **environment: str) -> str:
+    """Return what a process of its own prints, whose Java nobody has started yet."""
+    command = [sys.executable, "-c", _PROGRAM, java_options]
+    inherited = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_IP"}
+    return subprocess.run(
+        command, env={**inherited, **environment}, capture_output=True, text=True, timeout=120, check=True
+    ).stdout
+
+
+def test_a_machine_that_does_not_know_its_own_name(tmp_path: Path) -> None:
+    nobody = tmp_path / "hosts"
+    nobody.touch()
+    assert _start(JAVA_TOOL_OPTIONS=f"-Djdk.net.hosts.file={nobody}") == "3 rows\n"
+
+
+def test_a_java_that_ends_at_once_is_no_bug_of_ours() -> None:
+    told = _start("-agentlib:nothing")
+    assert "Could not find agent library" in told
+    assert "\nrefused: Java has ended before Spark was there; its own lines stand above." in told
