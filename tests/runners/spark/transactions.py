@@ -91,16 +91,19 @@ def everything() -> pa.Table:
 
 
 def _generated() -> pa.Table:
+    """Return payments of customers who are often at terminals near them, and sometimes anywhere."""
     random = np.random.default_rng(5)
     count = CUSTOMERS * 120
     start_ms = 1_522_540_800_000
     times = start_ms + np.sort(random.integers(0, DAYS * DAY_MS, count))
+    customer_id = random.integers(0, CUSTOMERS, count)
+    near = customer_id * 7 + random.integers(0, 20, count)
     return pa.table(
         {
             "tx_id": np.arange(count),
             "event_time": pa.array(times, pa.timestamp("ms", "UTC")),
-            "customer_id": random.integers(0, CUSTOMERS, count),
-            "terminal_id": random.integers(0, 10_000, count),
+            "customer_id": customer_id,
+            "terminal_id": np.where(random.random(count) < 0.8, near, random.integers(0, 10_000, count)),
             "amount": np.round(random.gamma(1.5, 35.0, count), 2),
         }
     )
