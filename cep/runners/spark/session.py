@@ -31,7 +31,7 @@ _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 _ATTEMPTS = "spark.task.maxFailures"
 _SUBMITS = ("spark.master", "spark.driver.host", "spark.driver.bindAddress", "spark.driver.extraJavaOptions", _ATTEMPTS)
 # Else Java looks its machine up by name, which some networks do not know.
-_OWN_ADDRESS = "SPARK_LOCAL_IP", "127.0.0.1"
+_LOOPBACK = "SPARK_LOCAL_IP", "127.0.0.1"
 _NOISE = re.compile(rb"(Starting )?Streaming TransformWithState\w* Python worker|WARNING: Using incubator modules")
 _TRACEBACK = b"Traceback (most recent call last):"
 # A worker that Java has what it wanted from, and which finds its socket closed when it says goodbye.
@@ -114,7 +114,7 @@ def create_session(
         for name in _SUBMITS:
             chosen.pop(name, None)
     elif chosen["spark.master"].startswith("local"):
-        os.environ.setdefault(*_OWN_ADDRESS)
+        os.environ.setdefault(*_LOOPBACK)
     builder = SparkSession.builder.appName(app_name)
     for name, value in chosen.items():
         builder = builder.config(name, value)
