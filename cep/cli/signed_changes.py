@@ -1,7 +1,5 @@
 """Changes that a verb is about to send → the same, signed, where a job asks for signatures; or why they cannot go.
 
-Where nobody signs, each has a nonce.
-
 Tested by: tests/cli/test_sign.py
 """
 
@@ -20,7 +18,7 @@ from cep.cli.sign import store_signed
 from cep.cli.topics import Topics, await_answer, send
 from cep.model.rule import ControlRecord, HeartbeatRecord, ListRecord, RetireRecord, UpsertRecord
 from cep.rulebook.changes import change_path, last_of, read_change, signed_version
-from cep.rulebook.statement import Signable, sign, with_nonce
+from cep.rulebook.statement import Signable, sign
 from cep.rulebook.trust import Trust, reason_against
 
 Change = UpsertRecord | RetireRecord
@@ -30,14 +28,14 @@ def stand_for(
     options: argparse.Namespace, topics: Topics, records: Sequence[Signable], there: Sequence[ControlRecord],
     console: Console,
 ) -> list[Signable] | None:  # fmt: skip
-    """Sign one change with the key of whoever runs the verb, where the job asks for signatures; else give it a nonce.
+    """Sign one change with the key of whoever runs the verb, where the job asks for signatures.
 
     `there` are the records of the control topic. Returns: the records to send; None if another person must approve
     first, after a line that says so. Raises: UsageError.
     """
     trust = trust_of(topics.settings.control)
     if trust is None:
-        return [with_nonce(record) for record in records]
+        return list(records)
     key = private_key(topics.settings.publish.sign_with)
     signers = topics.settings.control.signers
     assert signers is not None, "trust comes from it"
@@ -70,13 +68,10 @@ def send_change(
 def signed_rules(
     topics: Topics, directory: Path, changes: Sequence[Change], console: Console
 ) -> tuple[list[Change], int]:
-    """Return the changes of rules as they were signed, and how many lack signatures, after a line for each.
-
-    Where nobody signs, each has a nonce.
-    """
+    """Return the changes of rules as they were signed, and how many lack signatures, after a line for each."""
     trust = trust_of(topics.settings.control)
     if trust is None:
-        return [with_nonce(record) for record in changes], 0
+        return list(changes), 0
     signed: list[Change] = []
     missing_count = 0
     for record in changes:
@@ -94,13 +89,10 @@ def signed_rules(
 def signed_lists(
     topics: Topics, directory: Path, changes: Sequence[ListRecord], console: Console
 ) -> tuple[list[ListRecord], int]:
-    """Return the changes of lists as they were signed, and how many lack signatures, after a line for each.
-
-    Where nobody signs, each has a nonce.
-    """
+    """Return the changes of lists as they were signed, and how many lack signatures, after a line for each."""
     trust = trust_of(topics.settings.control)
     if trust is None:
-        return [with_nonce(record) for record in changes], 0
+        return list(changes), 0
     signed: list[ListRecord] = []
     for record in changes:
         path = change_path(directory, record)

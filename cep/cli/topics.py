@@ -35,7 +35,7 @@ from cep.rulebook.publish import (
     running_of_status,
 )
 from cep.rulebook.publish_lists import acknowledged_lists
-from cep.rulebook.statement import Signable
+from cep.rulebook.statement import Signable, with_nonce
 from cep.runners.control_topic import read_control_topic, read_status, wait_for_status
 
 _TOKEN_BYTES = 6  # of a record's own key
@@ -191,11 +191,16 @@ def send(topics: Topics, records: Sequence[ControlRecord], console: Console) -> 
     """Send records to the control topic. Raises: SinkError.
 
     Each has a key of its own, so that compaction takes none away: of two changes of one version the first counts, and
-    a job that is built anew must see it. A heartbeat has no successor that it decides about.
+    a job that is built anew must see it. A heartbeat has no successor that it decides about. What nobody has signed
+    gets a nonce.
     """
-    topics.control.send((_key(record), record.to_json()) for record in records)
+    topics.control.send((_key(record), _unguessable(record).to_json()) for record in records)
     noun = "record" if len(records) == 1 else "records"
     console.print(f"sent {len(records)} {noun} to {topics.control.name}", markup=False)
+
+
+def _unguessable(record: ControlRecord) -> ControlRecord:
+    return record if isinstance(record, HeartbeatRecord) or record.signed is not None else with_nonce(record)
 
 
 def _key(record: ControlRecord) -> bytes:

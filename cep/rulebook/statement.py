@@ -107,14 +107,14 @@ def sign(record: R, key: SigningKey, rule_set: str, previous: tuple[int, str] = 
     author = Signature(key=key.public, signature=_NONE)
     signed = Signed(rule_set=rule_set, previous_version=previous[0], previous=previous[1], author=author)
     author = Signature(key=key.public, signature=key.sign(statement(record, signed, "author")))
-    return _with(record, signed.model_copy(update={"author": author}))
+    return _with(record, signed=signed.model_copy(update={"author": author}))
 
 
 def approve(record: R, key: SigningKey) -> R:
     """Return a signed record with the approver's signature, too."""
     assert record.signed is not None, "the author signs first"
     approver = Signature(key=key.public, signature=key.sign(statement(record, record.signed, "approver")))
-    return _with(record, record.signed.model_copy(update={"approver": approver}))
+    return _with(record, signed=record.signed.model_copy(update={"approver": approver}))
 
 
 def heartbeat_statement(record: HeartbeatRecord, signed: Signed) -> bytes:
@@ -137,15 +137,14 @@ def sign_heartbeat(record: HeartbeatRecord, key: SigningKey, rule_set: str) -> H
 
 def with_nonce(record: R) -> R:
     """Return a record that nobody signs with a random number: what its hashes depend on cannot be guessed then."""
-    copied: R = record.model_copy(update={"nonce": secrets.token_hex(_NONCE_BYTES)})  # type: ignore[assignment]
-    return copied
+    return _with(record, nonce=secrets.token_hex(_NONCE_BYTES))
 
 
 def unsigned(record: R) -> R:
     """Return the record without signatures."""
-    return _with(record, None)
+    return _with(record, signed=None)
 
 
-def _with(record: R, signed: Signed | None) -> R:
-    copied: R = record.model_copy(update={"signed": signed})  # type: ignore[assignment]  # mypy joins the union
+def _with(record: R, **changes: object) -> R:
+    copied: R = record.model_copy(update=changes)  # type: ignore[assignment]  # mypy joins the union
     return copied

@@ -51,7 +51,7 @@ _MEANING = {
     "dedup_ms": "window of duplicates",
     "levels_count": "levels of patterns that feed each other",
 }
-_TERMS = ("trust", "is_audited")  # of changes of the rules, which no keyed state depends on
+_CHANGEABLE = ("event_types", "trust", "is_audited")  # between two starts; event types where no event is misread
 
 
 def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], bool]:
@@ -71,7 +71,6 @@ def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tu
         different = [text for name, text in _MEANING.items() if stored_job.get(name) != description[name]]
         if different == [_MEANING["event_types"]]:
             _check_event_types(directory, stored_job, job)
-            _write(directory / JOB_FILE, {**stored_job, "event_types": description["event_types"]})
             different = []
         _check_trust(directory, stored_job, job)
         if different:
@@ -79,7 +78,7 @@ def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tu
                 f"{directory} belongs to a job with other {', '.join(different)}: its keyed state would be misread; "
                 "start it as it was, or give a new checkpoint directory"
             )
-        _write_terms(directory, description)
+        _write_changes(directory, stored_job, description)
         return first_rules(directory), True
     if (directory / QUERY_FOLDER).exists():
         raise UsageError(
@@ -131,12 +130,11 @@ def _check_trust(directory: Path, stored_job: dict[str, Any], job: Job) -> None:
         raise StateCorruptError(f"{directory} does not say who may sign ({error!r}); restore it") from error
 
 
-def _write_terms(directory: Path, description: dict[str, Any]) -> None:
-    """Write down who may sign changes from now on, and whether an audit says what becomes of them."""
-    stored = read_document(directory / JOB_FILE)
-    others = {name: value for name, value in stored.items() if name not in _TERMS}
-    now = {**others, **{name: description[name] for name in _TERMS if name in description}}
-    if now != stored:
+def _write_changes(directory: Path, stored_job: dict[str, Any], description: dict[str, Any]) -> None:
+    """Write down what may change between two starts: event types, who may sign, and if an audit is written."""
+    others = {name: value for name, value in stored_job.items() if name not in _CHANGEABLE}
+    now = {**others, **{name: description[name] for name in _CHANGEABLE if name in description}}
+    if now != stored_job:
         _write(directory / JOB_FILE, now)
 
 

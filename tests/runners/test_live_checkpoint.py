@@ -10,6 +10,8 @@ import pytest
 
 from cep.base.errors import StateCorruptError, UsageError
 from cep.runners.live_checkpoint import JOB_FILE, open_checkpoint, read_job
+from tests.rulebook.people import TRUST
+from tests.runners.embedded.test_schema_change import changed
 from tests.runners.spark.live_cases import make_job, rules
 
 JOB = make_job(rules("card_testing").values())
@@ -65,3 +67,14 @@ def test_a_job_that_goes_on_says_anew_whether_it_is_audited(tmp_path: Path) -> N
     with pytest.raises(UsageError, match="other lateness"):
         open_checkpoint(tmp_path, replace(audited, lateness_ms=7), ())
     assert read_job(tmp_path) == plain, "a job that is refused leaves nothing behind"
+
+
+def test_new_event_types_of_a_start_that_is_refused_are_not_written(tmp_path: Path) -> None:
+    signed = replace(JOB, trust=TRUST)
+    open_checkpoint(tmp_path, signed, RULES)
+    other = replace(signed, schema=changed(JOB.schema))
+    with pytest.raises(UsageError, match="takes signed changes only"):
+        open_checkpoint(tmp_path, replace(other, trust=None), RULES)
+    assert read_job(tmp_path) == signed
+    open_checkpoint(tmp_path, other, RULES)
+    assert read_job(tmp_path) == other

@@ -301,8 +301,8 @@ class KafkaStreamReader(AdmittedReader):
         if given.has_ending:
             end = bounded(position.offsets, latest, self._ending_offsets())
             ranges = ranges_between(position.offsets, end)
-        if given.paused_partitions is not None:
-            end = without_paused(position.offsets, end, read_paused(given.paused_partitions))
+        if given.paused_partitions is not None and (paused := read_paused(given.paused_partitions)):
+            end = without_paused(ranges, end, paused)
             ranges = ranges_between(position.offsets, end)
         records_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if given.bytes_per_trigger_max is not None and ranges:

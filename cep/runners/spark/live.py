@@ -55,6 +55,7 @@ from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.local_files import set_permissions_in_java
 from cep.runners.spark.match_stage import MatchStage
 from cep.runners.spark.packed import CLOCK_COLUMN, CONTROL, PACKED_SCHEMA, packer
+from cep.runners.spark.paused_partitions import FILE as PAUSED_FILE
 from cep.runners.spark.paused_partitions import PausedPartitions
 from cep.runners.spark.place import Place
 from cep.runners.spark.processor import MatchProcessor
@@ -126,8 +127,9 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
     is_one_task = isinstance(settings.events, TopicSource) and partitions_next(spark, settings.checkpoint.parent) == 1
     ends = _is_ended_here(settings)
     events = _begun(settings.events, "events", begins, ends=ends)
-    output.paused_partitions = PausedPartitions(directory, job)
-    packed = _packed_stream(spark, events, settings, 1 if is_one_task else settings.tasks, output.paused_partitions)
+    if _plans_itself(events):
+        output.paused_partitions = PausedPartitions(directory, job)
+    packed = _packed_stream(spark, events, settings, 1 if is_one_task else settings.tasks, directory / PAUSED_FILE)
     store = RulebookStore(directory / RULEBOOKS_FOLDER)
     rules = JobRules(job, settings.initial, store)
     if settings.control is not None:
@@ -163,9 +165,13 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
 
 def _is_ended_here(settings: LiveSettings) -> bool:
     """Return True where Spark does not tell a source of ours that the query ends with what is there."""
-    sources = (settings.events, settings.control)
-    of_ours = [s for s in sources if isinstance(s, TopicSource) and s.connector != JVM]
+    of_ours = [source for source in (settings.events, settings.control) if _plans_itself(source)]
     return settings.available_now and not HAS_ADMISSION and bool(of_ours)
+
+
+def _plans_itself(source: Source | None) -> bool:
+    """Return True for a source of ours (kafka.py), which plans what a micro-batch reads."""
+    return isinstance(source, TopicSource) and source.connector != JVM
 
 
 def serve(query: StreamingQuery, output: LiveOutput, stop: threading.Event, observed: Observed | None = None) -> None:
@@ -224,7 +230,7 @@ def _begun(source: Source, kind: str, begins: Beginning | None, *, ends: bool) -
 
 
 def _packed_stream(
-    spark: SparkSession, source: Source, settings: LiveSettings, tasks: int, paused: PausedPartitions
+    spark: SparkSession, source: Source, settings: LiveSettings, tasks: int, paused_file: Path
 ) -> DataFrame:
     """Return the events, packed. Those of a topic are packed where they are read."""
     job = settings.job
@@ -232,7 +238,7 @@ def _packed_stream(
         return packed_topic(spark, source, job, is_end=settings.available_now)
     if isinstance(source, TopicSource):
         reader = _topic_stream(spark, source, tasks, EVENTS_FORMAT).option("job", json.dumps(job.to_json()))
-        reader = reader.option("pausedPartitions", str(paused.path))
+        reader = reader.option("pausedPartitions", str(paused_file))
         form = source.form
         mapping = None if form.mapping.is_plain else form.mapping.to_json()
         of_form = {"schemaFile": form.schema_file, "message": form.message, "format": form.name, "mapping": mapping}

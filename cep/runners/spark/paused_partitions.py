@@ -10,7 +10,7 @@ Tested by: tests/runners/spark/test_paused_partitions.py
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import orjson
@@ -18,7 +18,7 @@ import orjson
 from cep.base.errors import StateCorruptError
 from cep.runners.live_checkpoint import read_document
 from cep.sinks.durable import write_durably
-from cep.sources.offsets import Offsets, ranges_between
+from cep.sources.offsets import OffsetRange, Offsets
 from cep.step.event_time import PartitionTimes, too_far_ahead
 from cep.step.job import Job
 
@@ -51,9 +51,11 @@ def read_paused(path: Path) -> frozenset[str]:
     return frozenset(names)
 
 
-def without_paused(start: Offsets, end: Offsets, paused: Collection[str]) -> Offsets:
-    """Return `end`, with the partitions that are paused where they were; all of `end` if nothing else is to be read."""
-    ranges = ranges_between(start, end)
+def without_paused(ranges: Sequence[OffsetRange], end: Offsets, paused: Collection[str]) -> Offsets:
+    """Return `end`, with the partitions that are paused where their ranges start.
+
+    If nothing else is to be read, it is all of `end`.
+    """
     waiting = {(r.topic, r.partition): r.start for r in ranges if partition_name(r.topic, r.partition) in paused}
     if len(waiting) in (0, len(ranges)):
         return end

@@ -64,7 +64,7 @@ def test_what_is_held_stays_and_the_plan_comes_to_an_end(start: Offsets, more: O
         for partition, count in of.items():
             partitions = end.setdefault(topic, {})
             partitions[partition] = partitions.get(partition, 0) + count
-    planned = without_paused(start, end, paused)
+    planned = without_paused(ranges_between(start, end), end, paused)
     all_ranges, ranges = set(ranges_between(start, end)), set(ranges_between(start, planned))
     free = {r for r in all_ranges if partition_name(r.topic, r.partition) not in paused}
     assert ranges == (free or all_ranges)
