@@ -108,9 +108,12 @@ class Watch:
 
     def _look_at_disk(self) -> None:
         folder = self._watched.folder
-        if folder is None or not folder.is_dir():  # before the job has made it
+        if folder is None:
             return
-        free_bytes = shutil.disk_usage(folder).free
+        try:
+            free_bytes = shutil.disk_usage(folder).free
+        except FileNotFoundError:  # before the job has made it, or once it is gone
+            return
         self._observed.measured({"disk_free_bytes": free_bytes}, {})
         is_full = free_bytes < DISK_FREE_BYTES_MIN
         self._note(DISK, f"{free_bytes >> 20} MB are left for the checkpoint folder" if is_full else None)

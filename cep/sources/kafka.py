@@ -208,6 +208,8 @@ def _offsets_at(settings: KafkaSettings, topics: Sequence[str], place: int) -> O
         offsets, error = _offsets_now(settings, topics, place)
         if error is None:
             return offsets
+        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:  # deleted since its partitions were named
+            raise SourceError(_unreadable(settings, ", ".join(topics), error.str()))
         if error.code() not in _PASSING_CODES or time.monotonic() >= end_s:
             raise SourceError(_no_answer(settings, topics, error.str()))
         time.sleep(_NEXT_TRY_S)

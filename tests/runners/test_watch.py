@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -76,6 +77,19 @@ def test_lag_and_events_that_nobody_reads() -> None:
         observed.positions = {"payments[0]": 5, "payments[1]": 5}
         watch.look()
         assert (sum(observed.lags.values()), observed.troubles) == (0, {})
+
+
+def test_a_folder_that_goes_while_it_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    observed, usage = Observed(60_000), shutil.disk_usage
+    (tmp_path / "job").mkdir()
+
+    def late(folder: Path) -> object:
+        folder.rmdir()
+        return usage(folder)
+
+    monkeypatch.setattr("cep.runners.watch.shutil.disk_usage", late)
+    Watch(Watched(folder=tmp_path / "job"), observed, 1_000).look()
+    assert "disk_free_bytes" not in observed.gauges
 
 
 def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,6 +116,9 @@ def test_partitions_that_move_are_asked_again(kafka: MockKafka, monkeypatch: pyt
     refusals[:] = [KafkaError.TOPIC_AUTHORIZATION_FAILED]
     with pytest.raises(SourceError, match="gave no offsets of moving"):
         latest_offsets(settings_of(kafka), ["moving"])
+    refusals[:] = [KafkaError.UNKNOWN_TOPIC_OR_PART]
+    with pytest.raises(SourceError, match=r"topic moving cannot be read on .*Unknown topic"):
+        latest_offsets(settings_of(kafka), ["moving"])  # it was deleted behind the question for its partitions
 
 
 def test_a_missing_topic(kafka: MockKafka) -> None:
