@@ -2,8 +2,8 @@
 
 The meaning is the tokens of the pattern and of every event type, list and definition that it names, in turn. To these
 come the parameters and all else that decides the alerts. Entries of a list that may change do not count. A pattern
-`over all` looks at every event type that has its key, so their names count too. The hash is on every alert, and
-`rules.lock` ties a version to it.
+`over all` looks at every event type that has its key: they count as if it named them, since its `until` may read their
+fields. The hash is on every alert, and `rules.lock` ties a version to it.
 Tested by: tests/rulebook/test_meaning.py
 """
 
@@ -59,15 +59,14 @@ def pattern_hash(source: str, pattern: str) -> str:
     patterns, others = _declared(source)
     named = [given[pattern] for given in (patterns, others) if pattern in given]
     others = {**others, pattern: max(named, key=attrgetter("number"))} if named else others
-    wanted, meanings = [pattern], dict[str, tuple[str, ...]]()
+    spelled = others[pattern].spelled if named else ()
+    seen = _event_types_with(_key(spelled), others) if _OVER_ALL in pairwise(spelled) else ()
+    wanted, meanings = [pattern, *seen], dict[str, tuple[str, ...]]()
     while wanted:
         name = wanted.pop()
         if name in others and name not in meanings:
             meanings[name] = others[name].spelled
             wanted += others[name].names
-    spelled = meanings.get(pattern, ())
-    if _OVER_ALL in pairwise(spelled):
-        meanings[" ".join(_OVER_ALL)] = _event_types_with(_key(spelled), others)
     meaning = json.dumps(sorted(meanings.items())) if meanings else source
     return hashlib.sha256(meaning.encode()).hexdigest()
 
@@ -79,8 +78,8 @@ def _key(spelled: tuple[str, ...]) -> set[str]:
 
 
 def _event_types_with(key: set[str], declared: Mapping[str, _Declaration]) -> tuple[str, ...]:
-    """Return the names of the event types that have these fields, sorted."""
-    return tuple(sorted(name for name, d in declared.items() if d.spelled[0] == "event" and key <= {*d.names}))
+    """Return the names of the event types that have these fields."""
+    return tuple(name for name, d in declared.items() if d.spelled[0] == "event" and key <= {*d.names})
 
 
 @lru_cache(_SOURCES_CACHED)

@@ -66,6 +66,18 @@ def test_another_event_type_changes_a_pattern_over_all_alone() -> None:
         assert (pattern_hash(longer, name) == pattern_hash(source, name)) is is_same
 
 
+@pytest.mark.parametrize("until", ["amount > 9.00", "not (amount < 9.00)", "amount is null"])
+def test_what_until_reads_of_an_event_type_that_is_not_named_changes_it(until: str) -> None:
+    """An event without the field is one whose field is null: `until` may say yes to it, or no."""
+    body = SOURCE.rstrip().removesuffix("}").replace("seq    small", f"seq    small{{2,}} until ({until})")
+    login = "event login { login_id id  event_time time  card_id string  FIELD }\n"
+    name = "large_after_small"
+    texts = [login.replace("FIELD", field) + body + "over all\n}\n" for field in ("", "amount decimal(2)")]
+    before, after = (load_text(text).patterns[name] for text in texts)
+    assert before != after
+    assert pattern_hash(texts[0], name) != pattern_hash(texts[1], name)
+
+
 @pytest.mark.parametrize(
     "change",
     [
