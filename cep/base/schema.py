@@ -15,6 +15,7 @@ from typing import Any
 
 from cep.base.secrets import PAN, SENSITIVE
 from cep.base.shapes import of_type, texts
+from cep.base.values import valueclass
 
 
 class Kind(StrEnum):
@@ -37,7 +38,7 @@ TEXT_KINDS = (Kind.ID, Kind.STRING)
 NUMBER_KINDS = (Kind.INT, Kind.DECIMAL, Kind.FLOAT)
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Type:
     """A value type. `scale` counts decimal digits (DECIMAL only); `symbols` are the enum's names in code order.
 
@@ -89,7 +90,7 @@ def list_kind(type_: Type) -> str:
     return type_.symbols[0]
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Field:
     """One field of an event type."""
 
@@ -97,7 +98,7 @@ class Field:
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class EventType:
     """An event type: exactly one field of kind ID and one of kind TIME named `event_time` identify an event.
 

@@ -12,16 +12,16 @@ Tested by: tests/lang/test_check.py, tests/lang/golden/ir/
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
 from cep.base.schema import Type
+from cep.base.values import valueclass
 
 # ---------------------------------------------------------------------------------------------- expressions
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Const:
     """A constant. `value` is the content of its slot.
 
@@ -33,7 +33,7 @@ class Const:
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Param:
     """A parameter that `bind` replaces by a Const."""
 
@@ -41,7 +41,7 @@ class Param:
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class CurrentField:
     """A field of the event under test."""
 
@@ -52,7 +52,7 @@ class CurrentField:
 Which = Literal["first", "last", "prev"]
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class VarField:
     """A field of an event that the match has bound to `variable`; null while nothing is bound.
 
@@ -68,7 +68,7 @@ class VarField:
 AggregateFn = Literal["count", "sum", "avg", "min", "max", "distinct", "stddev"]
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Aggregate:
     """An aggregate over the events bound to `variable`. `argument` speaks of each such event by CurrentField.
 
@@ -86,7 +86,7 @@ UnaryOp = Literal["not", "neg", "is_null", "abs"]
 BinaryOp = Literal["+", "-", "*", "/", "%", "==", "!=", "<", "<=", ">", ">=", "and", "or"]
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Unary:
     """An operator with one operand; `not` of null is null, `is_null` is never null."""
 
@@ -95,7 +95,7 @@ class Unary:
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Binary:
     """`/` of numbers is FLOAT (null when the divisor is 0); decimal * decimal adds the scales; `%` is of INTs.
     Except for `*` on decimals both sides have the same kind and scale."""
@@ -106,7 +106,7 @@ class Binary:
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Cast:
     """A numeric conversion that loses nothing, put in by the checker: INT → DECIMAL, DECIMAL → finer DECIMAL,
     INT or DECIMAL → FLOAT (the nearest double)."""
@@ -115,7 +115,7 @@ class Cast:
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class In:
     """Membership in a list of constants (or parameters) of the argument's type."""
 
@@ -124,7 +124,7 @@ class In:
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class If:
     """`if condition then … else …`; a null condition takes `otherwise`."""
 
@@ -134,7 +134,7 @@ class If:
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Call:
     """A function of the language; distance_km(lat1, lon1, lat2, lon2) takes and gives FLOAT.
 
@@ -170,7 +170,7 @@ HistoryFn = Literal[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class HistoryWindow:
     """The past events that count: with `ms` those in (t − ms, t], else those since t's calendar unit began in `zone`.
 
@@ -184,7 +184,7 @@ class HistoryWindow:
     previous: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class History:
     """A function of the key's past events of one type, seen from the event under test.
 
@@ -231,7 +231,7 @@ class Inner(Enum):
     ANY = "any"
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Quantifier:
     """Repetition. `max_count` None is unbounded; min_count 0 is optional. Open parameters are Param nodes."""
 
@@ -246,7 +246,7 @@ class Quantifier:
 ONCE = Quantifier()
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class VarNode:
     """One variable of the pattern, with its repetition."""
 
@@ -254,7 +254,7 @@ class VarNode:
     quantifier: Quantifier = ONCE
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Step:
     """One element of a sequence. `link` of the first step says how a loop of the group continues; else how the
     step follows its predecessor. A negated step's node is a VarNode that occurs once."""
@@ -266,7 +266,7 @@ class Step:
     gap_max_ms: int | Param | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class SequenceNode:
     """Steps one after the other, in parentheses or at the top, with the group's own repetition and window."""
 
@@ -275,14 +275,14 @@ class SequenceNode:
     within_ms: int | Param | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class AlternativeNode:
     """One of the options."""
 
     options: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class AnyOrderNode:
     """The items, in any order."""
 
@@ -294,7 +294,7 @@ Node = VarNode | SequenceNode | AlternativeNode | AnyOrderNode
 # -------------------------------------------------------------------------------------------------- pattern
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Variable:
     """A variable of the pattern: which events fit it. `where` None is always true."""
 
@@ -313,7 +313,7 @@ class SkipKind(Enum):
     TO_LAST = "to last"
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Skip:
     """The place where matching resumes after a match. `in_order` waits for earlier starts, as SQL and Flink CEP do."""
 
@@ -322,7 +322,7 @@ class Skip:
     in_order: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class ParamDecl:
     """A declared parameter; `default` and bounds are slot contents (see Const)."""
 
@@ -333,7 +333,7 @@ class ParamDecl:
     maximum: int | float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Measure:
     """One value that the pattern emits with a match."""
 
@@ -341,7 +341,7 @@ class Measure:
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class PatternIR:
     """A pattern, checked. `key` are the fields that partition the stream. `event_types` is the stream that
     contiguity looks at: the types the pattern names (all of the schema with `over all`). `produces` is the event type

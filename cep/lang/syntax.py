@@ -5,16 +5,16 @@ Tested by: tests/lang/test_parser.py
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from decimal import Decimal
 
+from cep.base.values import valueclass
 from cep.lang.diagnostics import Span
 from cep.lang.ir import Inner, Link, SkipKind
 
 # ---------------------------------------------------------------------------------------------- expressions
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Literal:
     """A constant as written: int, Decimal, float, str, bool, or None for null."""
 
@@ -22,7 +22,7 @@ class Literal:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class DurationLiteral:
     """`10 min`, in milliseconds."""
 
@@ -30,7 +30,7 @@ class DurationLiteral:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class NameRef:
     """A bare name: field, parameter, list, enum symbol or variable, to be resolved."""
 
@@ -38,7 +38,7 @@ class NameRef:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Member:
     """`x.f` or `first(x).f`."""
 
@@ -48,7 +48,7 @@ class Member:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class CallSyntax:
     """`name(a, b)`: a function, an aggregate or a macro."""
 
@@ -58,7 +58,7 @@ class CallSyntax:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class HistoryWindowSyntax:
     """`over 1 h`, `over previous 30 d`, `over day in "Europe/Paris"`; a name is a calendar unit or a parameter."""
 
@@ -68,7 +68,7 @@ class HistoryWindowSyntax:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class HistorySyntax:
     """A function of past events: `sum(t.amount over 24 h by merchant_id where status == approved)`.
 
@@ -85,7 +85,7 @@ class HistorySyntax:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class UnarySyntax:
     """`not e` or `-e`."""
 
@@ -94,7 +94,7 @@ class UnarySyntax:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class BinarySyntax:
     """Arithmetic, comparison and `like`."""
 
@@ -105,7 +105,7 @@ class BinarySyntax:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class ChainSyntax:
     """`a and b and c` or `a or b or c`, flat: long chains must not nest deep."""
 
@@ -114,7 +114,7 @@ class ChainSyntax:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class InSyntax:
     """Check `e in [a, b]` or `e in name`."""
 
@@ -124,7 +124,7 @@ class InSyntax:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class BetweenSyntax:
     """`e between a and b`, both ends included."""
 
@@ -135,7 +135,7 @@ class BetweenSyntax:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class IsNullSyntax:
     """`e is null` or `e is not null`."""
 
@@ -144,7 +144,7 @@ class IsNullSyntax:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class IfSyntax:
     """`if c then a else b`."""
 
@@ -175,7 +175,7 @@ ExprSyntax = (
 Bound = Literal | DurationLiteral | NameRef  # a number or duration as written, or the name of a parameter
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class WindowSyntax:
     """`within 10 min` or `within 20 events`."""
 
@@ -184,7 +184,7 @@ class WindowSyntax:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class RepeatSyntax:
     """`? * + {n} {n,} {n,m}`; maximum None is unbounded."""
 
@@ -193,7 +193,7 @@ class RepeatSyntax:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class SuffixSyntax:
     """The suffix of a variable or a group."""
 
@@ -216,7 +216,7 @@ class SuffixSyntax:
 NO_SUFFIX = SuffixSyntax()
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class VariableSyntax:
     """A variable in the structure."""
 
@@ -225,7 +225,7 @@ class VariableSyntax:
     suffix: SuffixSyntax = NO_SUFFIX
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class GroupSyntax:
     """Parentheses. `within` was written after the closing one (a window inside belongs to the body)."""
 
@@ -238,7 +238,7 @@ class GroupSyntax:
 ElementSyntax = VariableSyntax | GroupSyntax
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class StepSyntax:
     """An element with the link before it."""
 
@@ -250,7 +250,7 @@ class StepSyntax:
     gap_max: Bound | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class SequenceSyntax:
     """Steps, and the windows written at their end."""
 
@@ -259,7 +259,7 @@ class SequenceSyntax:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class ChoiceSyntax:
     """`a | b` or `a & b`, with the windows written at the end."""
 
@@ -272,7 +272,7 @@ class ChoiceSyntax:
 # --------------------------------------------------------------------------------------------- declarations
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class TypeSyntax:
     """`decimal(2)?`, `enum(a, b)`, `string sensitive`; `list of prefix`, where `of` is what the list is of."""
 
@@ -285,7 +285,7 @@ class TypeSyntax:
     sensitive: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class FieldSyntax:
     """`amount decimal(2)`."""
 
@@ -294,7 +294,7 @@ class FieldSyntax:
     type: TypeSyntax
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class EventSyntax:
     """`event name { fields }`; `span` is that of the name, here and below. `retain` is how long events are kept."""
 
@@ -306,7 +306,7 @@ class EventSyntax:
     retain: DurationLiteral | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class ImportSyntax:
     """`import "file.cep"`."""
 
@@ -314,7 +314,7 @@ class ImportSyntax:
     span: Span  # of the whole declaration
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class ListSyntax:
     """`list name = [items]`; with a type its entries may change: `list name: string = [items]`, `… from "file"`."""
 
@@ -326,7 +326,7 @@ class ListSyntax:
     file: Literal | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class DefineSyntax:
     """`define name(params) = body`."""
 
@@ -337,7 +337,7 @@ class DefineSyntax:
     doc: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class ParamSyntax:
     """`name: type = default in low..high`."""
 
@@ -349,7 +349,7 @@ class ParamSyntax:
     high: ExprSyntax | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class WhereSyntax:
     """`x: event_type condition`."""
 
@@ -359,7 +359,7 @@ class WhereSyntax:
     condition: ExprSyntax | None
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class MeasureSyntax:
     """`name = value` of an `emit`."""
 
@@ -368,7 +368,7 @@ class MeasureSyntax:
     value: ExprSyntax
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class SkipSyntax:
     """`skip to first x in order`."""
 
@@ -378,7 +378,7 @@ class SkipSyntax:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class PatternSyntax:
     """A pattern; `broken` when a clause could not be read, so that what is missing is no news."""
 
@@ -398,7 +398,7 @@ class PatternSyntax:
     doc: str
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class AssignSyntax:
     """`name = value` of an event, a key or the arguments of a test; `name: value` in what is expected."""
 
@@ -407,7 +407,7 @@ class AssignSyntax:
     value: ExprSyntax
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class ScriptedEventSyntax:
     """`20s transaction amount=1.10 x5 every 20s` of a test; `every` is None for an event that comes once."""
 
@@ -419,7 +419,7 @@ class ScriptedEventSyntax:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class ScriptedKeySyntax:
     """`c1:` or `c1(payer = "a", payee = "b"):` with its events. `label` is a name, text or integer as written."""
 
@@ -428,7 +428,7 @@ class ScriptedKeySyntax:
     events: tuple[ScriptedEventSyntax, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class ExpectSyntax:
     """`expect match on c1 at 5m { amount: 900.00 }`; kind is match, none, timeout or matches (with `count`)."""
 
@@ -440,7 +440,7 @@ class ExpectSyntax:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class PatternTestSyntax:
     """`test "name" of pattern { … }`; `span` is that of the name, `whole` of all of it, `todo_span` of the word."""
 
@@ -459,7 +459,7 @@ class PatternTestSyntax:
 Declaration = EventSyntax | ImportSyntax | ListSyntax | DefineSyntax | PatternSyntax | PatternTestSyntax
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class FileSyntax:
     """One parsed file."""
 

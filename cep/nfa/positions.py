@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from cep.base.limits import NFA_STATES_MAX
+from cep.base.values import valueclass
 from cep.lang.ir import (
     AlternativeNode,
     AnyOrderNode,
@@ -39,7 +40,7 @@ class StructureError(CompileError):
     """The structure cannot become an automaton; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Guard:
     """An event that closes a wait: one that fits `variable`, for which `condition` holds and none of `unless` does.
 
@@ -59,7 +60,7 @@ class Guard:
     gap_max_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Bound:
     """The gap to an earlier event lies in [min_ms, max_ms). `mark` None: the last event taken, else a group's first."""
 
@@ -68,7 +69,7 @@ class Bound:
     mark: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Wait:
     """One way to go on from a position: take an event that fits `target`'s variable.
 
@@ -95,7 +96,7 @@ class Wait:
     reopens: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Exit:
     """A position after which a node is complete, if its loop counter lies in [count_min, count_max).
 
@@ -134,7 +135,7 @@ class Automaton:
     marks: int
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class _Loop:
     """The waits, numbered `number`, by which a loop or a group goes on to repeat.
 
@@ -145,7 +146,7 @@ class _Loop:
     leaves_at: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class _Fragment:
     """A node, composed.
 

@@ -15,10 +15,9 @@ Tested by: tests/nfa/test_predicates.py
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from cep.base.values import valueclass
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64
 from cep.lang.ir import Binary, Const, CurrentField, Expr, In
@@ -31,7 +30,7 @@ _KINDS = {"==": y.INDEX_EQ, "<": y.INDEX_LT, "<=": y.INDEX_LE, ">": y.INDEX_GT, 
 _TURNED = {"==": "==", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class PredicatePlan:
     """The plan by which the bitmaps of a program are filled.
 
@@ -46,7 +45,7 @@ class PredicatePlan:
     entries: Int64
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Atom:
     """A comparison of a column with constants that an index can answer, and the conjuncts that remain."""
 
@@ -56,7 +55,7 @@ class Atom:
     rest: tuple[Expr, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class WrittenPredicate:
     """A predicate with its code: its event type or -1, and its atoms, each with the code of what then remains."""
 

@@ -8,16 +8,17 @@ Tested by: tests/nfa/test_simplify.py
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from cep.base.schema import Kind, Type
+from cep.base.values import valueclass
 from cep.lang.ir import Aggregate, Binary, Call, Cast, Const, CurrentField, Expr, If, In, Unary, VarField
 
 TRUE = Const(True, Type(Kind.BOOL))
 FALSE = Const(False, Type(Kind.BOOL))
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Facts:
     """The facts that hold at a position: the variables bound on every way there, and on some way there.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cep.base.values import valueclass
 from cep.lang.diagnostics import Span
 from cep.lang.syntax import (
     ChoiceSyntax,
@@ -22,7 +23,7 @@ from cep.lang.syntax import (
 Names = frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Before:
     """The variables that may and that must have an event."""
 

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Protocol
 
 from cep.base.schema import EventType, Type
+from cep.base.values import valueclass
 from cep.lang.diagnostics import Collector, Label, Span
 from cep.lang.ir import Const, Expr, Param
 from cep.lang.syntax import DefineSyntax, ExprSyntax, ListSyntax, NameRef
@@ -25,7 +26,7 @@ class Bound(Enum):
     NEGATED = "negated"  # no event ever is
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class VariableInScope:
     """A variable of the pattern as one expression sees it."""
 
@@ -42,7 +43,7 @@ class AggregateArgument:
     variable: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Definitions:
     """The names that a whole file set shares. `partial` event types have fields that could not be read."""
 
@@ -52,7 +53,7 @@ class Definitions:
     partial: Collection[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Scope:
     """The names in sight. `fields` None: there is no event under test (`emit`). `last` has then the fields of the last
     event of a match, at which a history looks back.

@@ -6,10 +6,11 @@ Tested by: tests/lang/test_structure.py, tests/lang/golden/diagnostics/
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from cep.base.limits import REPETITIONS_MAX
 from cep.base.schema import Kind, Type
+from cep.base.values import valueclass
 from cep.lang.check.draft import Draft
 from cep.lang.check.order import body_can_be_empty, can_be_empty, is_loop
 from cep.lang.diagnostics import Collector, Label, Span, did_you_mean, nearest_fix
@@ -48,7 +49,7 @@ _FIRST_LINKS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@valueclass(frozen=True, slots=True)
 class Around:
     """The surroundings of an element: is there a time window, and can everything after it match nothing?"""
 

@@ -1,0 +1,54 @@
+"""A class of values is like a frozen dataclass in all but its guard."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+
+from cep.base.values import valueclass
+
+
+@valueclass(frozen=True, slots=True)
+class Quick:
+    number: int
+    text: str | None = None
+    names: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    number: int
+    text: str | None = None
+    names: dict[str, int] = field(default_factory=dict)
+
+
+@valueclass(frozen=True, slots=True)
+class Pair:
+    first: int
+    second: tuple[int, ...] = ()
+
+
+def test_it_is_shown_and_described_like_a_frozen_one() -> None:
+    assert repr(Quick(1)) == repr(Guarded(1)).replace("Guarded", "Quick")
+    assert is_dataclass(Quick)
+    assert [(f.name, f.type, f.default) for f in fields(Quick)] == [
+        (f.name, f.type, f.default) for f in fields(Guarded)
+    ]
+    assert Quick.__slots__ == Guarded.__slots__
+
+
+def test_it_is_equal_and_hashed_by_its_fields() -> None:
+    assert Pair(1, (2,)) == Pair(first=1, second=(2,))
+    assert Pair(1) != Pair(2)
+    assert hash(Pair(1, (2,))) == hash((1, (2,)))
+    assert replace(Pair(1), second=(3,)) == Pair(1, (3,))
+
+
+def test_a_default_that_is_made_is_made_for_each() -> None:
+    assert Quick(1).names is not Quick(2).names
+
+
+def test_it_is_pickled_like_a_frozen_one() -> None:
+    assert pickle.loads(pickle.dumps(Quick(1, "a", {"b": 2}))) == Quick(1, "a", {"b": 2})
+    as_guarded = pickle.dumps(Quick(1), 2).replace(b"Quick", b"Guarded")
+    assert pickle.loads(as_guarded) == Guarded(1)
