@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
+from string import ascii_letters
 
 from cep.base.limits import TIME_MS_MAX
 from cep.lang.diagnostics import Collector, Fix, Span, did_you_mean
@@ -62,8 +63,6 @@ class Lexed:
     comments: tuple[Comment, ...]
 
 
-_NAME, _SYMBOL = TokenKind.NAME, TokenKind.SYMBOL  # a look-up in an enum costs as much as a token
-
 UNITS_MS = {
     "ms": 1,
     **dict.fromkeys(("s", "sec", "second", "seconds"), 1_000),
@@ -77,19 +76,30 @@ UNITS_MS = {
 _DIGITS_MAX = 40
 _ESCAPES = {'"': '"', "\\": "\\", "n": "\n", "t": "\t"}
 
-_SCANNER = re.compile(
-    r"""(?P<newline>\n)
-      | (?P<space>[ \t\r\f\v\ufeff]+)
-      | (?P<comment>\#[^\n]*)
-      | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
-      | (?P<number>[0-9][0-9_]*(?:\.[0-9][0-9_]*)?(?:[eE][+-]?[0-9]+)?)(?P<suffix>[A-Za-z_][A-Za-z0-9_]*)?
-      | (?P<string>"(?:[^"\\\n]|\\[^\n])*")
-      | (?P<quoted>'[^'\n]*')
-      | (?P<open>["'][^\n]*)
-      | (?P<symbol>->>|->|\.\.|==|!=|<>|<=|>=|&&|\|\||[-+*/%<>=!?,.:;(){}\[\]|&])
+# The pieces of a text, in their order and with nothing between them. The first character says what a piece is.
+_PIECES = re.compile(
+    r"""\n
+      | [ \t\r\f\v\ufeff]+
+      | \#[^\n]*
+      | [A-Za-z_][A-Za-z0-9_]*
+      | [0-9][0-9_]*(?:\.[0-9][0-9_]*)?(?:[eE][+-]?[0-9]+)?(?:[A-Za-z_][A-Za-z0-9_]*)?
+      | "(?:[^"\\\n]|\\[^\n])*"
+      | '[^'\n]*'
+      | ["'][^\n]*
+      | ->>|->|\.\.|==|!=|<>|<=|>=|&&|\|\||[-+*/%<>=!?,.:;(){}\[\]|&]
+      | [^\n \t\r\f\v\ufeff\#A-Za-z_0-9"'\-+*/%<>=!?,.:;(){}\[\]|&]+
     """,
     re.VERBOSE,
 )
+_NUMBER = re.compile(r"([0-9][0-9_]*(?:\.[0-9][0-9_]*)?(?:[eE][+-]?[0-9]+)?)(.*)")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_SPACES = frozenset(" \t\r\f\v\ufeff")
+_UNSEEN = _SPACES | frozenset("\n#")
+# The kind of what begins with a character, if its value is its text.
+_PLAIN = {
+    **dict.fromkeys(f"{ascii_letters}_", TokenKind.NAME),
+    **dict.fromkeys("-+*/%<>=!?,.:;(){}[]|&", TokenKind.SYMBOL),
+}
 
 
 class _Lexer:
@@ -104,44 +114,38 @@ class _Lexer:
         self.doc: list[str] = []
 
     def run(self) -> Lexed:
-        position = 0
-        for match in _SCANNER.finditer(self.text):
-            if match.start() > position:
-                self._unknown(position, match.start())
-            position = match.end()
-            # Most of a file by far is spaces.
-            if match.lastgroup != "space":
-                self.take(match)
-        end = len(self.text)
-        if end > position:
-            self._unknown(position, end)
+        end = 0
+        for text in _PIECES.findall(self.text):
+            start, end = end, end + len(text)
+            first = text[0]
+            if first in _SPACES:
+                continue
+            span = Span(self.file, start, end)
+            kind = _PLAIN.get(first)
+            if kind is None or self.doc:
+                self.take(text, span)
+                continue
+            self.tokens.append(Token(kind, text, span, text, self.line, self.first_on_line))
+            self.first_on_line = False
         self._push(TokenKind.END, "", Span(self.file, end, end), "")
         return Lexed(tuple(self.tokens), tuple(self.comments))
 
-    def take(self, match: re.Match[str]) -> None:
-        kind, text = match.lastgroup, match.group()
-        if kind == "newline":
+    def take(self, text: str, span: Span) -> None:
+        """Take a piece that is not space."""
+        first = text[0]
+        if first in _PLAIN:
+            self._push(_PLAIN[first], text, span, text)
+        elif first == "\n":
             self.line += 1
             self.first_on_line = True
-            return
-        span = Span(self.file, *match.span())
-        if kind == "name":
-            self._push(_NAME, text, span, text)
-        elif kind == "symbol":
-            self._push(_SYMBOL, text, span, text)
-        elif kind == "comment":
+        elif first == "#":
             self._comment(text, span)
-        elif kind in ("number", "suffix"):
-            self._number(match, span)
-        elif kind == "string":
-            self._push(TokenKind.STRING, text, span, self._unescape(text, span))
-        elif kind == "quoted":
-            fix = Fix(span, f'"{text[1:-1]}"') if '"' not in text else None
-            self.collector.add("CEP102", "write text in double quotes", span, f'write "{text[1:-1]}"', fix=fix)
-            self._push(TokenKind.STRING, text, span, text[1:-1])
-        elif kind == "open":
-            self.collector.add("CEP102", "this text has no closing quote on its line", span)
-            self._push(TokenKind.STRING, text, span, text[1:])
+        elif first in "0123456789":
+            self._number(text, span)
+        elif first in "\"'":
+            self._string(text, span)
+        else:
+            self.collector.add("CEP101", f"`{text[:20]}` is not a character of the language", span)
 
     def _push(self, kind: TokenKind, text: str, span: Span, value: float | str | Decimal) -> None:
         doc = ""
@@ -156,6 +160,17 @@ class _Lexer:
         if text.startswith("##") and self.first_on_line:
             self.doc.append(text[2:].strip())
 
+    def _string(self, text: str, span: Span) -> None:
+        if _STRING.fullmatch(text):
+            self._push(TokenKind.STRING, text, span, self._unescape(text, span))
+        elif text[0] == "'" and text.find("'", 1) > 0:
+            fix = Fix(span, f'"{text[1:-1]}"') if '"' not in text else None
+            self.collector.add("CEP102", "write text in double quotes", span, f'write "{text[1:-1]}"', fix=fix)
+            self._push(TokenKind.STRING, text, span, text[1:-1])
+        else:
+            self.collector.add("CEP102", "this text has no closing quote on its line", span)
+            self._push(TokenKind.STRING, text, span, text[1:])
+
     def _unescape(self, text: str, span: Span) -> str:
         def replace(escape: re.Match[str]) -> str:
             letter = escape.group(1)
@@ -167,27 +182,29 @@ class _Lexer:
 
         return re.sub(r"\\(.)", replace, text[1:-1])
 
-    def _number(self, match: re.Match[str], span: Span) -> None:
-        text, suffix = match["number"].replace("_", ""), match["suffix"]
+    def _number(self, written: str, span: Span) -> None:
+        match = _NUMBER.fullmatch(written)
+        assert match is not None, "it begins with a digit"
+        text, suffix = match[1].replace("_", ""), match[2]
         if len(text) > _DIGITS_MAX:
             self.collector.add("CEP103", "this number is too long", span, "numbers have 64 bits")
             text = "1"
         is_float = "e" in text.lower()
-        if suffix is not None and not is_float:
-            self._push(TokenKind.DURATION, match.group(), span, self._duration(Decimal(text), suffix, span))
+        if suffix and not is_float:
+            self._push(TokenKind.DURATION, written, span, self._duration(Decimal(text), suffix, span))
             return
-        if suffix is not None:
-            self.collector.add("CEP103", f"`{match.group()}` is not a number", span)
+        if suffix:
+            self.collector.add("CEP103", f"`{written}` is not a number", span)
         if is_float:
             number = float(text)
             if not math.isfinite(number):
                 self.collector.add("CEP103", "this number is too large", span, "numbers have 64 bits")
                 number = 0.0
-            self._push(TokenKind.FLOAT, match.group(), span, number)
+            self._push(TokenKind.FLOAT, written, span, number)
         elif "." in text:
-            self._push(TokenKind.DECIMAL, match.group(), span, Decimal(text))
+            self._push(TokenKind.DECIMAL, written, span, Decimal(text))
         else:
-            self._push(TokenKind.INT, match.group(), span, self._integer(int(text), span))
+            self._push(TokenKind.INT, written, span, self._integer(int(text), span))
 
     def _integer(self, value: int, span: Span) -> int:
         if value < 2**63:
@@ -202,23 +219,17 @@ class _Lexer:
             return 1
         return duration_ms(number, unit, span, self.collector)
 
-    def _unknown(self, start: int, end: int) -> None:
-        shown = self.text[start:end][:20]
-        self.collector.add("CEP101", f"`{shown}` is not a character of the language", Span(self.file, start, end))
-
 
 def lex_words(text: str) -> list[Word]:
     """Split a text into the same tokens as `lex`, without their places: half the time. Reports nothing."""
-    lexer = _Lexer(text, "", Collector())
+    lexer, nowhere = _Lexer(text, "", Collector()), Span("", 0, 0)
     words: list[Word] = []
-    for match in _SCANNER.finditer(text):
-        kind = match.lastgroup
-        if kind == "name":
-            words.append((_NAME, match.group(), ""))
-        elif kind == "symbol":
-            words.append((_SYMBOL, match.group(), ""))
-        elif kind not in ("space", "newline", "comment"):
-            lexer.take(match)
+    for piece in _PIECES.findall(text):
+        kind = _PLAIN.get(piece[0])
+        if kind is not None:
+            words.append((kind, piece, ""))
+        elif piece[0] not in _UNSEEN:
+            lexer.take(piece, nowhere)
             words += [(token.kind, token.text, token.value) for token in lexer.tokens]
             lexer.tokens.clear()
     return [*words, (TokenKind.END, "", "")]
