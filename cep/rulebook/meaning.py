@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import dropwhile, pairwise, takewhile
 from operator import attrgetter
 
@@ -23,21 +23,38 @@ from cep.model.rule import ParamValue, UpsertRecord
 _NAMED = ("event", "list", "define", "pattern")
 _STARTS = (*_NAMED, "test", "import")
 _OVER_ALL = ("over", "all")
-_OPENING, _CLOSING = "([{", ")]}"
+_CLOSING = (")", "]", "}")
+_DEEPER = {**dict.fromkeys("([{", 1), **dict.fromkeys(_CLOSING, -1)}
+_NAME, _SYMBOL = TokenKind.NAME, TokenKind.SYMBOL  # a look-up in an enum costs as much as a token
 _VALUED = (TokenKind.INT, TokenKind.DURATION, TokenKind.STRING)
 _DECIDING = ("pattern", "status", "severity", "priority", "score", "message")
 _OPTIONAL = ("exclusive", "suppress")  # left out when unset, so that a hash outlives what cep learns to do
 _TEXTS_CACHED = 4_096
 _SOURCES_CACHED = 16  # the tokens of one text are a few hundred kB
+_canonical = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Declaration:
-    """A declaration of a text: its place among the others, its tokens, and the names in them."""
+    """A declaration of a text: its place among the others, its name and its tokens."""
 
     number: int
-    spelled: tuple[str, ...]
-    names: tuple[str, ...]
+    name: str
+    words: list[Word]
+
+    @cached_property
+    def spelled(self) -> tuple[str, ...]:
+        return tuple([word[1] if word[0] is _NAME or word[0] is _SYMBOL else _spelled(word) for word in self.words])
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names in it, each once."""
+        return tuple(dict.fromkeys([text for kind, text, _ in self.words if kind is _NAME]))
+
+    @cached_property
+    def text(self) -> str:
+        """The name and the tokens as JSON; many patterns name the same event type."""
+        return json.dumps((self.name, self.spelled))
 
 
 def content_hash(record: UpsertRecord) -> str:
@@ -49,8 +66,7 @@ def content_hash(record: UpsertRecord) -> str:
     meaning |= {name: value for name in _OPTIONAL if (value := getattr(record, name)) is not None}
     meaning["params"] = {name: _one_number(value) for name, value in record.params.items()}
     meaning["source"] = pattern_hash(record.source, record.pattern)
-    text = json.dumps(meaning, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(_canonical(meaning).encode()).hexdigest()
 
 
 @lru_cache(_TEXTS_CACHED)
@@ -61,13 +77,13 @@ def pattern_hash(source: str, pattern: str) -> str:
     others = {**others, pattern: max(named, key=attrgetter("number"))} if named else others
     spelled = others[pattern].spelled if named else ()
     seen = _event_types_with(_key(spelled), others) if _OVER_ALL in pairwise(spelled) else ()
-    wanted, meanings = [pattern, *seen], dict[str, tuple[str, ...]]()
+    wanted, meant = [pattern, *seen], dict[str, str]()
     while wanted:
         name = wanted.pop()
-        if name in others and name not in meanings:
-            meanings[name] = others[name].spelled
-            wanted += others[name].names
-    meaning = json.dumps(sorted(meanings.items())) if meanings else source
+        if name in others and name not in meant:
+            meant[name] = others[name].text
+            wanted += [each for each in others[name].names if each in others]
+    meaning = f"[{', '.join(meant[name] for name in sorted(meant))}]" if meant else source
     return hashlib.sha256(meaning.encode()).hexdigest()
 
 
@@ -87,25 +103,24 @@ def _declared(source: str) -> tuple[dict[str, _Declaration], dict[str, _Declarat
     """Return the patterns of a text and all else that has a name; of two with one name the last."""
     patterns: dict[str, _Declaration] = {}
     others: dict[str, _Declaration] = {}
-    for number, (kind, name, words) in enumerate(_declarations(source)):
-        names = tuple(text for kind_of, text, _ in words if kind_of is TokenKind.NAME)
-        spelled = tuple(_spelled(word) for word in words)
-        (patterns if kind == "pattern" else others)[name] = _Declaration(number, spelled, names)
+    for number, words in enumerate(_declarations(source)):
+        name = words[1][1]
+        (patterns if words[0][1] == "pattern" else others)[name] = _Declaration(number, name, words)
     return patterns, others
 
 
-def _declarations(source: str) -> Iterator[tuple[str, str, list[Word]]]:
-    """Yield (kind, name, tokens) of each declaration that has a name, in the order of the text."""
+def _declarations(source: str) -> Iterator[list[Word]]:
+    """Yield the tokens of each declaration that has a name, in the order of the text."""
     words = lex_words(source)
     depth, starts = 0, []
     for number, (kind, text, _) in enumerate(words):
-        if kind is TokenKind.SYMBOL:
-            depth += (text in _OPENING) - (text in _CLOSING)
+        if kind is _SYMBOL:
+            depth += _DEEPER.get(text, 0)
         elif depth == 0 and text in _STARTS and words[number + 1][0] in (TokenKind.NAME, TokenKind.STRING):
             starts.append(number)
     for start, end in pairwise([*starts, len(words)]):
         if words[start][1] in _NAMED:
-            yield words[start][1], words[start + 1][1], _without_last_commas(_meant(words[start:end]))
+            yield _without_last_commas(_meant(words[start:end]))
 
 
 def _meant(words: list[Word]) -> list[Word]:
@@ -118,12 +133,10 @@ def _meant(words: list[Word]) -> list[Word]:
 
 def _without_last_commas(words: list[Word]) -> list[Word]:
     """Leave out the commas that a list over several lines may end with."""
-    following = [*(text for _, text, _ in words[1:]), ""]
-    return [
-        word
-        for word, after in zip(words, following, strict=True)
-        if word[0] is not TokenKind.END and not (word[1] == "," and after and after in _CLOSING)
-    ]
+    if words[-1][0] is TokenKind.END:
+        words = words[:-1]
+    last = {at for at, (word, after) in enumerate(pairwise(words)) if word[1] == "," and after[1] in _CLOSING}
+    return [word for at, word in enumerate(words) if at not in last] if last else words
 
 
 def _spelled(word: Word) -> str:
