@@ -30,15 +30,21 @@ def read_file(path: Path, bytes_max: int, root: Path | None = None) -> bytes:
     With a root, as `root_of` gives it, only of a file below it; without one, a person has named the file.
     Raises: UnreadableError with the reason alone, which says nothing of what is outside.
     """
-    with open_file(path, root) as file:
-        try:
-            return _read_bounded(file.fileno(), bytes_max)
-        except OSError as error:
-            raise UnreadableError(_reason(error)) from None
+    descriptor = _open(path, root)
+    try:
+        return _read_bounded(descriptor, bytes_max)
+    except OSError as error:
+        raise UnreadableError(_reason(error)) from None
+    finally:
+        os.close(descriptor)
 
 
 def open_file(path: Path, root: Path | None = None) -> BinaryIO:
     """Open a regular file of any size, with a root only one below it. Raises: UnreadableError with the reason alone."""
+    return os.fdopen(_open(path, root), "rb")
+
+
+def _open(path: Path, root: Path | None) -> int:
     try:
         descriptor = os.open(path, _FLAGS) if root is None else _open_below(path, root)
     except FileNotFoundError:
@@ -52,7 +58,7 @@ def open_file(path: Path, root: Path | None = None) -> BinaryIO:
     except UnreadableError:
         os.close(descriptor)
         raise
-    return os.fdopen(descriptor, "rb")
+    return descriptor
 
 
 def read_lines(path: Path, bytes_max: int = LINE_BYTES_MAX) -> Iterator[bytes]:
@@ -108,14 +114,15 @@ def check_below(path: Path, root: Path) -> Path:
         real = Path(os.path.realpath(path))
     except ValueError:
         raise UnreadableError(_NO_PATH) from None
-    if real.parent == root if root == Path(root.anchor) else real.is_relative_to(root):
+    count = len(root.parts)
+    if real.parts[:count] == root.parts and (count > 1 or len(real.parts) <= 2):
         return real
     raise UnreadableError(f"it is not below {root}; only what is there may be read")
 
 
 def _open_below(path: Path, root: Path) -> int:
     """Open step by step, no step a link: what is exchanged for a link meanwhile is refused by the system."""
-    *folders, name = check_below(path, root).relative_to(root).parts or (".",)
+    *folders, name = check_below(path, root).parts[len(root.parts) :] or (".",)
     at = os.open(root, _FLAGS | os.O_DIRECTORY)
     for folder in folders:
         outer = at

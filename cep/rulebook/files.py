@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 
 from cep.base.collection import paused
@@ -43,10 +44,10 @@ def read_rules(directory: Path) -> tuple[list[UpsertRecord], list[str]]:
     """
     records: list[UpsertRecord] = []
     problems: list[str] = []
-    paths = sorted(directory.glob("*.toml"))
+    paths = _rule_paths(directory)
     if not paths:
         problems.append(f"{directory}: no rule files (*.toml) here")
-    bundles = _Bundles(root_of_rules(directory))
+    bundles = _Bundles(directory, root_of_rules(directory))
     with paused():
         for path in paths:
             result = _read_rule(path, bundles)
@@ -58,22 +59,22 @@ def read_rules(directory: Path) -> tuple[list[UpsertRecord], list[str]]:
 
 
 class _Bundles:
-    """The texts of pattern files, each read once however many rules name it."""
+    """The texts of pattern files that rules of a folder name, each read once however many do."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._texts: dict[Path, str | UsageError] = {}
+    def __init__(self, directory: Path, root: Path) -> None:
+        self.directory, self.root = directory, root
+        self._texts: dict[str, str | UsageError] = {}
 
-    def text(self, path: Path) -> str:
+    def text(self, file: str) -> str:
         """Return a pattern file with its imports in their place. Raises: UsageError as `bundle_checked`."""
-        if path not in self._texts:
+        if file not in self._texts:
             try:
-                bundle = bundle_checked(path, self.root)
+                bundle = bundle_checked(self.directory / file, self.root)
                 remember(bundle)
-                self._texts[path] = bundle.text
+                self._texts[file] = bundle.text
             except UsageError as error:
-                self._texts[path] = error
-        text = self._texts[path]
+                self._texts[file] = error
+        text = self._texts[file]
         if isinstance(text, UsageError):
             raise text
         return text
@@ -87,8 +88,10 @@ def declared_lists(directory: Path) -> tuple[list[GivenList], list[str]]:
     lists: dict[tuple[str, str], tuple[GivenList, Path]] = {}
     problems: list[str] = []
     root = root_of_rules(directory)
-    for path in sorted({path.parent / rule.file for path, rule in _rule_files(directory)}):
-        if not _may_declare(path, root):
+    files = {rule.file for rule in _rule_files(directory, root)}
+    glance = _Glance(root)
+    for path in sorted({directory / file for file in files}):
+        if not glance.may_declare(path):
             continue
         given = given_lists(load_files([path], root))
         problems += [f"{path}: {d.code} {d.message}" for d in given.diagnostics if d.is_error]
@@ -115,12 +118,15 @@ def list_record(given: GivenList, store: ListStore) -> ListRecord:
     return ListRecord(id=given.name, of=given.kind, version=1, change="replace", stored=name)
 
 
-def _rule_files(directory: Path) -> Iterator[tuple[Path, RuleFile]]:
-    root = root_of_rules(directory)
-    for path in sorted(directory.glob("*.toml")):
+def _rule_paths(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.toml"), key=attrgetter("name"))
+
+
+def _rule_files(directory: Path, root: Path) -> Iterator[RuleFile]:
+    for path in _rule_paths(directory):
         rule = read_rule_file(path, root)
         if rule is not None:
-            yield path, rule
+            yield rule
 
 
 def root_of_rules(directory: Path) -> Path:
@@ -133,21 +139,35 @@ def root_of_rules(directory: Path) -> Path:
     return repository_of(real) or (real if above == Path(above.anchor) else above)
 
 
-def _may_declare(path: Path, root: Path) -> bool:
-    """Return True if a pattern file, or one that it imports, may declare a list: reading it whole takes a while."""
-    waiting, seen = [path], {path}
-    while waiting:
-        at = waiting.pop()
-        try:
-            text = read_source(at, root)
-        except UnreadableError:
-            continue  # `read_rules` says why
-        if _LIST.search(text) is not None:
-            return True
-        imported = {at.parent / name for name in _IMPORT.findall(text)} - seen
-        seen |= imported
-        waiting += imported if len(seen) <= IMPORTS_MAX else ()
-    return False
+class _Glance:
+    """Whether pattern files may declare lists: reading them whole takes a while. Looks at each file once."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._seen: dict[Path, tuple[bool, set[Path]]] = {}
+
+    def may_declare(self, path: Path) -> bool:
+        """Return True if a pattern file, or one that it imports, may declare a list."""
+        waiting, seen = [path], {path}
+        while waiting:
+            declares, imported = self._look(waiting.pop())
+            if declares:
+                return True
+            new = imported - seen
+            seen |= new
+            waiting += new if len(seen) <= IMPORTS_MAX else ()
+        return False
+
+    def _look(self, path: Path) -> tuple[bool, set[Path]]:
+        """Return whether the file itself may declare a list, and what it imports."""
+        if path not in self._seen:
+            try:
+                text = read_source(path, self._root)
+            except UnreadableError:
+                text = ""  # `read_rules` says why
+            imported = {path.parent / name for name in _IMPORT.findall(text)}
+            self._seen[path] = _LIST.search(text) is not None, imported
+        return self._seen[path]
 
 
 def read_rule_file(path: Path, root: Path | None = None) -> RuleFile | None:
@@ -197,7 +217,7 @@ def _read_rule(path: Path, bundles: _Bundles) -> UpsertRecord | list[str]:
         # One file a rule: two files with the same id would fight over its versions.
         return [f"$.id: is `{rule.id}`, but the file is named `{path.name}`; name the file `{rule.id}.toml`"]
     try:
-        source = bundles.text(path.parent / rule.file)
+        source = bundles.text(rule.file)
     except UsageError as error:
         return [f"$.file: {error}"]
     return upsert_of(rule, source)
