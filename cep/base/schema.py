@@ -33,6 +33,8 @@ class Kind(StrEnum):
     LIST = "list"  # of a parameter alone: the name of a list; the one symbol of its type says what it is of
     NULL = "null"  # the type of the literal `null` alone
 
+    __hash__ = str.__hash__  # types are hashed wherever expressions are, and the hash of an enum is Python
+
 
 TEXT_KINDS = (Kind.ID, Kind.STRING)
 NUMBER_KINDS = (Kind.INT, Kind.DECIMAL, Kind.FLOAT)

@@ -378,23 +378,26 @@ class VectorProgram:
         )  # fmt: skip
 
 
-_NO_REGISTERS = (o.CONST, o.COLUMN, o.REGISTER, o.ROW, o.DISTINCT)
 # Which operand is the number of a constant, of a column.
 CONSTANT_OPERAND = {o.CONST: 0, o.SCALE: 1, o.TO_FLOAT: 1, o.QUOTIENT: 1}
 COLUMN_OPERAND = {o.COLUMN: 0, o.ROW: 1, o.DISTINCT: 1}
-_ONE_REGISTER = (
-    o.NEG, o.ABS, o.SCALE, o.TO_FLOAT, o.FNEG, o.FABS, o.FSQRT, o.FSIN, o.FCOS, o.FASIN, o.FFLOOR,
-    o.QUOTIENT, o.NOT, o.IS_NULL,
-)  # fmt: skip
+# Which of the operands a, b, c are registers, if not a and b.
+_REGISTERS = {
+    **dict.fromkeys((o.CONST, o.COLUMN, o.REGISTER, o.ROW, o.DISTINCT), ()),
+    **dict.fromkeys(
+        (
+            o.NEG, o.ABS, o.SCALE, o.TO_FLOAT, o.FNEG, o.FABS, o.FSQRT, o.FSIN, o.FCOS, o.FASIN, o.FFLOOR,
+            o.QUOTIENT, o.NOT, o.IS_NULL,
+        ),
+        (0,),
+    ),
+    o.SELECT: (0, 1, 2),
+}  # fmt: skip
 
 
 def register_positions(op: int) -> tuple[int, ...]:
     """Return which of the operands a, b, c are registers."""
-    if op in _NO_REGISTERS:
-        return ()
-    if op in _ONE_REGISTER:
-        return (0,)
-    return (0, 1, 2) if op == o.SELECT else (0, 1)
+    return _REGISTERS.get(op, (0, 1))
 
 
 def _register_operands(op: int, operands: list[int]) -> list[int]:

@@ -20,7 +20,7 @@ import numpy as np
 from cep.base.values import valueclass
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64
-from cep.lang.ir import Binary, Const, CurrentField, Expr, In
+from cep.lang.ir import Binary, Const, CurrentField, Expr, In, Unary
 from cep.nfa.code import ScalarCode, VectorCode
 from cep.nfa.simplify import TRUE
 
@@ -118,8 +118,17 @@ def choose(owner: Int64, group: Int64, count: int) -> Int64:
 
 
 def ordered(conjuncts: frozenset[Expr]) -> list[Expr]:
-    """Sort conjuncts in a fixed order: a program must be the same on every machine."""
+    """Sort conjuncts by their texts: a program must be the same on every machine."""
+    by_head = {_head(conjunct): conjunct for conjunct in conjuncts}
+    if len(by_head) == len(conjuncts):
+        return [by_head[head] for head in sorted(by_head)]
     return sorted(conjuncts, key=repr)
+
+
+def _head(expr: Expr) -> str:
+    """Return how the text of an expression begins. No head begins another one, so heads are in the order of texts."""
+    kind = type(expr).__name__
+    return f"{kind}(op={expr.op!r}" if isinstance(expr, Unary | Binary) else f"{kind}("
 
 
 def rest_code(rest: tuple[Expr, ...], scalar: ScalarCode) -> tuple[int, int, int]:

@@ -78,7 +78,9 @@ class RuleTables:
         self._counts_distinct = False
         self._merges = False
         self._control_count = 0
+        self._plain = False
         self._stops: list[Expr] = []  # of the position that is written
+        self._alone: dict[str, int] = {}  # the predicate of each variable whose condition needs the event alone
         self._in_order = self.pattern.skip.in_order and self.pattern.skip.kind is not SkipKind.NONE
         self.derived_types: list[tuple[int, Type]] = []
         self.stream: tuple[int, ...] = ()
@@ -135,7 +137,8 @@ class RuleTables:
         if self.pattern.within_events is not None and (self._has_absence or self.pattern.timeout_measures is not None):
             self.reacts_to_all = True  # any event may be the one that closes a window in events
         self.code_end = len(self.scalar.instructions)
-        if self._is_plain():
+        self._plain = self._is_plain()
+        if self._plain:
             self.prefix = prefix_of(self.tables.states)  # the events of a prefix can be put off (shared.py)
             self.columns.retained.update(self.prefix.columns)
 
@@ -251,6 +254,17 @@ class RuleTables:
             self.relevant.add(predicate)
 
     def _guard_row(self, guard: Guard, facts: Facts) -> Row:
+        predicate, code = self._guard_condition(guard, facts)
+        self._react(predicate)
+        latest = TIME_MS_MAX if guard.gap_max_ms is None else guard.gap_max_ms
+        ends_greed = () if guard.condition is None else (guard.condition,)
+        freed = sum(y.FREED >> at for at, stop in enumerate(self._stops) if stop in (*ends_greed, *guard.unless))
+        return (_GUARD_KIND[guard.moment], predicate, *code, guard.gap_min_ms, latest, freed)
+
+    def _guard_condition(self, guard: Guard, facts: Facts) -> tuple[int, Row]:
+        """Predicate and code of the events that close a wait."""
+        if guard.variable in self._alone and guard.condition is None and not guard.unless:
+            return self._alone[guard.variable], NO_CODE
         parts, event_type = conjuncts(guard.condition, facts), None
         if guard.variable is not None:
             fits, event_type = self._fits(guard.variable, facts)
@@ -258,20 +272,22 @@ class RuleTables:
         for unless in guard.unless:
             parts = parts + _unless(unless, facts)
         predicate, code, _ = self._split(parts, event_type, facts, allow_simple=False)
-        self._react(predicate)
-        latest = TIME_MS_MAX if guard.gap_max_ms is None else guard.gap_max_ms
-        ends_greed = () if guard.condition is None else (guard.condition,)
-        freed = sum(y.FREED >> at for at, stop in enumerate(self._stops) if stop in (*ends_greed, *guard.unless))
-        return (_GUARD_KIND[guard.moment], predicate, *code, guard.gap_min_ms, latest, freed)
+        return predicate, code
 
     # ----------------------------------------------------------------------------------------------- conditions
 
     def _condition(self, variable: str, untils: tuple[Expr, ...], facts: Facts) -> tuple[int, Row, Row]:
         """Predicate, code and fast form of "fits the variable, and is not the stop event"."""
+        if not untils and variable in self._alone:
+            return self._alone[variable], NO_CODE, NOT_SIMPLE
         parts, event_type = self._fits(variable, facts)
         for until in untils:
             parts = parts + _unless(until, facts)
-        return self._split(parts, event_type, facts, allow_simple=True)
+        split = self._split(parts, event_type, facts, allow_simple=True)
+        where = self.pattern.variable(variable).where
+        if not untils and (where is None or not needs_run(where)):
+            self._alone[variable] = split[0]  # what is bound at a position says nothing of it
+        return split
 
     def _fits(self, variable: str, facts: Facts) -> tuple[list[Expr], int | None]:
         """Return the conjuncts of a variable's condition, and the event type to check (None: there is but one)."""
@@ -283,8 +299,8 @@ class RuleTables:
         self, parts: list[Expr], event_type: int | None, facts: Facts, allow_simple: bool
     ) -> tuple[int, Row, Row]:
         """Split conditions: a bitmap for what needs the event alone, code or the simple form for the rest."""
-        alone = [p for p in parts if not needs_run(p)]
         with_run = [p for p in parts if needs_run(p)]
+        alone = [p for p in parts if p not in with_run] if with_run else parts
         predicate = self.predicates.number(alone, event_type) if alone or event_type is not None else -1
         if not with_run:
             return predicate, NO_CODE, NOT_SIMPLE
@@ -417,29 +433,27 @@ class RuleTables:
     def row(self) -> list[int]:
         """Return the rule's row for the kernels (layout.RULE_WIDTH words), without its interval and without what counts
         from its place in a program."""
-        pattern = self.pattern
-        values = dict.fromkeys(range(y.RULE_WIDTH), 0) | {
-            y.R_END_STATE: len(self.tables.states),
-            y.R_WITHIN_MS: TIME_MS_MAX if pattern.within_ms is None else _whole(pattern.within_ms),
-            y.R_WITHIN_EVENTS: TIME_MS_MAX if pattern.within_events is None else _whole(pattern.within_events),
-            y.R_SKIP: _SKIP[pattern.skip.kind],
-            y.R_SKIP_VARIABLE: self._variables.get(pattern.skip.variable or "", -1),
-            y.R_TIMEOUTS: int(pattern.timeout_measures is not None),
-            y.R_FIRES: int(self._fires),
-            y.R_MEASURES_END: len(self.measures),
-            y.R_RUNS_MAX: RUNS_PER_KEY_MAX,
-            y.R_NODES_MAX: NODES_PER_KEY_MAX,
-            y.R_MATCHES_MAX: WAYS_PER_EVENT_MAX if self.repeats() else MATCHES_PER_EVENT_MAX,
-            y.R_COUNTS: int(bool(self.stream)),
-            y.R_IN_ORDER: int(self._in_order),
-            y.R_MERGES: int(self._merges),
-            y.R_REACTS_TO_ALL: int(self.reacts_to_all),
-            y.R_PLAIN: int(self._is_plain()),
-            y.R_ALIKE: int(self._waits_alike()),
-            y.R_REPEATS: int(self.repeats()),
-            y.R_CONTROL: sum(1 << register for register in range(self._control_count)),
-        }
-        return [values[column] for column in range(y.RULE_WIDTH)]
+        pattern, repeats, row = self.pattern, self.repeats(), [0] * y.RULE_WIDTH
+        row[y.R_END_STATE] = len(self.tables.states)
+        row[y.R_WITHIN_MS] = TIME_MS_MAX if pattern.within_ms is None else _whole(pattern.within_ms)
+        row[y.R_WITHIN_EVENTS] = TIME_MS_MAX if pattern.within_events is None else _whole(pattern.within_events)
+        row[y.R_SKIP] = _SKIP[pattern.skip.kind]
+        row[y.R_SKIP_VARIABLE] = self._variables.get(pattern.skip.variable or "", -1)
+        row[y.R_TIMEOUTS] = int(pattern.timeout_measures is not None)
+        row[y.R_FIRES] = int(self._fires)
+        row[y.R_MEASURES_END] = len(self.measures)
+        row[y.R_RUNS_MAX] = RUNS_PER_KEY_MAX
+        row[y.R_NODES_MAX] = NODES_PER_KEY_MAX
+        row[y.R_MATCHES_MAX] = WAYS_PER_EVENT_MAX if repeats else MATCHES_PER_EVENT_MAX
+        row[y.R_COUNTS] = int(bool(self.stream))
+        row[y.R_IN_ORDER] = int(self._in_order)
+        row[y.R_MERGES] = int(self._merges)
+        row[y.R_REACTS_TO_ALL] = int(self.reacts_to_all)
+        row[y.R_PLAIN] = int(self._plain)
+        row[y.R_ALIKE] = int(self._waits_alike())
+        row[y.R_REPEATS] = int(repeats)
+        row[y.R_CONTROL] = sum(1 << register for register in range(self._control_count))
+        return row
 
 
 def _unless(condition: Expr, facts: Facts) -> list[Expr]:
