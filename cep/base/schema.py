@@ -100,7 +100,7 @@ class Field:
     type: Type
 
 
-@valueclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: it remembers its fields by name
 class EventType:
     """An event type: exactly one field of kind ID and one of kind TIME named `event_time` identify an event.
 
@@ -121,8 +121,20 @@ class EventType:
     def time_field(self) -> str:
         return next(f.name for f in self.fields if f.type.kind is Kind.TIME)
 
+    @cached_property
+    def types(self) -> Mapping[str, Type]:
+        """The type of each field, by its name."""
+        return {f.name: f.type for f in self.fields}
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Field]:
+        return {f.name: f for f in reversed(self.fields)}
+
     def field(self, name: str) -> Field | None:
-        return next((f for f in self.fields if f.name == name), None)
+        return self._by_name.get(name)
+
+    def __reduce__(self) -> tuple[type[EventType], tuple[str, tuple[Field, ...], int | None, bool]]:
+        return EventType, (self.name, self.fields, self.retain_ms, self.derived)
 
 
 # What a derived event says of the past that it was told from, as an alert does, and the events of the source behind it
@@ -211,6 +223,17 @@ class Schema:
                 nullable = field.type.nullable or absent or (earlier is not None and earlier.nullable)
                 columns[field.name] = field.type.as_nullable(nullable)
         return columns
+
+    @cached_property
+    def time_fields(self) -> frozenset[str]:
+        """The fields that hold the time of an event."""
+        return frozenset(e.time_field for e in self.event_types)
+
+    @cached_property
+    def never_null(self) -> frozenset[str]:
+        """The fields that are never null in the event types that have them."""
+        fields = [f for e in self.event_types for f in e.fields]
+        return frozenset(f.name for f in fields) - {f.name for f in fields if f.type.nullable}
 
     @cached_property
     def protected(self) -> tuple[tuple[str, Type], ...]:

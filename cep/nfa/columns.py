@@ -59,7 +59,7 @@ class ColumnMap:
 
     def __init__(self, schema: Schema) -> None:
         self._types = schema.columns()
-        self._times = {e.time_field for e in schema.event_types}
+        self._times = schema.time_fields
         self.names: list[str] = []
         self._computed: dict[str, tuple[int, Call]] = {}
         self._histories: dict[History, str] = {}

@@ -84,8 +84,6 @@ class RuleTables:
         self._in_order = self.pattern.skip.in_order and self.pattern.skip.kind is not SkipKind.NONE
         self.derived_types: list[tuple[int, Type]] = []
         self.stream: tuple[int, ...] = ()
-        fields = [f for e in schema.event_types for f in e.fields]
-        self._never_null = frozenset(f.name for f in fields) - {f.name for f in fields if f.type.nullable}
 
     @property
     def _fires(self) -> bool:
@@ -181,7 +179,7 @@ class RuleTables:
                     if new != (bound[target], possible[target]):
                         bound[target], possible[target] = new
                         changed = True
-        return [Facts(b & p, p, self._never_null) for b, p in zip(bound, possible, strict=True)]
+        return [Facts(b & p, p, self.schema.never_null) for b, p in zip(bound, possible, strict=True)]
 
     # ------------------------------------------------------------------------------------------------ positions
 

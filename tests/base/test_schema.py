@@ -36,6 +36,15 @@ def test_an_event_type_knows_what_identifies_an_event() -> None:
     assert PAYMENT.field("none") is None
 
 
+def test_an_event_type_finds_its_fields_by_name_in_every_process() -> None:
+    assert PAYMENT.field("amount") == PAYMENT.fields[2]
+    assert PAYMENT.field("amuont") is None
+    assert list(PAYMENT.types.items()) == [(field.name, field.type) for field in PAYMENT.fields]
+    sent = pickle.loads(pickle.dumps(PAYMENT))
+    assert sent == PAYMENT
+    assert vars(sent).keys() == {"name", "fields", "retain_ms", "derived"}
+
+
 def test_the_code_of_a_type_is_its_place() -> None:
     assert [SCHEMA.code(e.name) for e in SCHEMA.event_types] == [0, 1]
     assert SCHEMA.event_type("login") is LOGIN

@@ -24,9 +24,8 @@ def check_conditions(draft: Draft) -> None:
         event_type = draft.event_types.get(name)
         if where.condition is None or event_type is None:
             continue
-        fields = {f.name: f.type for f in event_type.fields}
         variables = draft.variables_in_scope(draft.order.at[name], under_test=name)
-        scope = draft.scope(fields, f"`{event_type.name}`", variables)
+        scope = draft.scope(event_type.types, f"`{event_type.name}`", variables)
         what = f"the condition of `{name}`"
         draft.conditions[name] = draft.expressions.check_condition(where.condition, scope, what)
 
@@ -95,6 +94,8 @@ def _measures(draft: Draft, written: tuple[MeasureSyntax, ...], before: Before, 
 
 def _common_fields(event_types: Sequence[EventType]) -> dict[str, Type]:
     """Return the fields that all of these event types have."""
+    if len(event_types) == 1:
+        return dict(event_types[0].types)
     columns = Schema(tuple(event_types)).columns()
     return {name: type_ for name, type_ in columns.items() if all(e.field(name) is not None for e in event_types)}
 
