@@ -39,17 +39,14 @@ class Panic(Exception):  # noqa: N818 - control flow inside the parser, not an e
 
 
 class Cursor:
-    """Reads tokens one by one; the last one is END and is never passed."""
+    """Reads tokens one by one; the last one is END and is never passed. `token` is the one at `index`."""
 
     def __init__(self, tokens: tuple[Token, ...], collector: Collector) -> None:
         self.tokens = tokens
         self.collector = collector
         self.index = 0
+        self.token = tokens[0]
         self.depth = 0
-
-    @property
-    def token(self) -> Token:
-        return self.tokens[self.index]
 
     def ahead(self, count: int = 1) -> Token:
         """Return the token `count` places on."""
@@ -62,14 +59,20 @@ class Cursor:
 
     def take(self) -> Token:
         """Return the current token and move on."""
-        token = self.tokens[self.index]
+        token = self.token
         if token.kind is not _END:
             self.index += 1
+            self.token = self.tokens[self.index]
         return token
+
+    def go_back(self, index: int) -> None:
+        """Return to a token that has been taken."""
+        self.index = index
+        self.token = self.tokens[index]
 
     def at(self, *texts: str) -> bool:
         """Return True if the current token is one of these symbols or words."""
-        token = self.tokens[self.index]
+        token = self.token
         return token.text in texts and token.kind in _WORDS
 
     def at_words(self, first: str, second: str) -> bool:

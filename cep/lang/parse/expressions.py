@@ -39,6 +39,8 @@ _PRECEDENCE = {
 }
 # What other languages write, and what is written here.
 _FOREIGN = {"=": "==", "<>": "!=", "&&": "and", "||": "or", "&": "and", "|": "or"}
+_LOOK_TWICE = frozenset((*_FOREIGN, "matches", "not"))
+_OF_OPERATORS = (TokenKind.SYMBOL, TokenKind.NAME)
 _WORDS = {"true": True, "false": False, "null": None}
 
 
@@ -71,6 +73,8 @@ def _climb(cursor: Cursor, minimum: int) -> ExprSyntax:
 def _operator(cursor: Cursor) -> str:
     """Return the operator here, "" if there is none. Report and understand the spelling of another language."""
     token = cursor.token
+    if token.text not in _LOOK_TWICE:
+        return token.text if token.kind in _OF_OPERATORS else ""
     if token.kind is TokenKind.SYMBOL and token.text in _FOREIGN:
         ours = _FOREIGN[token.text]
         message, fix = f"`{token.text}` is not an operator here", Fix(token.span, ours)
@@ -80,7 +84,7 @@ def _operator(cursor: Cursor) -> str:
         return ""  # not reserved: the name of the next entry or value
     if cursor.at("not") and cursor.ahead().text in ("in", "between", "like", "matches"):
         return cursor.ahead().text
-    return token.text if token.kind in (TokenKind.SYMBOL, TokenKind.NAME) else ""
+    return token.text if token.kind in _OF_OPERATORS else ""
 
 
 def _chain(cursor: Cursor, operator: str, precedence: int, left: ExprSyntax) -> ExprSyntax:

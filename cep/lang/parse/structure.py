@@ -113,7 +113,7 @@ def _inner_window(cursor: Cursor) -> WindowSyntax | None:
     window = _window(cursor)
     if cursor.token.text in (*_LINKS, "|", "&"):
         return window
-    cursor.index = mark
+    cursor.go_back(mark)
     return None
 
 
