@@ -1,6 +1,6 @@
 """Walks over syntax trees and checked expressions that several readers of them need.
 
-Tested by: tests/lang/test_lint.py
+Tested by: tests/lang/test_walk.py, tests/lang/test_lint.py
 """
 
 from __future__ import annotations
@@ -8,11 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
+from typing import Any, TypeVar
 
 from cep.lang.ir import Expr, History, PatternIR
 from cep.lang.syntax import CallSyntax, HistorySyntax, InSyntax, NameRef
 
-_LEAVES = ("str", "Span", "bool", "int", "str | None", "int | None", "Type")
+# Fields of these types hold no nodes.
+_LEAVES = (
+    "str", "Span", "bool", "int", "Type", "Link", "Inner", "SkipKind", "Which", "AggregateFn", "HistoryFn", "UnaryOp",
+    "BinaryOp", "str | None", "int | None", "int | float | None", "tuple[str, ...]", "CalendarUnit | None",
+    "int | float | bool | str | None", "int | Decimal | float | str | bool | None",
+)  # fmt: skip
+T = TypeVar("T")
 
 
 def nodes(tree: object) -> Iterator[object]:
@@ -20,17 +27,34 @@ def nodes(tree: object) -> Iterator[object]:
     return iter(_last.nodes_of(tree)) if isinstance(tree, PatternIR) else _walk(tree)
 
 
+def nodes_of(tree: object, kind: type[T]) -> Iterator[T]:
+    """Yield the nodes of one class, in the same order."""
+    if isinstance(tree, PatternIR):
+        return iter(_last.by_class(tree).get(kind, ()))
+    return (node for node in nodes(tree) if isinstance(node, kind))
+
+
 class _Last:
     """The nodes of the pattern that was walked last: a rule that loads is walked by five readers in turn."""
 
     def __init__(self) -> None:
-        self._walked: tuple[object, list[object]] = (None, [])
+        self._walked: tuple[object, list[object], dict[type, list[Any]]] = (None, [], {})
 
     def nodes_of(self, pattern: PatternIR) -> list[object]:
+        return self._of(pattern)[1]
+
+    def by_class(self, pattern: PatternIR) -> dict[type, list[Any]]:
+        return self._of(pattern)[2]
+
+    def _of(self, pattern: PatternIR) -> tuple[object, list[object], dict[type, list[Any]]]:
         walked = self._walked  # read once: another thread may replace it
         if walked[0] is not pattern:
-            walked = self._walked = (pattern, list(_walk(pattern)))
-        return walked[1]
+            found = list(_walk(pattern))
+            by_class: dict[type, list[Any]] = {}
+            for node in found:
+                by_class.setdefault(node.__class__, []).append(node)
+            walked = self._walked = (pattern, found, by_class)
+        return walked
 
 
 _last = _Last()
@@ -79,6 +103,4 @@ def conditions(pattern: PatternIR) -> Iterator[tuple[str, Expr]]:
 
 def histories(tree: object) -> Iterator[History]:
     """Yield every function of past events."""
-    for node in nodes(tree):
-        if isinstance(node, History):
-            yield node
+    return nodes_of(tree, History)

@@ -26,7 +26,7 @@ from cep.lang.diagnostics import Diagnostic, Severity, Span
 from cep.lang.ir import Const, PatternIR
 from cep.lang.load import Checked
 from cep.lang.syntax import ListSyntax
-from cep.lang.walk import nodes
+from cep.lang.walk import nodes_of
 from cep.lists.content import Content
 from cep.lists.entries import TEXT, WrongEntry, keys_of, read_entries
 from cep.lists.timeline import FixedVersion, Lists
@@ -78,14 +78,14 @@ def given_lists(checked: Checked) -> GivenLists:
 
 def asked_lists(patterns: Iterable[PatternIR]) -> set[tuple[str, str]]:
     """Return (name, kind) of each list that bound patterns ask, without those that are given in place."""
-    asked = (node for pattern in patterns for node in nodes(pattern) if isinstance(node, Const))
+    asked = (node for pattern in patterns for node in nodes_of(pattern, Const))
     named = {(str(node.value), list_kind(node.type)) for node in asked if node.type.kind is Kind.LIST}
     return {(name, kind) for name, kind in named if not name.startswith("[")}
 
 
 def in_place_problems(pattern: PatternIR) -> list[str]:
     """Return the mistakes in the lists that a rule gives in place."""
-    asked = (node for node in nodes(pattern) if isinstance(node, Const) and node.type.kind is Kind.LIST)
+    asked = (node for node in nodes_of(pattern, Const) if node.type.kind is Kind.LIST)
     wrong: list[WrongEntry] = []
     for node in asked:
         name = str(node.value)

@@ -17,7 +17,7 @@ from cep.base.schema import list_kind
 from cep.base.secrets import TOKENS_MATCH
 from cep.lang.functions import IN_LIST
 from cep.lang.ir import Call, Const, Param, PatternIR
-from cep.lang.walk import nodes
+from cep.lang.walk import nodes_of
 from cep.lists.entries import TEXT, Keys
 
 _TEXTS = ("string", "prefix")  # of lists that a text is looked up in; no other field is protected
@@ -29,7 +29,7 @@ def token_lists(pattern: PatternIR) -> set[tuple[str, str]]:
     One that is given in place is the JSON of its entries. A parameter that nobody has given stands for its default.
     """
     defaults = {param.name: param.default for param in pattern.params}
-    calls = (node for node in nodes(pattern) if isinstance(node, Call) and node.fn == IN_LIST)
+    calls = (call for call in nodes_of(pattern, Call) if call.fn == IN_LIST)
     lists = set()
     for looked, of in (call.arguments[:2] for call in calls):
         name = of.value if isinstance(of, Const) else defaults.get(of.name) if isinstance(of, Param) else None

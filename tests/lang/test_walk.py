@@ -1,0 +1,22 @@
+"""The nodes of a tree by their class are those of the whole walk, in its order."""
+
+from __future__ import annotations
+
+import pytest
+
+from cep.lang.ir import Binary, Const, History, PatternIR, Step
+from cep.lang.load import load_text
+from cep.lang.walk import histories, nodes, nodes_of
+from tests.lang.generate import random_file
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nodes_by_class(seed: int) -> None:
+    for pattern in load_text(random_file(seed)).patterns.values():
+        trees: tuple[object, ...] = (pattern, pattern.structure, pattern.measures)
+        for tree in trees:
+            walked = list(nodes(tree))
+            for kind in (Binary, Const, History, Step, PatternIR):
+                found: list[object] = list(nodes_of(tree, kind))
+                assert [id(node) for node in found] == [id(node) for node in walked if isinstance(node, kind)]
+            assert list(histories(tree)) == [node for node in walked if isinstance(node, History)]
