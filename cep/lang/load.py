@@ -39,6 +39,7 @@ class Checked:
     """The meaning of a set of files.
 
     `patterns` and `tests` have those without errors, `refused_tests` the other tests, `sources` every text read.
+    `by_default` has the patterns with their defaults in place, where every parameter has one.
     """
 
     schema: Schema
@@ -52,6 +53,7 @@ class Checked:
     files: tuple[FileSyntax, ...] = ()
     resolved: Resolved = field(default_factory=Resolved)
     roots: Mapping[str, Path] = field(default_factory=dict)  # by file: what it names is read below this folder
+    by_default: Mapping[str, PatternIR] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -289,6 +291,7 @@ class _Loader:
             files=tuple(self.files),
             resolved=passed.resolved,
             roots=self.roots,
+            by_default=passed.by_default,
         )
 
     def _place(self, diagnostic: Diagnostic) -> tuple[int, int]:

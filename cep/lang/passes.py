@@ -47,10 +47,14 @@ PATTERN_PASSES: tuple[Callable[[Draft], None], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """The sound part of a set of files."""
+    """The sound part of a set of files.
+
+    `by_default` has the patterns with their defaults in place, where every parameter has one.
+    """
 
     resolved: Resolved
     patterns: dict[str, PatternIR]
+    by_default: dict[str, PatternIR]
     tests: tuple[PatternTest, ...]
     refused_tests: tuple[RefusedTest, ...]
 
@@ -58,16 +62,28 @@ class Passed:
 def check_files(files: Sequence[FileSyntax], collector: Collector) -> Passed:
     """Check parsed files as one set of names."""
     resolved = resolve(files, collector)  # declarations → names: CEP207 to 215, 313
-    patterns = check_patterns(resolved, collector)  # each pattern → IR: PATTERN_PASSES
+    by_default: dict[str, PatternIR] = {}
+    patterns = check_patterns(resolved, collector, by_default)  # each pattern → IR: PATTERN_PASSES
     check_circles(patterns, resolved, collector)  # no pattern feeds itself: CEP427
     tests, refused = check_tests(resolved, patterns, collector)  # tests → events and expectations: CEP6xx
-    return Passed(resolved, patterns, tests, refused)
+    return Passed(resolved, patterns, by_default, tests, refused)
 
 
-def check_patterns(resolved: Resolved, collector: Collector) -> dict[str, PatternIR]:
-    """Check every pattern. Return those without errors."""
-    checked = {pattern.name: check_pattern(pattern, resolved, collector) for pattern in resolved.patterns.values()}
-    return {name: ir for name, ir in checked.items() if ir is not None}
+def check_patterns(resolved: Resolved, collector: Collector, by_default: dict[str, PatternIR]) -> dict[str, PatternIR]:
+    """Check every pattern. Return those without errors; those that have a default for every parameter are also put
+    into `by_default`, with the defaults in place."""
+    patterns: dict[str, PatternIR] = {}
+    for pattern in resolved.patterns.values():
+        errors = collector.error_count
+        ir = check_pattern(pattern, resolved, collector)
+        if ir is None:
+            continue
+        bound = _with_defaults(ir, pattern, collector)
+        if collector.error_count == errors:
+            patterns[ir.name] = ir
+            if bound is not None:
+                by_default[ir.name] = bound
+    return patterns
 
 
 def check_pattern(pattern: PatternSyntax, resolved: Resolved, collector: Collector) -> PatternIR | None:
@@ -85,9 +101,7 @@ def check_pattern(pattern: PatternSyntax, resolved: Resolved, collector: Collect
     has_faulty_events = any(e.name in resolved.faulty for e in draft.stream)
     if pattern.broken or has_faulty_events or collector.error_count > errors:
         return None
-    ir = _ir(draft)
-    _check_defaults(ir, draft)
-    return ir if collector.error_count == errors else None
+    return _ir(draft)
 
 
 def _ir(draft: Draft) -> PatternIR:
@@ -113,11 +127,12 @@ def _ir(draft: Draft) -> PatternIR:
     )
 
 
-def _check_defaults(ir: PatternIR, draft: Draft) -> None:
+def _with_defaults(ir: PatternIR, pattern: PatternSyntax, collector: Collector) -> PatternIR | None:
     """Bind the defaults, if all parameters have one: they must make a sound pattern."""
     if any(p.default is None for p in ir.params):
-        return
-    for diagnostic in bind(ir, {})[1]:
-        params = draft.pattern.params
-        span = next((p.span for p in params if f"`{p.name}`" in diagnostic.message), draft.pattern.span)
-        draft.collector.add(diagnostic.code, diagnostic.message, span, diagnostic.help)
+        return None
+    bound, diagnostics = bind(ir, {})
+    for diagnostic in diagnostics:
+        span = next((p.span for p in pattern.params if f"`{p.name}`" in diagnostic.message), pattern.span)
+        collector.add(diagnostic.code, diagnostic.message, span, diagnostic.help)
+    return bound

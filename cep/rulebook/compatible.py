@@ -43,9 +43,11 @@ def compile_rule(record: UpsertRecord, schema: Schema, key_domains: KeyDomains |
     if pattern is None:
         near = _did_you_mean(record.pattern, tuple(checked.patterns))
         return Refused(f"the text has no pattern `{record.pattern}`{near}")
-    bound, diagnostics = bind(pattern, record.params)
+    bound = None if record.params else checked.by_default.get(record.pattern)
     if bound is None:
-        return Refused("the parameters do not fit the pattern", tuple(diagnostics))
+        bound, diagnostics = bind(pattern, record.params)
+        if bound is None:
+            return Refused("the parameters do not fit the pattern", tuple(diagnostics))
     reason = (
         _schema_reason(bound, checked.schema, schema)
         or _key_reason(bound, key_domains)

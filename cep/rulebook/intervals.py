@@ -147,12 +147,16 @@ def rules_of(changes: Sequence[Change], enders: Sequence[Change] = ()) -> Iterat
         from_ms = change.from_ms if change.resumed_ms is None else change.resumed_ms
         if from_ms >= closed_ms:
             continue
-        before = changes[number - 1].version if number else 0
-        carries = change.entry.carries if change.entry.carries == before and change.resumed_ms is None else 0
-        yield change, replace(
-            change.entry.rule, from_ms=from_ms, starts_until_ms=closed_ms, until_ms=ended_ms,
-            resumed_ms=change.resumed_ms, carries=carries,
-        )  # fmt: skip
+        last = changes[number - 1].version if number else 0
+        carries = change.entry.carries if change.entry.carries == last and change.resumed_ms is None else 0
+        rule, resumed_ms = change.entry.rule, change.resumed_ms
+        before = (rule.from_ms, rule.starts_until_ms, rule.until_ms, rule.resumed_ms, rule.carries)
+        if before != (from_ms, closed_ms, ended_ms, resumed_ms, carries):
+            rule = replace(
+                rule, from_ms=from_ms, starts_until_ms=closed_ms, until_ms=ended_ms, resumed_ms=resumed_ms,
+                carries=carries,
+            )  # fmt: skip
+        yield change, rule
 
 
 def _is_overtaken(ender: Change, later: Sequence[Change]) -> bool:

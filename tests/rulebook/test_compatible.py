@@ -32,6 +32,14 @@ def test_a_rule_that_fits_is_bound() -> None:
     assert compiled.within_ms == 300_000
 
 
+def test_rules_that_give_nothing_share_the_pattern_with_its_defaults() -> None:
+    first, second = (compile_rule(upsert(version), SCHEMA, None) for version in (1, 2))
+    assert first is second
+    given = compile_rule(upsert(1, params={"window": "10 min"}), SCHEMA, None)
+    assert given == compile_rule(upsert(1, params={"window": "10 min"}), SCHEMA, None)
+    assert given is not first
+
+
 def test_a_job_may_have_more_types_and_fields() -> None:
     wider = Schema(
         (
