@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 from cep.base.errors import UnreadableError
 from cep.base.limits import LINE_BYTES_MAX
@@ -30,35 +30,65 @@ def read_file(path: Path, bytes_max: int, root: Path | None = None) -> bytes:
     With a root, as `root_of` gives it, only of a file below it; without one, a person has named the file.
     Raises: UnreadableError with the reason alone, which says nothing of what is outside.
     """
-    descriptor = _open(path, root)
     try:
-        return _read_bounded(descriptor, bytes_max)
+        return _read_and_close(_open(path, root), bytes_max)
     except OSError as error:
         raise UnreadableError(_reason(error)) from None
+
+
+class Folder:
+    """A folder below a root that stays open, so that each of its files takes one step."""
+
+    def __init__(self, path: Path, root: Path) -> None:
+        self._path, self._root = path, root
+        self._descriptor: int | None = None
+        with suppress(OSError, ValueError, UnreadableError):  # `read` says why
+            self._descriptor = _open_below(path, root)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+    def read(self, name: str, bytes_max: int) -> bytes:
+        """Return the bytes of a file of the folder as `read_file` does. Raises: UnreadableError."""
+        if self._descriptor is not None and os.sep not in name:
+            # A link may lead to where reading is allowed; and for what is wrong there is one place that says it.
+            with suppress(OSError, UnreadableError):
+                return _read_and_close(os.open(name, _FLAGS | os.O_NOFOLLOW, dir_fd=self._descriptor), bytes_max)
+        return read_file(self._path / name, bytes_max, self._root)
+
+
+def _read_and_close(descriptor: int, bytes_max: int) -> bytes:
+    try:
+        _check_regular(descriptor)
+        return _read_bounded(descriptor, bytes_max)
     finally:
         os.close(descriptor)
 
 
 def open_file(path: Path, root: Path | None = None) -> BinaryIO:
     """Open a regular file of any size, with a root only one below it. Raises: UnreadableError with the reason alone."""
-    return os.fdopen(_open(path, root), "rb")
+    descriptor = _open(path, root)
+    try:
+        _check_regular(descriptor)
+    except UnreadableError:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
 
 
 def _open(path: Path, root: Path | None) -> int:
     try:
-        descriptor = os.open(path, _FLAGS) if root is None else _open_below(path, root)
+        return os.open(path, _FLAGS) if root is None else _open_below(path, root)
     except FileNotFoundError:
         raise UnreadableError("there is no such file") from None
     except OSError as error:
         raise UnreadableError(_reason(error)) from None
     except ValueError:
         raise UnreadableError(_NO_PATH) from None
-    try:
-        _check_regular(descriptor)
-    except UnreadableError:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def read_lines(path: Path, bytes_max: int = LINE_BYTES_MAX) -> Iterator[bytes]:

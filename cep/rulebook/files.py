@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 from cep.base.collection import paused
 from cep.base.errors import UnreadableError, UsageError
 from cep.base.limits import CONTROL_FILE_BYTES_MAX, IMPORTS_MAX, RULE_FILE_BYTES_MAX
-from cep.base.reading import read_file, repository_of
+from cep.base.reading import Folder, read_file, repository_of
 from cep.lang.load import bundle_checked, load_files, read_source
 from cep.lists.store import ListStore, given_name
 from cep.model.problem import Problem
@@ -47,10 +48,11 @@ def read_rules(directory: Path) -> tuple[list[UpsertRecord], list[str]]:
     paths = _rule_paths(directory)
     if not paths:
         problems.append(f"{directory}: no rule files (*.toml) here")
-    bundles = _Bundles(directory, root_of_rules(directory))
-    with paused():
+    root = root_of_rules(directory)
+    bundles = _Bundles(directory, root)
+    with paused(), Folder(directory, root) as folder:
         for path in paths:
-            result = _read_rule(path, bundles)
+            result = _read_rule(path, folder, bundles)
             if isinstance(result, UpsertRecord):
                 records.append(result)
             else:
@@ -123,10 +125,12 @@ def _rule_paths(directory: Path) -> list[Path]:
 
 
 def _rule_files(directory: Path, root: Path) -> Iterator[RuleFile]:
-    for path in _rule_paths(directory):
-        rule = read_rule_file(path, root)
-        if rule is not None:
-            yield rule
+    with Folder(directory, root) as folder:
+        for path in _rule_paths(directory):
+            with suppress(UnreadableError):  # `read_rules` says why
+                rule, _ = _parsed(folder.read(path.name, RULE_FILE_BYTES_MAX))
+                if rule is not None:
+                    yield rule
 
 
 def root_of_rules(directory: Path) -> Path:
@@ -205,9 +209,9 @@ def _parsed(text: bytes) -> tuple[RuleFile | None, list[Problem]]:
     return parse_rule_file(text)
 
 
-def _read_rule(path: Path, bundles: _Bundles) -> UpsertRecord | list[str]:
+def _read_rule(path: Path, folder: Folder, bundles: _Bundles) -> UpsertRecord | list[str]:
     try:
-        text = read_file(path, RULE_FILE_BYTES_MAX, bundles.root)
+        text = folder.read(path.name, RULE_FILE_BYTES_MAX)
     except UnreadableError as error:
         return [f"$: cannot be read: {error}"]
     rule, mistakes = _parsed(text)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cep.base.errors import UnreadableError
-from cep.base.reading import check_below, open_file, read_file, read_lines, repository_of, root_of
+from cep.base.reading import Folder, check_below, open_file, read_file, read_lines, repository_of, root_of
 
 
 @pytest.fixture
@@ -38,6 +39,59 @@ def test_what_is_below_is_read_and_so_is_a_link_within(folder: Path) -> None:
 def test_what_leads_out_is_refused_alike_whether_it_is_there_or_not(folder: Path, name: str) -> None:
     with pytest.raises(UnreadableError, match=f"^it is not below {folder}; only what is there may be read$"):
         read_file(folder / name, 100, folder)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a.txt",
+        "good.txt",
+        "link.txt",
+        "circle",
+        "pipe",
+        "out",
+        "nothing",
+        "inner",
+        "inner/a.txt",
+        "out/secret.txt",
+        "..",
+    ],
+)
+def test_a_folder_that_stays_open_reads_and_refuses_as_a_path_does(folder: Path, name: str) -> None:
+    (folder / "a.txt").write_text("open")
+    with Folder(folder, folder) as opened:
+        assert _read(lambda: opened.read(name, 6)) == _read(lambda: read_file(folder / name, 6, folder))
+
+
+def _read(read: Callable[[], bytes]) -> bytes | str:
+    try:
+        return read()
+    except UnreadableError as error:
+        return str(error)
+
+
+def test_a_folder_that_stays_open_is_bounded_and_closed(folder: Path) -> None:
+    before = _open_count()
+    with Folder(folder / "inner", folder) as opened, pytest.raises(UnreadableError, match="limit of 5"):
+        opened.read("a.txt", 5)
+    with Folder(folder / "nothing", folder) as lost, pytest.raises(UnreadableError, match="no such file"):
+        lost.read("a.txt", 5)
+    with Folder(folder / "out", folder) as outside, pytest.raises(UnreadableError, match="not below"):
+        outside.read("secret.txt", 100)
+    assert _open_count() == before
+
+
+def _open_count() -> int:
+    descriptors = Path("/proc/self/fd")
+    return len(list(descriptors.iterdir())) if descriptors.exists() else 0
+
+
+def test_a_file_that_becomes_a_link_while_its_folder_is_open_is_not_followed_out(folder: Path) -> None:
+    with Folder(folder / "inner", folder) as opened:
+        (folder / "inner" / "a.txt").unlink()
+        (folder / "inner" / "a.txt").symlink_to(folder.parent / "secret.txt")
+        with pytest.raises(UnreadableError, match="not below"):
+            opened.read("a.txt", 100)
 
 
 def test_lines_have_no_ends_and_no_file_is_read_ahead(folder: Path) -> None:
