@@ -16,6 +16,7 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
@@ -143,6 +144,7 @@ ParamValue = Annotated[
 RuleId = Annotated[str, Field(pattern=_NAME, max_length=RULE_ID_CHARS_MAX)]
 Version = Annotated[int, Field(ge=1, le=2**31 - 1)]  # an int32 on every alert
 ShortText = Annotated[str, Field(min_length=1, max_length=RULE_TEXT_CHARS_MAX)]
+Source = Annotated[str, Field(min_length=1, max_length=SOURCE_BYTES_MAX)]
 Nonce = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
@@ -219,7 +221,7 @@ class UpsertRecord(RuleFields):
     reason: ShortText | None = None
     nonce: Nonce | None = None
     signed: Signed | None = None
-    source: Annotated[str, Field(min_length=1, max_length=SOURCE_BYTES_MAX)]
+    source: Source
 
     def to_json(self) -> bytes:
         return record_json(self)
@@ -363,6 +365,9 @@ ControlRecord = VersionedRecord | HeartbeatRecord
 
 _MODELS: tuple[type[BaseModel], ...] = get_args(ControlRecord)
 _KINDS = tuple(str(model.model_fields["kind"].default) for model in _MODELS)
+_SOURCE: TypeAdapter[str] = TypeAdapter(Source, config=ConfigDict(strict=True))
+_ANY_SOURCE = "-"
+_SOURCES_CACHED = 16
 _RECORDS: TypeAdapter[ControlRecord] = TypeAdapter(Annotated[ControlRecord, Field(discriminator="kind")])
 _RECORD_NAMES = tuple(sorted({name for model in _MODELS for name in model.model_fields}))
 _FILE_NAMES = tuple(RuleFile.model_fields)
@@ -425,7 +430,19 @@ def parse_rule_file(text: bytes | str) -> tuple[RuleFile | None, list[Problem]]:
 
 def upsert_of(rule: RuleFile, source: str) -> UpsertRecord:
     """Make the record that deploys a rule file whose pattern text, with nothing left to import, is `source`."""
-    return UpsertRecord(source=source, **rule.model_dump(exclude={"file"}))
+    fields = rule.model_dump(exclude={"file"})
+    if not _is_source(source):
+        return UpsertRecord(source=source, **fields)  # raises
+    return UpsertRecord(source=_ANY_SOURCE, **fields).model_copy(update={"source": source})
+
+
+@lru_cache(_SOURCES_CACHED)
+def _is_source(text: str) -> bool:
+    """Check the text of a record. Its characters are counted, which is not to be done for each rule of a large file."""
+    try:
+        return _SOURCE.validate_python(text) == text
+    except ValidationError:
+        return False
 
 
 def record_json(record: ControlRecord) -> bytes:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from cep.base.limits import CONTROL_RECORD_BYTES_MAX
+from cep.base.limits import CONTROL_RECORD_BYTES_MAX, SOURCE_BYTES_MAX
 from cep.model.rule import (
     HeartbeatRecord,
     RetireRecord,
@@ -140,6 +141,18 @@ def test_a_file_becomes_a_record() -> None:
     record = upsert_of(rule, "text")
     assert record.source == "text"
     assert parse_control(record.to_json()) == (record, [])
+
+
+@pytest.mark.parametrize("text", ["", "x" * (SOURCE_BYTES_MAX + 1), "a\ud800"])
+def test_a_text_that_no_record_may_have_is_refused_each_time(text: str) -> None:
+    rule, _ = parse_rule_file(RULE)
+    assert rule is not None
+    for _ in range(2):
+        with pytest.raises(ValidationError, match="source"):
+            upsert_of(rule, text)
+    made = upsert_of(rule, "text")
+    whole = UpsertRecord(source="text", **rule.model_dump(exclude={"file"}))
+    assert (made, made.model_fields_set, list(dict(made))) == (whole, whole.model_fields_set, list(dict(whole)))
 
 
 def test_the_schemas_can_be_published() -> None:
