@@ -125,7 +125,7 @@ def _declarations(source: str) -> Iterator[list[Word]]:
 
 def _meant(words: list[Word]) -> list[Word]:
     """Leave out the entries of a list that may change: they have versions of their own."""
-    if words[0][1] != "list" or words[2][1] != ":":
+    if words[0][1] != "list" or [text for _, text, _ in words[2:3]] != [":"]:
         return words
     ends = (number for number, (_, text, _) in enumerate(words) if text in ("=", "from") and number > 3)
     return words[: next(ends, len(words))]

@@ -108,6 +108,13 @@ def test_what_a_definition_says_counts_where_it_is_used() -> None:
     assert pattern_hash(text, "large_after_small") == pattern_hash(text.replace("2.00", "3.00"), "large_after_small")
 
 
+@pytest.mark.parametrize("source", ["list x", "list x\n", "list x\nlist y\n", "event x\n", "define x\n"])
+def test_a_declaration_that_breaks_off_has_a_meaning(source: str) -> None:
+    """Such a record is refused, and the refusal names the hash. It raised IndexError where a list broke off."""
+    assert content_hash(upsert(1, source=source)) != content_hash(upsert(1))
+    assert content_hash(upsert(1, source=f"{source} {SOURCE}")) == content_hash(upsert(1))
+
+
 @pytest.mark.parametrize("source", ["x", "", "}", "test", "pattern", '"'])
 def test_a_text_without_declarations_has_a_meaning(source: str) -> None:
     """Such a record is refused with a dead letter, which names the hash."""
