@@ -76,7 +76,8 @@ def pattern_hash(source: str, pattern: str) -> str:
     named = [given[pattern] for given in (patterns, others) if pattern in given]
     others = {**others, pattern: max(named, key=attrgetter("number"))} if named else others
     spelled = others[pattern].spelled if named else ()
-    seen = _event_types_with(_key(spelled), others) if _OVER_ALL in pairwise(spelled) else ()
+    is_over_all = "over" in spelled and _OVER_ALL in pairwise(spelled)
+    seen = _event_types_with(_key(spelled), others) if is_over_all else ()
     wanted, meant = [pattern, *seen], dict[str, str]()
     while wanted:
         name = wanted.pop()
@@ -112,15 +113,19 @@ def _declared(source: str) -> tuple[dict[str, _Declaration], dict[str, _Declarat
 def _declarations(source: str) -> Iterator[list[Word]]:
     """Yield the tokens of each declaration that has a name, in the order of the text."""
     words = lex_words(source)
-    depth, starts = 0, []
+    depth, starts, has_last_commas = 0, [], False
     for number, (kind, text, _) in enumerate(words):
         if kind is _SYMBOL:
-            depth += _DEEPER.get(text, 0)
+            deeper = _DEEPER.get(text, 0)
+            depth += deeper
+            if deeper < 0 and words[number - 1][1] == ",":
+                has_last_commas = True
         elif depth == 0 and text in _STARTS and words[number + 1][0] in (TokenKind.NAME, TokenKind.STRING):
             starts.append(number)
-    for start, end in pairwise([*starts, len(words)]):
+    for start, end in pairwise([*starts, len(words) - 1]):
         if words[start][1] in _NAMED:
-            yield _without_last_commas(_meant(words[start:end]))
+            meant = _meant(words[start:end])
+            yield _without_last_commas(meant) if has_last_commas else meant
 
 
 def _meant(words: list[Word]) -> list[Word]:
@@ -133,8 +138,6 @@ def _meant(words: list[Word]) -> list[Word]:
 
 def _without_last_commas(words: list[Word]) -> list[Word]:
     """Leave out the commas that a list over several lines may end with."""
-    if words[-1][0] is TokenKind.END:
-        words = words[:-1]
     last = {at for at, (word, after) in enumerate(pairwise(words)) if word[1] == "," and after[1] in _CLOSING}
     return [word for at, word in enumerate(words) if at not in last] if last else words
 

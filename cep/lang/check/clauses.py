@@ -6,7 +6,6 @@ Tested by: tests/lang/test_check.py, tests/lang/golden/diagnostics/
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from cep.base.limits import MEASURES_MAX
 from cep.base.schema import EventType, Schema, Type
@@ -75,9 +74,8 @@ def _measures(draft: Draft, written: tuple[MeasureSyntax, ...], before: Before, 
     """Check values. The last event of the match is one of the variables `may_end`."""
     measures: list[Measure] = []
     spans: dict[str, Span] = {}
-    scope = draft.scope(None, "", draft.variables_in_scope(before))
     last = [draft.event_types[name] for name in may_end if name in draft.event_types]
-    scope = replace(scope, last=_common_fields(last))
+    scope = draft.scope(None, "", draft.variables_in_scope(before), _common_fields(last))
     for measure in written:
         if measure.name in spans:
             duplicate("value", measure.name, measure.span, spans[measure.name], draft.collector)

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from cep.base.schema import EventType, Type
 from cep.lang.check.expressions import ExpressionChecker
 from cep.lang.check.order import Before, Order
 from cep.lang.check.resolve import Resolved
-from cep.lang.check.scope import Bound, Scope, VariableInScope
+from cep.lang.check.scope import Bound, Definitions, Scope, VariableInScope
 from cep.lang.diagnostics import Collector, Span
 from cep.lang.ir import Expr, Measure, Param, ParamDecl, SequenceNode, Skip
 from cep.lang.syntax import PatternSyntax, VariableSyntax, WhereSyntax
 
 
-@dataclass(slots=True)
+@dataclass  # without slots: it works out once what all passes ask for
 class Draft:
     """A pattern that is being checked. Each pass of `passes.PATTERN_PASSES` reads some fields and fills others.
 
@@ -45,27 +46,33 @@ class Draft:
     timeout_measures: tuple[Measure, ...] | None = None
     skip: Skip = field(default_factory=Skip)
 
-    @property
+    @cached_property
     def variables(self) -> list[VariableSyntax]:
-        """The first place of each variable, in written order."""
+        """The first place of each variable, in written order. Known once `order` is."""
         first: dict[str, VariableSyntax] = {}
         for variable, _ in self.order.places:
             first.setdefault(variable.name, variable)
         return list(first.values())
 
-    @property
+    @cached_property
+    def definitions(self) -> Definitions:
+        return self.resolved.definitions
+
+    @cached_property
     def param_types(self) -> dict[str, Type]:
+        """The types of the parameters. Known once `params` are."""
         return {param.name: param.type for param in self.params}
 
     def variables_in_scope(self, before: Before, under_test: str | None = None) -> dict[str, VariableInScope]:
         """Return the variables as an expression sees them that follows `before`, for an event of `under_test`."""
         in_scope: dict[str, VariableInScope] = {}
+        negated = self.order.negated
         for variable in self.variables:
             event_type = self.event_types.get(variable.name)
             if event_type is None:
                 continue
             bound = Bound.LATER
-            if variable.name in self.order.negated:
+            if variable.name in negated:
                 bound = Bound.NEGATED
             elif variable.name in before.must:
                 bound = Bound.ALWAYS
@@ -75,11 +82,15 @@ class Draft:
         return in_scope
 
     def scope(
-        self, fields: Mapping[str, Type] | None, fields_of: str, variables: Mapping[str, VariableInScope]
+        self,
+        fields: Mapping[str, Type] | None,
+        fields_of: str,
+        variables: Mapping[str, VariableInScope],
+        last: Mapping[str, Type] | None = None,
     ) -> Scope:
         """Return the names that an expression of the pattern may use; without `fields` there is no event under test."""
         return Scope(
-            self.resolved.definitions,
+            self.definitions,
             fields,
             fields_of,
             variables,
@@ -87,4 +98,5 @@ class Draft:
             events=self.resolved.events,
             key=tuple(key.name for key in self.pattern.key),
             untyped=frozenset(v.name for v in self.variables) - variables.keys(),
+            last=last,
         )

@@ -6,7 +6,6 @@ Tested by: tests/lang/test_check.py, tests/lang/golden/diagnostics/
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from cep.base.limits import PARAMS_MAX
 from cep.base.schema import Kind, Type, list_kind
@@ -34,7 +33,7 @@ Slot = int | float | bool | str
 def check_params(draft: Draft) -> None:
     """Check the type, default and bounds of each parameter."""
     pattern, collector = draft.pattern, draft.collector
-    lists = draft.resolved.list_types()
+    lists = draft.definitions.list_types
     params: list[ParamDecl] = []
     spans: dict[str, Span] = {}
     if len(pattern.params) > PARAMS_MAX:
@@ -67,7 +66,7 @@ def _type(param: ParamSyntax, collector: Collector) -> Type | None:
         return None
     if value_type.scale < 0:
         scales = [_written_scale(node) for node in (param.default, param.low, param.high) if node is not None]
-        return replace(value_type, scale=max([_SCALE_LEAST, *scales]))
+        return Type(value_type.kind, scale=max([_SCALE_LEAST, *scales]))
     return value_type
 
 

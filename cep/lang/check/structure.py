@@ -174,7 +174,7 @@ class _StructureChecker:
             step = body.steps[index]
             link = step.link if index else first_link
             is_bounded = step.negated and step.gap_max is not None and not _stands_beside_not_next(body.steps, index)
-            inside = replace(around, last=last, window=around.window or is_bounded)
+            inside = Around(around.window or is_bounded, last)
             steps.append(self._step(step, link, inside, is_first=index == 0))
             last = last and (step.negated or can_be_empty(step.element))
         return tuple(reversed(steps))
@@ -221,7 +221,7 @@ class _StructureChecker:
             self.collector.add("CEP403", message, repeat.span, help_line, labels)
         within = self._inner_window(body.windows)
         outer = self._inner_window((group.within,)) if group.within is not None else None
-        around = replace(around, window=around.window or within is not None or outer is not None)
+        around = Around(around.window or within is not None or outer is not None, around.last)
         quantifier = self._quantifier(group.suffix)
         if isinstance(body, SequenceSyntax):
             node = SequenceNode(self._steps(body, around, _FIRST_LINKS[quantifier.inner]), quantifier, within)

@@ -15,6 +15,7 @@ from cep.lang.parse.cursor import Cursor
 from cep.lang.parse.expressions import parse_expression, parse_number
 from cep.lang.parse.lexer import TokenKind
 from cep.lang.syntax import (
+    NO_SUFFIX,
     Bound,
     ChoiceSyntax,
     ElementSyntax,
@@ -99,8 +100,7 @@ def _element(cursor: Cursor) -> ElementSyntax:
         start = cursor.take().span
         body = _body(cursor)
         end = cursor.expect(")", "at the end of the group").span
-        group = GroupSyntax(body, start.to(end), _suffix(cursor))
-        return replace(group, within=_inner_window(cursor))
+        return GroupSyntax(body, start.to(end), _suffix(cursor), _inner_window(cursor))
     name = cursor.name("a variable")
     return VariableSyntax(name.text, name.span, _suffix(cursor))
 
@@ -145,7 +145,8 @@ def _bound(cursor: Cursor) -> Bound:
 
 
 def _suffix(cursor: Cursor) -> SuffixSyntax:
-    suffix = SuffixSyntax(repeat=_repeat(cursor))
+    repeat = _repeat(cursor)
+    suffix = NO_SUFFIX if repeat is None else SuffixSyntax(repeat)
     while True:
         token = cursor.token
         if cursor.at("[") and suffix.gap is None:
