@@ -21,7 +21,7 @@ from cep.kernels.records import Texts
 
 N = TypeVar("N", bound=np.generic)
 
-TEXT = pa.large_string()
+TEXT, WHOLES, FLOATS = pa.large_string(), pa.int64(), pa.float64()
 NO_TEXTS = pa.array([], TEXT)
 
 
@@ -31,7 +31,7 @@ def arrow_type(type_: Type) -> pa.DataType:
         return TEXT
     if type_.kind is Kind.BOOL:
         return pa.bool_()
-    return pa.float64() if type_.is_float else pa.int64()
+    return FLOATS if type_.is_float else WHOLES
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +129,23 @@ def null_flags(array: pa.Array) -> NDArray[np.uint8]:
 def from_slots(values: NDArray[np.int64], nulls: NDArray[np.uint8], type_: Type) -> pa.Array:
     """Make a column of slots and null flags, for a type that is not text."""
     mask = nulls.astype(bool) if np.count_nonzero(nulls) else None
-    if type_.is_float:
-        return pa.array(values.view(np.float64), mask=mask)
     if type_.kind is Kind.BOOL:
         return pa.array(values.astype(bool), mask=mask)
-    return pa.array(values, mask=mask)
+    return numbers(values.view(np.float64), FLOATS, mask) if type_.is_float else numbers(values, WHOLES, mask)
+
+
+def numbers(values: NDArray[Any], type_: pa.DataType, mask: NDArray[np.bool_] | None) -> pa.Array:
+    """Make a column of numbers of this type, null where the mask is true; without a copy where there is none."""
+    if mask is not None:
+        return pa.array(values, type_, mask=mask)
+    return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(values)])  # begins sooner than pa.array
 
 
 def text_buffers(array: pa.Array) -> Texts:
     """Offsets int64[N + 1] and UTF-8 bytes of a large_string array, without a copy, read-only."""
     data = array.buffers()[2]
     content = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
-    content.flags.writeable = False
+    content.setflags(write=False)
     return Texts(text_offsets(array), content)
 
 
@@ -148,7 +153,7 @@ def text_offsets(array: pa.Array) -> NDArray[np.int64]:
     """Return the offsets of `text_buffers` alone: int64[N + 1]."""
     offsets = array.buffers()[1]
     bounds = np.frombuffer(offsets, np.int64, len(array) + 1, array.offset * 8) if offsets else np.zeros(1, np.int64)
-    bounds.flags.writeable = False
+    bounds.setflags(write=False)
     return bounds
 
 
@@ -161,5 +166,5 @@ def are_short(texts: pa.Array, bytes_max: int) -> bool:
 def read_only(array: NDArray[N]) -> NDArray[N]:
     """Return a view that cannot be written to. A kernel is compiled once for writable arrays and once for others."""
     view = array.view()
-    view.flags.writeable = False
+    view.setflags(write=False)
     return view

@@ -151,7 +151,9 @@ def _text(source: pa.Array, _type: Type) -> pa.Array:
 def _time(source: pa.Array, _type: Type, written: Written = AS_IT_IS) -> pa.Array:
     times = _time_ms(source, written)
     values = np.asarray(times.fill_null(0) if times.null_count else times)
-    if not len(values) or (values.min() >= EVENT_TIME_MS_MIN and values.max() <= EVENT_TIME_MS_MAX):
+    if not len(values):
+        return times
+    if np.minimum.reduce(values) >= EVENT_TIME_MS_MIN and np.maximum.reduce(values) <= EVENT_TIME_MS_MAX:
         return times
     outside = (values < EVENT_TIME_MS_MIN) | (values > EVENT_TIME_MS_MAX)
     return pc.if_else(pa.array(outside), pa.scalar(None, pa.int64()), times)

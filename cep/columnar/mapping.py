@@ -53,6 +53,20 @@ class FieldMapping:
     view: str = ""
     needs: tuple[str, ...] = ()
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[FieldMapping], tuple[Any, ...]]:
+        return FieldMapping, self._values  # hashes of texts are other ones in another process
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self._values)
+
+    @property
+    def _values(self) -> tuple[Any, ...]:
+        return self.columns, self.fixed, self.minor, self.time, self.view, self.needs
+
     @cached_property
     def is_plain(self) -> bool:
         """True if each field is read by its name, as it is."""

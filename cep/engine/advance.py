@@ -103,6 +103,7 @@ class Bounds:
 
 
 _NO_BOUNDS = Bounds()
+_NO_CODES, _NO_TIMES, _NO_FLAGS = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, bool)
 CARRIERS = (advance_plain_rules, advance_rules)
 
 
@@ -388,11 +389,9 @@ def _next_state(program: Program, fitted: KeyedState, batch: EventBatch, prepare
 
 
 def _no_matches(program: Program, keys: pa.Array) -> Matches:
-    nothing = np.empty(0, np.int64)
     return Matches(
-        nothing.astype(np.int32), nothing.astype(np.int32), nothing, nothing.astype(bool),
-        nothing.astype(bool),
+        _NO_CODES, _NO_CODES, _NO_TIMES, _NO_FLAGS, _NO_FLAGS,
         np.empty((0, program.measures_max), np.int64), np.empty((0, program.measures_max), np.uint8),
-        np.zeros(1, np.int64), nothing.astype(np.int32), NO_TEXTS, nothing, keys,
-        NO_TEXTS, nothing, nothing,
+        np.zeros(1, np.int64), _NO_CODES, NO_TEXTS, _NO_TIMES, keys,
+        NO_TEXTS, _NO_TIMES, _NO_TIMES,
     )  # fmt: skip

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from cep.base.errors import StateCorruptError, StateFormatError
 from cep.base.limits import TIME_MS_MAX
-from cep.columnar.batch import TEXT, read_only, slots, text_buffers
+from cep.columnar.batch import TEXT, numbers, read_only, slots, text_buffers
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents
 from cep.engine.partition import order_of
 from cep.kernels.layout import NODE_WIDTH, Int32, Int64, UInt8
@@ -253,9 +253,10 @@ def _retained(reader: _Reader, event_key: Int32, table: Int64, has: Sequence[int
         nulls = table[flags].astype(bool) if has[flags] else None
         if code == "t":
             columns[name] = reader.texts(EVENTS, values, nulls)
+        elif code == "b":
+            columns[name] = pa.array(values.astype(bool), mask=nulls)
         else:
-            typed = values.astype(bool) if code == "b" else values.view(_NUMBERS[code])
-            columns[name] = pa.array(typed, _TYPES[code], mask=nulls)
+            columns[name] = numbers(values.view(_NUMBERS[code]), _TYPES[code], nulls)
     return RetainedEvents(event_key, event_id, table[1], table[2], columns)
 
 

@@ -304,7 +304,7 @@ class MatchedPages:
 
     def _divided(self, slots: Int64) -> Iterator[tuple[Pages, slice, int]]:
         """Each part with which of these slots, ascending, are its own, and where its own begin."""
-        cuts = np.searchsorted(slots, self._bounds).tolist()
+        cuts = slots.searchsorted(self._bounds).tolist()
         for number, part in enumerate(self._parts):
             if cuts[number] < cuts[number + 1]:
                 yield part, slice(cuts[number], cuts[number + 1]), int(self._bounds[number])
