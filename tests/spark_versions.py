@@ -17,6 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.tidy.source import ROOT
+
 # The latest of each minor version before the installed one.
 OLDER = ("4.1.4", "4.2.1")
 # On these a finite history can be matched, and no stream.
@@ -54,9 +56,17 @@ def spark_folder(version: str) -> Path:
 
 def on_spark(version: str) -> dict[str, str]:
     """Return the environment of a process on this version. Raises: NoSparkError."""
-    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(spark_folder(version)), *others])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(spark_folder(version)), *_paths()])}
     return {name: value for name, value in environment.items() if name not in ("SPARK_HOME", "PYSPARK_PYTHON")}
+
+
+def on_this_spark() -> dict[str, str]:
+    """Return the environment of a process that has the modules of this checkout, and the Spark that this one has."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*_paths(), str(ROOT)])}
+
+
+def _paths() -> list[str]:
+    return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
 
 
 def use(version: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import uuid
@@ -24,6 +23,7 @@ from cep.sinks.files import read_alerts
 from tests.real_kafka import KafkaCluster, NoBrokerError, fetched
 from tests.runners.spark.live_cases import ROOT, make_job, payments, replayed, rows, rules, write_file
 from tests.runners.spark.live_kafka import mix, send
+from tests.spark_versions import on_this_spark
 
 LATENESS_MS = 90_000
 DAY_MS = 86_400_000
@@ -89,7 +89,7 @@ def run(words: list[str], connector: str) -> None:
     """One start of the job, in a process that has the connector's jars from the beginning."""
     command = [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", *words]
     done = subprocess.run(
-        [*command, "--connector", connector], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
+        [*command, "--connector", connector], env=on_this_spark(), capture_output=True,
         text=True, check=False, timeout=WAIT_S, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

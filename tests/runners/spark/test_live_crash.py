@@ -35,6 +35,7 @@ from tests.real_postgres import IS_THERE, RealPostgres
 from tests.runners.spark.crash_job import OF_POSTGRES, PLACES
 from tests.runners.spark.live_cases import END, ROOT, make_job, payments, replayed, rows, write_file
 from tests.runners.spark.live_kafka import Mix, mix, send
+from tests.spark_versions import on_this_spark
 from tests.webhook import Webhook, url_of
 
 pytestmark = pytest.mark.spark
@@ -125,7 +126,7 @@ class Deployed:
         with (self.folder / "log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.runners.spark.crash_job", step, str(batch_id), *words],
-                start_new_session=True, cwd=ROOT, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)},
+                start_new_session=True, cwd=ROOT, stdout=log, stderr=log, env=on_this_spark(),
             )  # fmt: skip
         self.started.append(process)
         return process

@@ -34,6 +34,7 @@ from tests.real_kafka import RealKafka
 from tests.runners.embedded.cases import morning
 from tests.runners.embedded.test_run import written
 from tests.runners.spark.live_cases import ROOT, make_job, payments, replayed, rows, rules, split, write_file
+from tests.spark_versions import on_this_spark
 
 pytestmark = pytest.mark.spark
 WAIT_S = 300
@@ -65,7 +66,7 @@ def start(folder: Path, *more: str, source: Sequence[str] = ()) -> subprocess.Po
             cwd=ROOT,
             stdout=log,
             stderr=log,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env=on_this_spark(),
         )
     _STARTED.append(process.pid)
     return process

@@ -32,6 +32,7 @@ from tests.runners.embedded.test_run import written
 from tests.runners.spark.live_cases import ROOT
 from tests.runners.spark.live_kafka import send
 from tests.sources.registry.registry_server import serve_registry
+from tests.spark_versions import on_this_spark
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 WAIT_S = 300
@@ -58,7 +59,7 @@ def start(folder: Path, kafka: KafkaCluster, topic: str, *more: str) -> subproce
     with (folder / "log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", *words],
-            start_new_session=True, cwd=ROOT, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)},
+            start_new_session=True, cwd=ROOT, stdout=log, stderr=log, env=on_this_spark(),
         )  # fmt: skip
 
 

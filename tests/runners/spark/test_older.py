@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 import pytest
 
 import cep
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
 from tests.api.frames import with_type
 from tests.runners.spark.stream_cases import with_an_end, write_suppressing
-from tests.spark_versions import OLDEST, NoSparkError, on_spark
+from tests.spark_versions import OLDEST, NoSparkError, on_spark, on_this_spark
 from tests.tidy.source import ROOT
 
 WAIT_S = 900.0
@@ -50,3 +51,10 @@ def test_match_on_an_older_spark(version: str, tmp_path: Path) -> None:
     found = pq.read_table(tmp_path / "alerts.parquet").select(ALERT_SCHEMA.names).cast(ALERT_SCHEMA)
     assert found.num_rows > 0
     assert sort_alerts(found).equals(rules.match(table, cores=2).table)
+
+
+@pytest.mark.spark
+def test_a_process_that_a_test_starts_is_on_the_same_spark() -> None:
+    words = [sys.executable, "-c", "import pyspark; print(pyspark.__version__)"]
+    done = subprocess.run(words, env=on_this_spark(), capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == pyspark.__version__

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import uuid
@@ -17,6 +16,7 @@ from tests.runners.embedded.test_run import written
 from tests.runners.spark.live_cases import ROOT
 from tests.runners.spark.test_connector import WAIT_S
 from tests.sources.registry.test_real_registry import apicurio, values_of
+from tests.spark_versions import on_this_spark
 
 __all__ = ["apicurio"]
 
@@ -38,7 +38,7 @@ def test_a_job_gives_the_alerts_of_the_replay(
     ]  # fmt: skip
     command = [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", *words]
     done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+        command, env=on_this_spark(), capture_output=True, text=True, check=False,
         timeout=WAIT_S, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import uuid
@@ -17,6 +16,7 @@ from tests.runners.embedded.test_run import consumed
 from tests.runners.spark.live_cases import ROOT
 from tests.runners.spark.test_connector import WAIT_S, connector
 from tests.secure_kafka import SecureKafka
+from tests.spark_versions import on_this_spark
 
 __all__ = ["connector", "secure"]
 
@@ -44,7 +44,7 @@ def test_a_job_over_tls(
     ]  # fmt: skip
     command = [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", *words]
     done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+        command, env=on_this_spark(), capture_output=True, text=True, check=False,
         timeout=WAIT_S, cwd=ROOT,
     )  # fmt: skip
     print(done.stdout, done.stderr)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from tests.runners.embedded.cases import morning
 from tests.runners.spark.live_cases import ROOT
 from tests.runners.test_traces import Receiver, facts, receiver
+from tests.spark_versions import on_this_spark
 
 __all__ = ["receiver"]
 WAIT_S = 300
@@ -30,7 +30,7 @@ def test_a_job_sends_its_micro_batches(receiver: Receiver, tmp_path: Path) -> No
         "--traces", "--available-now",
     ]  # fmt: skip
     command = [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", *words]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.address}
+    environment = {**on_this_spark(), "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.address}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr
     spans = [span for _, span in receiver.spans()]

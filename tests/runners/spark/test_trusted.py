@@ -7,7 +7,6 @@ others have their alerts.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -54,6 +53,7 @@ from tests.real_kafka import KafkaCluster
 from tests.rulebook.people import ADA, BOB, EVE, RULE_SET, TRUST, by_two, upsert_by_two
 from tests.runners.embedded.test_run import written
 from tests.sinks.test_kafka import consumed
+from tests.spark_versions import on_this_spark
 
 __all__ = ["rules"]
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -299,7 +299,7 @@ def test_no_log_of_spark_has_a_card_number(rules: Path, tmp_path: Path) -> None:
     with (out / "log").open("wb") as log:
         done = subprocess.run(
             [sys.executable, "-c", command, *words], cwd=ROOT, stdout=log, stderr=log, check=False, timeout=WAIT_S,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env=on_this_spark(),
         )  # fmt: skip
     said = (out / "log").read_bytes()
     assert done.returncode == 0, said[-5_000:]
