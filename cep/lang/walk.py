@@ -49,11 +49,11 @@ class _Last:
     def _of(self, pattern: PatternIR) -> tuple[object, list[object], dict[type, list[Any]]]:
         walked = self._walked  # read once: another thread may replace it
         if walked[0] is not pattern:
-            found = list(_walk(pattern))
+            nodes = list(_walk(pattern))
             by_class: dict[type, list[Any]] = {}
-            for node in found:
+            for node in nodes:
                 by_class.setdefault(node.__class__, []).append(node)
-            walked = self._walked = (pattern, found, by_class)
+            walked = self._walked = (pattern, nodes, by_class)
         return walked
 
 

@@ -144,7 +144,7 @@ def root_of_rules(directory: Path) -> Path:
 
 
 class _Glance:
-    """Whether pattern files may declare lists: reading them whole takes a while. Looks at each file once."""
+    """A glance at pattern files, each once: which may declare lists? To read them whole takes a while."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

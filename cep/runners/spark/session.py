@@ -62,8 +62,8 @@ _SETTINGS = {
     # changelogs instead, some milliseconds each.
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "200",
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
-    # Spark 4.2 reports the snapshots that it reads to a part of itself that a streaming query starts. Where a verb reads
-    # a checkpoint there is none, and reading failed. All that the reports give is a warning.
+    # Spark 4.2 reports the snapshots that it reads to a part of itself that a streaming query starts. A verb that reads
+    # a checkpoint has none, and failed. All that the reports give is a warning.
     "spark.sql.streaming.stateStore.coordinatorReportSnapshotUploadLag": "false",
     "spark.sql.streaming.stateStore.forceSnapshotUploadOnLag": "false",
     # A micro-batch with keyed state makes some thirty small files. On a local disk, Spark's default way of making them
