@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import dropwhile, pairwise, takewhile
 from operator import attrgetter
 
-from cep.lang.parse.lexer import TokenKind, Word, lex_words
+from cep.lang.parse.lexer import TokenKind, spell
 from cep.model.rule import ParamValue, UpsertRecord
 
 _NAMED = ("event", "list", "define", "pattern")
@@ -25,8 +25,6 @@ _STARTS = (*_NAMED, "test", "import")
 _OVER_ALL = ("over", "all")
 _CLOSING = (")", "]", "}")
 _DEEPER = {**dict.fromkeys("([{", 1), **dict.fromkeys(_CLOSING, -1)}
-_NAME, _SYMBOL = TokenKind.NAME, TokenKind.SYMBOL  # a look-up in an enum costs as much as a token
-_VALUED = (TokenKind.INT, TokenKind.DURATION, TokenKind.STRING)
 _DECIDING = ("pattern", "status", "severity", "priority", "score", "message")
 _OPTIONAL = ("exclusive", "suppress")  # left out when unset, so that a hash outlives what cep learns to do
 _TEXTS_CACHED = 4_096
@@ -40,16 +38,7 @@ class _Declaration:
 
     number: int
     name: str
-    words: list[Word]
-
-    @cached_property
-    def spelled(self) -> tuple[str, ...]:
-        return tuple([word[1] if word[0] is _NAME or word[0] is _SYMBOL else _spelled(word) for word in self.words])
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """The names in it, each once."""
-        return tuple(dict.fromkeys([text for kind, text, _ in self.words if kind is _NAME]))
+    spelled: list[str]
 
     @cached_property
     def text(self) -> str:
@@ -83,12 +72,12 @@ def pattern_hash(source: str, pattern: str) -> str:
         name = wanted.pop()
         if name in others and name not in meant:
             meant[name] = others[name].text
-            wanted += [each for each in others[name].names if each in others]
+            wanted += [word for word in others[name].spelled if word in others and word.isidentifier()]
     meaning = f"[{', '.join(meant[name] for name in sorted(meant))}]" if meant else source
     return hashlib.sha256(meaning.encode()).hexdigest()
 
 
-def _key(spelled: tuple[str, ...]) -> set[str]:
+def _key(spelled: Iterable[str]) -> set[str]:
     """Return the fields of the key of a pattern."""
     behind = dropwhile(lambda word: word != "by", spelled)
     return {*takewhile(lambda word: word != "{", behind)} - {"by", *"(,)"}
@@ -96,7 +85,8 @@ def _key(spelled: tuple[str, ...]) -> set[str]:
 
 def _event_types_with(key: set[str], declared: Mapping[str, _Declaration]) -> tuple[str, ...]:
     """Return the names of the event types that have these fields."""
-    return tuple(name for name, d in declared.items() if d.spelled[0] == "event" and key <= {*d.names})
+    events = [declaration for declaration in declared.values() if declaration.spelled[0] == "event"]
+    return tuple(event.name for event in events if key <= set(filter(str.isidentifier, event.spelled)))
 
 
 @lru_cache(_SOURCES_CACHED)
@@ -105,47 +95,44 @@ def _declared(source: str) -> tuple[dict[str, _Declaration], dict[str, _Declarat
     patterns: dict[str, _Declaration] = {}
     others: dict[str, _Declaration] = {}
     for number, words in enumerate(_declarations(source)):
-        name = words[1][1]
-        (patterns if words[0][1] == "pattern" else others)[name] = _Declaration(number, name, words)
+        (patterns if words[0] == "pattern" else others)[words[1]] = _Declaration(number, words[1], words)
     return patterns, others
 
 
-def _declarations(source: str) -> Iterator[list[Word]]:
+def _declarations(source: str) -> Iterator[list[str]]:
     """Yield the tokens of each declaration that has a name, in the order of the text."""
-    words = lex_words(source)
+    words = spell(source)
     depth, starts, has_last_commas = 0, [], False
-    for number, (kind, text, _) in enumerate(words):
-        if kind is _SYMBOL:
-            deeper = _DEEPER.get(text, 0)
+    for number, word in enumerate(words):
+        deeper = _DEEPER.get(word)
+        if deeper is not None:
             depth += deeper
-            if deeper < 0 and words[number - 1][1] == ",":
+            if deeper < 0 and words[number - 1] == ",":
                 has_last_commas = True
-        elif depth == 0 and text in _STARTS and words[number + 1][0] in (TokenKind.NAME, TokenKind.STRING):
+        elif depth == 0 and word in _STARTS and (words[number + 1].isidentifier() or _is_text(words[number + 1])):
             starts.append(number)
     for start, end in pairwise([*starts, len(words) - 1]):
-        if words[start][1] in _NAMED:
+        if words[start] in _NAMED:
             meant = _meant(words[start:end])
             yield _without_last_commas(meant) if has_last_commas else meant
 
 
-def _meant(words: list[Word]) -> list[Word]:
+def _is_text(word: str) -> bool:
+    return word.startswith(f"{TokenKind.STRING} ")
+
+
+def _meant(words: list[str]) -> list[str]:
     """Leave out the entries of a list that may change: they have versions of their own."""
-    if words[0][1] != "list" or [text for _, text, _ in words[2:3]] != [":"]:
+    if words[0] != "list" or words[2:3] != [":"]:
         return words
-    ends = (number for number, (_, text, _) in enumerate(words) if text in ("=", "from") and number > 3)
+    ends = (number for number, word in enumerate(words) if word in ("=", "from") and number > 3)
     return words[: next(ends, len(words))]
 
 
-def _without_last_commas(words: list[Word]) -> list[Word]:
+def _without_last_commas(words: list[str]) -> list[str]:
     """Leave out the commas that a list over several lines may end with."""
-    last = {at for at, (word, after) in enumerate(pairwise(words)) if word[1] == "," and after[1] in _CLOSING}
+    last = {at for at, (word, after) in enumerate(pairwise(words)) if word == "," and after in _CLOSING}
     return [word for at, word in enumerate(words) if at not in last] if last else words
-
-
-def _spelled(word: Word) -> str:
-    """Spell a number or a duration in one way, however it is written. A text differs from a name."""
-    kind, text, value = word
-    return f"{kind} {value}" if kind in _VALUED else text
 
 
 def _one_number(value: ParamValue) -> ParamValue:

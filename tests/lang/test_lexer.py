@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from decimal import Decimal
+from pathlib import Path
 
 from cep.lang.diagnostics import Collector
-from cep.lang.parse.lexer import TokenKind, lex
+from cep.lang.parse.lexer import TokenKind, lex, spell
+
+FILES = [path.read_text() for path in (Path(__file__).parents[2] / "patterns").rglob("*.cep")]
 
 
 def tokens(text: str) -> list[tuple[str, object]]:
@@ -52,3 +56,25 @@ def test_what_cannot_be_read_is_reported_once_and_left_out() -> None:
     lexed = lex("a §§§ b", "x", collector)
     assert [t.text for t in lexed.tokens if t.kind is TokenKind.NAME] == ["a", "b"]
     assert [d.code for d in collector.diagnostics] == ["CEP101"]
+
+
+def test_spelled_tokens_are_those_of_the_lexer() -> None:
+    for text in (
+        "",
+        " ",
+        "# a",
+        "a # b\n",
+        'x 1_0 5 min 5min 2.50 1e3 "in\\"t" \'q\' "open',
+        "é ->> ä..b\n\n  # c\n ",
+        *FILES,
+    ):
+        tokens = lex(text, "x", Collector()).tokens
+        valued = (TokenKind.INT, TokenKind.DURATION, TokenKind.STRING)
+        assert spell(text) == [f"{t.kind} {t.value}" if t.kind in valued else t.text for t in tokens]
+
+
+def test_what_is_left_out_costs_linear_time() -> None:
+    for text in (" " * 300_000, "\n " * 100_000, "#" * 300_000, "# x\n" * 80_000, " " * 300_000 + "é"):
+        start = time.process_time()
+        assert spell(text) == [""]
+        assert time.process_time() - start < 2

@@ -43,10 +43,6 @@ class Token:
     doc: str = ""
 
 
-# The kind and the text of a token, and the value of a number or a text.
-Word = tuple[TokenKind, str, int | float | str | Decimal]
-
-
 @dataclass(frozen=True, slots=True)
 class Comment:
     """A comment, kept so that a formatter can put it back."""
@@ -76,25 +72,24 @@ UNITS_MS = {
 _DIGITS_MAX = 40
 _ESCAPES = {'"': '"', "\\": "\\", "n": "\n", "t": "\t"}
 
-# The pieces of a text, in their order and with nothing between them. The first character says what a piece is.
-_PIECES = re.compile(
-    r"""\n
-      | [ \t\r\f\v\ufeff]+
-      | \#[^\n]*
-      | [A-Za-z_][A-Za-z0-9_]*
+_SPACE = r"[ \t\r\f\v\ufeff]+"
+_COMMENT = r"\#[^\n]*"
+_VISIBLE = r"""[A-Za-z_][A-Za-z0-9_]*
       | [0-9][0-9_]*(?:\.[0-9][0-9_]*)?(?:[eE][+-]?[0-9]+)?(?:[A-Za-z_][A-Za-z0-9_]*)?
       | "(?:[^"\\\n]|\\[^\n])*"
       | '[^'\n]*'
       | ["'][^\n]*
       | ->>|->|\.\.|==|!=|<>|<=|>=|&&|\|\||[-+*/%<>=!?,.:;(){}\[\]|&]
       | [^\n \t\r\f\v\ufeff\#A-Za-z_0-9"'\-+*/%<>=!?,.:;(){}\[\]|&]+
-    """,
-    re.VERBOSE,
-)
+"""
+# The pieces of a text, in their order and with nothing between them. The first character says what a piece is.
+_PIECES = re.compile(rf"\n | {_SPACE} | {_COMMENT} | {_VISIBLE}", re.VERBOSE)
+# The tokens alone, each behind whatever stands before it; "" for the end. `*+` goes back to nothing that it has read.
+_TOKENS = re.compile(rf"(?: \n | {_SPACE} | {_COMMENT} )*+ ({_VISIBLE} | \Z)", re.VERBOSE)
 _NUMBER = re.compile(r"([0-9][0-9_]*(?:\.[0-9][0-9_]*)?(?:[eE][+-]?[0-9]+)?)(.*)")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _SPACES = frozenset(" \t\r\f\v\ufeff")
-_UNSEEN = _SPACES | frozenset("\n#")
+_VALUED = (TokenKind.INT, TokenKind.DURATION, TokenKind.STRING)
 # The kind of what begins with a character, if its value is its text.
 _PLAIN = {
     **dict.fromkeys(f"{ascii_letters}_", TokenKind.NAME),
@@ -120,6 +115,10 @@ class _Lexer:
             first = text[0]
             if first in _SPACES:
                 continue
+            if first == "\n":
+                self.line += 1
+                self.first_on_line = True
+                continue
             span = Span(self.file, start, end)
             kind = _PLAIN.get(first)
             if kind is None or self.doc:
@@ -131,13 +130,10 @@ class _Lexer:
         return Lexed(tuple(self.tokens), tuple(self.comments))
 
     def take(self, text: str, span: Span) -> None:
-        """Take a piece that is not space."""
+        """Take a piece that is neither space nor the end of a line."""
         first = text[0]
         if first in _PLAIN:
             self._push(_PLAIN[first], text, span, text)
-        elif first == "\n":
-            self.line += 1
-            self.first_on_line = True
         elif first == "#":
             self._comment(text, span)
         elif first in "0123456789":
@@ -220,19 +216,21 @@ class _Lexer:
         return duration_ms(number, unit, span, self.collector)
 
 
-def lex_words(text: str) -> list[Word]:
-    """Split a text into the same tokens as `lex`, without their places: half the time. Reports nothing."""
+def spell(text: str) -> list[str]:
+    """Split a text into the same tokens as `lex`, each spelled in one way, in a third of the time. Reports nothing.
+
+    A number, a duration or a text begins with its kind, so that a text differs from a name. The last one is "".
+    """
     lexer, nowhere = _Lexer(text, "", Collector()), Span("", 0, 0)
-    words: list[Word] = []
-    for piece in _PIECES.findall(text):
-        kind = _PLAIN.get(piece[0])
-        if kind is not None:
-            words.append((kind, piece, ""))
-        elif piece[0] not in _UNSEEN:
+    words: list[str] = []
+    for piece in _TOKENS.findall(text):
+        if piece and piece[0] in _PLAIN:
+            words.append(piece)
+        elif piece:
             lexer.take(piece, nowhere)
-            words += [(token.kind, token.text, token.value) for token in lexer.tokens]
+            words += [f"{t.kind} {t.value}" if t.kind in _VALUED else t.text for t in lexer.tokens]
             lexer.tokens.clear()
-    return [*words, (TokenKind.END, "", "")]
+    return [*words, ""]
 
 
 def duration_ms(number: Decimal, unit: str, span: Span, collector: Collector) -> int:
