@@ -37,7 +37,8 @@ def parse_toml(data: bytes | str, bytes_max: int) -> dict[str, Any]:
         text = data if isinstance(data, str) else data.decode("utf-8")
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8 text") from None
-    _check_bounds(text)
+    if text.count(".") >= TOML_NAME_PARTS_MAX or text.count("[") + text.count("{") > NESTING_MAX:
+        _check_bounds(text)
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError:

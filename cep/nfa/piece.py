@@ -142,7 +142,7 @@ def pack(rule: RuleTables, predicates: Sequence[WrittenPredicate], symbols: Symb
 
 def _in_a_row(sections: Sequence[Sequence[Sequence[int]]]) -> Int64:
     flat = [[*chain.from_iterable(section)] for section in sections]
-    return np.array([*map(len, flat), *chain.from_iterable(flat)], np.int64)
+    return np.fromiter(chain(map(len, flat), *flat), np.int64)
 
 
 def _state(row: StateRow) -> list[int]:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
-from operator import attrgetter
 from pathlib import Path
 
 from cep.base.collection import paused
@@ -45,18 +44,18 @@ def read_rules(directory: Path) -> tuple[list[UpsertRecord], list[str]]:
     """
     records: list[UpsertRecord] = []
     problems: list[str] = []
-    paths = _rule_paths(directory)
-    if not paths:
+    names = _rule_names(directory)
+    if not names:
         problems.append(f"{directory}: no rule files (*.toml) here")
     root = root_of_rules(directory)
     bundles = _Bundles(directory, root)
     with paused(), Folder(directory, root) as folder:
-        for path in paths:
-            result = _read_rule(path, folder, bundles)
+        for name in names:
+            result = _read_rule(name, folder, bundles)
             if isinstance(result, UpsertRecord):
                 records.append(result)
             else:
-                problems.extend(f"{path}: {problem}" for problem in result)
+                problems.extend(f"{directory / name}: {problem}" for problem in result)
     return records, problems
 
 
@@ -120,15 +119,20 @@ def list_record(given: GivenList, store: ListStore) -> ListRecord:
     return ListRecord(id=given.name, of=given.kind, version=1, change="replace", stored=name)
 
 
-def _rule_paths(directory: Path) -> list[Path]:
-    return sorted(directory.glob("*.toml"), key=attrgetter("name"))
+def _rule_names(directory: Path) -> list[str]:
+    """Return the names of the rule files of a folder in their order; none of what is no folder, or may not be read."""
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entry.name for entry in entries if entry.name.endswith(".toml"))
+    except OSError:
+        return []
 
 
 def _rule_files(directory: Path, root: Path) -> Iterator[RuleFile]:
     with Folder(directory, root) as folder:
-        for path in _rule_paths(directory):
+        for name in _rule_names(directory):
             with suppress(UnreadableError):  # `read_rules` says why
-                rule, _ = _parsed(folder.read(path.name, RULE_FILE_BYTES_MAX))
+                rule, _ = _parsed(folder.read(name, RULE_FILE_BYTES_MAX))
                 if rule is not None:
                     yield rule
 
@@ -209,17 +213,17 @@ def _parsed(text: bytes) -> tuple[RuleFile | None, list[Problem]]:
     return parse_rule_file(text)
 
 
-def _read_rule(path: Path, folder: Folder, bundles: _Bundles) -> UpsertRecord | list[str]:
+def _read_rule(name: str, folder: Folder, bundles: _Bundles) -> UpsertRecord | list[str]:
     try:
-        text = folder.read(path.name, RULE_FILE_BYTES_MAX)
+        text = folder.read(name, RULE_FILE_BYTES_MAX)
     except UnreadableError as error:
         return [f"$: cannot be read: {error}"]
     rule, mistakes = _parsed(text)
     if rule is None:
         return [str(problem) for problem in mistakes]
-    if rule.id != path.stem:
+    if f"{rule.id}.toml" != name:
         # One file a rule: two files with the same id would fight over its versions.
-        return [f"$.id: is `{rule.id}`, but the file is named `{path.name}`; name the file `{rule.id}.toml`"]
+        return [f"$.id: is `{rule.id}`, but the file is named `{name}`; name the file `{rule.id}.toml`"]
     try:
         source = bundles.text(rule.file)
     except UsageError as error:
