@@ -131,8 +131,8 @@ def _with_defaults(ir: PatternIR, pattern: PatternSyntax, collector: Collector) 
     """Bind the defaults, if all parameters have one: they must make a sound pattern."""
     if any(p.default is None for p in ir.params):
         return None
-    bound, diagnostics = bind(ir, {})
-    for diagnostic in diagnostics:
-        span = next((p.span for p in pattern.params if f"`{p.name}`" in diagnostic.message), pattern.span)
-        collector.add(diagnostic.code, diagnostic.message, span, diagnostic.help)
+    bound, mistakes = bind(ir, {})
+    for mistake in mistakes:
+        span = next((p.span for p in pattern.params if f"`{p.name}`" in mistake.message), pattern.span)
+        collector.add(mistake.code, mistake.message, span, mistake.help)
     return bound
