@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from decimal import Decimal
 from pathlib import Path
 
@@ -73,8 +72,7 @@ def test_spelled_tokens_are_those_of_the_lexer() -> None:
         assert spell(text) == [f"{t.kind} {t.value}" if t.kind in valued else t.text for t in tokens]
 
 
-def test_what_is_left_out_costs_linear_time() -> None:
-    for text in (" " * 300_000, "\n " * 100_000, "#" * 300_000, "# x\n" * 80_000, " " * 300_000 + "é"):
-        start = time.process_time()
+def test_what_is_left_out_is_read_once() -> None:
+    """To read it again from each of its places would take hours."""
+    for text in (" " * 3_000_000, "\n " * 1_000_000, "#" * 3_000_000, "# x\n" * 800_000, " " * 3_000_000 + "é"):
         assert spell(text) == [""]
-        assert time.process_time() - start < 2
