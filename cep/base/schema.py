@@ -15,7 +15,7 @@ from typing import Any
 
 from cep.base.secrets import PAN, SENSITIVE
 from cep.base.shapes import of_type, texts
-from cep.base.values import valueclass
+from cep.base.values import field_values, valueclass
 
 
 class Kind(StrEnum):
@@ -133,8 +133,8 @@ class EventType:
     def field(self, name: str) -> Field | None:
         return self._by_name.get(name)
 
-    def __reduce__(self) -> tuple[type[EventType], tuple[str, tuple[Field, ...], int | None, bool]]:
-        return EventType, (self.name, self.fields, self.retain_ms, self.derived)
+    def __reduce__(self) -> tuple[type[EventType], tuple[Any, ...]]:
+        return EventType, field_values(self)
 
 
 # What a derived event says of the past that it was told from, as an alert does, and the events of the source behind it
@@ -188,8 +188,8 @@ class Schema:
     def __hash__(self) -> int:
         return self._hash
 
-    def __reduce__(self) -> tuple[type[Schema], tuple[tuple[EventType, ...]]]:
-        return Schema, (self.event_types,)  # hashes of texts are other ones in another process
+    def __reduce__(self) -> tuple[type[Schema], tuple[Any, ...]]:
+        return Schema, field_values(self)
 
     @cached_property
     def _hash(self) -> int:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, make_dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["valueclass"]
+__all__ = ["field_values", "valueclass"]
 
 T = TypeVar("T")
 
@@ -30,3 +30,11 @@ def _unguarded(cls: type[T]) -> type[T]:
     cls.__init__ = make_dataclass(cls.__name__, given).__init__  # type: ignore[misc, method-assign]
     del cls.__setattr__, cls.__delattr__
     return cls
+
+
+def field_values(value: Any) -> tuple[Any, ...]:
+    """Return the values of a dataclass in the order of its fields.
+
+    With them a class that remembers its hash is made anew in another process, where texts have other hashes.
+    """
+    return tuple(getattr(value, f.name) for f in fields(value))

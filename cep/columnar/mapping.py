@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 
 from cep.base.errors import UsageError
 from cep.base.schema import Kind, Schema
+from cep.base.values import field_values
 from cep.columnar.batch import TEXT
 from cep.columnar.convert import TIME_UNITS, Written
 
@@ -57,15 +58,11 @@ class FieldMapping:
         return self._hash
 
     def __reduce__(self) -> tuple[type[FieldMapping], tuple[Any, ...]]:
-        return FieldMapping, self._values  # hashes of texts are other ones in another process
+        return FieldMapping, field_values(self)
 
     @cached_property
     def _hash(self) -> int:
-        return hash(self._values)
-
-    @property
-    def _values(self) -> tuple[Any, ...]:
-        return self.columns, self.fixed, self.minor, self.time, self.view, self.needs
+        return hash(field_values(self))
 
     @cached_property
     def is_plain(self) -> bool:
