@@ -62,17 +62,16 @@ class Passed:
 def check_files(files: Sequence[FileSyntax], collector: Collector) -> Passed:
     """Check parsed files as one set of names."""
     resolved = resolve(files, collector)  # declarations → names: CEP207 to 215, 313
-    by_default: dict[str, PatternIR] = {}
-    patterns = check_patterns(resolved, collector, by_default)  # each pattern → IR: PATTERN_PASSES
+    patterns, by_default = check_patterns(resolved, collector)  # each pattern → IR: PATTERN_PASSES
     check_circles(patterns, resolved, collector)  # no pattern feeds itself: CEP427
     tests, refused = check_tests(resolved, patterns, collector)  # tests → events and expectations: CEP6xx
     return Passed(resolved, patterns, by_default, tests, refused)
 
 
-def check_patterns(resolved: Resolved, collector: Collector, by_default: dict[str, PatternIR]) -> dict[str, PatternIR]:
-    """Check every pattern. Return those without errors; those that have a default for every parameter are also put
-    into `by_default`, with the defaults in place."""
+def check_patterns(resolved: Resolved, collector: Collector) -> tuple[dict[str, PatternIR], dict[str, PatternIR]]:
+    """Check every pattern. Return those without errors, and `by_default` of them."""
     patterns: dict[str, PatternIR] = {}
+    by_default: dict[str, PatternIR] = {}
     for pattern in resolved.patterns.values():
         errors = collector.error_count
         ir = check_pattern(pattern, resolved, collector)
@@ -83,7 +82,7 @@ def check_patterns(resolved: Resolved, collector: Collector, by_default: dict[st
             patterns[ir.name] = ir
             if bound is not None:
                 by_default[ir.name] = bound
-    return patterns
+    return patterns, by_default
 
 
 def check_pattern(pattern: PatternSyntax, resolved: Resolved, collector: Collector) -> PatternIR | None:

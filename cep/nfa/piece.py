@@ -63,8 +63,9 @@ class Section(IntEnum):
     REST_CODE = 18
     PREFIXES = 19  # prefix, the predicate that it has more than the one before
 
+    __hash__ = int.__hash__  # a piece asks for each, and the hash of an enum is Python
 
-_SECTIONS = tuple(Section.__members__)
+
 WIDTHS = {
     Section.STATES: 6, Section.WAITS: 18, Section.GUARDS: y.GUARD_WIDTH, Section.BOUNDS: y.BOUND_WIDTH,
     Section.ACTIONS: y.ACTION_WIDTH, Section.MEASURES: y.MEASURE_WIDTH, Section.CODE: MACHINE_WIDTH,
@@ -102,34 +103,34 @@ def pack(rule: RuleTables, predicates: Sequence[WrittenPredicate], symbols: Symb
     predicate_code = [shared.vector(vector.predicate_code(number)) for number in range(len(predicates))]
     waits = [wait for nfa_state in tables.states for wait in nfa_state.waits]
     stream = symbols.streams.of(rule.stream) if rule.stream else -1
-    sections: dict[str, Sequence[Sequence[int]]] = {
-        "RULE": [[*rule.row(), rule.registers_count, scalar.machine_size, stream]],
-        "STATES": [_state(nfa_state) for nfa_state in tables.states],
-        "WAITS": [shared.wait(wait, predicate_ids) for wait in waits],
-        "GUARDS": [[row[0], _at(predicate_ids, row[1]), *row[2:]] for wait in waits for row in wait.guards],
-        "BOUNDS": [row for wait in waits for row in wait.bounds],
-        "MARKS": [wait.marks for wait in waits],
-        "ACTIONS": [shared.action(row, derived) for nfa_state in tables.states for row in nfa_state.actions],
-        "MEASURES": tables.measures,
-        "CODE": shared.scalar(scalar.instructions[: rule.code_end]),
-        "REGISTERS": [rule.holds_rows()],
-        "RELEVANCE": [[_at(predicate_ids, predicate) for predicate in rule.relevance()]],
-        "COLUMNS": shared.columns(),
-        "DERIVED": [[number, len(code)] for number, code in zip(derived, derived_code, strict=True)],
-        "DERIVED_CODE": [row for code in derived_code for row in code],
-        "PREDICATES": [
+    sections: dict[Section, Sequence[Sequence[int]]] = {
+        Section.RULE: [[*rule.row(), rule.registers_count, scalar.machine_size, stream]],
+        Section.STATES: [_state(nfa_state) for nfa_state in tables.states],
+        Section.WAITS: [shared.wait(wait, predicate_ids) for wait in waits],
+        Section.GUARDS: [[row[0], _at(predicate_ids, row[1]), *row[2:]] for wait in waits for row in wait.guards],
+        Section.BOUNDS: [row for wait in waits for row in wait.bounds],
+        Section.MARKS: [wait.marks for wait in waits],
+        Section.ACTIONS: [shared.action(row, derived) for nfa_state in tables.states for row in nfa_state.actions],
+        Section.MEASURES: tables.measures,
+        Section.CODE: shared.scalar(scalar.instructions[: rule.code_end]),
+        Section.REGISTERS: [rule.holds_rows()],
+        Section.RELEVANCE: [[_at(predicate_ids, predicate) for predicate in rule.relevance()]],
+        Section.COLUMNS: shared.columns(),
+        Section.DERIVED: [[number, len(code)] for number, code in zip(derived, derived_code, strict=True)],
+        Section.DERIVED_CODE: [row for code in derived_code for row in code],
+        Section.PREDICATES: [
             [predicate_ids[number], predicate.event_type, len(predicate_code[number]), len(predicate.atoms)]
             for number, predicate in enumerate(predicates)
         ],
-        "PREDICATE_CODE": [row for code in predicate_code for row in code],
-        "ATOMS": [shared.atom(*atom) for predicate in predicates for atom in predicate.atoms],
-        "VALUES": [shared.values(atom) for predicate in predicates for atom, _ in predicate.atoms],
-        "REST_CODE": shared.scalar(scalar.instructions[rule.code_end :]),
-        "PREFIXES": shared.prefixes(rule.prefix, predicate_ids),
+        Section.PREDICATE_CODE: [row for code in predicate_code for row in code],
+        Section.ATOMS: [shared.atom(*atom) for predicate in predicates for atom in predicate.atoms],
+        Section.VALUES: [shared.values(atom) for predicate in predicates for atom, _ in predicate.atoms],
+        Section.REST_CODE: shared.scalar(scalar.instructions[rule.code_end :]),
+        Section.PREFIXES: shared.prefixes(rule.prefix, predicate_ids),
     }
     asked = tuple(histories(pattern))
     return Piece(
-        _in_a_row([sections[name] for name in _SECTIONS]),
+        _in_a_row([sections[section] for section in Section]),
         tuple(v.name for v in pattern.variables),
         tuple((m.name, m.value.type) for m in pattern.measures),
         tuple((m.name, m.value.type) for m in pattern.timeout_measures or ()),
