@@ -12,7 +12,7 @@ The parts are described in group_parts.py. Every key group has rows in every mic
 partition was read. So all have the same watermark, and windows close with it in the same micro-batch. No timer of Spark
 is needed.
 
-Tested by: tests/runners/spark/test_live.py
+Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_quiet_partitions.py
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from cep.runners.spark.packed import (
 )
 from cep.runners.spark.past_pages import PastPages
 from cep.runners.spark.place import Place
-from cep.step.event_time import TimesRead, times_json
+from cep.step.event_time import NOTHING_READ, TimesRead, times_json
 from cep.step.rule_status import rule_status
 from cep.step.rules import (
     JobRules,
@@ -86,7 +86,7 @@ class MatchStage:
         """Turn the rows of one key group in one micro-batch into those for the next stage, or for the driver."""
         events: dict[int, list[EventBatch]] = {}
         controls: list[str] = []
-        times = TimesRead({})
+        times = NOTHING_READ
         is_last = self._level + 1 == self._job.levels_count
         for row in rows:
             if row.kind not in _TAKEN or not is_last:
@@ -97,7 +97,7 @@ class MatchStage:
                 times = times.joined(TimesRead.from_bytes(bytes(row.payload)))
             elif row.kind == CONTROL:
                 controls.append(bytes(row.payload).decode())
-        if events or controls or times.partitions:
+        if events or controls or times != NOTHING_READ:
             times = replace(times, now_ms=min(times.now_ms, clock_of(controls)))
             records = read_records(self._rules, tuple(sorted(controls))) if controls else ()
             micro_batch = MicroBatch(events, records, times)

@@ -46,7 +46,7 @@ def payment(card: str, clock: str, amount: float) -> bytes:
 
 
 def pair(card: str, clock: str) -> list[bytes]:
-    """A small and a large payment half a minute apart, and one two minutes later, with which they are due."""
+    """A small and a large payment half a minute apart, and another card's a little later, with which they are due."""
     return [payment(card, f"{clock}:00", SMALL), payment(card, f"{clock}:30", LARGE), payment("z", f"{clock}:59", 20.0)]
 
 
@@ -71,6 +71,13 @@ def wait_until(is_so: Callable[[], bool], process: subprocess.Popen[bytes], log:
         time.sleep(POLL_S)
 
 
+def last_error(log: Path) -> str:
+    """Behind it stands only which page to read."""
+    *_, said, page = log.read_text().splitlines()
+    assert page.startswith("read on: "), page
+    return said
+
+
 def test_the_life_of_a_topic(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
     if not kafka_broker.is_real:  # the mock has fixed partitions and cannot delete topics
         return
@@ -93,7 +100,7 @@ def test_the_life_of_a_topic(kafka_broker: KafkaCluster, tmp_path: Path) -> None
         wait_until(lambda: alerted() == {"c1", "c2"}, process, log)
         admin.delete_topics([topic])[topic].result(TIMEOUT_S)
         assert process.wait(WAIT_S) == 3, log.read_text()
-        assert log.read_text().splitlines()[-1].startswith(f"cep: Kafka topic {topic} cannot be read on")
+        assert last_error(log).startswith(f"cep: Kafka topic {topic} cannot be read on")
         for _ in range(200):  # the name is free some moments after the answer
             with contextlib.suppress(KafkaException):
                 kafka_broker.create(topic, 3)
@@ -102,7 +109,7 @@ def test_the_life_of_a_topic(kafka_broker: KafkaCluster, tmp_path: Path) -> None
         send(kafka_broker, topic, [(0, line) for line in pair("c3", "10:10")])
         process = start(tmp_path, kafka_broker, topic)
         assert process.wait(WAIT_S) == 3, log.read_text()
-        said = log.read_text().splitlines()[-1]
+        said = last_error(log)
         assert said.startswith(f"cep: topic {topic} was deleted and created again")
         assert said.endswith("start with a new checkpoint directory")
         assert alerted() == {"c1", "c2"}

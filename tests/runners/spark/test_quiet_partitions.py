@@ -1,0 +1,82 @@
+"""Micro-batches without records on Spark: they let the watermark pass partitions that have gone quiet, and the last
+events of a topic be matched at its end."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cep.runners.spark.live import LiveSettings, serve, start_live
+from cep.runners.spark.live_output import LiveOutput
+from cep.runners.spark.sources import FolderSource, TopicSource
+from cep.sinks.dead_letters import DeadLetterFiles
+from cep.sinks.files import FileSink
+from tests.mock_kafka import PARTITIONS, MockKafka
+from tests.runners.embedded.test_future import PAST_MS, fraud, payment, written
+from tests.runners.spark.test_future import INITIAL, JOB
+
+pytestmark = pytest.mark.spark
+HOUR_MS = 3_600_000
+GIVE_UP_S = 90.0
+POLL_S = 0.1
+
+
+def run(folder: Path, events: TopicSource, idle_ms: int, *, ends: bool) -> list[str]:
+    """Run the job to the end of the topic, or until there is an alert; return the keys of all alerts so far."""
+    output = LiveOutput(folder / "checkpoint", DeadLetterFiles(folder / "letters"), [FileSink(folder / "alerts")])
+    control = FolderSource(folder / "control")
+    job = replace(JOB, idle_ms=idle_ms)
+    settings = LiveSettings(job, INITIAL, events, control, folder / "checkpoint" / "query", available_now=ends)
+    stop, is_over = threading.Event(), threading.Event()
+
+    def stop_at_alert() -> None:
+        for _ in range(int(GIVE_UP_S / POLL_S)):
+            if is_over.wait(POLL_S) or (written(folder / "alerts") and not ends):
+                break
+        stop.set()
+
+    watch = threading.Thread(target=stop_at_alert)
+    query = start_live(settings=settings, output=output, spark=SparkSession.active())
+    watch.start()
+    try:
+        serve(query, output, stop)
+    finally:
+        is_over.set()
+        watch.join()
+    return sorted(str(alert["key"]) for alert in written(folder / "alerts"))
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["runs on", "ends"])
+def test_a_quiet_partition_holds_up_no_alert(ends: bool, spark: SparkSession, tmp_path: Path) -> None:
+    """One partition ends an hour before the fraud in the other one, and nothing comes any more."""
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    (tmp_path / "control").mkdir()
+    with MockKafka() as kafka:
+        kafka.create("quiet")
+        lines = [
+            payment("q", "q", PAST_MS, 1),
+            *fraud(1, PAST_MS + HOUR_MS),
+            payment("z", "z", PAST_MS + 2 * HOUR_MS, 1),
+        ]
+        kafka.send("quiet", [{"value": line, "partition": min(at, 1)} for at, line in enumerate(lines)])
+        source = TopicSource(kafka.address, "quiet")
+        assert run(tmp_path, source, idle_ms=500 if not ends else HOUR_MS, ends=ends) == ["c1"]
+
+
+def test_what_a_stopped_job_has_read_is_matched_at_the_end(spark: SparkSession, tmp_path: Path) -> None:
+    """The job is stopped while it waits for a quiet partition; started again, it ends with all that there is."""
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    (tmp_path / "control").mkdir()
+    with MockKafka() as kafka:
+        kafka.create("quiet")
+        lines = [*fraud(2, PAST_MS - HOUR_MS), payment("q", "q", PAST_MS, 1), *fraud(1, PAST_MS + HOUR_MS)]
+        sent = [(min(at // 3, 1), line) for at, line in enumerate(lines)]
+        sent += [(at, payment(f"z{at}", "z", PAST_MS + 2 * HOUR_MS, 1)) for at in range(1, PARTITIONS)]
+        kafka.send("quiet", [{"value": line, "partition": partition} for partition, line in sent])
+        source = TopicSource(kafka.address, "quiet")
+        assert run(tmp_path, source, idle_ms=HOUR_MS, ends=False) == ["c2"], "it stops at the first alert"
+        assert run(tmp_path, source, idle_ms=HOUR_MS, ends=True) == ["c1", "c2"]
