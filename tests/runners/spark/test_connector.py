@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import orjson
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -29,9 +30,10 @@ LATENESS_MS = 90_000
 DAY_MS = 86_400_000
 WAIT_S = 300
 PARTITIONS = 4  # of the mock, too
-# The connector's own artifacts of the newest versions that Maven's central repository has, without what Spark brings.
+# The newest connector that Maven's central repository has for this Spark, without what Spark brings.
+_CONNECTOR = "4.1.2" if pyspark.__version__.startswith("4.1.") else "4.2.0"
 _ARTIFACTS = (
-    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
+    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", _CONNECTOR),
     ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
     ("org.apache.kafka", "kafka-clients", "3.9.1"),
     ("org.apache.commons", "commons-pool2", "2.12.1"),
@@ -50,7 +52,7 @@ _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 def connector() -> str:
     """The paths of the connector's jars."""
     try:
-        return ",".join(map(str, sorted(fetched("spark-kafka-4.2.0", _POM).glob("*.jar"))))
+        return ",".join(map(str, sorted(fetched(f"spark-kafka-{_CONNECTOR}", _POM).glob("*.jar"))))
     except NoBrokerError as error:
         raise pytest.skip.Exception(str(error)) from error  # where Maven reaches nothing
 
