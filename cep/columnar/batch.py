@@ -22,6 +22,7 @@ from cep.kernels.records import Texts
 N = TypeVar("N", bound=np.generic)
 
 TEXT, WHOLES, FLOATS = pa.large_string(), pa.int64(), pa.float64()
+_SLOT_BITS = 64
 NO_TEXTS = pa.array([], TEXT)
 
 
@@ -116,8 +117,18 @@ def slot_values(array: pa.Array) -> NDArray[np.int64]:
     """Return the 64-bit slots of a column that is not text; 0 where it is null."""
     if array.null_count:
         array = array.fill_null(False if pa.types.is_boolean(array.type) else 0)
+    if array.type.bit_width == _SLOT_BITS:
+        return whole_values(array)
     values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
     return values.view(np.int64) if values.dtype == np.float64 else values.astype(np.int64, copy=False)
+
+
+def whole_values(array: pa.Array) -> NDArray[np.int64]:
+    """Return the slots of a column of 64 bits each, without a copy, read-only; of a null there is anything."""
+    data = array.buffers()[1]
+    values = np.frombuffer(data, np.int64, len(array), array.offset * 8) if data else np.zeros(0, np.int64)
+    values.setflags(write=False)
+    return values
 
 
 def null_flags(array: pa.Array) -> NDArray[np.uint8]:
@@ -143,15 +154,18 @@ def numbers(values: NDArray[Any], type_: pa.DataType, mask: NDArray[np.bool_] | 
 
 def text_buffers(array: pa.Array) -> Texts:
     """Offsets int64[N + 1] and UTF-8 bytes of a large_string array, without a copy, read-only."""
-    data = array.buffers()[2]
+    _, offsets, data = array.buffers()  # once: each call makes three objects
     content = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
     content.setflags(write=False)
-    return Texts(text_offsets(array), content)
+    return Texts(_bounds(array, offsets), content)
 
 
 def text_offsets(array: pa.Array) -> NDArray[np.int64]:
     """Return the offsets of `text_buffers` alone: int64[N + 1]."""
-    offsets = array.buffers()[1]
+    return _bounds(array, array.buffers()[1])
+
+
+def _bounds(array: pa.Array, offsets: pa.Buffer | None) -> NDArray[np.int64]:
     bounds = np.frombuffer(offsets, np.int64, len(array) + 1, array.offset * 8) if offsets else np.zeros(1, np.int64)
     bounds.setflags(write=False)
     return bounds

@@ -21,6 +21,7 @@ from cep.engine.migrate import hand_over
 from cep.engine.produced import produced_events
 from cep.engine.slices import advance_in_slices
 from cep.nfa.program import Program
+from cep.step.counters import add_counts
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ def _advanced(
 ) -> KeyedState:
     for advanced in advance_in_slices(program, keyed_state, batch, watermark_ms):
         keyed_state = advanced.keyed_state
-        output.counters.update(advanced.counters)
+        add_counts(output.counters, advanced.counters)
         if len(advanced.matches):
             _hand_on(program, advanced.matches, output)
     assert keyed_state is not None, "there is one slice at least"
@@ -79,7 +80,7 @@ def _hand_on(program: Program, matches: Matches, output: MatchOutput) -> None:
     parts = alerting(program, matches)
     if parts:
         output.alerts.append(alerts_of(parts, matches, output.since_ms, output.counters))
-        output.counters.update(_counted(parts))
+        add_counts(output.counters, _counted(parts))
     events = produced_events(program, matches, output.counters, output.since_ms, output.made)
     if events is not None:
         output.produced.append(events)

@@ -29,6 +29,7 @@ from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import EventBatch
 from cep.columnar.decode import Decoded, concat_decoded
 from cep.columnar.route import route
+from cep.step.counters import add_counts, nonzero
 from cep.step.event_time import (
     PartitionTimes,
     TimesRead,
@@ -116,7 +117,7 @@ def step(progress: Progress, ports: Ports, micro_batch: MicroBatch) -> Outcome:
             outcome.alerts += matched.output.alerts
             outcome.late_events += matched.late_events
             outcome.produced += matched.output.produced
-            outcome.counters.update(matched.output.counters)
+            add_counts(outcome.counters, matched.output.counters)
         if outcome.produced and level + 1 < ports.levels.stop:
             events = _with_produced(rules.job, events, outcome.produced)
     # 8 forget. Not before: events that waited may belong to a version that is over by now.
@@ -173,8 +174,3 @@ def _with_produced(job: Job, events: Events, produced: list[Decoded]) -> Events:
         if len(batch):
             joined.setdefault(number, []).append(batch)
     return joined
-
-
-def nonzero(counters: Counter[str]) -> Counter[str]:
-    """Return the counters that say something; some are negative."""
-    return counters if all(counters.values()) else Counter({name: n for name, n in counters.items() if n})

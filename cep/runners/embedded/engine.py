@@ -43,6 +43,7 @@ from cep.runners.handover.warm_start import WarmStart, check_fits, laid_out
 from cep.state.keys import STORE_GROUP, prefix_range, store_key
 from cep.state.pages import StoredPage, encode_page
 from cep.state.store import DurableStore, WriteBatch
+from cep.step.counters import add_counts, nonzero
 from cep.step.dead_letters import late_dead_letters, under_rules
 from cep.step.event_time import (
     NO_CLOCK,
@@ -55,7 +56,7 @@ from cep.step.event_time import (
 )
 from cep.step.job import Job
 from cep.step.rules import JobRules, NamedRulebook, restore_rulebook, rulebook_of
-from cep.step.step import MicroBatch, Progress, nonzero, step
+from cep.step.step import MicroBatch, Progress, step
 from cep.step.suppress import filter_alerts
 from cep.step.validate import ValidEvents, validate_events
 
@@ -158,8 +159,7 @@ class Engine:
         sent = filter_alerts(alerts, outcome.in_force.policies, self._memory, self.watermark_ms)
         counters = outcome.counters
         for more in (*(part.counters for part in valid), outcome.rule_counters, sent.counters):
-            if more:  # an update without anything costs as much as one with something
-                counters.update(more)
+            add_counts(counters, more)
         return Stepped(sent.alerts, (*outcome.refused, *dead_letters, *sent.suppressed), nonzero(counters))
 
     def too_far_ahead(self) -> frozenset[str]:

@@ -32,6 +32,7 @@ from cep.runners.embedded.engine import Engine, Stepped
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.shares import EVENTS_ALONE
 from cep.sources.live.base import Chunk, decode_chunks
+from cep.step.counters import add_counts
 from cep.step.event_time import read_time
 
 _WAIT_S = 0.05  # for a first record; a control record waits as long, at most
@@ -238,7 +239,7 @@ class Runner:
         self._behind = behind
         self._sources.events.hold(self._engine.too_far_ahead())
         self._is_large = sum(map(len, decoded.parts)) >= EVENTS_ALONE
-        self._commits.totals.update(stepped.counters)
+        add_counts(self._commits.totals, stepped.counters)
         self._give(stepped)
         self._is_dirty = True
         phases_ms = {
