@@ -328,11 +328,12 @@ def test_what_waits_behind_the_starts_of_a_key_is_bounded(steps: str, long: bool
     rules = [replace(_parsed(f"{text}{n}.00"), rule_id=f"r{n}", content_hash=f"{n}") for n in range(5)]
     together, keyed_state, kept = program(*rules), None, list[int]()
     assert together.shared
+    count = 8_000  # four times this is more than the limit, and once where ids are long
     for number in range(4):
-        events = batch(*(f"x {'a' if n == 0 else 'b'}@{number * 20_000 + n}" for n in range(20_000)))
+        events = batch(*(f"x {'a' if n == 0 else 'b'}@{number * count + n}" for n in range(count)))
         ids = [f"{number}/{n}{'.' * 3 * NODE_TEXT_BYTES * long}" for n in range(len(events))]
         events = replace(events, event_id=pa.array(ids, events.event_id.type))
-        keyed_state = advance(together, keyed_state, events, number * 20_000 + 19_999).keyed_state
+        keyed_state = advance(together, keyed_state, events, (number + 1) * count - 1).keyed_state
         kept.append(len(keyed_state.events))
     assert max(kept) <= NODES_PER_KEY_MAX + 2 * RUNS_PER_KEY_MAX
     assert not long or max(kept) <= NODES_PER_KEY_MAX // 4 + RUNS_PER_KEY_MAX
