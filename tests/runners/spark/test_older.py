@@ -1,7 +1,10 @@
-"""`Rules.match` of a finite history on versions of Spark that have no streams of ours."""
+"""Versions of Spark before the installed one: the least that must run on the oldest with streams of ours, and
+`Rules.match` of a finite history on those without. What runs on all of them is in the slow part: every test of Spark on
+each. From Delta to Iceberg, killed: test_lake.py, which is on the oldest too."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from functools import cache
@@ -16,10 +19,15 @@ import cep
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
 from tests.api.frames import with_type
 from tests.runners.spark.stream_cases import with_an_end, write_suppressing
-from tests.spark_versions import OLDEST, NoSparkError, on_spark, on_this_spark
+from tests.spark_versions import OLDER, OLDEST, NoSparkError, on_spark, on_this_spark
 from tests.tidy.source import ROOT
 
 WAIT_S = 900.0
+SHORT_SET = (
+    "test_replay.py::test_replay_finds_what_the_oracle_finds[names1]",
+    "test_live.py::test_replay_and_live_agree[1-1-4-0]",
+    "test_live_kafka.py::test_a_mix_of_everything_gives_what_replay_finds[5-4-None-0]",
+)
 
 
 @cache
@@ -51,6 +59,23 @@ def test_match_on_an_older_spark(version: str, tmp_path: Path) -> None:
     found = pq.read_table(tmp_path / "alerts.parquet").select(ALERT_SCHEMA.names).cast(ALERT_SCHEMA)
     assert found.num_rows > 0
     assert sort_alerts(found).equals(rules.match(table, cores=2).table)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.always
+@pytest.mark.skipif(os.environ.get("CEP_SPARK") is not None, reason="all tests run on another Spark than the installed")
+@fetched(OLDER[0])
+def test_a_short_set_on_the_oldest_spark_with_streams(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "pytest", "-q", "-m", "", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'set'}"]
+    files = [f"tests/runners/spark/{name}" for name in SHORT_SET]
+    environment = {**os.environ, "CEP_SPARK": OLDER[0]}
+    done = subprocess.run(
+        [*words, *files], cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=WAIT_S
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert f"{len(SHORT_SET)} passed" in done.stdout, done.stdout[-5000:]
+    assert f"on Spark {OLDER[0]}" in done.stdout, done.stdout[-5000:]
 
 
 @pytest.mark.spark
