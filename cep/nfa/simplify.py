@@ -8,7 +8,10 @@ Tested by: tests/nfa/test_simplify.py
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from operator import attrgetter
+from typing import Any
 
 from cep.base.schema import Kind, Type
 from cep.base.values import valueclass
@@ -63,19 +66,24 @@ def needs_run(expr: Expr) -> bool:
 
 def children(expr: Expr) -> tuple[Expr, ...]:
     """Return the operands of an expression; an aggregate's argument speaks of other events and is not one."""
-    if isinstance(expr, Unary | Cast):
-        return (expr.argument,)
-    if isinstance(expr, Binary):
-        return (expr.left, expr.right)
-    if isinstance(expr, In):
-        return (expr.argument, *expr.items)
-    if isinstance(expr, If):
-        return (expr.condition, expr.then, expr.otherwise)
-    return expr.arguments if isinstance(expr, Call) else ()
+    operands = _OPERANDS.get(expr.__class__)
+    return () if operands is None else operands(expr)
+
+
+_OPERANDS: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
+    Unary: lambda expr: (expr.argument,),
+    Cast: lambda expr: (expr.argument,),
+    Binary: attrgetter("left", "right"),
+    In: lambda expr: (expr.argument, *expr.items),
+    If: attrgetter("condition", "then", "otherwise"),
+    Call: attrgetter("arguments"),
+}
 
 
 def simplify(expr: Expr, facts: Facts) -> Expr:
     """Put in what is known; the value is unchanged, but an unknown `or null` becomes what a condition sees."""
+    if isinstance(expr, (CurrentField, Const)):
+        return expr
     if isinstance(expr, VarField):
         return expr if expr.variable in facts.possible else Const(None, expr.type)
     if isinstance(expr, Aggregate):
