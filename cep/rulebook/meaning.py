@@ -102,7 +102,7 @@ def _declared(source: str) -> tuple[dict[str, _Declaration], dict[str, _Declarat
 def _declarations(source: str) -> Iterator[list[str]]:
     """Yield the tokens of each declaration that has a name, in the order of the text."""
     words = spell(source)
-    depth, starts, has_last_commas = 0, [], False
+    depth, starts, has_last_commas = 0, list[int](), False
     for number, word in enumerate(words):
         deeper = _DEEPER.get(word)
         if deeper is not None:
@@ -110,7 +110,8 @@ def _declarations(source: str) -> Iterator[list[str]]:
             if deeper < 0 and words[number - 1] == ",":
                 has_last_commas = True
         elif depth == 0 and word in _STARTS and (words[number + 1].isidentifier() or _is_text(words[number + 1])):
-            starts.append(number)
+            is_name = bool(starts) and starts[-1] == number - 1 and words[number - 1] in _NAMED
+            starts += [] if is_name else [number]
     for start, end in pairwise([*starts, len(words) - 1]):
         if words[start] in _NAMED:
             meant = _meant(words[start:end])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import re
 from random import Random
 from typing import Any
+
+from cep.lang.parse.cursor import DECLARATIONS
 
 ODD_BYTES = [
     b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"\xe2\x80\xae", b"\n", b"\r\n", b'"', b"\\", b"'",
@@ -19,6 +22,7 @@ ODD_VALUES: list[Any] = [
     [None] * 50, {"a": {"b": {"c": [1]}}}, *ODD_TEXTS,
 ]  # fmt: skip
 _LONG = 1_000
+_TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|#[^\n]*|\w+|\s+|.')
 TOML_TRICKS = (
     "a = " + "[" * 9_000, "\n" + ".".join("a" * 9_000) + " = 1\n", "version = " + "9" * 5_000, 'file = "a\\u0000b"',
     'file = "/etc/passwd"', 'file = "../../../../etc/passwd"', "[params]\n" * 2, "[[params]]", "tries = 1e400\n",
@@ -52,6 +56,28 @@ def broken_bytes(data: bytes, random: Random) -> bytes:
             case _:
                 out[at : at + size] = bytes(random.choice(b'0123456789-."[]{},:=eE \n') for _ in range(size))
     return bytes(out)
+
+
+def broken_source(text: str, random: Random) -> str:
+    """Change a pattern file between its tokens: drop, repeat or exchange some, or break off a declaration."""
+    tokens = _TOKEN.findall(text)
+    for _ in range(random.choice((1, 1, 1, 2, 4))):
+        at = random.randrange(len(tokens) + 1)
+        size = random.choice((1, 1, 2, 3, 9))
+        other = random.randrange(len(tokens) + 1)
+        match random.randrange(5):
+            case 0:
+                del tokens[at : at + size]
+            case 1:
+                tokens[at:at] = tokens[at : at + size] * random.choice((1, 1, 30))
+            case 2:
+                tokens[at : at + size] = tokens[other : other + size]
+            case 3:
+                tokens[at:at] = tokens[other : other + size]
+            case _:
+                ends = (n for n in range(at, len(tokens)) if tokens[n] in DECLARATIONS)
+                tokens[at : next(ends, len(tokens))] = ["\n"]
+    return "".join(tokens)
 
 
 def broken_value(value: Any, random: Random, others: list[Any] | None = None) -> Any:

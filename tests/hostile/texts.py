@@ -43,7 +43,7 @@ from cep.rulebook.lock import read_lock
 from cep.rulebook.meaning import pattern_hash
 from cep.rulebook.rulebook import Rulebook
 from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, Kind
-from tests.hostile.mutate import TOML_TRICKS, broken_bytes, broken_value, deep
+from tests.hostile.mutate import TOML_TRICKS, broken_bytes, broken_source, broken_value, deep
 from tests.lang.generate import random_file
 from tests.tidy.source import ROOT
 
@@ -62,12 +62,19 @@ def patterns(folder: Path) -> Feed:
 
     def feed(random: Random) -> str:
         given = random.choice(texts)
-        text = broken_bytes(given.encode(), random).decode("utf-8", "replace")
+        is_broken_up = random.random() < 0.4
+        text = (
+            broken_source(given, random)
+            if is_broken_up
+            else broken_bytes(given.encode(), random).decode("utf-8", "replace")
+        )
         checked = compilable(load_text(text))
         render_text(checked.diagnostics, checked.sources)
         lint(checked)
         formatted, _ = format_text(text)
         if not checked.ok:
+            for name in twins[given]:  # a record that is refused is named by its hash, too
+                pattern_hash(text, name)
             return REFUSED
         accepted, twin = _without_docs(checked), twins[given]
         if formatted is not None and _without_docs(compilable(load_text(formatted))) != accepted:

@@ -108,6 +108,16 @@ def test_what_a_definition_says_counts_where_it_is_used() -> None:
     assert pattern_hash(text, "large_after_small") == pattern_hash(text.replace("2.00", "3.00"), "large_after_small")
 
 
+@pytest.mark.parametrize("name", ["test", "event", "list", "pattern", "define", "import"])
+def test_what_begins_declarations_may_be_a_name(name: str) -> None:
+    """Such a pattern raised IndexError: `cep.load` did, and a job that was sent one ended."""
+    source = SOURCE.replace("large_after_small", name)
+    meant = content_hash(upsert(1, source=source, pattern=name))
+    assert meant == content_hash(upsert(1, source=f"define other(x) = x < 2.00\n{source}", pattern=name))
+    assert meant != content_hash(upsert(1, source=source.replace("1.00", "3.00"), pattern=name))
+    assert meant not in {content_hash(upsert(1, source=SOURCE)), content_hash(upsert(1, source=source))}
+
+
 @pytest.mark.parametrize("source", ["list x", "list x\n", "list x\nlist y\n", "event x\n", "define x\n"])
 def test_a_declaration_that_breaks_off_has_a_meaning(source: str) -> None:
     """Such a record is refused, and the refusal names the hash. It raised IndexError where a list broke off."""
@@ -115,7 +125,7 @@ def test_a_declaration_that_breaks_off_has_a_meaning(source: str) -> None:
     assert content_hash(upsert(1, source=f"{source} {SOURCE}")) == content_hash(upsert(1))
 
 
-@pytest.mark.parametrize("source", ["x", "", "}", "test", "pattern", '"'])
+@pytest.mark.parametrize("source", ["x", "", "}", "test", "pattern", '"', "event event e { }", "list list"])
 def test_a_text_without_declarations_has_a_meaning(source: str) -> None:
     """Such a record is refused with a dead letter, which names the hash."""
     assert content_hash(upsert(1, source=source or " ")) != content_hash(upsert(1))
