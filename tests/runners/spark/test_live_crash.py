@@ -169,8 +169,7 @@ class Deployed:
         return (self.folder / "log").read_text()
 
     def finish(self) -> None:
-        """Run to the end, then once more with a heartbeat that closes all windows."""
-        assert self.start().wait(WAIT_S) == 0, self.log()
+        """Run to the end, with a heartbeat that closes all windows: it counts once all records are read."""
         write_file(self.folder / "control" / "end.jsonl", [END], 0)
         assert self.start().wait(WAIT_S) == 0, self.log()
 
