@@ -1,0 +1,56 @@
+"""The lowest versions that pyproject.toml allows: what matches frames runs with them, in an environment of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+ALSO = ("vl-convert-python", "pandas", "pyspark", "confluent-kafka", "psycopg")  # of extras, for the tests of frames
+TOOLS = ("pytest", "pytest-xdist", "hypothesis", "polars", "duckdb")
+TESTED = ("tests/api", "tests/corpus")
+WAIT_S = 1_800.0
+
+
+def lowest() -> list[str]:
+    """Return each package at the lowest version of its range, or the last one that corrects it; and the tools of the
+    tests as they are pinned.
+    """
+    extras = PROJECT["optional-dependencies"]
+    ranges = [*PROJECT["dependencies"], *(line for of in extras.values() for line in of if _name(line) in ALSO)]
+    packages = [re.sub(r">=([\d.]+)(?=,|$).*", r"==\1.*", line) for line in ranges]
+    packages = [re.sub(r">=(.*)", r"==\1", line) for line in packages]  # a version that is no series
+    return packages + [line for line in extras["dev"] if _name(line) in TOOLS]
+
+
+def _name(line: str) -> str:
+    return re.split(r"[=>\[]", line)[0]
+
+
+def test_the_lowest_versions_are_read() -> None:
+    assert "numpy==2.0.*" in lowest()
+    assert {*TOOLS, *ALSO} <= {_name(line) for line in lowest()}
+    assert [line for line in lowest() if not re.fullmatch(r"[\w.\[\]-]+==[\w.]+(\.\*)?", line)] == []
+
+
+@pytest.mark.slow
+def test_frames_are_matched_with_the_lowest_versions(tmp_path: Path) -> None:
+    """Frames whose texts are of type `string_view` are left out: with that pyarrow, polars and DuckDB crash on them."""
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True, timeout=WAIT_S)
+    python = str(tmp_path / "venv" / "bin" / "python")
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *lowest()]
+    subprocess.run(pip, check=True, timeout=WAIT_S)
+    words = [python, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "-m", "not spark and not slow", *TESTED]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [*words, "-k", "not string_view"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+        timeout=WAIT_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
