@@ -118,17 +118,16 @@ def slot_values(array: pa.Array) -> NDArray[np.int64]:
     if array.null_count:
         array = array.fill_null(False if pa.types.is_boolean(array.type) else 0)
     if array.type.bit_width == _SLOT_BITS:
-        return whole_values(array)
+        return _words(array.buffers()[1], array.offset, len(array))
     values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
     return values.view(np.int64) if values.dtype == np.float64 else values.astype(np.int64, copy=False)
 
 
-def whole_values(array: pa.Array) -> NDArray[np.int64]:
-    """Return the slots of a column of 64 bits each, without a copy, read-only; of a null there is anything."""
-    data = array.buffers()[1]
-    values = np.frombuffer(data, np.int64, len(array), array.offset * 8) if data else np.zeros(0, np.int64)
-    values.setflags(write=False)
-    return values
+def _words(data: pa.Buffer | None, first: int, count: int) -> NDArray[np.int64]:
+    """Return words of 64 bits of a buffer, without a copy, read-only. An empty array may have no buffer."""
+    words = np.frombuffer(data, np.int64, count, first * 8) if data else np.zeros(count, np.int64)
+    words.setflags(write=False)
+    return words
 
 
 def null_flags(array: pa.Array) -> NDArray[np.uint8]:
@@ -157,18 +156,12 @@ def text_buffers(array: pa.Array) -> Texts:
     _, offsets, data = array.buffers()  # once: each call makes three objects
     content = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
     content.setflags(write=False)
-    return Texts(_bounds(array, offsets), content)
+    return Texts(_words(offsets, array.offset, len(array) + 1), content)
 
 
 def text_offsets(array: pa.Array) -> NDArray[np.int64]:
     """Return the offsets of `text_buffers` alone: int64[N + 1]."""
-    return _bounds(array, array.buffers()[1])
-
-
-def _bounds(array: pa.Array, offsets: pa.Buffer | None) -> NDArray[np.int64]:
-    bounds = np.frombuffer(offsets, np.int64, len(array) + 1, array.offset * 8) if offsets else np.zeros(1, np.int64)
-    bounds.setflags(write=False)
-    return bounds
+    return _words(array.buffers()[1], array.offset, len(array) + 1)
 
 
 def are_short(texts: pa.Array, bytes_max: int) -> bool:

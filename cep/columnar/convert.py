@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN
 from cep.base.schema import Kind, Type
-from cep.columnar.batch import TEXT, arrow_type, whole_values
+from cep.columnar.batch import TEXT, arrow_type, slot_values
 from cep.columnar.shown import shown_value
 
 _FLOAT_UNITS_MAX = 2.0**53
@@ -150,7 +150,7 @@ def _text(source: pa.Array, _type: Type) -> pa.Array:
 
 def _time(source: pa.Array, _type: Type, written: Written = AS_IT_IS) -> pa.Array:
     times = _time_ms(source, written)
-    values = whole_values(times.fill_null(0) if times.null_count else times)
+    values = slot_values(times)
     if not len(values):
         return times
     if np.minimum.reduce(values) >= EVENT_TIME_MS_MIN and np.maximum.reduce(values) <= EVENT_TIME_MS_MAX:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from cep.base.limits import FIELD_BYTES_MAX
 from cep.base.schema import ColumnUse, Schema
-from cep.columnar.batch import TEXT, are_short, data_columns, text_offsets, whole_values
+from cep.columnar.batch import TEXT, are_short, data_columns, slot_values, text_offsets
 from cep.columnar.convert import convert
 from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
 from cep.columnar.parse_json import columns_of, parse_json, text_of
@@ -167,7 +167,7 @@ def _decode(
         if use.type.is_text:
             _refuse_long(use, values, event_type, verdict)
         if use.is_time:
-            times = whole_values(values.fill_null(0) if values.null_count else values)
+            times = slot_values(values)
             continue
         if mapping.view and use.may_be_id:
             values = pc.if_else(_is_id(use, event_type), mapping.event_ids(values), values)

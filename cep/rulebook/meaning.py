@@ -102,24 +102,24 @@ def _declared(source: str) -> tuple[dict[str, _Declaration], dict[str, _Declarat
 def _declarations(source: str) -> Iterator[list[str]]:
     """Yield the tokens of each declaration that has a name, in the order of the text."""
     words = spell(source)
-    depth, starts, has_last_commas = 0, list[int](), False
+    depth, starts, name_at, has_last_commas = 0, [], -1, False
     for number, word in enumerate(words):
         deeper = _DEEPER.get(word)
         if deeper is not None:
             depth += deeper
             if deeper < 0 and words[number - 1] == ",":
                 has_last_commas = True
-        elif depth == 0 and word in _STARTS and (words[number + 1].isidentifier() or _is_text(words[number + 1])):
-            is_name = bool(starts) and starts[-1] == number - 1 and words[number - 1] in _NAMED
-            starts += [] if is_name else [number]
+        elif depth == 0 and word in _STARTS and number != name_at and _may_be_name(words[number + 1]):
+            starts.append(number)
+            name_at = number + 1 if word in _NAMED else -1
     for start, end in pairwise([*starts, len(words) - 1]):
         if words[start] in _NAMED:
             meant = _meant(words[start:end])
             yield _without_last_commas(meant) if has_last_commas else meant
 
 
-def _is_text(word: str) -> bool:
-    return word.startswith(f"{TokenKind.STRING} ")
+def _may_be_name(word: str) -> bool:
+    return word.isidentifier() or word.startswith(f"{TokenKind.STRING} ")
 
 
 def _meant(words: list[str]) -> list[str]:

@@ -48,8 +48,7 @@ def validate_events(job: Job, decoded: Decoded, now_ms: int = TIME_MS_MAX) -> Va
 
     `now_ms` is the clock. An event that is dated too far ahead of it is set aside.
     """
-    counters: Counter[str] = Counter()
-    counters["records"], counters["events"] = len(decoded) + len(decoded.poison), len(decoded)
+    counters = Counter({"records": len(decoded) + len(decoded.poison), "events": len(decoded)})
     dead_letters = [dead_letter(redact(job.schema, poison)) for poison in decoded.poison]
     latest_ms = job.latest_ms(now_ms)
     if len(decoded) and np.maximum.reduce(decoded.time_ms) > latest_ms:
