@@ -6,13 +6,12 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+from tests.base.test_extras import PROJECT, ROOT
+
 ALSO = ("vl-convert-python", "pandas", "pyspark", "confluent-kafka", "psycopg")  # of extras, for the tests of frames
 TOOLS = ("pytest", "pytest-xdist", "hypothesis", "polars", "duckdb")
 TESTED = ("tests/api", "tests/corpus")

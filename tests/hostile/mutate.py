@@ -58,6 +58,11 @@ def broken_bytes(data: bytes, random: Random) -> bytes:
     return bytes(out)
 
 
+def broken_text(text: str, random: Random) -> str:
+    """Change the bytes of a text; what is no UTF-8 any more is replaced."""
+    return broken_bytes(text.encode(), random).decode("utf-8", "replace")
+
+
 def broken_source(text: str, random: Random) -> str:
     """Change a pattern file between its tokens: drop, repeat or exchange some, or break off a declaration."""
     tokens = _TOKEN.findall(text)
@@ -102,8 +107,7 @@ def _broken_once(tree: Any, random: Random, others: list[Any]) -> Any:
             times = random.choice((1, 20))
             inside.extend(inside[:] * (times if len(inside) < _LONG else 1))  # else four of them make half a gigabyte
         case 2 if isinstance(inside[name], str):
-            text = broken_bytes(inside[name].encode(), random)
-            inside[name] = text.decode("utf-8", "replace")
+            inside[name] = broken_text(inside[name], random)
         case 2 if isinstance(inside[name], int) and not isinstance(inside[name], bool):
             inside[name] += random.choice((-1, 1, 2**31, -(2**31), 2**62, -(2**62)))
         case 3:

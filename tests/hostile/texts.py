@@ -43,7 +43,7 @@ from cep.rulebook.lock import read_lock
 from cep.rulebook.meaning import pattern_hash
 from cep.rulebook.rulebook import Rulebook
 from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, Kind
-from tests.hostile.mutate import TOML_TRICKS, broken_bytes, broken_source, broken_value, deep
+from tests.hostile.mutate import TOML_TRICKS, broken_bytes, broken_source, broken_text, broken_value, deep
 from tests.lang.generate import random_file
 from tests.tidy.source import ROOT
 
@@ -62,12 +62,7 @@ def patterns(folder: Path) -> Feed:
 
     def feed(random: Random) -> str:
         given = random.choice(texts)
-        is_broken_up = random.random() < 0.4
-        text = (
-            broken_source(given, random)
-            if is_broken_up
-            else broken_bytes(given.encode(), random).decode("utf-8", "replace")
-        )
+        text = broken_source(given, random) if random.random() < 0.4 else broken_text(given, random)
         checked = compilable(load_text(text))
         render_text(checked.diagnostics, checked.sources)
         lint(checked)
@@ -298,7 +293,7 @@ def declared(folder: Path) -> Feed:
         chosen = ", ".join(random.choice(items) for _ in range(random.randrange(6)))
         kind = random.choice(("string", "prefix", "int", "cidr", "decimal(2)", "float", "list"))
         text = base.replace("KIND", kind).replace("ITEMS", chosen)
-        text = broken_bytes(text.encode(), random).decode("utf-8", "replace") if random.random() < 0.5 else text
+        text = broken_text(text, random) if random.random() < 0.5 else text
         checked = load_text(text)
         given = given_lists(checked)
         render_text([*checked.diagnostics, *given.diagnostics], checked.sources)

@@ -26,7 +26,7 @@ from cep.sources.registry import kafka
 from tests.columnar import common
 from tests.hostile.events import rows_of
 from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, HangsError, Kind
-from tests.hostile.mutate import broken_bytes, broken_value, deep
+from tests.hostile.mutate import broken_bytes, broken_text, broken_value, deep
 from tests.lang.generate import random_file
 from tests.sources.registry.registry_server import serve_registry
 from tests.sources.registry.test_registry import EVENTS, avro
@@ -291,7 +291,7 @@ def _changed(tree: Any, schema: Any, random: Random) -> bytes:
         case 1 if "schema" in tree:
             return json.dumps({**tree, "schema": json.dumps(broken_value(schema, random))}).encode()
         case 2 if "schema" in tree:
-            text = broken_bytes(tree["schema"].encode(), random).decode("utf-8", "replace")
+            text = broken_text(tree["schema"], random)
             return json.dumps({**tree, "schema": text}).encode()
         case _:
             return broken_bytes(json.dumps(tree).encode(), random)

@@ -10,12 +10,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from cep.base.errors import SinkError
 from cep.model.rule import HeartbeatRecord
 from cep.runners.spark.live import LiveSettings, serve, start_live
 from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.sources import FolderSource, TopicSource
+from cep.sinks.base import AlertSink
 from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.files import FileSink
 from cep.step.job import Job
@@ -42,17 +44,28 @@ class Refusing:
 
 def live(spark: SparkSession, folder: Path, events: FolderSource | TopicSource, *, refuses: bool = False) -> list[str]:
     """Start the job, and let it end where everything is read; return the keys of all alerts so far."""
-    sinks = [Refusing()] if refuses else [FileSink(folder / "alerts")]
-    output = LiveOutput(folder / "checkpoint", DeadLetterFiles(folder / "letters"), sinks)
-    settings = LiveSettings(
-        JOB, INITIAL, events, FolderSource(folder / "control"), folder / "checkpoint" / "query", available_now=True
-    )
-    query = start_live(spark, settings, output)
+    query, output = start(spark, folder, events, Refusing() if refuses else FileSink(folder / "alerts"))
     if refuses:
         with pytest.raises(SinkError):
             serve(query, output, threading.Event())
     else:
         serve(query, output, threading.Event())
+    return keys_of_alerts(folder)
+
+
+def start(
+    spark: SparkSession, folder: Path, events: FolderSource | TopicSource, sink: AlertSink, job: Job = JOB, *,
+    ends: bool = True,
+) -> tuple[StreamingQuery, LiveOutput]:  # fmt: skip
+    """Start the job in its folder; `ends`: where everything is read."""
+    output = LiveOutput(folder / "checkpoint", DeadLetterFiles(folder / "letters"), [sink])
+    control = FolderSource(folder / "control")
+    settings = LiveSettings(job, INITIAL, events, control, folder / "checkpoint" / "query", available_now=ends)
+    return start_live(spark, settings, output), output
+
+
+def keys_of_alerts(folder: Path) -> list[str]:
+    """Return the keys of all alerts so far."""
     return sorted(str(alert["key"]) for alert in written(folder / "alerts"))
 
 

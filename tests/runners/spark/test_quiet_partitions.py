@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cep.runners.spark.live import LiveSettings, serve, start_live
-from cep.runners.spark.live_output import LiveOutput
-from cep.runners.spark.sources import FolderSource, TopicSource
-from cep.sinks.dead_letters import DeadLetterFiles
+from cep.runners.spark.live import serve
+from cep.runners.spark.sources import TopicSource
 from cep.sinks.files import FileSink
 from tests.mock_kafka import PARTITIONS, MockKafka
 from tests.runners.embedded.test_future import PAST_MS, fraud, payment, written
-from tests.runners.spark.test_future import INITIAL, JOB
+from tests.runners.spark.test_future import JOB, keys_of_alerts, start
 
 pytestmark = pytest.mark.spark
 HOUR_MS = 3_600_000
@@ -25,12 +23,8 @@ GIVE_UP_S = 90.0
 POLL_S = 0.1
 
 
-def run(folder: Path, events: TopicSource, idle_ms: int, *, ends: bool) -> list[str]:
+def run(spark: SparkSession, folder: Path, events: TopicSource, idle_ms: int, *, ends: bool) -> list[str]:
     """Run the job to the end of the topic, or until there is an alert; return the keys of all alerts so far."""
-    output = LiveOutput(folder / "checkpoint", DeadLetterFiles(folder / "letters"), [FileSink(folder / "alerts")])
-    control = FolderSource(folder / "control")
-    job = replace(JOB, idle_ms=idle_ms)
-    settings = LiveSettings(job, INITIAL, events, control, folder / "checkpoint" / "query", available_now=ends)
     stop, is_over = threading.Event(), threading.Event()
 
     def stop_at_alert() -> None:
@@ -40,14 +34,14 @@ def run(folder: Path, events: TopicSource, idle_ms: int, *, ends: bool) -> list[
         stop.set()
 
     watch = threading.Thread(target=stop_at_alert)
-    query = start_live(settings=settings, output=output, spark=SparkSession.active())
+    query, output = start(spark, folder, events, FileSink(folder / "alerts"), replace(JOB, idle_ms=idle_ms), ends=ends)
     watch.start()
     try:
         serve(query, output, stop)
     finally:
         is_over.set()
         watch.join()
-    return sorted(str(alert["key"]) for alert in written(folder / "alerts"))
+    return keys_of_alerts(folder)
 
 
 def test_a_quiet_partition_holds_up_no_alert(spark: SparkSession, tmp_path: Path) -> None:
@@ -63,7 +57,7 @@ def test_a_quiet_partition_holds_up_no_alert(spark: SparkSession, tmp_path: Path
         ]
         kafka.send("quiet", [{"value": line, "partition": min(at, 1)} for at, line in enumerate(lines)])
         source = TopicSource(kafka.address, "quiet")
-        assert run(tmp_path, source, idle_ms=500, ends=False) == ["c1"]
+        assert run(spark, tmp_path, source, idle_ms=500, ends=False) == ["c1"]
 
 
 def test_what_a_stopped_job_has_read_is_matched_at_the_end(spark: SparkSession, tmp_path: Path) -> None:
@@ -77,5 +71,5 @@ def test_what_a_stopped_job_has_read_is_matched_at_the_end(spark: SparkSession, 
         sent += [(at, payment(f"z{at}", "z", PAST_MS + 2 * HOUR_MS, 1)) for at in range(1, PARTITIONS)]
         kafka.send("quiet", [{"value": line, "partition": partition} for partition, line in sent])
         source = TopicSource(kafka.address, "quiet")
-        assert run(tmp_path, source, idle_ms=HOUR_MS, ends=False) == ["c2"], "it stops at the first alert"
-        assert run(tmp_path, source, idle_ms=HOUR_MS, ends=True) == ["c1", "c2"]
+        assert run(spark, tmp_path, source, idle_ms=HOUR_MS, ends=False) == ["c2"], "it stops at the first alert"
+        assert run(spark, tmp_path, source, idle_ms=HOUR_MS, ends=True) == ["c1", "c2"]
