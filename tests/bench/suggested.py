@@ -5,7 +5,7 @@
 **Planted**: histories with a fraud of its own each: an order of events, a repetition, an absence, an equal value, what
 is unusual for the key. A fraud is recovered if a suggestion finds half of it on later time with a precision of 0.8.
 
-**Data**: the first seven tenths of the time are mined; the rest is reported, but for a week between them. Beside the
+**Data**: the first seven tenths of the time are mined; the rest is reported, but for the set's gap between them. Beside the
 suggestions stand the patterns of `patterns/` with their own parameters and with those of `cep tune`, all on the same
 time; the best of these has the highest F1 there, which favours it. Suggestions are asked for once by each key. Of the
 chargebacks the library finds none, as its patterns look for bursts. So there the rivals are those of `chargebacks.cep`,
@@ -48,7 +48,7 @@ _KEYS = {
     "chargebacks": ("card_id", "account_id", "device_id", "merchant_id"), "logins": ("source_ip",),
 }  # fmt: skip
 _PLANTS = (repeated, absent, equal, unusual)
-_GAP_MS = 7 * 86_400_000
+_DAY_MS = 86_400_000
 Row = tuple[str, ...]
 
 
@@ -92,7 +92,7 @@ def run(of: Given, precision: float, folder: Path) -> None:
     mined = measured_on(of, library[:1], path, fields_of(deploy(library[:1]).schema))
     events, marks = mined.history.events, mined.marks
     first, last = int(events.time_ms.min()), int(events.time_ms.max())
-    begin = int(first + MINED * (last - first)) + _GAP_MS
+    begin = int(first + MINED * (last - first)) + of.gap_days * _DAY_MS
     part = Part("later", begin, last + 1, marks.first_ms >= begin)
     by_rule = sorted((value_of(name, written, [name], part) for name in written.judged.names), reverse=True)
     rows, suggestions = [by_rule[0][1]], []
