@@ -220,7 +220,7 @@ def charged_back() -> Given:
 def logged_in() -> Given:
     """Return attempts to log in to a server, with a break-in after the failures of each address.
 
-    It is the longest of the recordings, of 24 days. One of a few hours, months later, would leave parts of the time empty.
+    It is the longest of the recordings, of 24 days. With another one, months later, parts of the time would be empty.
     """
     events, labels = library.logins()
     events = events.filter(pc.starts_with(events["source_ip"], f"{_RECORDING} "))

@@ -36,6 +36,7 @@ GENERATED, KEYS, SEED = 1_000_000, 10_000, 7
 NAMES = ("p1", "p2", "p3", "p4")
 REPEATS = 3
 END_MS = 2**61 - 1
+FILE_COLUMNS = 160
 MASK = (1 << 64) - 1
 
 SOURCE = """
@@ -171,10 +172,10 @@ def median_seconds(work: Callable[[], object], repeats: int = REPEATS) -> float:
 
 
 def show(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table."""
+    """Print a table: into a file as wide as its names ask for."""
     table = Table(title=title, box=None, header_style="bold", pad_edge=False, title_justify="left")
     for number, name in enumerate(head):
         table.add_column(name, justify="right" if number else "left")
     for row in rows:
         table.add_row(*row)
-    Console(highlight=False).print(table)
+    Console(highlight=False, width=None if sys.stdout.isatty() else FILE_COLUMNS).print(table)

@@ -5,7 +5,7 @@
 **Planted**: histories with a fraud of its own each: an order of events, a repetition, an absence, an equal value, what
 is unusual for the key. A fraud is recovered if a suggestion finds half of it on later time with a precision of 0.8.
 
-**Data**: the first seven tenths of the time are mined; the rest is reported, but for the set's gap between them. Beside the
+**Data**: the first seven tenths of the time are mined; the rest is reported, but for a gap between them. Beside the
 suggestions stand the patterns of `patterns/` with their own parameters and with those of `cep tune`, all on the same
 time; the best of these has the highest F1 there, which favours it. Suggestions are asked for once by each key. Of the
 chargebacks the library finds none, as its patterns look for bursts. So there the rivals are those of `chargebacks.cep`,

@@ -18,7 +18,7 @@ without an event or a fraud in one part of its time, with a line: the logs are o
 **takeover**, **insiders**, **lending**, **money**, **wallets**, **sessions**, **guesses**: honest months of simulated
 banks, with frauds planted that are written from the typologies' descriptions (`planted.py`); `planted` is all seven.
 
-Without SETS all are run, and a table of all of them ends the print.
+Without SETS all are run, and two tables of all of them end the print: what each comes to, and recall by typology.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ _DAY_MS = 86_400_000
 # Of alerts of a rule that is switched on: an analyst refuses one of which most are wrong, whatever its F1.
 PRECISION_LEAST = 0.5
 Row = tuple[str, ...]
+_LIBRARY, _TUNED = "library, its own parameters", "library, tuned"
+_AMOUNT, _RAW, _PAST = "amount above a limit", "boosting on raw columns", "boosting on cep features"
+_WHOLE = (_LIBRARY, _TUNED, _AMOUNT, _RAW, _PAST)
 # The last two: alerts a day at a million events a day; from the first alert of a run of frauds to its last event.
 _HEAD = ("", "alerts", "precision", "recall", "f1", "a million", "ahead")
 
@@ -102,12 +105,12 @@ def models(of: Given, measured: Measured, parts: tuple[Part, ...], spell: NDArra
     plain, past = (baselines.matrix(some) for some in (scored.columns[1 : 1 + of.raw], scored.columns[1 + of.raw :]))
     full = np.concatenate([plain, past], axis=1)
     scores = {
-        "boosting on raw columns": boosted(plain, is_fraud, train, seed),
-        "boosting on cep features": boosted(full, is_fraud, train, seed),
+        _RAW: boosted(plain, is_fraud, train, seed),
+        _PAST: boosted(full, is_fraud, train, seed),
     }
     if "amount" in scored.column_names:
         amount = scored["amount"].combine_chunks().cast(pa.float64()).fill_null(0.0)
-        scores = {"amount above a limit": amount.to_numpy(zero_copy_only=False)} | scores
+        scores = {_AMOUNT: amount.to_numpy(zero_copy_only=False)} | scores
     made = []
     for name, score in scores.items():
         limit = baselines.best_limit(score, rows, marks, parts[1], events.time_ms)
@@ -127,8 +130,8 @@ def _row(name: str, alerts: baselines.Alerts, measured: Measured, part: Part, sp
     return (name, f"{value.alerts:,}", *shares, f"{value.alerts / millions:,.0f}", ahead, *kinds)
 
 
-def run(of: Given, seed: int, folder: Path) -> list[Row]:
-    """Measure one set and print it. Return its rows for the table of all sets, none if a part of its time is empty."""
+def run(of: Given, seed: int, folder: Path) -> tuple[list[Row], list[Row]]:
+    """Measure one set and print it. Return its rows for the tables of all sets, none if a part of its time is empty."""
     path = folder / f"{of.name}.parquet"
     pq.write_table(of.events, path)
     rules = rules_for(set(of.types))
@@ -136,7 +139,7 @@ def run(of: Given, seed: int, folder: Path) -> list[Row]:
     parts = parts_of_time(default.history.events, default.marks, of.gap_days * _DAY_MS)
     if lacks := baselines.lacking(parts, default.history.events.time_ms):
         print(f"{of.name}: left out, as there is no event or no fraud in its part for {', '.join(lacks)}")
-        return []
+        return [], []
     spell = spells(of, default)
     by_tune = [
         tuned(of, rule, path).model_copy(update={"id": f"{rule.id}, tuned"}) for rule in rules if rule.id in of.tries
@@ -146,8 +149,8 @@ def run(of: Given, seed: int, folder: Path) -> list[Row]:
     stay = chosen(best, sorted(by_id), parts[1], spell)
     names = list(default.judged.names)
     rows = [
-        _row("library, its own parameters", baselines.of_rules(default.judged, names), default, parts[2], spell),
-        _row("library, tuned", baselines.of_rules(best.judged, stay), best, parts[2], spell),
+        _row(_LIBRARY, baselines.of_rules(default.judged, names), default, parts[2], spell),
+        _row(_TUNED, baselines.of_rules(best.judged, stay), best, parts[2], spell),
         *(_row(f"  {name}", baselines.of_rules(best.judged, [name]), best, parts[2], spell) for name in stay),
         *models(of, default, parts, spell, seed),
     ]
@@ -157,17 +160,18 @@ def run(of: Given, seed: int, folder: Path) -> list[Row]:
     kinds = np.array(default.marks.kind, dtype=object)[test.frauds]
     by_kind = sorted({*kinds.tolist()})
     show(title, _HEAD, [row[: len(_HEAD)] for row in rows])
-    whole = [row for row in rows if not row[0].startswith("  ")]
+    whole = {row[0]: row for row in rows if not row[0].startswith("  ")}
     shares = [
-        (f"{kind} ({int((kinds == kind).sum()):,})", *(row[len(_HEAD) + at] for row in whole))
+        (f"{kind} ({int((kinds == kind).sum()):,})", {name: row[len(_HEAD) + at] for name, row in whole.items()})
         for at, kind in enumerate(by_kind)
     ]
-    show("", ("recall by kind", *(row[0] for row in whole)), shares)
+    show("", ("recall by kind", *whole), [(kind, *of_kind.values()) for kind, of_kind in shares])
     for name in stay:
         print(
             f"  {name}: {', '.join(f'{param} = {value}' for param, value in by_id[name].params.items()) or 'as it is'}"
         )
-    return [(of.name, *row[: len(_HEAD)]) for row in whole]
+    by_set = [(of.name, *row[: len(_HEAD)]) for row in whole.values()]
+    return by_set, [(of.name, kind, *(of_kind.get(name, "–") for name in _WHOLE)) for kind, of_kind in shares]
 
 
 def main() -> None:
@@ -181,12 +185,15 @@ def main() -> None:
     if "planted" in options.sets:
         options.sets = [name for name in options.sets if name != "planted"] + [*FIELDS]
     print(f"python -m tests.bench.value --days {options.days} --customers {options.customers} --seed {options.seed}")
-    rows: list[Row] = []
+    rows, kinds = list[Row](), list[Row]()
     with tempfile.TemporaryDirectory() as folder:
         for each in given(options.sets, options.days, options.customers, options.seed):
-            rows += run(each, options.seed, Path(folder))
+            of_set, of_kinds = run(each, options.seed, Path(folder))
+            rows += of_set
+            kinds += of_kinds
     if len(options.sets) > 1:
         show("all sets, the last part of the time of each", ("set", *_HEAD), rows)
+        show("recall by typology", ("set", "typology", *_WHOLE), kinds)
 
 
 if __name__ == "__main__":
