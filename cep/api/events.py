@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from cep.analysis.labels import Labels, ids_and_column, labels_of_column, read_labels
-from cep.api.frames import Forms, Frame, Like, Naming, events_table, open_frame
+from cep.api.frames import Frame, Like, events_table, open_frame
+from cep.api.naming import Forms, Naming
 from cep.base.errors import SourceError, UsageError
 from cep.base.schema import Schema
 from cep.columnar.mapping import FieldMapping, check_fields

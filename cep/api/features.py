@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from cep.api.describe import draft
 from cep.api.events import HistoryForms, parted
-from cep.api.frames import Naming
+from cep.api.naming import Naming
 from cep.api.whole import Whole, open_whole
 from cep.base.errors import SourceError, UsageError
 from cep.base.limits import TIME_MS_MAX

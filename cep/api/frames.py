@@ -8,19 +8,19 @@ Tested by: tests/api/test_match.py
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from dataclasses import dataclass
+from typing import Any
 
 import narwhals.stable.v2 as nw
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
+from cep.api.naming import Naming
 from cep.base.errors import UsageError
 from cep.base.schema import EventType, Schema
 from cep.columnar.batch import TEXT
-from cep.columnar.convert import Written
-from cep.columnar.mapping import TYPE_FIELD, FieldMapping, check_fields, mapping_of, view_of
+from cep.columnar.mapping import TYPE_FIELD, view_of
 from cep.columnar.texts import different_texts
 from cep.lang.diagnostics import did_you_mean
 
@@ -48,73 +48,6 @@ class Frame:
         table = self.columns(self.names)
         is_view = {field.name: pa.types.is_string_view(field.type) for field in table.schema}
         return pa.table({name: table[name].cast(TEXT) if is_view[name] else table[name] for name in self.names})
-
-
-class Forms(TypedDict, total=False):
-    """The forms of values: the flags and settings of the same names, with underscores."""
-
-    fixed: Mapping[str, str]
-    minor: Sequence[str]
-    time_unit: str
-    time_form: str
-
-
-@dataclass(frozen=True, slots=True)
-class Naming:
-    """The way to read a frame's columns: `columns` from a field to the column that has it, or to the path inside a
-    nested one, the zone of times that name none, and how values are written."""
-
-    columns: Mapping[str, str] | None = None
-    tz: str | None = None
-    forms: Forms = field(default_factory=Forms)
-
-    def __post_init__(self) -> None:
-        for name in self.forms:
-            if name not in Forms.__annotations__:
-                raise UsageError(f"there is no {name}=; {did_you_mean(name, list(Forms.__annotations__), 'forms')}")
-
-    @property
-    def fixed(self) -> Mapping[str, str]:
-        """The fields that have one value in every row."""
-        return self.forms.get("fixed", {})
-
-    @property
-    def has_time(self) -> bool:
-        """True if it says how times are written, so that no other form is meant."""
-        return bool(self.forms.get("time_unit") or self.forms.get("time_form"))
-
-    def values(self, schema: Schema) -> FieldMapping:
-        """Return how the values of columns that have the names of their fields are written. Raises: UsageError."""
-        mapping = self._mapping(tuple(f'{name}="{name}"' for name in self.of_views))
-        check_fields(mapping, schema)
-        return mapping
-
-    @property
-    def of_views(self) -> list[str]:
-        """The fields that are a view's own, with its name in front."""
-        return [name for name in self.columns or {} if view_of(name)[0]]
-
-    def fields_of(self, given: Collection[str]) -> list[tuple[set[str], dict[str, str]]]:
-        """Return for each view the fields that its events have, of those that the events have; and the fixed ones."""
-        views = dict.fromkeys(view_of(name)[0] for name in (*(self.columns or {}), *self.fixed))
-        views.pop("", None)
-        fields = []
-        for view in views or ("",):
-            fixed = {view_of(n)[1]: value for n, value in self.fixed.items() if view_of(n)[0] in ("", view)}
-            fields.append(({*(view_of(n)[1] for n in given if view_of(n)[0] in ("", view)), *fixed}, fixed))
-        return fields
-
-    def of_records(self) -> FieldMapping:
-        """Return where and how fields are in the records of files. Raises: UsageError."""
-        columns = tuple(f"{name}={column}" for name, column in (self.columns or {}).items())
-        return self._mapping(columns, always_zoned=True)
-
-    def _mapping(self, columns: Sequence[str], *, always_zoned: bool = False) -> FieldMapping:
-        forms = self.forms
-        zone = self.tz or "" if always_zoned or self.has_time else ""
-        time = Written(forms.get("time_unit", ""), forms.get("time_form", ""), zone)
-        fixed = tuple(f"{name}={value}" for name, value in self.fixed.items())
-        return mapping_of(columns, fixed, tuple(forms.get("minor", ())), time)
 
 
 def open_frame(events: Any) -> Frame:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from cep.analysis.measure import Terms
 from cep.api.events import HistoryForms, parted
-from cep.api.frames import Naming
+from cep.api.naming import Naming
 from cep.base.errors import UsageError
 from cep.base.processors import processors_count
 from cep.model.rule import utc_ms

@@ -27,10 +27,11 @@ from cep.analysis.thresholds import Replays, drawn
 from cep.analysis.tune import Aim, Objective, Tuned, tune
 from cep.api.alerts import Alerts
 from cep.api.events import HistoryForms, Source, open_source, parted
-from cep.api.frames import Forms, Naming, open_frame
+from cep.api.frames import open_frame
 from cep.api.given import GivenRules
 from cep.api.levels import Past
 from cep.api.measuring import Measuring, length_ms, measuring
+from cep.api.naming import Forms, Naming
 from cep.api.picture import Picture
 from cep.api.quality import Difference, Quality, difference_of
 from cep.api.replay import Terms, matches, replay

@@ -18,7 +18,8 @@ import pyarrow.csv as pcsv
 import pyarrow.json as pj
 
 from cep.api.events import check_paths, paths_of
-from cep.api.frames import Frame, Naming, events_table, open_frame
+from cep.api.frames import Frame, events_table, open_frame
+from cep.api.naming import Naming
 from cep.base.errors import SourceError
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, concat_decoded, decode_json, decode_table

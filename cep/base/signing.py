@@ -3,6 +3,7 @@
     NAME.pem    the private key (PKCS 8), readable by its owner only; a passphrase encrypts it
     NAME.pub    the public key as text: ed25519:HEX
 
+The library behind it is loaded with the first key: a job without signed rules starts without it.
 Tested by: tests/base/test_signing.py
 """
 
@@ -14,20 +15,14 @@ import stat
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
+from typing import TYPE_CHECKING
 
 from cep.base.errors import UnreadableError, UsageError
 from cep.base.limits import KEY_FILE_BYTES_MAX
 from cep.base.reading import read_file
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 _PREFIX = "ed25519:"
 _PUBLIC = re.compile(r"ed25519:[0-9a-f]{64}")
@@ -57,6 +52,14 @@ class SigningKey:
 
 def new_key(path: Path, passphrase: str | None = None) -> SigningKey:
     """Make a key and write its two files. Raises: UsageError if a file is there, or cannot be written."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
+    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415
+        BestAvailableEncryption,
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+    )
+
     key = Ed25519PrivateKey.generate()
     protection = BestAvailableEncryption(passphrase.encode()) if passphrase else NoEncryption()
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection)
@@ -71,6 +74,9 @@ def new_key(path: Path, passphrase: str | None = None) -> SigningKey:
 
 def read_key(path: Path, passphrase: str | None = None) -> SigningKey:
     """Read a private key. Raises: UsageError for a file that is none, or that others may read."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415
+
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
@@ -104,6 +110,9 @@ def is_signed(message: bytes, signature: str, public: str) -> bool:
     """Return True if the key has signed the message. Texts that are no signature or key have not."""
     if not is_public_key(public) or _SIGNATURE.fullmatch(signature) is None:
         return False
+    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
+
     try:
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public.removeprefix(_PREFIX)))
         key.verify(bytes.fromhex(signature), message)

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
-from cep.api.frames import Forms
+from cep.api.naming import Forms
 from cep.base.errors import UsageError
 from cep.base.schema import Schema
 from cep.cli.configured import add_settings
