@@ -12,8 +12,8 @@ event, one that reads *cep features* also what `cep.features` says of its past.
 **simulated**: card payments of the Fraud Detection Handbook's simulator, written down in `handbook_data.py`; it needs
 no data. **laundering**: transfers after IBM's AMLSim, written down in `laundering_data.py`, over three times the days.
 **payments**: the Handbook's own. **transfers**: AMLSim's own. **chargebacks**: one month of a payments company.
-**logins**: logs of SSH servers. These four lie beside the repository; what is not there is left out. So is a set
-without an event or a fraud in one part of its time, with a line: the logs are of two months, far apart.
+**logins**: the log of a SSH server. These four lie beside the repository; what is not there is left out. So is a set
+without an event or a fraud in one part of its time, with a line.
 
 **takeover**, **insiders**, **lending**, **money**, **wallets**, **sessions**, **guesses**: honest months of simulated
 banks, with frauds planted that are written from the typologies' descriptions (`planted.py`); `planted` is all seven.
