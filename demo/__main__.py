@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
@@ -69,11 +69,13 @@ def _run(options: argparse.Namespace, folder: Path, console: Console) -> int:
     started_s = time.monotonic()
     uses_spark = _uses_spark(options, console)
     day = Day(options.seed, options.size, options.seconds, options.update_expected, compiles_here=not uses_spark)
-    with EmbeddedKafka() as kafka, ThreadPoolExecutor(1) as beside:
+    with ExitStack() as ends:
+        warming = ends.enter_context(closing(Warming())) if uses_spark else None
+        kafka, beside = ends.enter_context(EmbeddedKafka()), ends.enter_context(ThreadPoolExecutor(1))
         platform: Callable[[], Platform]
-        if uses_spark:
+        if warming is not None:
             starting = beside.submit(OnSpark, folder, options.cores, console, kafka.address)
-            platform = partial(_on_spark, starting, console)
+            platform = partial(_on_spark, starting, warming, console)
         else:
             sources = partial(_sources, KafkaSettings(kafka.address))
             platform = partial(InProcess, folder, options.cores, console, sources)
@@ -95,12 +97,12 @@ def _report(options: argparse.Namespace, folder: Path, console: Console) -> None
     console.print(f"what the rules found, what they missed and why: open {path} in a browser", markup=False)
 
 
-def _on_spark(starting: Future[OnSpark], console: Console) -> OnSpark:
+def _on_spark(starting: Future[OnSpark], warming: Warming, console: Console) -> OnSpark:
     """Wait for Spark, and for the kernels: Spark gives up on workers that compile them as they start.
 
     Java starts on one core while the kernels are compiled on another one.
     """
-    with closing(Warming()) as warming, console.status("starting Spark") as status:
+    with console.status("starting Spark") as status:
         if not warming.is_done():
             status.update("compiling the matcher, once after an installation or a change: up to half a minute")
         while not warming.is_done():

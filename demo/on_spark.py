@@ -17,7 +17,7 @@ from rich.console import Console
 from cep.demo.feed import CONTROL, PAYMENTS
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.output import Replayed
-from cep.runners.spark.live import SPARK_SETTINGS, LiveSettings, start_live
+from cep.runners.spark.live import JAVA_OPTIONS, SPARK_SETTINGS, LiveSettings, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.replay import read_events, replay
 from cep.runners.spark.session import create_session
@@ -36,7 +36,7 @@ class OnSpark:
         self._console = console
         self._address = address
         with _stderr_into(folder / "spark.log"):
-            self._spark: SparkSession = create_session("cep demo", cores, SPARK_SETTINGS)
+            self._spark: SparkSession = create_session("cep demo", cores, SPARK_SETTINGS, JAVA_OPTIONS)
 
     @contextmanager
     def live(

@@ -111,11 +111,11 @@ def run_day(
     if day.compiles_here:
         with announced_compiling():
             _compile(job, deployment.rulebook, stream)
+    watch = Watch()
+    feed = Feed(topics, stream, console, watch)
+    feed.send_first()
     with closing(platform_of()) as platform:
         _print_title(console, "Live")
-        watch = Watch()
-        feed = Feed(topics, stream, console, watch)
-        feed.send_first()
         initial = [record.to_json() for record in rules.initial]
         with platform.live(job, initial, watch.take) as watch.reason_of_end:
             feed.send_day(rules.late, day.seconds)
