@@ -36,7 +36,7 @@ from cep.testing.harness import Outcome
 from cep.testing.suite import run_checked
 from tests.analysis.test_suggest import absent, equal, learned, planted, repeated, spread, unusual
 from tests.bench import baselines
-from tests.bench.labelled import NAMES, Given, given
+from tests.bench.labelled import Given, given
 from tests.bench.peer_data import show, upsert
 from tests.bench.tuning import measured_on, tuned
 from tests.testing.library import rules_for, rules_in
@@ -123,13 +123,15 @@ def run(of: Given, precision: float, folder: Path) -> None:
 def main() -> None:
     """Mine and print."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("sets", nargs="*", default=list(NAMES))
+    parser.add_argument("sets", nargs="*", default=[*_KEYS], metavar="SETS", help=f"some of {', '.join(_KEYS)}")
     parser.add_argument("--days", type=int, default=60)
     parser.add_argument("--customers", type=int, default=600)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--planted", type=int, default=20)
     parser.add_argument("--precision", type=float, default=0.5)
     options = parser.parse_args()
+    if unknown := sorted({*options.sets} - {*_KEYS}):
+        parser.error(f"there is no set {', '.join(unknown)}; the sets are {', '.join(_KEYS)}")
     outcomes: dict[str, list[bool]] = {}
     for seed in range(1, options.planted + 1):
         with tempfile.TemporaryDirectory() as folder:
