@@ -38,7 +38,9 @@ Chains = NDArray[np.integer[Any]]  # [steps, C]: the rows that each chain binds,
 _Grown = tuple[float, tuple[Step, ...], Chains]  # with the score first
 _BEAM = 25
 _ENDS = 60  # last steps that a search begins with
-_BETA2 = 0.25  # precision counts twice as much as recall: an alert costs somebody's time
+# Precision counts twice as much as recall: an alert costs somebody's time. Where the company of an end may be the fraud
+# they count the same, so that an analyst has both to choose from.
+_BETA2 = {False: 0.25, True: 1.0}
 _ROUNDS_MAX = 12
 _ATOMS_IN_STEP = 3
 _REFINED = 4  # sequences of a length that are changed, each with another first step.
@@ -160,7 +162,7 @@ class Ground:
         return fraud
 
     def score(self, chains: Chains) -> float:
-        """Return F0.5 of a sequence with these chains, over the frauds that are still open."""
+        """Return F0.5 of a sequence with these chains, over the frauds that are still open; or F1 with `by_any`."""
         fraud = self.frauds_of(chains)
         step, chain = np.nonzero(fraud >= 0)
         number = fraud[step, chain]
@@ -174,7 +176,8 @@ class Ground:
         seen = np.zeros(len(self.open_frauds), np.bool_)
         seen[number[is_open]] = True
         precision, recall = right / (right + wrong), int(seen.sum()) / max(1, int(self.open_frauds.sum()))
-        return (1 + _BETA2) * precision * recall / (_BETA2 * precision + recall)
+        beta2 = _BETA2[self.by_any]
+        return (1 + beta2) * precision * recall / (beta2 * precision + recall)
 
 
 def mine(ground: Ground, windows_ms: Sequence[int], steps_max: int, count: int) -> list[Mined]:

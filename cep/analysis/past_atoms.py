@@ -1,6 +1,7 @@
 """The past of keys → conditions on an event about what came before it, each with the events that meet it.
 
     amount >= 3 * avg(pay.amount over previous 30 d)              far above what the key usually has
+    sum(pay.amount over 1 d) >= 1000.00                           much in a short time, the event itself included
     count(pay over previous 1 h where status == declined) >= 3    the same again and again
 
 A count stands for repetition: three declines before an event are a count of them. The values are those that the engine
@@ -21,10 +22,13 @@ from numpy.typing import NDArray
 from cep.analysis.atoms import FEW, Atom, few_values
 from cep.analysis.history import Events
 from cep.base.schema import EventType, Field, Kind
-from cep.lang.show import show_duration
+from cep.lang.show import show_duration, show_value
 
 _COUNTED_MS = (3_600_000, 86_400_000, 4 * 86_400_000, 7 * 86_400_000)
 _AVERAGED_MS = (7 * 86_400_000, 30 * 86_400_000)
+_SUMMED_MS = (3_600_000, 86_400_000, 7 * 86_400_000)
+_SUM_QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.98)  # of the events of the type, and of those of frauds
+_FRAUD_SUM_QUANTILES = (0.1, 0.25, 0.5, 0.75)
 _TIMES = (1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 10.0)  # the average
 _COUNTS = (1, 2, 3, 4, 5, 7, 10)
 _KINDS_MAX = 6  # values of a field that are counted one by one
@@ -44,15 +48,20 @@ class Rows(NamedTuple):
         return np.maximum(np.searchsorted(place, place - past_ms, side="right"), self.key_start)
 
 
-def past_atoms(events: Events, of: Rows) -> Iterator[Atom]:
-    """Yield the conditions: counts of event types and of their few values, and amounts beside their average."""
+def past_atoms(events: Events, of: Rows, is_fraud: NDArray[np.bool_]) -> Iterator[Atom]:
+    """Yield the conditions: counts of event types and of their few values, amounts beside their average, and sums.
+
+    `is_fraud` bool[N]: limits of sums are chosen among those of frauds, too.
+    """
     types = [(code, each) for code, each in enumerate(events.schema.event_types) if not each.derived]
     is_of = {each.name: events.event_type[of.rows] == code for code, each in types}
     for _, event_type in types:
         if is_of[event_type.name].sum() >= FEW:
             for field in event_type.fields:
                 if field.type.kind in (Kind.DECIMAL, Kind.FLOAT) and field.name in events.columns:
-                    yield from _beside_average(events, of, (event_type, is_of[event_type.name]), field)
+                    typed = (event_type, is_of[event_type.name])
+                    yield from _beside_average(events, of, typed, field)
+                    yield from _summed(events, of, typed, field, is_fraud)
     for past_ms in _COUNTED_MS:
         begin = of.begin(past_ms)
         for _, counted in types:
@@ -95,10 +104,7 @@ def _beside_average(
     events: Events, of: Rows, typed: tuple[EventType, NDArray[np.bool_]], field: Field
 ) -> Iterator[Atom]:
     event_type, is_of = typed
-    column = events.columns[field.name].take(pa.array(of.rows))
-    has_value = is_of & np.asarray(column.is_valid())
-    values = np.asarray(column.fill_null(0)).astype(np.float64)
-    values = np.where(has_value, values, 0.0)
+    values, has_value = _values(events, of, is_of, field)
     sums, counts = (np.concatenate([[0.0], np.cumsum(each)]) for each in (values, has_value.astype(np.float64)))
     here = np.arange(len(values))
     for past_ms in _AVERAGED_MS:
@@ -114,3 +120,36 @@ def _beside_average(
                 event_type.name, f"{field.name} beside {window}", ">=", str(times), "float", holds, field.name, right,
                 name, (field.name,), past_ms,
             )  # fmt: skip
+
+
+def _summed(
+    events: Events, of: Rows, typed: tuple[EventType, NDArray[np.bool_]], field: Field, is_fraud: NDArray[np.bool_]
+) -> Iterator[Atom]:
+    event_type, is_of = typed
+    values, has_value = _values(events, of, is_of, field)
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    here = np.arange(len(values))
+    for past_ms in _SUMMED_MS:
+        total = sums[here + 1] - sums[of.begin(past_ms)]
+        limits: set[float] = set()
+        for chosen, quantiles in ((has_value, _SUM_QUANTILES), (has_value & is_fraud, _FRAUD_SUM_QUANTILES)):
+            if chosen.any():
+                limits |= set(np.quantile(total[chosen], quantiles, method="nearest").tolist())
+        window = show_duration(past_ms)
+        text = f"sum({event_type.name}.{field.name} over {window})"
+        name = re.sub(r"\W+", "_", f"{field.name}_in_{window}")
+        for limit in sorted(limits):
+            written = show_value(limit if field.type.is_float else int(limit), field.type)
+            yield Atom(
+                event_type.name, text, ">=", written, str(field.type.as_nullable(False)), has_value & (total >= limit),
+                text, "", name, (field.name,), past_ms,
+            )  # fmt: skip
+
+
+def _values(
+    events: Events, of: Rows, is_of: NDArray[np.bool_], field: Field
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """float64[N], bool[N]: the values of a field, 0 where an event has none, and which events have one."""
+    column = events.columns[field.name].take(pa.array(of.rows))
+    has_value = is_of & np.asarray(column.is_valid())
+    return np.where(has_value, np.asarray(column.fill_null(0)).astype(np.float64), 0.0), has_value

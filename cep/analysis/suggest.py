@@ -35,7 +35,7 @@ from cep.model.rule import UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.sources.pieces import Pieces
 
-WINDOWS_MS = (10 * 60_000, 60 * 60_000, 6 * 3_600_000, DAY_MS, 7 * DAY_MS, 30 * DAY_MS)
+WINDOWS_MS = (10 * 60_000, 60 * 60_000, 6 * 3_600_000, DAY_MS, 3 * DAY_MS, 7 * DAY_MS, 30 * DAY_MS)
 _WINDOW_SHARE = 5  # windows of more than a fifth of the time leave no later time to judge them on.
 MINED = 0.7  # of the time
 _VALUES_MIN = 30  # different values of a field whose equality binds two steps
@@ -163,7 +163,9 @@ def ground_of(events: Events, marks: Marks, key: str, cut_ms: int) -> tuple[Grou
     open_frauds = np.zeros(marks.frauds_count, np.bool_)
     open_frauds[fraud[fraud >= 0]] = True
     starts, times = np.searchsorted(keys, keys), events.time_ms[rows]
-    atoms = different([*atoms_of(events, rows, fraud >= 0, key), *past_atoms(events, Rows(rows, starts, times))])
+    atoms = different(
+        [*atoms_of(events, rows, fraud >= 0, key), *past_atoms(events, Rows(rows, starts, times), fraud >= 0)]
+    )
     same = {name: _with_value(events.columns[name], rows, starts) for name in _compared(events, rows, key)}
     of_type = events.event_type[rows]
     may_be_fraud = np.isin(of_type, of_type[fraud >= 0])

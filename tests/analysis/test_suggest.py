@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -168,12 +169,16 @@ def equal(draw: random.Random) -> list[list[dict[str, Any]]]:
 
 
 def unusual(draw: random.Random) -> list[list[dict[str, Any]]]:
-    """Six times what the card always pays is a fraud; what one card always pays is far above what another one pays."""
+    """Six times what the card always pays is a fraud; what one card always pays is far above what another one pays.
+
+    As many cards pay as often in the same time, and always the same.
+    """
     runs = []
-    for number in range(60):
-        usual = 5.0 * 1.09**number
+    for number in range(120):
+        usual = 5.0 * 1.09 ** (number // 2)
         runs.append([event(draw, {}) | {"amount": round(usual, 2)} for _ in range(8)])
-        runs[-1][-1] |= {"amount": round(usual * 6, 2), "bad": 1}
+        if number % 2:
+            runs[-1][-1] |= {"amount": round(usual * 6, 2), "bad": 1}
     return runs
 
 
@@ -209,17 +214,19 @@ def test_conditions_on_the_past_are_those_that_the_engine_compares(tmp_path: Pat
     events, marks, _ = learned(table, tmp_path)
     ground, rows = ground_of(events, marks, "card_id", START_MS + 99 * DAY_MS)
     past, amounts = [atom for atom in ground.atoms if atom.past_ms], table["amount"].to_pylist()
-    assert {atom.kind for atom in past} == {"int", "float"}
-    for atom in past[:: max(1, len(past) // 12)]:
-        text = atom.left if atom.kind == "int" else atom.right.removeprefix(" * ")
+    assert {atom.kind for atom in past} == {"int", "float", "decimal(2)"}
+    sums = [atom for atom in past if atom.kind == "decimal(2)"]
+    assert len(sums) > 12
+    for atom in [*past[:: max(1, len(past) // 12)], *sums[::3]]:
+        is_compared = atom.kind != "float"  # with its limit; an average is multiplied by it
+        text = atom.left if is_compared else atom.right.removeprefix(" * ")
         value = cep.features(table, {"v": text}, by="card_id", declare=BASE[: BASE.index("pattern")])["v"].to_pylist()
         least = float(atom.limit)
         for place, row in enumerate(rows.tolist()):
-            side = (
-                None if value[row] is None else value[row] if atom.kind == "int" else amounts[row] / float(value[row])
-            )
-            if side is None or abs(side - least) > 1e-9 or atom.kind == "int":
-                assert bool(atom.holds[place]) == (side is not None and side >= least)
+            side = None if value[row] is None else value[row] if is_compared else amounts[row] / float(value[row])
+            if side is None or is_compared or abs(side - least) > 1e-9:
+                wanted = side is not None and side >= (Decimal(atom.limit) if is_compared else least)
+                assert bool(atom.holds[place]) == wanted
 
 
 def test_the_ground_agrees_with_a_walk_over_the_events(tmp_path: Path) -> None:
