@@ -51,7 +51,7 @@ class Rows(NamedTuple):
 def past_atoms(events: Events, of: Rows, is_fraud: NDArray[np.bool_]) -> Iterator[Atom]:
     """Yield the conditions: counts of event types and of their few values, amounts beside their average, and sums.
 
-    `is_fraud` bool[N]: limits of sums are chosen among those of frauds, too.
+    `is_fraud` bool[N]: what a sum is compared with is chosen among those of frauds, too.
     """
     types = [(code, each) for code, each in enumerate(events.schema.event_types) if not each.derived]
     is_of = {each.name: events.event_type[of.rows] == code for code, each in types}
@@ -131,17 +131,17 @@ def _summed(
     here = np.arange(len(values))
     for past_ms in _SUMMED_MS:
         total = sums[here + 1] - sums[of.begin(past_ms)]
-        limits: set[float] = set()
+        wanted: set[float] = set()
         for chosen, quantiles in ((has_value, _SUM_QUANTILES), (has_value & is_fraud, _FRAUD_SUM_QUANTILES)):
             if chosen.any():
-                limits |= set(np.quantile(total[chosen], quantiles, method="nearest").tolist())
+                wanted |= set(np.quantile(total[chosen], quantiles, method="nearest").tolist())
         window = show_duration(past_ms)
         text = f"sum({event_type.name}.{field.name} over {window})"
         name = re.sub(r"\W+", "_", f"{field.name}_in_{window}")
-        for limit in sorted(limits):
-            written = show_value(limit if field.type.is_float else int(limit), field.type)
+        for least in sorted(wanted):
+            written = show_value(least if field.type.is_float else int(least), field.type)
             yield Atom(
-                event_type.name, text, ">=", written, str(field.type.as_nullable(False)), has_value & (total >= limit),
+                event_type.name, text, ">=", written, str(field.type.as_nullable(False)), has_value & (total >= least),
                 text, "", name, (field.name,), past_ms,
             )  # fmt: skip
 
