@@ -82,22 +82,41 @@ def _of_field(
     events: Events, rows: NDArray[np.int64], of: tuple[EventType, NDArray[np.bool_], NDArray[np.bool_]], field: Field
 ) -> Iterator[Atom]:
     event_type, of_type, is_fraud = of
-    column = events.columns[field.name].take(pa.array(rows))
     kind = str(field.type.as_nullable(False))
     if field.type.is_number:
-        values = np.asarray(column.fill_null(0)).astype(np.float64)
-        has_value = of_type & ~np.asarray(pc.is_null(column))
-        limits: set[float] = set()
-        for chosen, quantiles in ((has_value, _QUANTILES), (has_value & is_fraud, _FRAUD_QUANTILES)):
-            if chosen.any():
-                limits |= set(np.quantile(values[chosen], quantiles, method="nearest").tolist())
-        for limit in sorted(limits):
-            written = show_value(limit if field.type.is_float else int(limit), field.type)
+        values, has_value = numbers(events, rows, of_type, field)
+        for limit, written in quantiles(values, (has_value, is_fraud), (_QUANTILES, _FRAUD_QUANTILES), field):
             yield Atom(event_type.name, field.name, ">=", written, kind, has_value & (values >= limit))
             yield Atom(event_type.name, field.name, "<=", written, kind, has_value & (values <= limit))
     elif field.type.kind in (Kind.STRING, Kind.ENUM, Kind.BOOL):
         for written, holds in few_values(events, rows, field, _VALUES_MAX):
             yield Atom(event_type.name, field.name, "==", written, kind, of_type & holds)
+
+
+def numbers(
+    events: Events, rows: NDArray[np.int64], is_of: NDArray[np.bool_], field: Field
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """float64[N], bool[N]: the values of a field, 0 where an event has none; which of the events `is_of` have one."""
+    column = events.columns[field.name].take(pa.array(rows))
+    has_value = is_of & np.asarray(column.is_valid())
+    return np.where(has_value, np.asarray(column.fill_null(0)).astype(np.float64), 0.0), has_value
+
+
+def quantiles(
+    values: NDArray[np.float64], of: tuple[NDArray[np.bool_], NDArray[np.bool_]],
+    shares: tuple[Sequence[float], Sequence[float]], field: Field,
+) -> Iterator[tuple[float, str]]:  # fmt: skip
+    """Yield values at shares of the events that have one, and at shares of the frauds among them, in their order.
+
+    `of` is which have one, and which are frauds. Each value comes with how a pattern writes it.
+    """
+    has_value, is_fraud = of
+    chosen: set[float] = set()
+    for some, wanted in zip((has_value, has_value & is_fraud), shares, strict=True):
+        if some.any():
+            chosen |= set(np.quantile(values[some], wanted, method="nearest").tolist())
+    for value in sorted(chosen):
+        yield value, show_value(value if field.type.is_float else int(value), field.type)
 
 
 def few_values(

@@ -16,13 +16,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from cep.analysis.atoms import FEW, Atom, few_values
+from cep.analysis.atoms import FEW, Atom, few_values, numbers, quantiles
 from cep.analysis.history import Events
 from cep.base.schema import EventType, Field, Kind
-from cep.lang.show import show_duration, show_value
+from cep.lang.show import show_duration
 
 _COUNTED_MS = (3_600_000, 86_400_000, 4 * 86_400_000, 7 * 86_400_000)
 _AVERAGED_MS = (7 * 86_400_000, 30 * 86_400_000)
@@ -32,6 +31,7 @@ _FRAUD_SUM_QUANTILES = (0.1, 0.25, 0.5, 0.75)
 _TIMES = (1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 10.0)  # the average
 _COUNTS = (1, 2, 3, 4, 5, 7, 10)
 _KINDS_MAX = 6  # values of a field that are counted one by one
+_Numbers = tuple[NDArray[np.float64], NDArray[np.bool_]]  # values of a field, and which events have one
 
 
 class Rows(NamedTuple):
@@ -59,9 +59,9 @@ def past_atoms(events: Events, of: Rows, is_fraud: NDArray[np.bool_]) -> Iterato
         if is_of[event_type.name].sum() >= FEW:
             for field in event_type.fields:
                 if field.type.kind in (Kind.DECIMAL, Kind.FLOAT) and field.name in events.columns:
-                    typed = (event_type, is_of[event_type.name])
-                    yield from _beside_average(events, of, typed, field)
-                    yield from _summed(events, of, typed, field, is_fraud)
+                    given = numbers(events, of.rows, is_of[event_type.name], field)
+                    yield from _beside_average(of, event_type, field, given)
+                    yield from _summed(of, event_type, field, given, is_fraud)
     for past_ms in _COUNTED_MS:
         begin = of.begin(past_ms)
         for _, counted in types:
@@ -100,11 +100,8 @@ def _counted(
         )  # fmt: skip
 
 
-def _beside_average(
-    events: Events, of: Rows, typed: tuple[EventType, NDArray[np.bool_]], field: Field
-) -> Iterator[Atom]:
-    event_type, is_of = typed
-    values, has_value = _values(events, of, is_of, field)
+def _beside_average(of: Rows, event_type: EventType, field: Field, given: _Numbers) -> Iterator[Atom]:
+    values, has_value = given
     sums, counts = (np.concatenate([[0.0], np.cumsum(each)]) for each in (values, has_value.astype(np.float64)))
     here = np.arange(len(values))
     for past_ms in _AVERAGED_MS:
@@ -123,33 +120,19 @@ def _beside_average(
 
 
 def _summed(
-    events: Events, of: Rows, typed: tuple[EventType, NDArray[np.bool_]], field: Field, is_fraud: NDArray[np.bool_]
+    of: Rows, event_type: EventType, field: Field, given: _Numbers, is_fraud: NDArray[np.bool_]
 ) -> Iterator[Atom]:
-    event_type, is_of = typed
-    values, has_value = _values(events, of, is_of, field)
+    values, has_value = given
     sums = np.concatenate([[0.0], np.cumsum(values)])
     here = np.arange(len(values))
+    kind = str(field.type.as_nullable(False))
     for past_ms in _SUMMED_MS:
         total = sums[here + 1] - sums[of.begin(past_ms)]
-        wanted: set[float] = set()
-        for chosen, quantiles in ((has_value, _SUM_QUANTILES), (has_value & is_fraud, _FRAUD_SUM_QUANTILES)):
-            if chosen.any():
-                wanted |= set(np.quantile(total[chosen], quantiles, method="nearest").tolist())
         window = show_duration(past_ms)
         text = f"sum({event_type.name}.{field.name} over {window})"
         name = re.sub(r"\W+", "_", f"{field.name}_in_{window}")
-        for least in sorted(wanted):
-            written = show_value(least if field.type.is_float else int(least), field.type)
+        for least, written in quantiles(total, (has_value, is_fraud), (_SUM_QUANTILES, _FRAUD_SUM_QUANTILES), field):
+            holds = has_value & (total >= least)
             yield Atom(
-                event_type.name, text, ">=", written, str(field.type.as_nullable(False)), has_value & (total >= least),
-                text, "", name, (field.name,), past_ms,
+                event_type.name, text, ">=", written, kind, holds, text, "", name, (field.name,), past_ms
             )  # fmt: skip
-
-
-def _values(
-    events: Events, of: Rows, is_of: NDArray[np.bool_], field: Field
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """float64[N], bool[N]: the values of a field, 0 where an event has none, and which events have one."""
-    column = events.columns[field.name].take(pa.array(of.rows))
-    has_value = is_of & np.asarray(column.is_valid())
-    return np.where(has_value, np.asarray(column.fill_null(0)).astype(np.float64), 0.0), has_value
