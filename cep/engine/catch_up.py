@@ -18,8 +18,9 @@ from cep.engine.starts import NO_STARTS
 from cep.engine.weights import retained_weights
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64, UInt8, UInt64
-from cep.kernels.match.plain import advance_plain
-from cep.kernels.records import Events, Rule, RuleInput
+from cep.kernels.match.rules import advance_plain_rules
+from cep.kernels.records import AllRuns, Events
+from cep.kernels.records import Program as Tables
 from cep.nfa.program import Program
 
 
@@ -52,14 +53,13 @@ def catch_up(keyed_state: KeyedState, program: Program, rule: int, put_off: PutO
     bitmaps = _bitmaps(keyed_state, program, rule, put_off.length, events)
     outputs = Outputs(program, keyed_state.runs, keyed_state.nodes, len(event_rows))
     runs, run_key = read_only(keyed_state.runs[open_runs]), read_only(keyed_state.run_key[open_runs])
-    given = RuleInput(event_rows.astype(np.int32), program.start_runs[rule], runs, run_key)
-    rule_record, table = (
-        Rule(program.image, program.rules[rule].row),
-        Events(columns, nulls, bitmaps, 0, retained_weights(program, keyed_state.events)),
-    )
+    open_runs_alone = AllRuns(runs, run_key, np.array([0, len(runs)]))
+    alone = _alone(program, rule, put_off.length)
+    table = Events(columns, nulls, bitmaps, 0, retained_weights(program, keyed_state.events))
+    none_shared = NO_STARTS._replace(bounds=np.zeros(len(program.shared) + 1, np.int64))
     while True:
-        full = advance_plain(
-            rule_record, table, given, NO_STARTS, -y.FOREVER, outputs.work, outputs.scratch, outputs.runs
+        full = advance_plain_rules(
+            alone, table, open_runs_alone, none_shared, -y.FOREVER, outputs.work, outputs.scratch, outputs.runs
         )
         if full == y.FULL_NOT:
             break
@@ -72,6 +72,16 @@ def catch_up(keyed_state: KeyedState, program: Program, rule: int, put_off: PutO
         run_rule=np.concatenate([keyed_state.run_rule[~of_rule], np.full(count, rule, np.int32)]),
         run_key=np.concatenate([keyed_state.run_key[~of_rule], done.keys[:count]]),
         nodes=outputs.work.nodes[: int(done.cursor[y.CURSOR_NODES])].copy(),
+    )
+
+
+def _alone(program: Program, rule: int, length: int) -> Tables:
+    """Return a program of the rule alone, which reacts to the conditions of its beginning."""
+    return program.tables._replace(
+        rules=program.rules[rule].row[np.newaxis],
+        relevance_first=np.array([0, length], np.int32),
+        relevance=program.prefix_of(rule)[:length],
+        start_runs=program.start_runs[rule][np.newaxis],
     )
 
 

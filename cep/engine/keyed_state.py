@@ -38,6 +38,17 @@ class RetainedEvents:
     def __len__(self) -> int:
         return len(self.time_ms)
 
+    def take(self, rows: Int64, new_key: Int64) -> RetainedEvents:
+        """Return the events of some rows, in their order, by the new number of each key: int64[K]."""
+        places = pa.array(rows)
+        return RetainedEvents(
+            new_key[self.key[rows]].astype(np.int32),
+            self.event_id.take(places),
+            self.event_type[rows],
+            self.time_ms[rows],
+            {name: column.take(places) for name, column in self.columns.items()},
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -164,7 +175,6 @@ def select_keys(keyed_state: KeyedState, wanted: np.ndarray, row_registers: np.n
     runs = keyed_state.runs[in_runs]
     run_rule, nodes = keyed_state.run_rule[in_runs], keyed_state.nodes[in_nodes]
     point_anew(runs, run_rule, nodes, row_registers, new_row, new_node)
-    rows, events = pa.array(np.flatnonzero(in_events)), keyed_state.events
     return KeyedState(
         keyed_state.layout,
         keyed_state.keys.filter(pa.array(wanted)),
@@ -172,11 +182,5 @@ def select_keys(keyed_state: KeyedState, wanted: np.ndarray, row_registers: np.n
         run_rule,
         new_key[keyed_state.run_key[in_runs]].astype(np.int32),
         nodes,
-        RetainedEvents(
-            new_key[events.key[in_events]].astype(np.int32),
-            events.event_id.take(rows),
-            events.event_type[in_events],
-            events.time_ms[in_events],
-            {name: column.take(rows) for name, column in events.columns.items()},
-        ),
+        keyed_state.events.take(np.flatnonzero(in_events), new_key),
     )

@@ -25,6 +25,7 @@ from cep.engine.catch_up import PutOff, catch_up
 from cep.engine.keyed_state import KeyedState, Layout
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64
+from cep.kernels.pages.parts import point_anew
 from cep.nfa.program import Program
 from cep.nfa.shared import prefix_length, shares
 
@@ -101,8 +102,10 @@ def migrate_state(keyed_state: KeyedState, program: Program) -> tuple[KeyedState
         return keyed_state, 0
     moves = _moves(keyed_state.layout, Layout.of(program))
     migrated = _renumbered(keyed_state, program, moves)  # step 1
-    for start, rule in moves.parted:  # step 2
-        migrated = catch_up(migrated, program, rule, _put_off(keyed_state, start))
+    if moves.parted:  # step 2
+        migrated, new_row = _ordered_by_key(migrated, program)
+        for start, rule in moves.parted:
+            migrated = catch_up(migrated, program, rule, _put_off(keyed_state, start, new_row))
     for start, rule in moves.joined:  # step 3
         migrated = _noted(migrated, program, start, rule)
     order = np.lexsort((np.arange(len(migrated)), ~migrated.notes, migrated.run_key, migrated.run_rule))  # step 4
@@ -137,11 +140,28 @@ def _renumbered(keyed_state: KeyedState, program: Program, moves: _Moves) -> Key
     )
 
 
-def _put_off(keyed_state: KeyedState, start: int) -> PutOff:
-    """Return the events of a shared beginning, of the number that it had before."""
+def _ordered_by_key(keyed_state: KeyedState, program: Program) -> tuple[KeyedState, Int64]:
+    """Bring the retained events into the order of their keys, in which the matcher takes events; of a key they keep
+    theirs.
+
+    The state is one of the program. Returns it with the new row of each former one, int64[N].
+    """
+    order = np.argsort(keyed_state.events.key, kind="stable")
+    new_row = np.empty(len(order), np.int64)
+    new_row[order] = np.arange(len(order))
+    runs, nodes = keyed_state.runs.copy(), keyed_state.nodes.copy()
+    point_anew(runs, keyed_state.run_rule, nodes, program.row_registers, new_row, np.arange(len(nodes)))
+    ordered = keyed_state.events.take(order, np.arange(len(keyed_state.keys)))
+    return replace(keyed_state, runs=runs, nodes=nodes, events=ordered), new_row
+
+
+def _put_off(keyed_state: KeyedState, start: int, new_row: Int64) -> PutOff:
+    """Return the events of a shared beginning, of the number that it had before, by their new rows."""
     is_start = keyed_state.run_rule == start
     length = prefix_length(keyed_state.layout.rules[start][0])
-    return PutOff(length, keyed_state.runs[is_start], keyed_state.run_key[is_start])
+    runs = keyed_state.runs[is_start]
+    runs[:, y.RUN_START_ROW] = new_row[runs[:, y.RUN_START_ROW]]
+    return PutOff(length, runs, keyed_state.run_key[is_start])
 
 
 def _orphans(keyed_state: KeyedState, moves: _Moves) -> int:

@@ -68,7 +68,7 @@ def divide(
 
 def _arranged(keyed_state: KeyedState, order: PartOrder, row_registers: np.ndarray) -> KeyedState:
     """Return the state with its rows part by part, which point to each other as if each part were alone."""
-    events, run_order, rows = keyed_state.events, order.runs, order.events
+    run_order = order.runs
     runs, run_rule = keyed_state.runs[run_order], keyed_state.run_rule[run_order]
     nodes = keyed_state.nodes[order.nodes]
     point_anew(runs, run_rule, nodes, row_registers, order.event_place, order.node_place)
@@ -79,13 +79,7 @@ def _arranged(keyed_state: KeyedState, order: PartOrder, row_registers: np.ndarr
         run_rule,
         order.key_place[keyed_state.run_key[run_order]].astype(np.int32),
         nodes,
-        RetainedEvents(
-            order.key_place[events.key[rows]].astype(np.int32),
-            events.event_id.take(pa.array(rows)),
-            events.event_type[rows],
-            events.time_ms[rows],
-            {name: column.take(pa.array(rows)) for name, column in events.columns.items()},
-        ),
+        keyed_state.events.take(order.events, order.key_place),
     )
 
 

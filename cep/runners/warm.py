@@ -158,9 +158,12 @@ def _job() -> tuple[Job, Sequence[Program]]:
     job = Job(deployment.schema, deployment.key_domains, _GROUPS)
     # All rules in one program, as in a job; and each alone, which takes the short ways that there are for few rules.
     books = [deployment.rulebook, *(deploy([record]).rulebook for record in records)]
-    return job, [
+    programs = [
         program for book in books for level in programs_by_level(book, job.schema) for program in level.values()
     ]
+    # Another process compiles the kernels that carry runs, the plain one first. Until that is there, there is enough
+    # to do with windows over the past; until the other is, with what is done with matches and states.
+    return job, sorted(programs, key=lambda program: (not program.is_plain, program.histories is None))
 
 
 def _rule(number: int, text: str) -> UpsertRecord:
