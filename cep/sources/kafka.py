@@ -121,8 +121,8 @@ class _Admins:
     """The clients that ask for ids of topics, one for each settings; None where brokers do not answer.
 
     Old brokers and some that only speak Kafka's protocol have no ids. There, offsets alone show a topic that was
-    created again. An outage looks the same. So brokers are given up, for a while, only if they leave the question
-    unanswered twice in a row and have never answered it.
+    created again. An outage looks the same. So brokers are given up, for a while, only if they have never answered the
+    question, and leave it unanswered twice in a row or while they answer another one that came after it.
     """
 
     def __init__(self) -> None:
@@ -142,10 +142,21 @@ class _Admins:
     def answered(self, settings: KafkaSettings) -> None:
         self._answered.add(self._at(settings))
 
-    def missed(self, settings: KafkaSettings) -> None:
+    def answers_others(self, settings: KafkaSettings) -> bool:
+        """Return True if brokers that have never answered the question answer another one, to the same client."""
+        at = self._at(settings)
+        if at in self._answered:
+            return False
+        try:
+            self._admins[at].list_topics(timeout=_ID_WAIT_S)
+        except KafkaException:
+            return False
+        return True
+
+    def missed(self, settings: KafkaSettings, answer_others: bool) -> None:
         at = self._at(settings)
         self._admins.pop(at, None)
-        if at in self._missed and at not in self._answered:
+        if (answer_others or at in self._missed) and at not in self._answered:
             self._silent_until_s[at] = time.monotonic() + _ID_AGAIN_S
         self._missed.add(at)
 
@@ -275,35 +286,37 @@ def topic_ids(settings: KafkaSettings, topics: Sequence[str]) -> dict[str, str]:
 
     Errors: SourceError when a topic is missing. Cost: one request.
     """
-    return _answered_ids(settings, _ask_ids(settings, topics))
+    return _answered_ids(settings, *_ask_ids(settings, topics))
 
 
 def latest_offsets_and_ids(settings: KafkaSettings, topics: Sequence[str]) -> tuple[Offsets, dict[str, str]]:
     """Return `latest_offsets` and `topic_ids`, asked side by side."""
     asked = _ask_ids(settings, topics)
     offsets = latest_offsets(settings, topics)
-    return offsets, _answered_ids(settings, asked)
+    return offsets, _answered_ids(settings, *asked)
 
 
-def _ask_ids(settings: KafkaSettings, topics: Sequence[str]) -> dict[str, Future[Any]]:
+def _ask_ids(settings: KafkaSettings, topics: Sequence[str]) -> tuple[dict[str, Future[Any]], bool]:
+    """Ask for the ids. Return the answers to come, and whether the brokers have answered what they were asked after."""
     admin = _ADMINS.of(settings)
     if admin is None:
-        return {}
-    return admin.describe_topics(TopicCollection(list(topics)), request_timeout=_ID_WAIT_S)
+        return {}, False
+    asked = admin.describe_topics(TopicCollection(list(topics)), request_timeout=_ID_WAIT_S)
+    return asked, _ADMINS.answers_others(settings)
 
 
-def _answered_ids(settings: KafkaSettings, asked: Mapping[str, Future[Any]]) -> dict[str, str]:
+def _answered_ids(settings: KafkaSettings, asked: Mapping[str, Future[Any]], answer_others: bool) -> dict[str, str]:
     ids: dict[str, str] = {}
     for topic, future in asked.items():
         try:
             topic_id = str(future.result(2 * _ID_WAIT_S).topic_id)
         except TimeoutError:  # of a client that is busy; the request's own time is up before
-            _ADMINS.missed(settings)
+            _ADMINS.missed(settings, answer_others)
             return {}
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise SourceError(_unreadable(settings, topic, reason_of(error))) from error
-            _ADMINS.missed(settings)
+            _ADMINS.missed(settings, answer_others)
             return {}
         _ADMINS.answered(settings)
         if topic_id != _NO_ID:

@@ -280,17 +280,26 @@ def answer_for_ids(topic_id: str | None) -> Future[Any]:
 
 
 @pytest.mark.parametrize(
-    ("answers", "ids"),
+    ("answers", "answers_others", "ids"),
     [
-        ([None, "first", None, None, "second"], [None, "first", None, None, "second"]),  # twice away
-        ([None, None, "late"], [None, None, None]),  # brokers that have no ids are asked no more for a while
+        ([None, "first", None, None, "second"], False, [None, "first", None, None, "second"]),  # twice away
+        (["first", None, None, "second"], True, ["first", None, None, "second"]),  # slow, and they have ids
+        ([None, None, "late"], False, [None, None, None]),  # brokers that have no ids are asked no more for a while
+        ([None, "late"], True, [None, None]),  # at once, where they answer other questions
     ],
 )
 def test_an_outage_is_not_taken_for_brokers_without_ids(
-    answers: list[str | None], ids: list[str | None], monkeypatch: pytest.MonkeyPatch
+    answers: list[str | None], answers_others: bool, ids: list[str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = list(answers)
-    client = SimpleNamespace(describe_topics=lambda *_, **__: {"t": answer_for_ids(left.pop(0))})
+
+    def list_topics(**_: float) -> None:
+        if not answers_others:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    client = SimpleNamespace(
+        describe_topics=lambda *_, **__: {"t": answer_for_ids(left.pop(0))}, list_topics=list_topics
+    )
     monkeypatch.setattr(source, "AdminClient", lambda _: client)
-    settings = KafkaSettings(f"nobody-{len(answers)}:1")
+    settings = KafkaSettings(f"nobody-{len(answers)}-{answers_others}:1")
     assert [topic_ids(settings, ["t"]).get("t") for _ in answers] == ids
