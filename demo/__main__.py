@@ -74,8 +74,8 @@ def _run(options: argparse.Namespace, folder: Path, console: Console) -> int:
         kafka, beside = ends.enter_context(EmbeddedKafka()), ends.enter_context(ThreadPoolExecutor(1))
         platform: Callable[[], Platform]
         if warming is not None:
-            starting = beside.submit(OnSpark, folder, options.cores, console, kafka.address)
-            platform = partial(_on_spark, starting, warming, console)
+            starting = beside.submit(OnSpark, folder, options.cores, console, kafka.address, warming)
+            platform = partial(_on_spark, starting, console)
         else:
             sources = partial(_sources, KafkaSettings(kafka.address))
             platform = partial(InProcess, folder, options.cores, console, sources)
@@ -97,17 +97,9 @@ def _report(options: argparse.Namespace, folder: Path, console: Console) -> None
     console.print(f"what the rules found, what they missed and why: open {path} in a browser", markup=False)
 
 
-def _on_spark(starting: Future[OnSpark], warming: Warming, console: Console) -> OnSpark:
-    """Wait for Spark, and for the kernels: Spark gives up on workers that compile them as they start.
-
-    Java starts on one core while the kernels are compiled on another one.
-    """
-    with console.status("starting Spark") as status:
-        if not warming.is_done():
-            status.update("compiling the matcher, once after an installation or a change: up to half a minute")
-        while not warming.is_done():
-            pass  # it waits some seconds by itself
-        status.update("starting Spark")
+def _on_spark(starting: Future[OnSpark], console: Console) -> OnSpark:
+    """Wait for Spark."""
+    with console.status("starting Spark"):
         return starting.result()
 
 

@@ -22,19 +22,21 @@ from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.replay import read_events, replay
 from cep.runners.spark.session import create_session
 from cep.runners.spark.sources import TopicSource
+from cep.runners.warm import Warming
 from cep.sinks.console import ConsoleSink
 from cep.sinks.dead_letters import DeadLetterFiles
 from cep.step.job import Job
 
 
 class OnSpark:
-    """One session for both. The live job reads from the brokers at `address`."""
+    """One session for both. The live job reads from the brokers at `address`, and matches with what `warming` makes."""
 
-    def __init__(self, folder: Path, cores: int, console: Console, address: str) -> None:
+    def __init__(self, folder: Path, cores: int, console: Console, address: str, warming: Warming) -> None:
         self._folder = folder
         self._cores = cores
         self._console = console
         self._address = address
+        self._warming = warming
         with _stderr_into(folder / "spark.log"):
             self._spark: SparkSession = create_session("cep demo", cores, SPARK_SETTINGS, JAVA_OPTIONS)
 
@@ -45,7 +47,7 @@ class OnSpark:
         """Run the live job for as long as the block runs, with the rules of `initial` at its start.
 
         `take` gets a report of each micro-batch. Gives a function that returns why the job has ended, None while it
-        runs.
+        runs. The job starts while the kernels are compiled, and the block begins when both are done.
         """
         settings = LiveSettings(
             job,
@@ -59,10 +61,18 @@ class OnSpark:
         output = LiveOutput(self._folder, DeadLetterFiles(self._folder / "letters"), [ConsoleSink(self._console)], take)
         query = start_live(self._spark, settings, output)
         try:
+            self._wait_for_kernels()
             yield lambda: None if query.isActive else str(query.exception())
         finally:
             query.stop()
             output.close()
+
+    def _wait_for_kernels(self) -> None:
+        with self._console.status("starting the job") as status:
+            if not self._warming.is_done():
+                status.update("compiling the matcher, once after an installation or a change: up to half a minute")
+            while not self._warming.is_done():
+                pass  # it waits some seconds by itself
 
     def replay(self, job: Job, rulebook: Rulebook, path: Path) -> Replayed:
         """Match the events of a file."""

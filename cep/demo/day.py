@@ -97,7 +97,8 @@ def run_day(
 ) -> tuple[Outcome, bool]:
     """Run the day and print it. Return the outcome, and True if live and replay agree and are as expected.
 
-    `platform_of` gives the runner once the kernels are compiled; `folder` is for payments and labels as files.
+    `platform_of` gives the runner, whose live job has its kernels compiled; `folder` is for payments and labels as
+    files.
     Raises: CepError.
     """
     _print_title(console, "The day")
@@ -113,7 +114,6 @@ def run_day(
             _compile(job, deployment.rulebook, stream)
     watch = Watch()
     feed = Feed(topics, stream, console, watch)
-    feed.send_first()
     with closing(platform_of()) as platform:
         _print_title(console, "Live")
         initial = [record.to_json() for record in rules.initial]

@@ -87,15 +87,12 @@ class Feed:
         for topic in (PAYMENTS, CONTROL):
             topics.create(topic)
 
-    def send_first(self) -> None:
-        """Send the payments before the day, and its first slice. They are there when the job starts."""
-        self._send_until(START_MS + SLICE_MS)
-
     def send_day(self, late_rule: UpsertRecord, seconds: float) -> None:
-        """Send the rest and publish the rule on the way. End with a heartbeat, so that nothing waits."""
+        """Send the payments and publish the rule on the way. End with a heartbeat, so that nothing waits."""
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self._console, transient=True) as bar:
             task = bar.add_task("the job starts", total=len(self._records))
+            self._send_until(START_MS + SLICE_MS)  # what lies before the day, too
             self._watch.wait("its first payments", lambda: self._matched_count > 0)
             last_ms = int(self._times[-1])
             ends = range(START_MS + 2 * SLICE_MS, last_ms + 2 * SLICE_MS, SLICE_MS)
