@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import orjson
 
-from cep.model.rule import utc_ms
+from cep.base.utc import utc_ms
 
 
 @dataclass

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from cep.analysis.history import Events, History
 from cep.analysis.marks import Marks
+from cep.base.utc import utc_text
 from cep.columnar.route import KeyDomain, route
 from cep.columnar.texts import different_texts, rows_among
-from cep.model.rule import utc_text
 
 _Z = 1.959963984540054  # of the normal distribution 95 % lie within so many deviations
 DAY_MS = 86_400_000

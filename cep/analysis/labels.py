@@ -26,10 +26,10 @@ import pyarrow.parquet as pq
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Kind, Schema
+from cep.base.utc import utc_ms
 from cep.columnar.batch import TEXT
 from cep.columnar.mapping import FieldMapping
 from cep.columnar.texts import encoded
-from cep.model.rule import utc_ms
 from cep.sources.files import open_dataset
 from cep.sources.inputs import Records, files_of, kind_of
 

@@ -12,7 +12,7 @@ from cep.api.events import HistoryForms, parted
 from cep.api.naming import Naming
 from cep.base.errors import UsageError
 from cep.base.processors import processors_count
-from cep.model.rule import utc_ms
+from cep.base.utc import utc_ms
 from cep.model.setting_types import duration_ms
 
 

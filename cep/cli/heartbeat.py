@@ -11,11 +11,12 @@ import time
 from rich.console import Console
 
 from cep.base.errors import UsageError
+from cep.base.utc import utc_ms, utc_text
 from cep.cli.configured import add_setting_arguments
 from cep.cli.given_job import trust_of
 from cep.cli.keys import private_key
 from cep.cli.topics import send, topics_of
-from cep.model.rule import HeartbeatRecord, utc_ms, utc_text
+from cep.model.rule import HeartbeatRecord
 from cep.rulebook.statement import sign_heartbeat
 from cep.rulebook.trust import reason_against_heartbeat
 

@@ -12,7 +12,7 @@ from cep.base.errors import UsageError
 from cep.cli.configured import add_setting_arguments
 from cep.cli.given_events import mapping_of_settings
 from cep.model.settings import Settings
-from cep.sources.registry.kafka import RecordFormat
+from cep.sources.registry.form import RecordFormat
 
 URLS = ("http://", "https://")
 KAFKA = "kafka:"

@@ -19,8 +19,8 @@ import orjson
 
 from cep.base.errors import SinkError
 from cep.base.limits import EVENT_TIME_MS_MIN, PROGRESS_LINES_MS
+from cep.base.utc import utc_text
 from cep.cli.job_lines import tell_changes
-from cep.model.rule import utc_text
 from cep.report.keyed_state import runs_of_key
 from cep.rulebook.kafka import StatusTopic
 from cep.runners.embedded.commit import Commits, Sources

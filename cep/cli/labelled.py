@@ -16,11 +16,11 @@ from rich.console import Console
 from cep.analysis.measure import Terms
 from cep.base.durable import replace_file
 from cep.base.errors import SinkError, UsageError
+from cep.base.utc import utc_ms
 from cep.cli.configured import add_secrets_argument
 from cep.cli.given_events import add_events_arguments
 from cep.cli.period import add_period_arguments, given_period
 from cep.lists.store import ListStore
-from cep.model.rule import utc_ms
 from cep.model.setting_types import duration_ms
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.files import read_lists, read_rules

@@ -20,12 +20,13 @@ from cep.api.replay import Terms, finish, job_of
 from cep.base.errors import UsageError
 from cep.base.limits import IN_PROCESS_BYTES_MAX, KEY_GROUPS_DEFAULT, TIME_MS_MAX
 from cep.base.secrets import secret_keys, use_secrets_file
+from cep.base.utc import utc_text
 from cep.cli.configured import add_secrets_argument
 from cep.cli.given_events import add_events_arguments, given_events
 from cep.cli.help_pages import RULE_FILES, with_page
 from cep.cli.trust_flags import add_trust_arguments
 from cep.lang.explain.render import render_text
-from cep.model.rule import ListRecord, utc_text
+from cep.model.rule import ListRecord
 from cep.model.setting_types import OFF
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.rulebook import Rulebook

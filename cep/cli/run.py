@@ -19,6 +19,7 @@ from rich.console import Console
 from cep.base.errors import CepError, UsageError
 from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import Schema
+from cep.base.utc import utc_text
 from cep.cli.changelog import changelog_of, client_of
 from cep.cli.configured import settings_of
 from cep.cli.given_job import (
@@ -47,7 +48,6 @@ from cep.cli.standby import turn_of
 from cep.cli.topics import made_topics
 from cep.columnar.decode import Decoded
 from cep.engine.advance import CARRIERS
-from cep.model.rule import utc_text
 from cep.model.settings import Settings
 from cep.rulebook.deploy import deploy
 from cep.rulebook.kafka import StatusTopic
@@ -73,7 +73,8 @@ from cep.sources.live.base import LiveSource
 from cep.sources.live.files import FilesSource
 from cep.sources.live.kafka import TopicSource
 from cep.sources.live.lines import LinesSource
-from cep.sources.registry.kafka import RecordFormat, decode
+from cep.sources.registry.form import RecordFormat
+from cep.sources.registry.kafka import decode
 from cep.step.job import Job
 
 HELP = """\

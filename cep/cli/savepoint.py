@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cep.base.errors import UsageError
+from cep.base.utc import utc_ms
 from cep.cli.given_job import range_of
 from cep.cli.paths import printed
-from cep.model.rule import utc_ms
 from cep.runners.embedded import savepoint as embedded
 from cep.runners.embedded.targets import is_embedded
 from cep.runners.handover.payload import Payload

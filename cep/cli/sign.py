@@ -12,11 +12,12 @@ from pathlib import Path
 from rich.console import Console
 
 from cep.base.errors import UsageError
+from cep.base.utc import utc_ms, utc_text
 from cep.cli.configured import add_setting_arguments, settings_of
 from cep.cli.given_job import trust_of
 from cep.cli.keys import private_key
 from cep.cli.paths import printed
-from cep.model.rule import HeartbeatRecord, RetireRecord, UpsertRecord, utc_ms, utc_text
+from cep.model.rule import HeartbeatRecord, RetireRecord, UpsertRecord
 from cep.model.settings import Settings
 from cep.rulebook.changes import change_path, read_change, version_before, write_change
 from cep.rulebook.files import read_rules

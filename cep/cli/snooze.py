@@ -10,6 +10,7 @@ import argparse
 from rich.console import Console
 
 from cep.base.errors import UsageError
+from cep.base.utc import utc_ms, utc_text
 from cep.cli.signed_changes import send_change
 from cep.cli.topics import (
     add_person_arguments,
@@ -23,7 +24,7 @@ from cep.cli.topics import (
     topics_of,
     who,
 )
-from cep.model.rule import SnoozeRecord, utc_ms, utc_text
+from cep.model.rule import SnoozeRecord
 from cep.rulebook.before_sending import values_in
 
 HELP = """\

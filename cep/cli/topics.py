@@ -17,9 +17,10 @@ from rich.console import Console
 
 from cep.base.errors import SourceError, UsageError
 from cep.base.kafka import check_access
+from cep.base.utc import utc_ms, utc_text
 from cep.cli.configured import add_setting_arguments, settings_of
 from cep.columnar.tokens import hide_card_numbers
-from cep.model.rule import ControlRecord, HeartbeatRecord, UpsertRecord, topic_key, utc_ms, utc_text
+from cep.model.rule import ControlRecord, HeartbeatRecord, UpsertRecord, topic_key
 from cep.model.settings import Settings
 from cep.rulebook.chains import Chains, described, hash_of
 from cep.rulebook.difference import difference

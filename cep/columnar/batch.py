@@ -23,7 +23,7 @@ N = TypeVar("N", bound=np.generic)
 
 TEXT, WHOLES, FLOATS = pa.large_string(), pa.int64(), pa.float64()
 _SLOT_BITS = 64
-NO_TEXTS = pa.array([], TEXT)
+NO_TEXTS = pa.nulls(0, TEXT)
 
 
 def arrow_type(type_: Type) -> pa.DataType:

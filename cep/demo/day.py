@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from cep.base.errors import CepError
+from cep.base.utc import utc_text
 from cep.columnar.decode import decode_json
 from cep.columnar.route import route, split_by_group
 from cep.demo.compare import SEED, Outcome, compare, expected_ids, write_expected
@@ -31,7 +32,7 @@ from cep.demo.feed import EFFECTIVE_MS, SLICE_MS, Feed, Report, Topics, Watch
 from cep.demo.labels import write_labels
 from cep.demo.library import library_folder
 from cep.demo.stream import DAY_MS, START_MS, Stream, StreamSize, build, json_lines
-from cep.model.rule import UpsertRecord, utc_text
+from cep.model.rule import UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
 from cep.rulebook.rulebook import Rulebook

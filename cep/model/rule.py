@@ -15,7 +15,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -45,38 +45,16 @@ from cep.base.limits import (
     SOURCE_BYTES_MAX,
 )
 from cep.base.toml import parse_toml
+from cep.base.utc import utc_ms, utc_text
 from cep.model.problem import Problem, problems_of
 from cep.model.signed import Signed
 
 _INT64_MAX = 2**63 - 1
-_TIME_MS_LAST = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z, the last that datetime can write
 _NAME = r"^[a-z][a-z0-9_]*$"
 _LIST_OF = r"^(string|int|prefix|cidr|decimal\([0-9]\))$"
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _DURATION = re.compile(r"(\d{1,9}) ?(ms|s|min|h|d)")
 _UNITS_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def utc_ms(text: str) -> int:
-    """Milliseconds UTC of an ISO 8601 time with an offset. Raises ValueError with a sentence for the author."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise ValueError(f"{text!r} is not a time with an offset such as 2026-01-31T00:00:00Z")
-    # Integer arithmetic: a float of seconds would be off by a millisecond for some times.
-    delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    time_ms = (delta.days * 86_400 + delta.seconds) * 1_000 + delta.microseconds // 1_000
-    if not 0 <= time_ms <= _TIME_MS_LAST:
-        raise ValueError(f"{text!r} is outside the years 1970 to 9999 (UTC)")
-    return time_ms
-
-
-def utc_text(time_ms: int) -> str:
-    """Write a time in its one spelling: 2026-01-31T00:00:00.000Z. Inverse of `utc_ms`."""
-    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _duration(value: object) -> str:

@@ -18,7 +18,7 @@ from cep.base.addresses import check_registry
 from cep.base.errors import UnreadableError, UsageError
 from cep.base.limits import SECRET_FILE_BYTES_MAX
 from cep.base.reading import read_file
-from cep.model.rule import utc_ms
+from cep.base.utc import utc_ms
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d{1,9})\s*(ms|s|min|h|d)")

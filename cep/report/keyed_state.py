@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from cep.base.limits import EVENT_TIME_MS_MAX
+from cep.base.utc import utc_text
 from cep.columnar.route import KeyDomain
 from cep.engine.keyed_state import KeyedState
 from cep.engine.migrate import migrate_state
 from cep.kernels import layout as y
 from cep.kernels.match.prefix import STEP_BIT, STEP_TARGET
-from cep.model.rule import utc_text
 from cep.nfa.program import Program, RuleProgram
 from cep.nfa.shared import shares
 from cep.state.pages import StoredPage, decode_page

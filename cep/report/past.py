@@ -13,12 +13,12 @@ import numpy as np
 
 from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN
 from cep.base.schema import Kind, Type
+from cep.base.utc import utc_text
 from cep.columnar.route import KeyDomain
 from cep.histories.rows import Block, HistoryRows
 from cep.histories.store import Histories, StoredSegment
 from cep.histories.values import tally_value
 from cep.lang.show import show_expr
-from cep.model.rule import utc_text
 from cep.nfa.program import Program
 from cep.report.past_parts import PastPart, RulesWithHistories, joined, parts_of
 from cep.state.past import Load, StoredPast, decode_head, decode_segment

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from cep.base.limits import EVENT_TIME_MS_MAX, TIME_MS_MIN
+from cep.base.utc import utc_text
 from cep.lang.diagnostics import Diagnostic
 from cep.lang.show import show_expr
 from cep.lang.walk import histories
-from cep.model.rule import utc_text
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.histories import span_ms
 

@@ -25,13 +25,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from cep.base.durable import replace_file
-from cep.base.errors import StateCorruptError, UnreadableError, UsageError
-from cep.base.limits import JOB_FILE_BYTES_MAX
-from cep.base.reading import read_file
+from cep.base.errors import StateCorruptError, UsageError
 from cep.base.schema import Schema, misreadings
+from cep.runners.documents import read_document
 from cep.step.job import Job
 
 FORMAT = 2  # 1 had Spark's watermark
@@ -195,19 +192,6 @@ def read_job(directory: Path) -> Job | None:
 
 def _describe(job: Job) -> dict[str, Any]:
     return {"format": FORMAT, **job.to_json()}
-
-
-def read_document(path: Path) -> dict[str, Any]:
-    """Read one of the JSON files of a checkpoint directory. Raises: StateCorruptError."""
-    try:
-        document = orjson.loads(read_file(path, JOB_FILE_BYTES_MAX))
-    except (UnreadableError, ValueError) as error:
-        raise StateCorruptError(
-            f"{path} cannot be read ({error}); restore it, or give a new checkpoint directory"
-        ) from error
-    if not isinstance(document, dict):
-        raise StateCorruptError(f"{path} is not what was written there; restore it, or give a new checkpoint directory")
-    return document
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import orjson
 
 from cep.base.errors import StateCorruptError
-from cep.runners.live_checkpoint import read_document
+from cep.runners.documents import read_document
 from cep.sinks.durable import write_durably
 
 PROGRESS_FILE = "progress.json"

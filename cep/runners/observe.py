@@ -31,7 +31,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cep.base.limits import EVENT_TIME_MS_MIN
-from cep.model.rule import utc_text
+from cep.base.utc import utc_text
 from cep.runners.latency import Latency
 from cep.runners.meanings import FROM_ZERO, GAUGES, LABELS, POISON_CODES, TOTALS_THAT_FALL, counter_text
 

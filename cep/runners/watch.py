@@ -21,7 +21,7 @@ from typing import Self
 
 from cep.base.errors import CepError
 from cep.base.limits import DISK_FREE_BYTES_MIN, SENDING_MS_MAX
-from cep.model.rule import utc_text
+from cep.base.utc import utc_text
 from cep.runners.observe import BROKERS, DISK, EVENTS, SINKS, Observed
 from cep.sources.kafka import KafkaSettings, ask_brokers, latest_offsets
 

@@ -32,7 +32,7 @@ from confluent_kafka.admin import AdminClient
 from cep.base.errors import SourceError, UsageError
 from cep.base.kafka import DAMAGED_CODES, END_CODE, GONE_CODES, READER_FIXED, admin_options, reader_options, reason_of
 from cep.base.limits import KAFKA_IDLE_CONSUMERS_MAX, KAFKA_WAIT_MS_MAX
-from cep.model.rule import utc_ms
+from cep.base.utc import utc_ms
 from cep.sources.headers import with_headers
 from cep.sources.offsets import OffsetRange, Offsets, is_time, parse_offsets
 
@@ -121,8 +121,8 @@ class _Admins:
     """The clients that ask for ids of topics, one for each settings; None where brokers do not answer.
 
     Old brokers and some that only speak Kafka's protocol have no ids. There, offsets alone show a topic that was
-    created again. An outage looks the same. So brokers are given up, for a while, only if they have never answered the
-    question, and leave it unanswered twice in a row or while they answer another one that came after it.
+    created again. An outage looks the same. So only brokers that have never answered the question are given up, for a
+    while: if they leave it unanswered twice in a row, or while they answer another one that came after it.
     """
 
     def __init__(self) -> None:

@@ -14,8 +14,8 @@ import numpy as np
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Schema
+from cep.base.utc import utc_ms
 from cep.columnar.decode import Decoded
-from cep.model.rule import utc_ms
 from cep.sources.files import KeyRecords
 from cep.sources.inputs import Records
 from cep.sources.pieces import Piece, Pieces, read_pieces

@@ -16,9 +16,9 @@ import numpy as np
 import orjson
 import pyarrow.compute as pc
 
+from cep.base.utc import utc_text
 from cep.columnar.batch import EventBatch, concat_batches
 from cep.columnar.decode import Decoded, Poison
-from cep.model.rule import utc_text
 from cep.step.job import Job
 from cep.step.match import MatchOutput
 

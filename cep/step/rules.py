@@ -20,6 +20,7 @@ from typing import TypeVar
 from cep.base.audit import is_audit
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MIN
+from cep.base.utc import utc_text
 from cep.columnar.decode import Poison
 from cep.columnar.tokens import hide_card_numbers
 from cep.lang.explain.render import to_json
@@ -32,7 +33,6 @@ from cep.model.rule import (
     UpsertRecord,
     VersionedRecord,
     parse_control,
-    utc_text,
 )
 from cep.rulebook.deploy import RefusedRecord, is_given
 from cep.rulebook.meaning import content_hash

@@ -8,8 +8,9 @@ import orjson
 import pytest
 
 from cep.base.audit import is_audit
+from cep.base.utc import utc_text
 from cep.cli.main import main
-from cep.model.rule import ControlRecord, ListRecord, PauseRecord, ResumeRecord, utc_text
+from cep.model.rule import ControlRecord, ListRecord, PauseRecord, ResumeRecord
 from tests.rulebook.test_deploy import BODIES, SEEN_MS, TOGETHER, TYPES, rule
 
 # What a job begins with, whether its files have all patterns, what comes later, --levels, what is refused then.

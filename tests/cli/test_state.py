@@ -9,9 +9,9 @@ import orjson
 import pytest
 
 from cep.base.schema import Schema
+from cep.base.utc import utc_text
 from cep.cli.main import USAGE, main
 from cep.lang.load import load_text
-from cep.model.rule import utc_text
 from cep.runners.live_checkpoint import open_checkpoint
 from cep.step.job import Job
 from tests.cli.test_outage import metrics, status, wait_for

@@ -18,7 +18,7 @@ from cep.columnar.convert import Written
 from cep.columnar.decode import Decoded, concat_decoded, decode_json, decode_table
 from cep.columnar.mapping import mapping_of
 from cep.sources.pieces import pieces_of_table
-from cep.sources.registry.kafka import RecordFormat
+from cep.sources.registry.form import RecordFormat
 from cep.sources.registry.kafka import decode as decode_topic
 from tests.columnar.common import GOOD, ONE
 

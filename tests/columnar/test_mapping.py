@@ -16,7 +16,8 @@ from cep.base.errors import UsageError
 from cep.columnar.convert import Written
 from cep.columnar.decode import Decoded, decode_json, decode_table
 from cep.columnar.mapping import PLAIN, FieldMapping, check_fields, mapping_of
-from cep.sources.registry.kafka import RecordFormat, _columns
+from cep.sources.registry.form import RecordFormat
+from cep.sources.registry.kafka import _columns
 from tests.columnar.common import GOOD, ONE, TWO
 
 RECORDS = [

@@ -25,7 +25,8 @@ from unittest.mock import patch
 import orjson
 
 from cep.base.errors import CepError, SinkAwayError, SinkError, SourceError, StoreError
-from cep.model.rule import Changes, HeartbeatRecord, parse_control, utc_text
+from cep.base.utc import utc_text
+from cep.model.rule import Changes, HeartbeatRecord, parse_control
 from cep.rulebook.chains import hash_of
 from cep.runners.embedded.opening import followed_folder
 from cep.runners.observe import Observed

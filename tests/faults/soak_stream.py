@@ -12,7 +12,8 @@ from typing import Any
 
 import orjson
 
-from cep.model.rule import Changes, HeartbeatRecord, PauseRecord, RetireRecord, UpsertRecord, utc_text
+from cep.base.utc import utc_text
+from cep.model.rule import Changes, HeartbeatRecord, PauseRecord, RetireRecord, UpsertRecord
 from cep.rulebook.chains import hash_of
 
 CARDS, DEVICES = 300, 40

@@ -18,7 +18,8 @@ from cep.rulebook.deploy import deploy
 from cep.runners.embedded import replay as embedded
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
-from cep.sources.registry.kafka import RecordFormat, decode
+from cep.sources.registry.form import RecordFormat
+from cep.sources.registry.kafka import decode
 from cep.step.job import Job
 from tests.columnar import common
 from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, Kind

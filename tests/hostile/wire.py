@@ -23,6 +23,7 @@ from cep.cli.lsp_wire import BoundedInput
 from cep.runners import http
 from cep.runners.observe import Observed
 from cep.sources.registry import kafka
+from cep.sources.registry.form import RecordFormat
 from tests.columnar import common
 from tests.hostile.events import rows_of
 from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, HangsError, Kind
@@ -240,7 +241,7 @@ def answers(folder: Path) -> Feed:
         real(handler, status, value)
 
     registry.RequestHandlerClass._answer = answer  # type: ignore[attr-defined]
-    form = kafka.RecordFormat("avro", settings)
+    form = RecordFormat("avro", settings)
 
     def decoded() -> Any:
         fresh = kafka.client_of.__wrapped__(settings)  # one that remembers no schema

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from cep.base.utc import utc_text
 from cep.lang.load import load_text
-from cep.model.rule import RetireRecord, UpsertRecord, utc_text
+from cep.model.rule import RetireRecord, UpsertRecord
 from cep.rulebook.outcome import RuleReport
 from cep.rulebook.publish import lacking_past
 from cep.rulebook.rulebook import Rulebook

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from cep.model.rule import ControlRecord, HeartbeatRecord, RetireRecord, UpsertRecord, utc_text
+from cep.base.utc import utc_text
+from cep.model.rule import ControlRecord, HeartbeatRecord, RetireRecord, UpsertRecord
 from cep.rulebook.compatible import KeyDomains
 from cep.rulebook.deploy import Deployment, deploy, deploy_to_job
 from cep.rulebook.levels import levels_needed

@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cep.base.limits import LIST_ENTRY_BYTES_MAX, LIST_VERSIONS_MAX, TIME_MS_MAX, TIME_MS_MIN
+from cep.base.utc import utc_text
 from cep.columnar.batch import TEXT, EventBatch
 from cep.engine.keyed_state import KeyedState
 from cep.lists.store import ListStore
-from cep.model.rule import ControlRecord, ListRecord, UpsertRecord, parse_control, topic_key, utc_text
+from cep.model.rule import ControlRecord, ListRecord, UpsertRecord, parse_control, topic_key
 from cep.rulebook import lists as module
 from cep.rulebook.deploy import schema_of
 from cep.rulebook.rulebook import Rulebook

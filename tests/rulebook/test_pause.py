@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
-from cep.model.rule import PauseRecord, ResumeRecord, utc_text
+from cep.base.utc import utc_text
+from cep.model.rule import PauseRecord, ResumeRecord
 from cep.rulebook.rulebook import Rulebook
 from tests.rulebook.records import new_book, upsert
 

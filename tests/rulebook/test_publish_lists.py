@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.base.limits import CONTROL_RECORD_BYTES_MAX
+from cep.base.utc import utc_text
 from cep.lists.content import Content
 from cep.lists.entries import TEXT, keys_of
 from cep.lists.store import ListStore
-from cep.model.rule import ListRecord, parse_control, utc_text
+from cep.model.rule import ListRecord, parse_control
 from cep.nfa.given_lists import GivenList
 from cep.rulebook import publish_lists
 from cep.rulebook.lists import RuleLists

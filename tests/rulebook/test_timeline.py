@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cep.base.limits import TIME_MS_MAX
+from cep.base.utc import utc_text
 from cep.model.rule import (
     ControlRecord,
     PauseRecord,
@@ -21,7 +22,6 @@ from cep.model.rule import (
     SnoozeRecord,
     UpsertRecord,
     topic_key,
-    utc_text,
 )
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes

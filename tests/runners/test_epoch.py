@@ -12,7 +12,8 @@ import orjson
 import pytest
 from pyspark.sql import SparkSession
 
-from cep.model.rule import RetireRecord, SnoozeRecord, utc_text
+from cep.base.utc import utc_text
+from cep.model.rule import RetireRecord, SnoozeRecord
 from cep.rulebook.saved import rulebook_bytes
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers

@@ -15,13 +15,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.base.utc import utc_text
 from cep.columnar.batch import TEXT, EventBatch
 from cep.engine.keyed_state import KeyedState
 from cep.engine.migrate import migrate_state
 from cep.engine.reach import history_from_ms
 from cep.lang.load import load_text
 from cep.lang.walk import histories
-from cep.model.rule import UpsertRecord, utc_text
+from cep.model.rule import UpsertRecord
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.runners.embedded.commit import Commits, Sources

@@ -13,15 +13,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from cep.model.rule import (
-    ControlRecord,
-    PauseRecord,
-    ResumeRecord,
-    RetireRecord,
-    RollbackRecord,
-    UpsertRecord,
-    utc_text,
-)
+from cep.base.utc import utc_text
+from cep.model.rule import ControlRecord, PauseRecord, ResumeRecord, RetireRecord, RollbackRecord, UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.embedded import replay as embedded

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from cep.base.utc import utc_text
 from cep.cli.main import main
-from cep.model.rule import ListRecord, utc_text
+from cep.model.rule import ListRecord
 
 PATTERN = """
 event payment { tx_id id  event_time time  card_id string  ip string  amount decimal(2) }

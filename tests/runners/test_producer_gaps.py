@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 from cep.base.limits import TIME_MS_MAX
+from cep.base.utc import utc_text
 from cep.columnar.decode import Decoded, decode_json
-from cep.model.rule import PauseRecord, ResumeRecord, RetireRecord, UpsertRecord, utc_text
+from cep.model.rule import PauseRecord, ResumeRecord, RetireRecord, UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.embedded import replay as embedded

@@ -12,16 +12,9 @@ import orjson
 import pytest
 from pyspark.sql import SparkSession
 
+from cep.base.utc import utc_text
 from cep.columnar.route import KeyDomain
-from cep.model.rule import (
-    ControlRecord,
-    PauseRecord,
-    ResumeRecord,
-    RetireRecord,
-    RollbackRecord,
-    UpsertRecord,
-    utc_text,
-)
+from cep.model.rule import ControlRecord, PauseRecord, ResumeRecord, RetireRecord, RollbackRecord, UpsertRecord
 from cep.rulebook.deploy import Deployment, deploy, deploy_to_job
 from cep.rulebook.levels import levels_needed
 from cep.runners.embedded import replay as embedded

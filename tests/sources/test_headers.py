@@ -17,7 +17,7 @@ from cep.sources.headers import headers_of, with_headers
 from cep.sources.kafka import KafkaSettings, latest_offsets, read_range
 from cep.sources.live.kafka import TopicSource
 from cep.sources.offsets import OffsetRange
-from cep.sources.registry.kafka import RecordFormat
+from cep.sources.registry.form import RecordFormat
 from tests.columnar.common import GOOD, TWO
 from tests.real_kafka import KafkaCluster
 

@@ -15,11 +15,12 @@ import orjson
 import pyarrow as pa
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.base.utc import utc_ms, utc_text
 from cep.columnar.batch import TEXT, EventBatch
 from cep.columnar.decode import Decoded, decode_json
 from cep.engine.keyed_state import empty_state
 from cep.histories.store import Histories
-from cep.model.rule import HeartbeatRecord, RetireRecord, UpsertRecord, utc_ms, utc_text
+from cep.model.rule import HeartbeatRecord, RetireRecord, UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.sinks.json_form import json_lines
 from cep.step.event_time import NO_CLOCK, PartitionTime, TimesRead, read_time

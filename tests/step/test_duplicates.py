@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from cep.base.errors import StateCorruptError
+from cep.base.utc import utc_text
 from cep.columnar.route import route, split_by_group
-from cep.model.rule import utc_text
 from cep.runners.embedded.seen import SeenOfShare
 from cep.step import duplicates
 from cep.step.job import Job

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cep.base.errors import UsageError
 from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN, TIME_MS_MIN
-from cep.model.rule import utc_text
+from cep.base.utc import utc_text
 from cep.runners.handover.payload import Payload, payload_in
 from cep.state.savepoints import open_savepoint
 from cep.state.target import Target

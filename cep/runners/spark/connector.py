@@ -20,8 +20,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from cep.base.errors import UsageError
-from cep.model.rule import utc_ms
-from cep.runners.spark.packed import CLOCK_COLUMN, PACKED_SCHEMA, packer
+from cep.base.utc import utc_ms
+from cep.runners.spark.packed import CLOCK_COLUMN, packer
+from cep.runners.spark.packed_schema import PACKED_SCHEMA
 from cep.runners.spark.sources import TopicSource, batch_clock
 from cep.sources.headers import headers_of
 from cep.sources.offsets import is_time

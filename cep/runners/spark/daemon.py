@@ -23,11 +23,11 @@ from pyspark import daemon, worker
 from pyspark.sql.streaming import stateful_processor_util
 
 from cep.base.private import make_private
-from cep.runners.spark import kafka, match_stage, packed
+from cep.runners.spark import kafka_events, kafka_readers, match_stage, packed
 from cep.runners.warm import warm_up
 
 MODULE = "cep.runners.spark.daemon"
-_PRELOADED = (np, pd, worker, stateful_processor_util, kafka, match_stage, packed)
+_PRELOADED = (np, pd, worker, stateful_processor_util, kafka_events, kafka_readers, match_stage, packed)
 _MATCHING_WORKER = "pyspark.worker"
 
 

@@ -38,7 +38,7 @@ from pyspark.sql.types import (
 
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MAX
-from cep.model.rule import utc_ms
+from cep.base.utc import utc_ms
 from cep.rulebook.kafka import StatusTopic
 from cep.rulebook.store import RulebookStore
 from cep.runners.handover.beginning import Beginning, read_beginning
@@ -50,11 +50,13 @@ from cep.runners.spark.admission import HAS_ADMISSION, end_when_done
 from cep.runners.spark.connector import packed_topic
 from cep.runners.spark.failures import failure_of
 from cep.runners.spark.group_parts import prepare_query
-from cep.runners.spark.kafka import EVENTS_FORMAT, FORMAT, KafkaDataSource, KafkaEventsSource
+from cep.runners.spark.kafka import KafkaDataSource, KafkaEventsSource
+from cep.runners.spark.kafka_options import EVENTS_FORMAT, FORMAT
 from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.local_files import set_permissions_in_java
 from cep.runners.spark.match_stage import MatchStage
-from cep.runners.spark.packed import CLOCK_COLUMN, CONTROL, PACKED_SCHEMA, packer
+from cep.runners.spark.packed import CLOCK_COLUMN, CONTROL, packer
+from cep.runners.spark.packed_schema import PACKED_SCHEMA
 from cep.runners.spark.paused_partitions import FILE as PAUSED_FILE
 from cep.runners.spark.paused_partitions import PausedPartitions
 from cep.runners.spark.place import Place
@@ -72,6 +74,9 @@ from cep.step.rules import JobRules, bundle_records, rulebook_of
 SPARK_SETTINGS = {
     "spark.python.daemon.module": daemon.MODULE,
     "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
+    # Tasks that read and tasks that match have the same environment, so that they share workers. Each kind would have
+    # its own process that loads everything, and workers of its own.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     # Java and its Python workers speak by turns, in small messages. Over TCP some of them wait for the acknowledgement
     # of the one before, tens of milliseconds a micro-batch.
     "spark.python.unix.domain.socket.enabled": "true",

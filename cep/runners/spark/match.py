@@ -33,7 +33,8 @@ from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes
 from cep.rulebook.suppression import SHADOW, Policies, suppress_alerts
 from cep.runners.output import decode_alerts
-from cep.runners.spark.packed import ALERTS, CLOCK_COLUMN, DEAD, EVENTS, PACKED_SCHEMA, TIMES, packer
+from cep.runners.spark.packed import ALERTS, CLOCK_COLUMN, DEAD, EVENTS, TIMES, packer
+from cep.runners.spark.packed_schema import PACKED_SCHEMA
 from cep.runners.spark.replay import Shipped, matcher, ship_lists
 from cep.runners.spark.sources import batch_clock
 from cep.step.dead_letters import under_rules

@@ -38,7 +38,8 @@ from cep.runners.spark.group_parts import GroupParts
 from cep.runners.spark.live import control_files, control_records, control_rows
 from cep.runners.spark.match import CONNECT, alert_schema, decoded, lists_folder
 from cep.runners.spark.match_stage import MatchStage
-from cep.runners.spark.packed import ALERTS, CLOCK_COLUMN, COUNTERS, PACKED_SCHEMA, packer
+from cep.runners.spark.packed import ALERTS, CLOCK_COLUMN, COUNTERS, packer
+from cep.runners.spark.packed_schema import PACKED_SCHEMA
 from cep.runners.spark.place import Place
 from cep.runners.spark.processor import MatchProcessor
 from cep.runners.spark.replay import ship_lists

@@ -34,7 +34,6 @@ from cep.step.validate import ValidEvents, validate_events
 
 EVENTS, CONTROL, DEAD, REFUSED, COUNTERS = "events", "control", "dead", "refused", "counters"
 ALERTS, LATE, TIMES, WATERMARK, STATUS, STATE = "alerts", "late", "times", "watermark", "status", "state"
-PACKED_SCHEMA = "key_group int, kind string, domain int, order bigint, payload binary"
 _PACKED_ARROW = pa.schema(
     [
         ("key_group", pa.int32()),

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import orjson
 
 from cep.base.errors import StateCorruptError
-from cep.runners.live_checkpoint import read_document
+from cep.runners.documents import read_document
 from cep.sinks.durable import write_durably
 from cep.sources.offsets import OffsetRange, Offsets
 from cep.step.event_time import PartitionTimes, too_far_ahead
-from cep.step.job import Job
+
+if TYPE_CHECKING:
+    from cep.step.job import Job
 
 FILE = "paused_partitions.json"
 

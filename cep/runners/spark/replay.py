@@ -43,7 +43,6 @@ from cep.runners.spark.packed import (
     COUNTERS,
     DEAD,
     EVENTS,
-    PACKED_SCHEMA,
     STATE,
     TIMES,
     PackedRow,
@@ -51,6 +50,7 @@ from cep.runners.spark.packed import (
     packer,
     produced_rows,
 )
+from cep.runners.spark.packed_schema import PACKED_SCHEMA
 from cep.runners.spark.progress import with_progress
 from cep.runners.spark.session import create_session
 from cep.sources.inputs import Records, files_of, kind_of, packing_of

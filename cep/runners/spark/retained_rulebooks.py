@@ -18,7 +18,7 @@ import orjson
 from cep.base.errors import StateCorruptError
 from cep.base.limits import MICRO_BATCHES_RETAINED
 from cep.rulebook.store import RulebookStore
-from cep.runners.live_checkpoint import read_document
+from cep.runners.documents import read_document
 from cep.sinks.durable import write_durably
 
 _FILE = "kept.json"

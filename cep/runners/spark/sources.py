@@ -12,7 +12,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 the name that Spark's own documentation uses
 
 from cep.columnar.mapping import PLAIN, FieldMapping
-from cep.sources.registry.kafka import RecordFormat
+from cep.sources.registry.form import RecordFormat
 
 CLIENT, JVM = "client", "spark"
 _JSON = RecordFormat()

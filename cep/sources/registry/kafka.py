@@ -20,22 +20,15 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import fastavro
-import httpx2
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka.serialization import MessageField, SerializationContext
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.json_format import MessageToDict
-from google.protobuf.message import DecodeError, Message
 
-from cep.base.addresses import check_registry
 from cep.base.errors import SourceError, UnreadableError, UsageError
 from cep.base.limits import (
     FAILING_SCHEMAS_MAX,
@@ -47,16 +40,17 @@ from cep.base.limits import (
 from cep.base.reading import read_file
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, Poison, concat_decoded, decode_json, decode_table
-from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
-from cep.sources.headers import headers_of
+from cep.columnar.mapping import TYPE_FIELD, FieldMapping
 from cep.sources.registry.avro_shape import Shape, shape_of
+from cep.sources.registry.form import RecordFormat
 
-# The registry's client takes a tenth of a second to import: a job over JSON starts without it.
+# The registry's client and what decodes take a fifth of a second to import: a job over JSON starts without them.
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
     from confluent_kafka.schema_registry.error import SchemaRegistryError
+    from confluent_kafka.serialization import SerializationContext
+    from google.protobuf.message import Message
 
-FORMATS = ("json", "avro", "protobuf")
 _FRAME_BYTES = 5  # a zero, and the schema's id in four bytes, big-endian
 _MISSING, _DENIED = 404, (401, 403)
 _OF_THE_REGISTRY = (401, 403, 407, 408, 429)  # of all answers below 500 those that are not about the schema's id
@@ -68,33 +62,6 @@ _SHOWN_BYTES = 1_000
 _REASON_CHARACTERS = 300
 
 
-@dataclass(frozen=True, slots=True)
-class RecordFormat:
-    """The form of the values, and where the fields are in them. `registry` are settings of its client (`url` …), never
-    printed.
-    """
-
-    name: str = "json"
-    registry: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    schema_file: str | None = None
-    message: str | None = None
-    mapping: FieldMapping = PLAIN
-
-    def __post_init__(self) -> None:
-        if self.name not in FORMATS:
-            raise UsageError(f"records are {', '.join(FORMATS)}, not {self.name}")
-        if self.name != "json" and headers_of(self.mapping):
-            raise UsageError(
-                f"headers are read beside JSON only, not beside {self.name}; leave header:… out of columns"
-            )
-        if self.name == "avro" and not self.registry and self.schema_file is None:
-            raise UsageError("avro needs the url of a schema registry, or a schema file (*.avsc)")
-        if self.name == "protobuf" and (not self.registry or self.schema_file is None or self.message is None):
-            raise UsageError("protobuf needs the url of a schema registry, a file of descriptors and a message's name")
-        if "url" in dict(self.registry):
-            check_registry(dict(self.registry)["url"])
-
-
 def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> Decoded:
     """Decode records of one topic into typed columns, and set aside those that cannot be decoded.
 
@@ -103,6 +70,8 @@ def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> 
     """
     if form.name == "json":
         return decode_json(schema, _without_frames(values) if form.registry else values, form.mapping)
+    from confluent_kafka.serialization import MessageField, SerializationContext  # noqa: PLC0415
+
     texts = values.to_pylist()
     refusals = _refusals(form, texts)
     read = _reader(form)
@@ -299,6 +268,7 @@ def _asked(form: RecordFormat, number: int) -> Shape | _Refused:
 
 def _answer(form: RecordFormat, number: int) -> Shape | _Refused:
     """Ask for a schema once."""
+    import httpx2  # noqa: PLC0415
     from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415
 
     client, what = client_of(form.registry), f"does not give schema {number}"
@@ -389,6 +359,8 @@ def _reader(form: RecordFormat) -> Callable[[bytes, SerializationContext], dict[
         # The file's schema is then the one to read with; the registry's says how the record was written.
         deserializer = AvroDeserializer(client_of(form.registry), text)
         return lambda value, context: _record(deserializer(value, context))
+    import fastavro  # noqa: PLC0415
+
     assert text is not None, "checked with the settings"
     try:
         parsed = fastavro.parse_schema(json.loads(text))
@@ -405,6 +377,7 @@ def _record(value: object) -> dict[str, Any]:
 
 def _protobuf_reader(form: RecordFormat) -> Callable[[bytes, SerializationContext], dict[str, Any]]:
     from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer  # noqa: PLC0415
+    from google.protobuf.json_format import MessageToDict  # noqa: PLC0415
 
     assert form.schema_file is not None, "checked with the settings"
     assert form.message is not None, "checked with the settings"
@@ -423,6 +396,9 @@ def _protobuf_reader(form: RecordFormat) -> Callable[[bytes, SerializationContex
 
 def _message_class(path: str, name: str) -> type[Message]:
     """Return the class of a message in a file of descriptors. Raises: UsageError."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # noqa: PLC0415
+    from google.protobuf.message import DecodeError  # noqa: PLC0415
+
     descriptors = descriptor_pb2.FileDescriptorSet()
     pool = descriptor_pool.DescriptorPool()
     try:

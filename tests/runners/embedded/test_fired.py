@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from cep.base.errors import StateCorruptError
-from cep.model.rule import utc_text
+from cep.base.utc import utc_text
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.fired import FIRED, StoredLastAlerts
 from cep.sinks.json_form import json_lines

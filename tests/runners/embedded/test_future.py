@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 from cep.base.audit import CODE
+from cep.base.utc import utc_text
 from cep.cli.main import main
-from cep.model.rule import HeartbeatRecord, utc_text
+from cep.model.rule import HeartbeatRecord
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings

@@ -17,8 +17,9 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
+from cep.base.utc import utc_text
 from cep.cli import replay as verb
-from cep.model.rule import ControlRecord, RetireRecord, utc_text
+from cep.model.rule import ControlRecord, RetireRecord
 from cep.rulebook.deploy import deploy
 from cep.runners.embedded import replay as embedded
 from cep.runners.output import Replayed

@@ -18,8 +18,8 @@ import orjson
 import pytest
 from confluent_kafka import Consumer
 
+from cep.base.utc import utc_text
 from cep.cli.main import main
-from cep.model.rule import utc_text
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings

@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from cep.base.errors import UsageError
+from cep.base.utc import utc_text
 from cep.cli.main import USAGE, main
-from cep.model.rule import utc_text
 from cep.runners.handover.beginning import read_beginning
 from cep.runners.handover.set_back import consequences, set_back
 from cep.step.event_time import PartitionTime, times_from_json

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 
 from cep.base.errors import StateCorruptError, UsageError
+from cep.base.utc import utc_text
 from cep.cli.main import USAGE, main
 from cep.histories.rows import Block
 from cep.histories.store import StoredSegment
-from cep.model.rule import UpsertRecord, utc_text
+from cep.model.rule import UpsertRecord
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.levels import by_level
 from cep.runners.embedded import replay as embedded

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from cep.base.kafka import WRITER_FIXED
-from cep.model.rule import utc_text
+from cep.base.utc import utc_text
 from cep.runners.spark.live import LiveSettings, serve, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.sources import FolderSource, TopicSource

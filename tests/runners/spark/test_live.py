@@ -8,7 +8,8 @@ import orjson
 import pytest
 from pyspark.sql import SparkSession
 
-from cep.model.rule import RetireRecord, UpsertRecord, utc_text
+from cep.base.utc import utc_text
+from cep.model.rule import RetireRecord, UpsertRecord
 from cep.runners.spark.group_parts import PAGES
 from cep.runners.spark.state import stored_part
 from tests.runners.spark.live_cases import (

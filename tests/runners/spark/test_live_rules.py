@@ -10,7 +10,8 @@ import orjson
 import pytest
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
-from cep.model.rule import HeartbeatRecord, RetireRecord, utc_text
+from cep.base.utc import utc_text
+from cep.model.rule import HeartbeatRecord, RetireRecord
 from cep.rulebook.saved import rulebook_bytes
 from cep.rulebook.store import RulebookStore
 from cep.step import rules as group_rules

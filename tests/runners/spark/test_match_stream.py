@@ -13,7 +13,8 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import cep
-from cep.model.rule import HeartbeatRecord, utc_text
+from cep.base.utc import utc_text
+from cep.model.rule import HeartbeatRecord
 from cep.rulebook.files import read_rules
 from cep.runners.spark.match_stream import check_session
 from tests.api.frames import payments, write_rules

@@ -17,8 +17,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cep.base.errors import SinkError, UsageError
+from cep.base.utc import utc_text
 from cep.cli.main import main
-from cep.model.rule import UpsertRecord, utc_text
+from cep.model.rule import UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.rulebook.suppression import Policies, suppress_alerts
 from cep.runners.embedded import replay as embedded

@@ -17,9 +17,10 @@ from cep.columnar.mapping import mapping_of
 from cep.columnar.route import key_groups
 from cep.engine.alerts import ALERT_SCHEMA
 from cep.runners.output import decode_alerts, encode_alerts
-from cep.runners.spark.kafka import _parse_options
+from cep.runners.spark.kafka_options import parse_options
 from cep.runners.spark.packed import COUNTERS, DEAD, EVENTS, packer
-from cep.sources.registry.kafka import RecordFormat, decode
+from cep.sources.registry.form import RecordFormat
+from cep.sources.registry.kafka import decode
 from cep.step.dead_letters import dead_letter
 from cep.step.job import Job
 from tests.columnar.common import GOOD_MS, TWO, record
@@ -97,7 +98,7 @@ def test_mapped_records_are_packed_like_plain_ones_from_folders_and_topics() -> 
     nested = [json.dumps({"after": json.loads(value), "op": "c"}).encode() for value in plain]
     mapping = mapping_of(["*=after"])
     given = {"bootstrap.servers": "x", "topic": "t", "mapping": mapping.to_json()}
-    form = _parse_options(given).form
+    form = parse_options(given).form
     assert form == RecordFormat(mapping=mapping)
 
     def rows(values: list[bytes], pack: Callable[..., Any]) -> list[dict[str, Any]]:

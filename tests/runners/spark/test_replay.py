@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from cep.base.errors import SourceError, UsageError
-from cep.model.rule import ControlRecord, RetireRecord, utc_text
+from cep.base.utc import utc_text
+from cep.model.rule import ControlRecord, RetireRecord
 from cep.rulebook.deploy import deploy
 from cep.runners.output import Replayed
 from cep.runners.spark.progress import with_progress

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from cep.base.utc import utc_text
 from cep.model.rule import (
     ControlRecord,
     HeartbeatRecord,
@@ -21,7 +22,6 @@ from cep.model.rule import (
     RollbackRecord,
     UpsertRecord,
     topic_key,
-    utc_text,
 )
 from cep.rulebook.kafka import StatusTopic, Topic
 from cep.rulebook.meaning import content_hash

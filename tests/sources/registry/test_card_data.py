@@ -14,7 +14,8 @@ from google.protobuf import descriptor_pb2
 
 from cep.columnar.decode import Decoded, decode_json
 from cep.columnar.redact import redact
-from cep.sources.registry.kafka import RecordFormat, _message_class, client_of, decode
+from cep.sources.registry.form import RecordFormat
+from cep.sources.registry.kafka import _message_class, client_of, decode
 from tests.cli.test_card_data import wrong
 from tests.columnar.protected import CARDS, card_numbers, keys
 from tests.plain_avro import plain_avro

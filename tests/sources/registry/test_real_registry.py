@@ -15,7 +15,8 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from cep.cli.main import main
-from cep.sources.registry.kafka import RecordFormat, client_of
+from cep.sources.registry.form import RecordFormat
+from cep.sources.registry.kafka import client_of
 from tests.real_kafka import KafkaCluster, NoBrokerError
 from tests.real_registry import open_registry
 from tests.runners.embedded.cases import day, deployment, expected

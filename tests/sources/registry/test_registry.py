@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from cep.base.errors import SourceError, UsageError
 from cep.base.limits import FAILING_SCHEMAS_MAX, UNKNOWN_SCHEMAS_MAX
 from cep.columnar.decode import Decoded
-from cep.sources.registry.kafka import RecordFormat, _message_class, _shapes_of, client_of, decode
+from cep.sources.registry.form import RecordFormat
+from cep.sources.registry.kafka import _message_class, _shapes_of, client_of, decode
 from tests.columnar import common
 from tests.plain_avro import plain_avro
 from tests.sources.registry.registry_server import _Server, serve_registry

@@ -1,0 +1,56 @@
+"""Ranges of Kafka topics → packed rows of a job, in the task that reads them.
+
+Tested by: tests/runners/spark/test_kafka_positions.py, tests/runners/spark/test_live_kafka.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from cep.base.errors import UsageError
+from cep.runners.spark.kafka_options import EVENTS_FORMAT, Options
+from cep.runners.spark.packed import RECORDS_AT_ONCE, DecodedPart, pack_parts
+from cep.runners.spark.paused_partitions import partition_name
+from cep.sources.headers import headers_of
+from cep.sources.kafka import read_range
+from cep.sources.offsets import OffsetRange
+from cep.sources.registry.form import RecordFormat
+from cep.sources.registry.kafka import decode
+from cep.step.event_time import TimesRead
+from cep.step.job import Job
+
+
+def read_events(options: Options, ranges: Sequence[OffsetRange], times: TimesRead) -> Iterator[pa.RecordBatch]:
+    """Read the ranges and pack what they hold, so many records at once.
+
+    `times` are those of the micro-batch before any of it is read. Raises: UsageError, SourceError.
+    """
+    if options.job is None:
+        raise UsageError(f"{EVENTS_FORMAT} needs option job")
+    job = Job.from_json(options.job)
+    batches: dict[OffsetRange, list[pa.RecordBatch]] = {}
+    records, is_packed = 0, False
+    headers = headers_of(options.form.mapping)
+    for wanted in ranges:
+        for batch in read_range(options.settings, wanted, headers=headers):
+            batches.setdefault(wanted, []).append(batch)
+            records += batch.num_rows
+            if records >= RECORDS_AT_ONCE:
+                yield _packed(job, options.form, batches, times)
+                batches, records, is_packed = {}, 0, True
+    if records or not is_packed:
+        yield _packed(job, options.form, batches, times)
+
+
+def _packed(
+    job: Job, form: RecordFormat, batches: Mapping[OffsetRange, Sequence[pa.RecordBatch]], times: TimesRead
+) -> pa.RecordBatch:
+    parts = []
+    for wanted, range_batches in batches.items():
+        values = pa.concat_arrays([batch.column("value") for batch in range_batches])
+        decoded = decode(form, job.schema, values, wanted.topic)
+        name = partition_name(wanted.topic, wanted.partition)
+        parts.append(DecodedPart(name, decoded, times.partitions[name].is_behind))
+    return pack_parts(job, parts, times)
