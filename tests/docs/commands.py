@@ -3,13 +3,15 @@
     bash ──▶ shim `cep` ──(arguments, folder, environment, three files)──▶ server ──fork──▶ cep.cli.main.main
                  ◀───────────────────────── exit code ──────────────────────────────────────────┘
 
-What a command prints goes to the shim's own files. Only the interpreter's start and the imports are saved.
+What a command prints goes to the shim's own files. Only the interpreter's start, the imports and the reading of compiled
+kernels are saved.
 As a process, `python -m tests.docs.commands SOCKET` serves until its input ends.
 Tested by: tests/docs/test_examples.py
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -23,6 +25,7 @@ from importlib import import_module
 from pathlib import Path
 
 from cep.cli.main import main
+from cep.runners.warm import warm_up
 
 ROOT = Path(__file__).parents[2]
 _REQUEST_BYTES_MAX = 1 << 20
@@ -58,6 +61,9 @@ def _serve(address: str) -> None:
     """Answer requests one after the other and beside each other, until standard input ends."""
     for path in sorted((ROOT / "cep" / "cli").glob("*.py")):
         import_module(f"cep.cli.{path.stem}")
+    warm_up()
+    gc.collect()
+    gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)

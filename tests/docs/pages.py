@@ -67,13 +67,14 @@ def beginning_of(text: str) -> str | None:
 def run_page(name: str, folder: Path, servers: Mapping[str, str], tools: Path) -> Iterator[str]:
     """Run the blocks that need no other servers than these, with `tools` first on the PATH.
 
-    Gives a message for each block that does not do what it says.
+    A page that another one begins with is run once, beside `tools`. Gives a message for each block that does not do
+    what it says.
     """
     text = page_paths()[name].read_text(encoding="utf-8")
     before = beginning_of(text)
     folder.mkdir(parents=True)
     if before is not None:
-        earlier = folder.parent / f"before-{before.replace('/', '-')}"
+        earlier = tools.parent / f"before-{before.replace('/', '-')}"
         if not earlier.exists():
             yield from run_page(before, earlier, {}, tools)
         shutil.copytree(earlier, folder, dirs_exist_ok=True)
