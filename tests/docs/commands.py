@@ -3,8 +3,8 @@
     bash ──▶ shim `cep` ──(arguments, folder, environment, three files)──▶ server ──fork──▶ cep.cli.main.main
                  ◀───────────────────────── exit code ──────────────────────────────────────────┘
 
-What a command prints goes to the shim's own files. Only the interpreter's start, the imports and the reading of compiled
-kernels are saved.
+What a command prints goes to the shim's own files. Only the interpreter's start, the imports and the reading of
+compiled kernels are saved.
 As a process, `python -m tests.docs.commands SOCKET` serves until its input ends.
 Tested by: tests/docs/test_examples.py
 """
