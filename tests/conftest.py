@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.columnar.protected import KEYS
 from tests.java_archive import java_options
+from tests.long_tests import function_of, long_tests
 from tests.real_kafka import MockCluster, RealKafka, open_kafka
 from tests.real_prometheus import NoPrometheusError, Tools, open_tools
 
@@ -55,9 +56,11 @@ if sys.dont_write_bytecode:
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep servers out of the inner loop; a test that is only `slow` stays so."""
+    """Keep servers, and what takes long, out of the inner loop; a test that is only `slow` stays so."""
+    long = long_tests()
     for item in items:
-        if not SERVERS.isdisjoint(getattr(item, "fixturenames", ())) and item.get_closest_marker("slow") is None:
+        has_server = not SERVERS.isdisjoint(getattr(item, "fixturenames", ()))
+        if (has_server or function_of(item.nodeid) in long) and item.get_closest_marker("slow") is None:
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.always)
 
