@@ -4,7 +4,8 @@ Its jars come through Maven once and stay in the user's cache folder, outside of
 done, or Java is missing, `open_kafka` gives librdkafka's mock cluster and says so; `is_real` tells which it is. The
 mock has no compaction, no transactions that others can see, and topics of four partitions only.
 The fixture `kafka_broker` of tests/conftest.py is one for all tests; name topics so that tests do not meet in one.
-As a process, `python -m tests.real_kafka` prints the bootstrap address on one line and serves until its input ends.
+As a process, `python -m tests.real_kafka` prints the bootstrap address on one line, and the broker's folder on the next
+one, and serves until its input ends. Tests use that broker if CEP_TESTS_KAFKA names its folder.
 Tested by: tests/test_real_kafka.py
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import signal
 import socket
@@ -33,11 +35,13 @@ from cep.base.kafka import WRITER_FIXED
 from tests.mock_kafka import MockKafka, send_all
 
 VERSION = "4.1.1"
+_SHARED = "CEP_TESTS_KAFKA"
 TIMEOUT_S = 30.0
 _START_S = 60.0
 _FETCH_S = 300.0
 _POLL_S = 0.1
 _STARTS_MAX = 3  # the port that was free may be taken by the time the broker asks for it
+_LISTENS = re.compile(r"^advertised\.listeners=PLAINTEXT://(\S+)$", re.MULTILINE)
 _CLUSTER_ID = "Y2VwLXRlc3QtY2x1c3Rlcg"  # 16 bytes in base64, as the storage tool wants
 _JAVA_OPTIONS = ("-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -108,7 +112,7 @@ class RealKafka(Closing):
 
     def __init__(self) -> None:
         self._jars = jars()
-        self._directory = Path(tempfile.mkdtemp(prefix="cep-kafka-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="cep-kafka-"))
         self._process: subprocess.Popen[bytes] | None = None
         self._producer: Producer | None = None
         for number in range(1, _STARTS_MAX + 1):
@@ -117,9 +121,9 @@ class RealKafka(Closing):
                 self.start()
             except NoBrokerError:
                 self.kill()
-                shutil.rmtree(self._directory / "logs", ignore_errors=True)
+                shutil.rmtree(self.directory / "logs", ignore_errors=True)
                 if number == _STARTS_MAX:
-                    shutil.rmtree(self._directory)
+                    shutil.rmtree(self.directory)
                     raise
             else:
                 break
@@ -185,7 +189,7 @@ class RealKafka(Closing):
 
     def damage(self, topic: str, value: bytes) -> None:
         """Change a bit of a stored value, as a disk might."""
-        for path in self._directory.glob(f"logs/{topic}-*/*.log"):
+        for path in self.directory.glob(f"logs/{topic}-*/*.log"):
             at = path.read_bytes().find(value)
             if at >= 0:
                 with path.open("r+b") as file:
@@ -199,15 +203,15 @@ class RealKafka(Closing):
         if self._producer is not None:
             self._producer.close()
         self.kill()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     @property
     def _properties_path(self) -> Path:
-        return self._directory / "server.properties"
+        return self.directory / "server.properties"
 
     @property
     def _log_path(self) -> Path:
-        return self._directory / "broker.log"
+        return self.directory / "broker.log"
 
     def _format(self) -> None:
         """Choose ports and make the broker's folder."""
@@ -223,7 +227,7 @@ class RealKafka(Closing):
             raise NoBrokerError(f"the broker's folder cannot be made: {(done.stderr or done.stdout)[-500:]}")
 
     def _properties(self, port: int, controller_port: int) -> str:
-        return _PROPERTIES.format(port=port, controller_port=controller_port, directory=self._directory / "logs")
+        return _PROPERTIES.format(port=port, controller_port=controller_port, directory=self.directory / "logs")
 
     def _format_words(self) -> list[str]:
         return []
@@ -266,6 +270,20 @@ class RealKafka(Closing):
 
     def _log_end(self) -> str:
         return self._log_path.read_text(encoding="utf-8", errors="replace")[-1500:]
+
+
+class SharedKafka(RealKafka):
+    """A broker that another process has started in this folder, and ends."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.address = _LISTENS.findall(self._properties_path.read_text(encoding="utf-8"))[0]
+        self._producer = None
+
+    def close(self) -> None:
+        """Leave the broker as it is."""
+        if self._producer is not None:
+            self._producer.close()
 
 
 class SecondBroker(RealKafka):
@@ -343,7 +361,12 @@ def _topic_id(admin: AdminClient, topic: str) -> str | None:
 
 
 def open_kafka() -> RealKafka | MockCluster:
-    """A real broker where one can be had, else the mock; a line on standard error says when it is the mock."""
+    """A real broker where one can be had, else the mock; a line on standard error says when it is the mock.
+
+    The tests of one run share a broker if the run has one.
+    """
+    if os.environ.get(_SHARED):
+        return SharedKafka(Path(os.environ[_SHARED]))
     try:
         return RealKafka()
     except NoBrokerError as error:
@@ -398,7 +421,7 @@ def main() -> None:
     """Serve until standard input ends, or a SIGTERM, so that the broker never outlives who started it."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with open_kafka() as kafka:
-        print(kafka.address, flush=True)
+        print(kafka.address, kafka.directory if isinstance(kafka, RealKafka) else "", sep="\n", flush=True)
         sys.stdin.read()
 
 
