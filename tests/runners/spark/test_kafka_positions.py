@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
+import subprocess
+import sys
 import time
 import uuid
 from typing import Any
@@ -39,6 +42,28 @@ def planned(stream: KafkaStreamReader, start: dict[str, Any]) -> tuple[dict[str,
     tasks = stream.partitions(start, end)
     batches = itertools.chain.from_iterable(stream.read(task) for task in tasks)
     return end, sorted(int(value) for batch in batches for value in batch.column("value").to_pylist())
+
+
+PLANNING = """
+import json, sys
+sys.modules |= dict.fromkeys(("numba", "pydantic"))  # they are not there
+from pyspark.sql.types import StructType
+from cep.runners.spark.kafka import KafkaEventsSource
+stream = KafkaEventsSource(json.loads(sys.argv[1])).streamReader(StructType())
+begin = stream.initialOffset()
+print(len(stream.partitions(begin, stream.latestOffset(begin, stream.getDefaultReadLimit()))), "pandas" in sys.modules)
+"""
+
+
+def test_planning_loads_nothing_that_decodes(kafka_broker: KafkaCluster) -> None:
+    """Spark plans in processes of their own, which a job waits for when it starts."""
+    topic = new_topic(kafka_broker)
+    send(kafka_broker, topic, range(10))
+    job = json.dumps({"idle_ms": 1_000, "ahead_ms": 1_000})
+    given = {"bootstrap.servers": kafka_broker.address, "topic": topic, "startingOffsets": "earliest", "job": job}
+    command = [sys.executable, "-c", PLANNING, json.dumps(given)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.stdout, done.returncode) == ("2 False\n", 0), done.stderr
 
 
 def plan_until_refused(stream: KafkaStreamReader, start: dict[str, Any]) -> None:

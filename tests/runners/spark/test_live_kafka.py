@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,13 +64,23 @@ def test_a_mix_of_everything_gives_what_replay_finds(
     assert seen == sorted(seen)
 
 
+def forking_processes(spark: SparkSession) -> set[str]:
+    """The processes from which Java has workers forked, one for each kind of worker."""
+    java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    command = ["ps", "-o", "pid=,args=", "--ppid", str(java)]  # it exits with 1 where there is none
+    listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return {line.split()[0] for line in listed.splitlines() if "cep.runners.spark.daemon pyspark.worker" in line}
+
+
 def test_in_order_of_arrival_nothing_waits(spark: SparkSession, kafka_broker: KafkaCluster, tmp_path: Path) -> None:
     given = rules("card_testing", "small_then_large")
     lines = payments(51)
     job = replace(make_job(given.values()), order=ARRIVAL)
     initial = tuple(record.to_json() for record in given.values())
     live = TopicRun(spark, kafka_broker, tmp_path / "job", job, initial, partitions_of(kafka_broker, 2))
+    before = forking_processes(spark)
     live.phase([(hash(line) % 2, line) for line in lines])
+    assert len(forking_processes(spark) - before) <= 1, "tasks that read and tasks that match share their workers"
     clean = tmp_path / "clean"
     clean.mkdir()
     write_file(clean / "events.jsonl", lines, 0)
