@@ -13,7 +13,7 @@ from cep.api.naming import Naming
 from cep.base.errors import UsageError
 from cep.base.processors import processors_count
 from cep.base.utc import utc_ms
-from cep.model.setting_types import duration_ms
+from cep.model.setting_types import length_ms
 
 
 class Measuring(HistoryForms, total=False):
@@ -47,11 +47,3 @@ def measuring(given: Measuring) -> tuple[Naming, Terms]:
     maturity_ms = None if maturity is None else length_ms("maturity", maturity)
     terms = Terms(given.get("amount"), as_of_ms, maturity_ms, given.get("cores") or processors_count(), period)
     return Naming(given.get("columns"), given.get("tz"), written), terms
-
-
-def length_ms(name: str, text: str) -> int:
-    """Return a length of time in milliseconds. Raises: UsageError for a text that is none."""
-    try:
-        return duration_ms(text)
-    except ValueError as error:
-        raise UsageError(f"{name}: {error}") from error

@@ -30,7 +30,7 @@ from cep.api.events import HistoryForms, Source, open_source, parted
 from cep.api.frames import open_frame
 from cep.api.given import GivenRules
 from cep.api.levels import Past
-from cep.api.measuring import Measuring, length_ms, measuring
+from cep.api.measuring import Measuring, measuring
 from cep.api.naming import Forms, Naming
 from cep.api.picture import Picture
 from cep.api.quality import Difference, Quality, difference_of
@@ -45,7 +45,7 @@ from cep.lang.diagnostics import Diagnostic
 from cep.lang.explain.render import render_text, to_json
 from cep.lang.load import Checked, bundle_source, load_files, load_text
 from cep.model.rule import ListRecord
-from cep.model.setting_types import OFF
+from cep.model.setting_types import OFF, length_ms
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.given_lists import given_lists
 from cep.report.picture import picture

@@ -15,7 +15,6 @@ from rich.table import Table
 from rich.text import Text
 
 from cep.api.given import GivenRules
-from cep.api.measuring import length_ms
 from cep.api.replay import Terms, finish, job_of
 from cep.base.errors import UsageError
 from cep.base.limits import IN_PROCESS_BYTES_MAX, KEY_GROUPS_DEFAULT, TIME_MS_MAX
@@ -27,7 +26,7 @@ from cep.cli.help_pages import RULE_FILES, with_page
 from cep.cli.trust_flags import add_trust_arguments
 from cep.lang.explain.render import render_text
 from cep.model.rule import ListRecord
-from cep.model.setting_types import OFF
+from cep.model.setting_types import OFF, length_ms
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.signers import given_trust

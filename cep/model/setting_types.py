@@ -41,6 +41,14 @@ def duration_ms(text: str) -> int:
     return int(parts[1]) * _UNITS_MS[parts[2]]
 
 
+def length_ms(name: str, text: str) -> int:
+    """Return a length of time in milliseconds. Raises: UsageError for a text that is none."""
+    try:
+        return duration_ms(text)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from error
+
+
 def _duration(value: object) -> int:
     if isinstance(value, str):
         return duration_ms(value)

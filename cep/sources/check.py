@@ -21,6 +21,8 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from cep.base.errors import UsageError
 from cep.base.schema import Kind, Schema
@@ -55,10 +57,23 @@ def first_records(path: Path, schema: Schema, names: Sequence[str]) -> Iterator[
     try:
         if kind == "json":
             yield from _objects(path)
+        elif kind == "parquet":
+            yield from _rows(open_dataset(path, kind, names))
         else:
             yield from open_dataset(path, kind, names).head(RECORDS_LOOKED_AT).to_pylist()
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise unreadable(path, schema, error) from (None if schema.protected else error)
+
+
+def _rows(dataset: ds.Dataset) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of Parquet files, as few as are asked for: a dataset decodes a whole row group for the first."""
+    nothing = dict.fromkeys(dataset.schema.names)
+    for fragment in dataset.get_fragments():
+        of_folders = ds.get_partition_keys(fragment.partition_expression)
+        with pq.ParquetFile(fragment.path) as file:
+            for batch in file.iter_batches(RECORDS_LOOKED_AT):
+                for row in batch.to_pylist():
+                    yield {**nothing, **{name: row[name] for name in row if name in nothing}, **of_folders}
 
 
 def _objects(path: Path) -> Iterator[Mapping[str, Any]]:
