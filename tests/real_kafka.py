@@ -200,10 +200,13 @@ class RealKafka(Closing):
 
     def close(self) -> None:
         """End the broker and drop its records."""
-        if self._producer is not None:
-            self._producer.close()
+        self._close_producer()
         self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _close_producer(self) -> None:
+        if self._producer is not None:
+            self._producer.close()
 
     @property
     def _properties_path(self) -> Path:
@@ -282,8 +285,7 @@ class SharedKafka(RealKafka):
 
     def close(self) -> None:
         """Leave the broker as it is."""
-        if self._producer is not None:
-            self._producer.close()
+        self._close_producer()
 
 
 class SecondBroker(RealKafka):

@@ -39,7 +39,7 @@ class PutOff:
 def catch_up(keyed_state: KeyedState, program: Program, rule: int, put_off: PutOff) -> KeyedState:
     """Carry the rule's runs over the events that it has put off: those after what any of its runs or notes has seen.
 
-    The state is one of the program; its runs come back unsorted.
+    The state is one of the program, with its retained events by key; its runs come back unsorted.
     """
     of_rule = keyed_state.run_rule == rule
     last_taken = np.full(len(keyed_state.keys), -1, np.int64)

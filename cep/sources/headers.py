@@ -11,12 +11,10 @@ Tested by: tests/sources/test_headers.py
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import orjson
 
-if TYPE_CHECKING:  # who reads a topic loads this, and not what decodes
-    from cep.columnar.mapping import FieldMapping
+from cep.columnar.mapping import FieldMapping
 
 _HEADER = "header:"
 _FRAME_BYTES = 5  # of a schema's id in front of JSON

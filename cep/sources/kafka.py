@@ -142,13 +142,16 @@ class _Admins:
     def answered(self, settings: KafkaSettings) -> None:
         self._answered.add(self._at(settings))
 
-    def answers_others(self, settings: KafkaSettings) -> bool:
-        """Return True if brokers that have never answered the question answer another one, to the same client."""
+    def answers_others(self, settings: KafkaSettings, topic: str) -> bool:
+        """Return True if brokers that have never answered the question answer another one, to the same client.
+
+        It is about one topic: of all topics there may be thousands.
+        """
         at = self._at(settings)
         if at in self._answered:
             return False
         try:
-            self._admins[at].list_topics(timeout=_ID_WAIT_S)
+            self._admins[at].list_topics(topic, timeout=_ID_WAIT_S)
         except KafkaException:
             return False
         return True
@@ -302,7 +305,7 @@ def _ask_ids(settings: KafkaSettings, topics: Sequence[str]) -> tuple[dict[str, 
     if admin is None:
         return {}, False
     asked = admin.describe_topics(TopicCollection(list(topics)), request_timeout=_ID_WAIT_S)
-    return asked, _ADMINS.answers_others(settings)
+    return asked, _ADMINS.answers_others(settings, topics[0])
 
 
 def _answered_ids(settings: KafkaSettings, asked: Mapping[str, Future[Any]], answer_others: bool) -> dict[str, str]:

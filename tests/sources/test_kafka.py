@@ -293,7 +293,7 @@ def test_an_outage_is_not_taken_for_brokers_without_ids(
 ) -> None:
     left = list(answers)
 
-    def list_topics(**_: float) -> None:
+    def list_topics(*_: str, **__: float) -> None:
         if not answers_others:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
