@@ -33,7 +33,7 @@ from typing import Any
 
 from tests.hostile.record import Numbers, Part, Tally, divided
 
-ALARM_S = 5  # of the processor, for one input
+ALARM_S = 5  # of the processor, for one input; a module of kinds may have its own
 _WAIT_S = 30  # of the clock: one that waits for what never comes; a shared machine may be slow
 _STUCK_S = 60  # no alarm was heard: compiled code
 _BEGIN_S = 300  # to import, and to compile kernels
@@ -61,7 +61,9 @@ def work(
     """
     warnings.simplefilter("ignore")
     os.environ["CEP_DEBUG"] = "1"
-    kinds = [kind for kind in import_module(module).all_kinds() if not names or kind.name in names]
+    given = import_module(module)
+    kinds = [kind for kind in given.all_kinds() if not names or kind.name in names]
+    alarm_s = getattr(given, "ALARM_S", ALARM_S)
     signal.signal(signal.SIGALRM, _ring)
     signal.signal(signal.SIGPROF, _ring)
     with tempfile.TemporaryDirectory(prefix="hostile-", dir=_folder()) as folder:
@@ -89,11 +91,11 @@ def work(
                 kind = random.choices(kinds, weights)[0]
                 current.value = number
                 before_s, state = time.process_time(), random.getstate()
-                outcome, wrong, waited_s = _fed(feeds[kind.name], random)
-                if not wrong and waited_s > ALARM_S:
+                outcome, wrong, waited_s = _fed(feeds[kind.name], random, alarm_s)
+                if not wrong and waited_s > alarm_s:
                     random.setstate(state)
-                    outcome, wrong, waited_s = _fed(feeds[kind.name], random)
-                    if not wrong and waited_s > ALARM_S:
+                    outcome, wrong, waited_s = _fed(feeds[kind.name], random, alarm_s)
+                    if not wrong and waited_s > alarm_s:
                         outcome, wrong = "hangs", f"it took {waited_s:.0f} s by the clock, and as long before"
                 said = f"{outcome} {seed}/{number} {kind.name}\n{_cut(wrong)}" if wrong else ""
                 part.add(kind.name, outcome, time.process_time() - before_s, said)
@@ -107,15 +109,15 @@ def work(
     os._exit(0)  # servers have threads that would wait
 
 
-def _fed(feed: Callable[[Random], str], random: Random) -> tuple[str, str, float]:
-    """Feed an input while both alarms are set.
+def _fed(feed: Callable[[Random], str], random: Random, alarm_s: float) -> tuple[str, str, float]:
+    """Feed an input while both alarms are set, the first after so many seconds of the processor.
 
     Returns: (what became of it, what went wrong, seconds by the clock).
     """
     from tests.hostile.kinds import DiffersError, HangsError  # noqa: PLC0415 the parent does without
 
     wrong, began_s = "", time.monotonic()
-    signal.setitimer(signal.ITIMER_PROF, ALARM_S)
+    signal.setitimer(signal.ITIMER_PROF, alarm_s)
     signal.alarm(_WAIT_S)
     try:
         outcome = feed(random)
