@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from tests.real_s3 import S3Server
 
+gc.disable()  # until all tests are collected
+
 os.environ["TZ"] = "UTC"
 os.environ["CEP_DEBUG"] = "1"  # a bug that a test meets shows its traceback
 os.environ.setdefault("SPARK_SUBMIT_OPTS", java_options())
@@ -75,6 +77,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_finish() -> None:
     """Modules and tests stay to the end, so no collection of garbage has to look at them again."""
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:

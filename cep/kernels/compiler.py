@@ -37,8 +37,12 @@ class SharedCache(FunctionCache):
     _claim: int | None = None  # an open file, locked while this process compiles the kernel
 
     def load_overload(self, signature: Any, context: Any) -> Any:
-        """Read the kernel for a signature. Where there is none, return None once no other process is at it."""
-        loaded = super().load_overload(signature, context)
+        """Read the kernel for a signature. Where there is none, return None once no other process is at it.
+
+        The first kernel that is read brings numba's runtime with it, and Python's collector rests meanwhile.
+        """
+        with paused():
+            loaded = super().load_overload(signature, context)
         if loaded is None and self._claim is None:
             self._claim = claimed(Path(self.cache_path) / f"{self._impl.filename_base}.lock")
             loaded = super().load_overload(signature, context)

@@ -16,26 +16,35 @@ from __future__ import annotations
 
 import gc
 import sys
+from importlib import import_module
 
-import numpy as np
-import pandas as pd
-from pyspark import daemon, worker
-from pyspark.sql.streaming import stateful_processor_util
+from pyspark import daemon
 
+from cep.base.collection import paused
 from cep.base.private import make_private
-from cep.runners.spark import kafka_events, kafka_readers, match_stage, packed
-from cep.runners.warm import warm_up
 
 MODULE = "cep.runners.spark.daemon"
-_PRELOADED = (np, pd, worker, stateful_processor_util, kafka_events, kafka_readers, match_stage, packed)
+_PRELOADED = (
+    "numpy",
+    "pandas",
+    "pyspark.worker",
+    "pyspark.sql.streaming.stateful_processor_util",
+    "cep.runners.spark.kafka_events",
+    "cep.runners.spark.kafka_readers",
+    "cep.runners.spark.match_stage",
+    "cep.runners.spark.packed",
+)
 _MATCHING_WORKER = "pyspark.worker"
 
 
 def main() -> None:
     """Load, then serve Spark until it closes standard input. What workers write is for its owner alone."""
     make_private()
-    if sys.argv[1:2] == [_MATCHING_WORKER]:
-        warm_up()  # reads the kernels and, with them, numba's runtime
+    with paused():
+        for name in _PRELOADED:
+            import_module(name)
+        if sys.argv[1:2] == [_MATCHING_WORKER]:
+            import_module("cep.runners.warm").warm_up()  # reads the kernels and, with them, numba's runtime
     gc.collect()
     gc.freeze()
     daemon.manager()
