@@ -25,17 +25,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cep.analysis.atoms import Atom
+from cep.kernels.chains import count_chains, fill_frauds, latest_before, prepended_rows
+from cep.kernels.records import MinedEvents
 
 Step = tuple[int, ...]  # numbers of atoms that all hold; ~n is link n, to the step before
-Rows = NDArray[np.integer[Any]]
-Chains = NDArray[np.integer[Any]]  # [steps, C]: the rows that each chain binds, by step: where it begins comes first
+Rows = NDArray[np.int64]
+Chains = NDArray[np.int64]  # [steps, C]: the rows that each chain binds, by step: where it begins comes first
 _Grown = tuple[float, tuple[Step, ...], Chains]  # with the score first
+_NOTHING = np.empty(0, np.int32)
 _BEAM = 25
 _ENDS = 60  # last steps that a search begins with
 # Precision counts twice as much as recall: an alert costs somebody's time. Where the company of an end may be the fraud
@@ -86,18 +88,22 @@ class Ground:
     same: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)
     by_any: bool = True
-    _before: dict[tuple[Step, str], NDArray[np.integer[Any]]] = field(default_factory=dict)
-    _groups: dict[str, tuple[Rows, Rows]] = field(default_factory=dict)
+    _before: dict[tuple[Step, str], NDArray[np.int32]] = field(default_factory=dict)
+    _orders: dict[str, tuple[Rows, Rows]] = field(default_factory=dict)
+    _events: MinedEvents = field(init=False)
 
     def __post_init__(self) -> None:
         """List the links that a search may take, and the rows in the order of the values that are compared.
 
-        `_groups` has that order, and at which place of it the value of each place begins: past the end for no value.
+        `_orders` has that order, and at which place of it the value of each place begins: past the end for no value.
+        Without a field it is the order of the rows, where the key begins.
         """
+        self._events = MinedEvents(self.time_ms, self.fraud, self.may_be_fraud, self.weight)
+        self._orders[""] = np.arange(len(self.time_ms)), self.key_start
         for name, group in self.same.items():
             order = np.argsort(group, kind="stable")
             begin = np.searchsorted(group[order], group[order])
-            self._groups[name] = order, np.where(group[order] >= 0, begin, len(group))
+            self._orders[name] = order, np.where(group[order] >= 0, begin, len(group))
         plain = [at for at, atom in enumerate(self.atoms) if not atom.past_ms and atom.op in ("", "==")]
         self.links = [*(Link(same=name) for name in self.same), *(Link(absent=at) for at in plain[:_ABSENT_MAX])]
 
@@ -106,7 +112,7 @@ class Ground:
         mask: NDArray[np.bool_] = np.logical_and.reduce([self.atoms[at].holds for at in step if at >= 0])
         return mask
 
-    def before(self, step: Step, same: str = "") -> NDArray[np.integer[Any]]:
+    def before(self, step: Step, same: str = "") -> NDArray[np.int32]:
         """Return for each event the row of the latest earlier one of its key that meets the step, -1 for none.
 
         With `same` of those with an equal value of that field.
@@ -114,17 +120,10 @@ class Ground:
         conditions = tuple(at for at in step if at >= 0)
         earlier = self._before.get((conditions, same))
         if earlier is None:
-            earlier = self._latest(conditions, same)
+            earlier = np.empty(len(self.time_ms), np.int32)
+            latest_before(self.holds(conditions), *self._orders[same], earlier)
             if len(conditions) == 1:  # of steps with more conditions there are too many to be remembered
-                self._before[conditions, same] = earlier = earlier.astype(np.int32)
-        return earlier
-
-    def _latest(self, step: Step, same: str) -> NDArray[np.int64]:
-        here = np.arange(len(self.time_ms))
-        order, begin = self._groups[same] if same else (here, self.key_start)
-        latest = np.maximum.accumulate(np.concatenate([[-1], np.where(self.holds(step)[order], here, -1)]))[:-1]
-        earlier = np.full(len(here), -1, np.int64)
-        earlier[order] = np.where((latest >= begin) & (latest >= 0), order[latest], -1)
+                self._before[conditions, same] = earlier
         return earlier
 
     def chain(self, steps: Sequence[Step], window_ms: int) -> Chains:
@@ -139,43 +138,24 @@ class Ground:
 
         They begin with `later`, whose links say what else must be between the two.
         """
-        starts = chains[0]
         links = [self.links[~at] for at in later if at < 0]
-        earlier = self.before(step, next((link.same for link in links if link.same), ""))[starts]
-        inside = earlier >= 0
-        for link in links:
-            if link.absent >= 0:
-                inside &= self.before((link.absent,))[starts] <= earlier
-        inside[inside] = self.time_ms[chains[-1][inside]] - self.time_ms[earlier[inside]] < window_ms
-        return np.concatenate([earlier[None, inside], chains[:, inside]])
+        earlier = self.before(step, next((link.same for link in links if link.same), ""))
+        absent = [self.before((link.absent,)) for link in links if link.absent >= 0]
+        latest_absent = np.maximum.reduce(absent) if len(absent) > 1 else absent[0] if absent else _NOTHING
+        return prepended_rows(chains, earlier, latest_absent, self.time_ms, window_ms)
 
     def frauds_of(self, chains: Chains) -> NDArray[np.int64]:
         """int64[steps, C]: the number of the fraud that each chain finds by each of its rows, -1 for none."""
-        fraud = self.fraud[chains]
-        if not self.by_any:
-            fraud[:-1] = -1
-        step, chain = np.nonzero(fraud[:-1] >= 0)
-        ends = chains[-1, chain]
-        late = self.time_ms[ends] - self.time_ms[chains[step, chain]] >= _SOON_MS
-        out = late | ~self.may_be_fraud[ends]
-        fraud[step[out], chain[out]] = -1
-        return fraud
+        frauds = np.empty_like(chains)
+        fill_frauds(chains, self._events, self.by_any, _SOON_MS, frauds)
+        return frauds
 
     def score(self, chains: Chains) -> float:
         """Return F0.5 of a sequence with these chains, over the frauds that are still open; or F1 with `by_any`."""
-        fraud = self.frauds_of(chains)
-        step, chain = np.nonzero(fraud >= 0)
-        number = fraud[step, chain]
-        is_open = self.open_frauds[number]
-        if not is_open.any():
+        hits, right, wrong = count_chains(chains, self._events, self.by_any, _SOON_MS, self.open_frauds)
+        if not hits:
             return 0.0
-        is_wrong, is_right = np.ones(chains.shape[1], np.bool_), np.zeros(chains.shape[1], np.bool_)
-        is_wrong[chain] = False
-        is_right[chain[is_open]] = True
-        right, wrong = int(is_right.sum()), float(self.weight[chains[-1, is_wrong]].sum())
-        seen = np.zeros(len(self.open_frauds), np.bool_)
-        seen[number[is_open]] = True
-        precision, recall = right / (right + wrong), int(seen.sum()) / max(1, int(self.open_frauds.sum()))
+        precision, recall = right / (right + wrong), hits / int(self.open_frauds.sum())
         beta2 = _BETA2[self.by_any]
         return (1 + beta2) * precision * recall / (beta2 * precision + recall)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cep.kernels.layout import Int16, Int32, Int64, UInt8, UInt64
+from cep.kernels.layout import Bool, Float64, Int16, Int32, Int64, UInt8, UInt64
 
 # ------------------------------------------------------------------------------------------------------- texts
 
@@ -406,3 +406,16 @@ class ReadRows(NamedTuple):
     events: Int64
     has: UInt8
     lengths: Int64
+
+
+class MinedEvents(NamedTuple):
+    """Events of keys in their order, N of them: what chains are judged by (`chains.py`).
+
+    time_ms int64[N]; fraud int64[N], the number of a fraud or −1; may_be_fraud bool[N], events of a type that frauds
+    have; weight float64[N], for how many events a row stands.
+    """
+
+    time_ms: Int64
+    fraud: Int64
+    may_be_fraud: Bool
+    weight: Float64

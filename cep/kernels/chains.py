@@ -1,0 +1,117 @@
+"""Events of keys in their order → chains of earlier events, and how good a sequence with these chains is.
+
+    chains   int64[S, C]   the rows that each of C chains binds, by step: first where it begins, last where it ends
+
+A search for sequences asks both half a million times, each time of a few hundred chains. So no arrays between are made.
+No job needs these kernels: `runners/warm.py` leaves them out.
+Tested by: tests/kernels/test_chains.py, tests/analysis/test_suggest.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cep.kernels.jit import bare, kernel
+from cep.kernels.layout import Bool, Int32, Int64
+from cep.kernels.records import MinedEvents
+
+
+@bare
+def latest_before(holds: Bool, order: Int64, begin: Int64, out: Int32) -> None:
+    """Fill out int32[N] with the row of the latest event before each one that holds, −1 for none.
+
+    Shapes: order int64[N] are the rows in their order, begin int64[N] the first place of the order that each place may
+    look back to. Cost: O(N).
+    """
+    latest = -1
+    for place in range(order.shape[0]):
+        row = order[place]
+        out[row] = order[latest] if latest >= max(begin[place], 0) else -1
+        if holds[row]:
+            latest = place
+
+
+@kernel
+def prepended_rows(chains: Int64, earlier: Int32, absent: Int32, time_ms: Int64, window_ms: int) -> Int64:
+    """Return the chains with `earlier` int32[N] of the row at which they begin: int64[S + 1, C' ≤ C], in their order.
+
+    Left out are those without an earlier row and those that would last `window_ms` or more. Also those where what must
+    be absent comes after that row: absent int32[N] is its latest row before each event, int32[0] for nothing.
+    Cost: O(S · C).
+    """
+    steps, count = chains.shape
+    fits = np.empty(count, np.bool_)
+    longer_count = 0
+    for chain in range(count):
+        start, end = chains[0, chain], chains[steps - 1, chain]
+        first = earlier[start]
+        fits[chain] = first >= 0 and time_ms[end] - time_ms[first] < window_ms
+        if fits[chain] and absent.shape[0] > 0:
+            fits[chain] = absent[start] <= first
+        longer_count += fits[chain]
+    longer = np.empty((steps + 1, longer_count), np.int64)
+    at = 0
+    for chain in range(count):
+        if fits[chain]:
+            longer[0, at] = earlier[chains[0, chain]]
+            for step in range(steps):
+                longer[step + 1, at] = chains[step, chain]
+            at += 1
+    return longer
+
+
+@bare
+def _fraud_at(chains: Int64, step: int, chain: int, events: MinedEvents, late_ms: int) -> int:
+    """Return the number of the fraud that a chain finds by one of its rows, −1 for none.
+
+    Before the end a row counts if it is less than `late_ms` older, and if the end may be a fraud itself.
+    """
+    last = chains.shape[0] - 1
+    row, end = chains[step, chain], chains[last, chain]
+    fraud = events.fraud[row]
+    if fraud >= 0 and step < last:
+        if events.time_ms[end] - events.time_ms[row] >= late_ms or not events.may_be_fraud[end]:
+            return -1
+    return fraud
+
+
+@bare
+def fill_frauds(chains: Int64, events: MinedEvents, by_any: bool, late_ms: int, out: Int64) -> None:
+    """Fill out int64[S, C] with the fraud that each chain finds by each of its rows; by its end alone if not `by_any`.
+
+    Cost: O(S · C).
+    """
+    for step in range(chains.shape[0]):
+        for chain in range(chains.shape[1]):
+            counts = by_any or step == chains.shape[0] - 1
+            out[step, chain] = _fraud_at(chains, step, chain, events, late_ms) if counts else -1
+
+
+@kernel
+def count_chains(
+    chains: Int64, events: MinedEvents, by_any: bool, late_ms: int, open_frauds: Bool
+) -> tuple[int, int, float]:
+    """Count, over the frauds that are still open, bool[F].
+
+    Returns: the open frauds that the chains find, the chains that find one, and the weight of the chains that find no
+    fraud at all, open or not. Cost: O(S · C + F).
+    """
+    last = chains.shape[0] - 1
+    is_hit = np.zeros(open_frauds.shape[0], np.bool_)
+    hits, right, wrong = 0, 0, 0.0
+    for chain in range(chains.shape[1]):
+        is_wrong, is_right = True, False
+        for step in range(0 if by_any else last, last + 1):
+            fraud = _fraud_at(chains, step, chain, events, late_ms)
+            if fraud < 0:
+                continue
+            is_wrong = False
+            if open_frauds[fraud]:
+                is_right = True
+                if not is_hit[fraud]:
+                    is_hit[fraud] = True
+                    hits += 1
+        right += is_right
+        if is_wrong:
+            wrong += events.weight[chains[last, chain]]
+    return hits, right, wrong

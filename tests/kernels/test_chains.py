@@ -1,0 +1,135 @@
+"""Chains of earlier events, and what they find, are those of a search through lists; compiled and as plain Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cep.kernels.chains import count_chains, fill_frauds, latest_before, prepended_rows
+from cep.kernels.records import MinedEvents
+
+LATE_MS = 20
+
+
+@dataclass
+class History:
+    """Events in their order, and chains of them: a list of rows each."""
+
+    key_start: list[int]
+    times: list[int]
+    frauds: list[int]
+    may: list[bool]
+    weights: list[float]
+    chains: list[list[int]]
+    is_open: list[bool]
+
+    @property
+    def events(self) -> MinedEvents:
+        columns = (np.array(self.times, np.int64), np.array(self.frauds, np.int64), np.array(self.may, np.bool_))
+        return MinedEvents(*columns, np.array(self.weights))
+
+    @property
+    def steps(self) -> int:
+        return len(self.chains[0]) if self.chains else 2
+
+    def rows(self) -> np.ndarray:
+        return np.array(self.chains, np.int64).reshape(-1, self.steps).T.copy()
+
+
+def history(random: Random) -> History:
+    key_start: list[int] = []
+    times: list[int] = []
+    for _ in range(random.randint(1, 4)):
+        count, now, start = random.randint(1, 8), 0, len(times)
+        for _ in range(count):
+            now += random.choice((0, 1, 5, 19, 20))
+            key_start.append(start)
+            times.append(now)
+    size, frauds_count, steps = len(times), random.randint(1, 4), random.randint(1, 3)
+    frauds = [random.choice((-1, -1, random.randrange(frauds_count))) for _ in range(size)]
+    ends = [[*sorted(random.choices(range(key_start[row], row + 1), k=steps - 1)), row] for row in range(size)]
+    return History(
+        key_start, times, frauds, [random.random() < 0.8 for _ in range(size)],
+        [float(random.choice((1, 1, 7))) for _ in range(size)], random.sample(ends, random.randint(0, size)),
+        [random.random() < 0.7 for _ in range(frauds_count)],
+    )  # fmt: skip
+
+
+def plain(kernel: Any) -> Callable[..., Any]:
+    """Return the Python function of a kernel."""
+    return getattr(kernel, "py_func", kernel)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_the_latest_event_before(seed: int) -> None:
+    random = Random(f"latest {seed}")
+    of = history(random)
+    size = len(of.times)
+    holds = [random.random() < 0.4 for _ in range(size)]
+    values = [random.choice((-1, 0, 1, 2)) for _ in range(size)]
+    order = np.argsort(values, kind="stable")
+    begin = [[values[row] for row in order].index(values[row]) if values[row] >= 0 else size for row in order]
+    by_key = [max((r for r in range(of.key_start[row], row) if holds[r]), default=-1) for row in range(size)]
+    by_value = [
+        max((r for r in range(row) if holds[r] and values[r] == values[row] >= 0), default=-1) for row in range(size)
+    ]
+    for run in (latest_before, plain(latest_before)):
+        out = np.empty(size, np.int32)
+        run(np.array(holds), np.arange(size), np.array(of.key_start, np.int64), out)
+        assert out.tolist() == by_key
+        run(np.array(holds), order, np.array(begin, np.int64), out)
+        assert out.tolist() == by_value
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_chains_with_what_came_before(seed: int) -> None:
+    random = Random(f"before {seed}")
+    of = history(random)
+    size, window_ms = len(of.times), random.choice((1, 20, 60))
+    earlier, absent = (
+        [random.choice((-1, *range(of.key_start[row], row))) for row in range(size)] for _ in range(2)
+    )  # fmt: skip
+    absent = random.choice(([], absent))
+    wanted = [
+        [earlier[chain[0]], *chain]
+        for chain in of.chains
+        if earlier[chain[0]] >= 0
+        and of.times[chain[-1]] - of.times[earlier[chain[0]]] < window_ms
+        and (not absent or absent[chain[0]] <= earlier[chain[0]])
+    ]
+    for run in (prepended_rows, plain(prepended_rows)):
+        longer = run(
+            of.rows(), np.array(earlier, np.int32), np.array(absent, np.int32), of.events.time_ms, window_ms
+        )  # fmt: skip
+        assert longer.T.tolist() == wanted
+        assert longer.shape[0] == of.steps + 1
+
+
+@pytest.mark.parametrize("by_any", [False, True])
+@pytest.mark.parametrize("seed", range(100))
+def test_what_chains_find(seed: int, by_any: bool) -> None:
+    """A fraud before the end counts for less than a day, and if the end may be a fraud; the end always."""
+    random = Random(f"found {seed}")
+    of = history(random)
+
+    def fraud(chain: list[int], step: int) -> int:
+        row, end = chain[step], chain[-1]
+        if step < len(chain) - 1 and (not by_any or of.times[end] - of.times[row] >= LATE_MS or not of.may[end]):
+            return -1
+        return of.frauds[row]
+
+    of_chains = [[fraud(chain, step) for step in range(of.steps)] for chain in of.chains]
+    opened = [{number for number in numbers if number >= 0 and of.is_open[number]} for numbers in of_chains]
+    wrong = [of.weights[chain[-1]] for chain, numbers in zip(of.chains, of_chains, strict=True) if max(numbers) < 0]
+    for fill, count in ((fill_frauds, count_chains), (plain(fill_frauds), plain(count_chains))):
+        out = np.empty((of.steps, len(of.chains)), np.int64)
+        fill(of.rows(), of.events, by_any, LATE_MS, out)
+        assert out.T.tolist() == of_chains
+        assert count(of.rows(), of.events, by_any, LATE_MS, np.array(of.is_open)) == (
+            len(set().union(*opened)), sum(1 for each in opened if each), sum(wrong),
+        )  # fmt: skip
