@@ -288,18 +288,18 @@ def _pane_rows(text: str, count: int) -> int:
     ]  # fmt: skip
     program = program_over(f"{text} or size >= 0")
     state: KeyedState | None = None
-    for part, watermark_ms in split_evenly(batch_of(program.schema, {"x": own}), Random(1)):
+    for part, watermark_ms in split_evenly(batch_of(program.schema, {"x": own}), Random(1), most=16):
         state = through_bytes(program, advance(program, state, part, watermark_ms).keyed_state, watermark_ms)
     assert state is not None
     return sum(len(segment) for segment in state.histories.segments if segment.panes)
 
 
-def split_evenly(batch: EventBatch, random: Random) -> list[Delivery]:
-    """Micro-batches of one to four events."""
+def split_evenly(batch: EventBatch, random: Random, most: int = 4) -> list[Delivery]:
+    """Micro-batches of one to so many events."""
     found: list[Delivery] = []
     at = 0
     while at < len(batch):
-        end = min(at + random.randint(1, 4), len(batch))
+        end = min(at + random.randint(1, most), len(batch))
         found.append((batch.take(np.arange(at, end)), int(batch.time_ms[end - 1])))
         at = end
     return found

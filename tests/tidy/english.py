@@ -16,6 +16,7 @@ import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from tests.tidy.source import ROOT, Source, sources
@@ -113,7 +114,13 @@ def is_plain_name(name: str) -> bool:
     return bare not in BAD_NAMES and (bare in TERMS or not words & BAD_PARTS)
 
 
-def bound_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+@cache
+def bound_names(source: Source) -> tuple[tuple[int, str], ...]:
+    """Every name that the file binds, with its line."""
+    return tuple(_names_bound_in(source.parse()))
+
+
+def _names_bound_in(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.lineno, node.id
@@ -159,7 +166,7 @@ def check_source(source: Source) -> Findings:
             _check_sentences(findings, place, docstring.split("Tested by:")[0], "code")
     for line, comment in _comments(source.text):
         _check_sentences(findings, f"{source.name}:{line}", comment, "code")
-    for line, name in bound_names(tree):
+    for line, name in bound_names(source):
         if not is_plain_name(name):
             findings.add("name", f"{source.name}:{line}", name)
     return findings

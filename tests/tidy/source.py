@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -21,9 +22,26 @@ class Source:
         """Anew each time: the trees of all files, kept, would be a million objects in every process of a test run."""
         return ast.parse(self.text, self.name)
 
+    def docstring(self) -> str:
+        """Return that of the module, "" if it has none."""
+        return _docstring(self)
+
     @property
     def module(self) -> str:
         return self.name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+@cache
+def _docstring(source: Source) -> str:
+    return ast.get_docstring(source.parse()) or ""
+
+
+def statements(parent: ast.AST) -> Iterator[ast.AST]:
+    """Yield all that is below a node but for expressions, which are most of a tree and have no statement in them."""
+    for node in ast.iter_child_nodes(parent):
+        if not isinstance(node, ast.expr):
+            yield node
+            yield from statements(node)
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
 
@@ -54,23 +55,25 @@ class Import:
     is_local: bool
 
 
-def imports(source: Source) -> Iterator[Import]:
+@cache
+def imports(source: Source) -> tuple[Import, ...]:
     """Every module that the file names in an import, `from a import b` as `a.b` (b may be a module)."""
-    tree = source.parse()
-    local = {
-        inner
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
+    return tuple(_imports_below(source.parse(), source, is_local=False))
+
+
+def _imports_below(parent: ast.AST, source: Source, *, is_local: bool) -> Iterator[Import]:
+    """Those of the statements in it. No expression has one."""
+    for node in ast.iter_child_nodes(parent):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield Import(alias.name, node.lineno, node in local)
+                yield Import(alias.name, node.lineno, is_local)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{source.name}:{node.lineno} write the whole name of the module"
             for alias in node.names:
-                yield Import(f"{node.module}.{alias.name}", node.lineno, node in local)
+                yield Import(f"{node.module}.{alias.name}", node.lineno, is_local)
+        elif not isinstance(node, ast.expr):
+            is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            yield from _imports_below(node, source, is_local=is_local or is_function)
 
 
 def package(module: str) -> str:

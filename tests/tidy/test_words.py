@@ -25,7 +25,7 @@ def test_no_word_in_a_name_is_one_that_says_nothing() -> None:
     assert [name for name in empty if is_plain_name(name)] == []
     assert is_plain_name("dead_letters")
     assert is_plain_name("KafkaDeadLetters")
-    names = {name.lstrip("_") for source in sources("cep") for _, name in bound_names(source.parse())}
+    names = {name.lstrip("_") for source in sources("cep") for _, name in bound_names(source)}
     assert TERMS.keys() - names == set()
 
 

@@ -27,7 +27,7 @@ def frequent_words(files: Iterable[Source], least: int = FREQUENT) -> Counter[st
     """Count the parts of all names that the files bind. A plural counts as its singular if that occurs."""
     counts: Counter[str] = Counter()
     for source in files:
-        for _, name in set(bound_names(source.parse())):
+        for _, name in set(bound_names(source)):
             counts.update(parts_of(name))
     together: Counter[str] = Counter()
     for word, count in counts.items():

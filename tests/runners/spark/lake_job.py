@@ -2,8 +2,8 @@
 
     python -m tests.runners.spark.lake_job FOLDER JARS
 
-It makes both tables if they are not there, takes what the query has left to do, and writes the alerts that are in the
-table to FOLDER/alerts.parquet. It can be killed at any time and started again.
+It makes the table of alerts if it is not there, takes what the query has left to do, and writes the alerts that are in
+the table to FOLDER/alerts.parquet. It can be killed at any time and started again.
 Tested by: tests/runners/spark/test_lake.py
 """
 
@@ -16,10 +16,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import cep
-from tests.runners.spark.stream_cases import with_an_end
 
 ALERTS = "lake.fraud.alerts"
-COMMITS = 4
 
 
 def open_session(folder: Path, jars: Path, master: str = "local[2]") -> SparkSession:
@@ -51,22 +49,10 @@ def open_session(folder: Path, jars: Path, master: str = "local[2]") -> SparkSes
     return builder.getOrCreate()
 
 
-def make_tables(spark: SparkSession, folder: Path) -> None:
-    """Write the payments in several commits, each a micro-batch of the query."""
-    table = with_an_end()
-    size = -(-table.num_rows // COMMITS)
-    delta = folder / "payments"
-    done = len(list(delta.glob("_delta_log/*.json")))  # it may have been killed here, too
-    for number in range(done, COMMITS):
-        rows = spark.createDataFrame(table.slice(number * size, size))
-        rows.coalesce(1).write.format("delta").mode("append").save(str(delta))
-
-
 def main() -> None:
     """Do what is left to do."""
     folder, jars = Path(sys.argv[1]), Path(sys.argv[2])
     spark = open_session(folder, jars)
-    make_tables(spark, folder)
     payments = spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(folder / "payments"))
     alerts = cep.load(folder / "rules").match_stream(payments, key_groups=2)
     if not spark.catalog.tableExists(ALERTS):

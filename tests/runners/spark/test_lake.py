@@ -39,6 +39,7 @@ POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 </project>
 """
 WAIT_S = 900.0
+COMMITS = 4  # to the table of payments: each is a micro-batch of the query
 _STARTED: list[int] = []
 
 
@@ -58,6 +59,14 @@ def start(folder: Path, jars: Path, environment: dict[str, str]) -> subprocess.P
         process = subprocess.Popen(words, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
     _STARTED.append(process.pid)
     return process
+
+
+def write_payments(folder: Path) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    table = with_an_end()
+    size = -(-table.num_rows // COMMITS)
+    for at in range(0, table.num_rows, size):
+        deltalake.write_deltalake(str(folder), table.slice(at, size), mode="append")
 
 
 def wait_for(path: Path, process: subprocess.Popen[bytes], folder: Path) -> None:
@@ -91,6 +100,7 @@ def test_killed_and_started_again_it_has_the_alerts_of_the_replay_once(killed: t
     expected = rules.match(with_an_end(), cores=2)
     assert len(expected) > 5
     assert expected.suppressed.num_rows > 0
+    write_payments(tmp_path / "payments")
     rng = random.Random(5)
     for batch_id in killed:
         process = start(tmp_path, jars, environment)
