@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+import pyspark
 from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
@@ -22,6 +23,8 @@ from cep.base.secrets import SECRETS_FILE
 from cep.runners.java import check_java
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
+_PYTHON = Path(__file__).with_name("python.sh")
+_WORKER_PYTHON = "CEP_WORKER_PYTHON"  # what python.sh starts; Java and its workers inherit it
 # The processes that are still started start faster without a helper process in between.
 _FAST_SPAWN = "-Djdk.lang.Process.launchMechanism=VFORK"
 _PACKAGE_ROOT = Path(__file__).parents[3]
@@ -101,8 +104,6 @@ def create_session(
         raise UsageError(f"cores is 1 or more, not {cores}")
     if SparkSession.getActiveSession() is None:
         check_java()
-    # The driver hands this name to its workers; the setting of the same meaning is only read by spark-submit.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     attempts = (settings or {}).get(_ATTEMPTS, "1")  # Spark asks a local master for it
     chosen = {
         "spark.master": f"local[{cores}, {attempts}]",
@@ -113,11 +114,14 @@ def create_session(
         **({_KEYS_OF_WORKERS: os.environ[SECRETS_FILE]} if SECRETS_FILE in os.environ else {}),
         **(settings or {}),
     }
+    is_local = _SUBMITTED not in os.environ and chosen["spark.master"].startswith("local")
+    # The driver hands this name to its workers; the setting of the same meaning is only read by spark-submit.
+    os.environ["PYSPARK_PYTHON"] = _python_of_workers() if is_local else sys.executable
     if _SUBMITTED in os.environ:
         # spark-submit has started Java, and its options say where the job runs.
         for name in _SUBMITS:
             chosen.pop(name, None)
-    elif chosen["spark.master"].startswith("local"):
+    elif is_local:
         os.environ.setdefault(*_LOOPBACK)
     builder = SparkSession.builder.appName(app_name)
     for name, value in chosen.items():
@@ -134,6 +138,17 @@ def create_session(
             ) from error
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def _python_of_workers() -> str:
+    """Return what Spark starts as Python on this machine: python.sh if its pyspark is the one that is loaded here."""
+    package = Path(pyspark.__file__).parent
+    is_home = (package / "bin" / "spark-submit").exists() and Path(os.environ.get("SPARK_HOME", package)) == package
+    has_java = SparkContext._gateway is not None  # noqa: SLF001 the one way to ask
+    if has_java or not is_home or not os.access(_PYTHON, os.X_OK):
+        return sys.executable
+    os.environ[_WORKER_PYTHON] = sys.executable
+    return str(_PYTHON)
 
 
 @contextmanager

@@ -1,13 +1,21 @@
-"""What Java writes to standard error: noise goes, everything else comes through, whatever the lines are cut into."""
+"""What Java writes to standard error: noise goes, everything else comes through, whatever the lines are cut into. And
+what Spark starts as Python."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
+import pyspark
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark import SparkContext
 
-from cep.runners.spark.session import _pass_on
+from cep.runners.spark import session
+from cep.runners.spark.session import _PYTHON, _pass_on, _python_of_workers
 
 DAEMON = b'  File "/x/pyspark.zip/pyspark/daemon.py", line 264, in manager\n'
 NOISE = [
@@ -50,3 +58,48 @@ def test_noise_goes(noise: list[bytes], told: list[bytes]) -> None:
 @given(st.lists(st.sampled_from(TOLD)))
 def test_everything_else_comes_through(told: list[bytes]) -> None:
     assert passed_on(b"".join(told)) == b"".join(told)
+
+
+ARCHIVES = ["/a/python/lib/pyspark.zip", "/a/python/lib/py4j-0.10.9.9-src.zip", "/a/jars/spark-core_2.13-4.3.0.jar"]
+
+
+@pytest.mark.parametrize(
+    ("path", "left"),
+    [
+        ([*ARCHIVES, "/b", "/c d"], ["/b", "/c d"]),
+        ([*ARCHIVES, *ARCHIVES, "/b"], ["/b"]),
+        (["/b", *ARCHIVES], ["/b", *ARCHIVES]),
+        ([ARCHIVES[0], "/b", ARCHIVES[1]], ["/b", ARCHIVES[1]]),
+        ([ARCHIVES[0]], [ARCHIVES[0]]),
+        (["/b"], ["/b"]),
+        ([], []),
+    ],
+)
+def test_python_has_no_archives_in_front(path: list[str], left: list[str]) -> None:
+    """With its arguments as they were, and its exit code."""
+    program = "import os, sys; print(os.environ['PYTHONPATH'], sys.argv[1:]); sys.exit(7)"
+    environment = {"CEP_WORKER_PYTHON": sys.executable, "PYTHONPATH": ":".join(path)}
+    words = [str(_PYTHON), "-c", program, "-m", "two words"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == f"{':'.join(left)} {['-m', 'two words']}\n", done.stderr
+    assert done.returncode == 7
+
+
+def test_it_is_for_the_package_that_is_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Not for another Spark, nor for a Java that somebody else has started, nor where it cannot be run."""
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.setenv("CEP_WORKER_PYTHON", "")
+    assert _python_of_workers() == str(_PYTHON)
+    assert os.environ["CEP_WORKER_PYTHON"] == sys.executable
+    monkeypatch.setenv("SPARK_HOME", str(Path(pyspark.__file__).parent))
+    assert _python_of_workers() == str(_PYTHON)
+    with monkeypatch.context() as patched:
+        patched.setenv("SPARK_HOME", str(tmp_path))
+        assert _python_of_workers() == sys.executable
+    with monkeypatch.context() as patched:
+        patched.setattr(SparkContext, "_gateway", object())
+        assert _python_of_workers() == sys.executable
+    (tmp_path / "python.sh").touch(0o644)
+    monkeypatch.setattr(session, "_PYTHON", tmp_path / "python.sh")
+    assert _python_of_workers() == sys.executable

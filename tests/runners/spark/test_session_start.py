@@ -12,10 +12,13 @@ import pytest
 pytestmark = pytest.mark.spark
 _PROGRAM = """
 import sys
+import pyspark
 from cep.base.errors import UsageError
 from cep.runners.spark.session import create_session
 try:
-    print(create_session("start", 1, java_options=sys.argv[1]).range(3).count(), "rows")
+    session = create_session("start", 1, java_options=sys.argv[1])
+    of_worker = session.range(1).rdd.map(lambda _: pyspark.__file__).first()
+    print(session.range(3).count(), "rows", "the same" if of_worker == pyspark.__file__ else of_worker)
 except UsageError as error:
     print("refused:", error)
 """
@@ -31,9 +34,10 @@ def _start(java_options: str = "", **environment: str) -> str:
 
 
 def test_a_machine_that_does_not_know_its_own_name(tmp_path: Path) -> None:
+    """And whose workers load the package that is loaded here, which is compiled, in place of Spark's archive."""
     nobody = tmp_path / "hosts"
     nobody.touch()
-    assert _start(JAVA_TOOL_OPTIONS=f"-Djdk.net.hosts.file={nobody}") == "3 rows\n"
+    assert _start(JAVA_TOOL_OPTIONS=f"-Djdk.net.hosts.file={nobody}") == "3 rows the same\n"
 
 
 def test_a_java_that_ends_at_once_is_no_bug_of_ours() -> None:
