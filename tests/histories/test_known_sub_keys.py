@@ -36,7 +36,7 @@ from tests.histories.test_values import engine_values
 from tests.oracle.expressions import Value, evaluate
 from tests.oracle.histories import in_panes
 from tests.oracle.matcher import Event
-from tests.seeds import seeds
+from tests.seeds import LATER, RELEASE, seeds
 
 VALUES = 7
 _NEVER = -(2**61)
@@ -210,7 +210,9 @@ def numbers_kept(segment: Segment) -> list[int]:
 
 
 @pytest.mark.usefixtures("most")
-@pytest.mark.parametrize("seed", seeds(1, inner=0))
+@pytest.mark.parametrize(
+    ("most", "seed"), [pytest.param(3, 0, marks=LATER), pytest.param(7, 0, marks=RELEASE)], indirect=["most"]
+)
 def test_what_is_known_moves_with_its_keys(seed: int) -> None:
     """Divided by keys, written whole, read, joined: as a savepoint, a warm start and a change of runners do it."""
     random = Random(seed)

@@ -163,9 +163,7 @@ class Narrow(Topics):
         return KafkaTransactionSink(KafkaTarget(self.kafka.address, self.alerts, "job", settings))
 
 
-@pytest.mark.slow
-@pytest.mark.always
-@pytest.mark.parametrize("seed", seeds(2))
+@pytest.mark.parametrize("seed", seeds(2, inner=0))
 def test_a_job_whose_panes_and_heads_are_larger_than_a_record(
     seed: int, kafka_broker: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,7 +39,7 @@ from cep.step.job import Job
 from tests.runners.embedded.cases import MINUTE_MS, deployment, expected, morning, suppressing
 from tests.runners.embedded.outside import Crash, TwoLanes
 from tests.runners.spark.live_cases import END, disordered
-from tests.seeds import LATER
+from tests.seeds import LATER, RELEASE
 from tests.small_disk import SmallDisk, small_disk
 
 GIVEN = deployment(suppressing())
@@ -380,7 +380,7 @@ def uninterrupted(lines: list[bytes]) -> Counter[str]:
     return commits.totals
 
 
-SEEDS = [pytest.param(seed, marks=LATER if seed in (0, 2) else pytest.mark.slow) for seed in range(40)]
+SEEDS = [pytest.param(seed, marks=LATER if seed == 0 else RELEASE) for seed in range(40)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -24,6 +24,7 @@ from tests.runners.spark.live_cases import (
     split,
     time_ms,
 )
+from tests.seeds import RELEASE
 
 pytestmark = pytest.mark.spark
 LATENESS_MS = 90_000
@@ -55,7 +56,7 @@ def test_replay_and_live_agree(
     assert live.letters == []
 
 
-@pytest.mark.parametrize("lateness_ms", [0, LATENESS_MS])
+@pytest.mark.parametrize("lateness_ms", [pytest.param(0, marks=RELEASE), LATENESS_MS])
 def test_rules_that_are_added_changed_and_retired_midway(spark: SparkSession, tmp_path: Path, lateness_ms: int) -> None:
     given = rules()
     initial = [rule for name, rule in given.items() if name != "small_then_large"]

@@ -13,6 +13,7 @@ from cep.rulebook.deploy import deploy
 from cep.step.job import Job
 from tests.runners.laundering import circles, records, transfers
 from tests.runners.spark.live_cases import END, LiveRun, disordered, replayed, rows, split
+from tests.seeds import RELEASE
 
 pytestmark = pytest.mark.spark
 
@@ -31,7 +32,9 @@ def _lines(seed: int, count: int) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize(("files", "partitions", "lateness_ms"), [(3, 2, 0), (4, 1, 200_000)])
+@pytest.mark.parametrize(
+    ("files", "partitions", "lateness_ms"), [pytest.param(3, 2, 0, marks=RELEASE), (4, 1, 200_000)]
+)
 def test_live_finds_what_replay_finds(
     spark: SparkSession, tmp_path: Path, files: int, partitions: int, lateness_ms: int
 ) -> None:
