@@ -31,7 +31,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from cep.base.closing import Closing
-from cep.base.kafka import WRITER_FIXED
+from cep.base.kafka import WRITER_FIXED, is_shown
 from tests.mock_kafka import MockKafka, send_all
 
 VERSION = "4.1.1"
@@ -152,10 +152,11 @@ class RealKafka(Closing):
         self._end(signal.SIGKILL)
 
     def create(self, topic: str, partitions: int = 4, **settings: str) -> None:
-        """Make a topic. Settings are the broker's, with `_` for `.`: cleanup_policy="compact"."""
+        """Make a topic that is shown. Settings are the broker's, with `_` for `.`: cleanup_policy="compact"."""
         config = {name.replace("_", "."): value for name, value in settings.items()}
         admin = self._admin()  # what it was asked for ends with it
         admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(TIMEOUT_S)
+        assert is_shown(admin, topic, TIMEOUT_S), f"{topic} is made, and not shown"
 
     def create_again(self, topic: str, partitions: int = 4) -> None:
         """Delete a topic and make another one of the same name; wait until brokers show that."""

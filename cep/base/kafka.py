@@ -14,7 +14,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Mapping
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient
 
 from cep.base.errors import UsageError
 
+_NEXT_LOOK_S = 0.02  # between two looks for a topic
 _QUIET = {"log_level": "2"}  # broker errors reach the caller in our exceptions
 READER_DEFAULTS = {
     **_QUIET,
@@ -177,3 +178,21 @@ def is_away(error: KafkaException) -> bool:
     """Return True if brokers did not answer in time, or may do what was asked later."""
     cause = error.args[0] if error.args else None
     return isinstance(cause, KafkaError) and (cause.retriable() or cause.code() in _AWAY_CODES)
+
+
+def is_shown(admin: AdminClient, topic: str, wait_s: float) -> bool:
+    """Wait until brokers show a topic that they say they have made; return False if they do not in that time.
+
+    A broker answers as soon as the controller has the topic, and learns of it itself some moments later.
+    """
+    end_s = monotonic() + wait_s
+    while True:
+        try:
+            about = admin.list_topics(topic, timeout=max(0.1, end_s - monotonic())).topics.get(topic)
+            if about is not None and about.error is None and about.partitions:
+                return True
+        except KafkaException:
+            pass
+        if monotonic() >= end_s:
+            return False
+        sleep(_NEXT_LOOK_S)

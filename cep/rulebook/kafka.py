@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from cep.base.errors import SinkAwayError, SinkError
-from cep.base.kafka import admin_options, is_away, produce, reason_of, seconds_left, writer_options
+from cep.base.kafka import admin_options, is_away, is_shown, produce, reason_of, seconds_left, writer_options
 from cep.base.limits import CONTROL_RECORD_BYTES_MAX, KAFKA_WAIT_MS_MAX
 
 STATUS_KEY = b"rules"
@@ -65,19 +65,24 @@ class Topic:
     def create(self, settings: Mapping[str, str] | None = None) -> bool:
         """Make the topic, compacted, if it is not there; returns whether it was made. Raises: SinkError.
 
-        `settings`: the topic's, by the broker's names, beside that.
+        `settings`: the topic's, by the broker's names, beside that. A new topic can be read at the end: brokers answer
+        that they have made one some moments before they show it.
         """
-        admin = AdminClient(admin_options(self.servers, dict(self.client_options)))
+        admin, is_new = AdminClient(admin_options(self.servers, dict(self.client_options))), True
         try:
             if self.name in admin.list_topics(timeout=KAFKA_WAIT_MS_MAX / 1_000).topics:
                 return False
             made = admin.create_topics([NewTopic(self.name, 1, 1, config={**_COMPACTED, **(settings or {})})])
             made[self.name].result(KAFKA_WAIT_MS_MAX / 1_000)
         except (KafkaException, TimeoutError) as error:
-            if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                return False  # another process has made it meanwhile
-            raise SinkError(f"topic {self.name} at {self.servers} cannot be made: {error}; make it yourself") from error
-        return True
+            is_new = not (isinstance(error, KafkaException) and error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS)
+            if is_new:
+                raise SinkError(
+                    f"topic {self.name} at {self.servers} cannot be made: {error}; make it yourself"
+                ) from error
+        if not is_shown(admin, self.name, KAFKA_WAIT_MS_MAX / 1_000):
+            raise SinkError(f"topic {self.name} at {self.servers} is made, and no broker shows it; check the brokers")
+        return is_new  # or another process has made it meanwhile
 
     def _failed(self, count: int, reason: str) -> str:
         return (

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from cep.base.kafka import READER_FIXED, WRITER_FIXED, admin_options, produce, reader_options, reason_of, writer_options
+from cep.base.kafka import (
+    READER_FIXED,
+    WRITER_FIXED,
+    admin_options,
+    is_shown,
+    produce,
+    reader_options,
+    reason_of,
+    writer_options,
+)
 
 
 def test_what_the_job_says_wins_over_defaults_and_not_over_what_must_be() -> None:
@@ -56,3 +66,27 @@ def test_a_full_queue_is_waited_for_until_the_deadline() -> None:
     assert error.value.args[0].code() == KafkaError._QUEUE_FULL
     assert reason_of(error.value)
     assert reason_of(KafkaException("text")) == "text"
+
+
+class SlowAdmin:
+    """Brokers that show a new topic after some looks, as each answer says; None for a broker that does not answer."""
+
+    def __init__(self, *answers: tuple[object, dict[int, object]] | None) -> None:
+        self.answers = list(answers)
+
+    def list_topics(self, topic: str, timeout: float) -> SimpleNamespace:
+        assert timeout > 0
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if answer is None:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        error, partitions = answer
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=error, partitions=partitions)})
+
+
+def test_a_new_topic_is_waited_for() -> None:
+    unknown = (KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), dict[int, object]())
+    slow: Any = SlowAdmin(unknown, (None, {}), None, (None, {0: "there"}))
+    assert is_shown(slow, "new", 60)
+    assert len(slow.answers) == 1
+    never: Any = SlowAdmin(unknown)
+    assert not is_shown(never, "new", 0.05)

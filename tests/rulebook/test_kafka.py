@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -40,8 +41,15 @@ def test_a_topic_that_another_process_makes_meanwhile_is_there(
     if kafka_broker.is_real:
         topic = Topic(kafka_broker.address, "control-at-once")
         assert topic.create()
-        monkeypatch.setattr(AdminClient, "list_topics", lambda *_, **__: SimpleNamespace(topics={}))
+        looks, look = [], AdminClient.list_topics
+
+        def see_it_later(admin: AdminClient, *given: Any, **more: Any) -> Any:
+            looks.append(given)
+            return SimpleNamespace(topics={}) if len(looks) < 3 else look(admin, *given, **more)
+
+        monkeypatch.setattr(AdminClient, "list_topics", see_it_later)
         assert not topic.create()
+        assert looks == [(), ("control-at-once",), ("control-at-once",)]
 
 
 def test_a_status_replaces_the_one_before(kafka_broker: KafkaCluster) -> None:
