@@ -56,33 +56,15 @@ if sys.dont_write_bytecode:
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # before tests are chosen by their marks, and again after it
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Keep servers, and what takes long, out of the inner loop; a test that is only `slow` stays so.
-
-    Of several processes each begins with its share of the long tests, so that none is alone with some at the end.
-    """
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep servers, and what takes long, out of the inner loop; a test that is only `slow` stays so."""
     long = long_tests()
     for item in items:
         has_server = not SERVERS.isdisjoint(getattr(item, "fixturenames", ()))
         if (has_server or function_of(item.nodeid) in long) and item.get_closest_marker("slow") is None:
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.always)
-    yield
-    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    if processes > 1 and not config.option.markexpr.startswith("spark and"):  # which go file by file
-        items[:] = long_ones_first(items, processes)
-
-
-def long_ones_first(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
-    """Return the tests for as many processes, which get parts of equal length: in each the slow ones come first."""
-    slow = [item for item in items if item.get_closest_marker("slow") is not None]
-    quick = [item for item in items if item.get_closest_marker("slow") is None]
-    parts: list[pytest.Item] = []
-    for number in range(processes):
-        for some in (slow, quick):
-            parts += some[len(some) * number // processes : len(some) * (number + 1) // processes]
-    return parts
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -29,7 +29,7 @@ from tests.analysis.bench_data import DAY_MS, START_MS
 from tests.bench.peer_data import upsert
 
 SILENT = Console(quiet=True)
-RULES, YEARS, PAYMENTS = 24, 6, 4_000
+RULES, YEARS, PAYMENTS = 24, 6, 2_000
 NAMES = tuple(f"over_a_limit_of_the_{at:02}th_shop_and_its_neighbours" for at in range(RULES))
 EVENT = """
 event pay {

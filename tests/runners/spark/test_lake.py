@@ -90,7 +90,9 @@ def lake() -> tuple[Path, dict[str, str]] | None:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.skipif("lake() is None", reason=f"Delta, Iceberg or Spark {SPARK} cannot be fetched by Maven and pip")
-@pytest.mark.parametrize("killed", [pytest.param((2,), marks=pytest.mark.always), (1, 2)], ids=["once", "twice"])
+@pytest.mark.parametrize(
+    "killed", [pytest.param((), marks=pytest.mark.always), (2,), (1, 2)], ids=["never", "once", "twice"]
+)
 def test_killed_and_started_again_it_has_the_alerts_of_the_replay_once(killed: tuple[int, ...], tmp_path: Path) -> None:
     """`killed` are micro-batches."""
     there = lake()
