@@ -75,14 +75,14 @@ class Topic:
             made = admin.create_topics([NewTopic(self.name, 1, 1, config={**_COMPACTED, **(settings or {})})])
             made[self.name].result(KAFKA_WAIT_MS_MAX / 1_000)
         except (KafkaException, TimeoutError) as error:
-            is_new = not (isinstance(error, KafkaException) and error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS)
-            if is_new:
+            if isinstance(error, TimeoutError) or error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise SinkError(
                     f"topic {self.name} at {self.servers} cannot be made: {error}; make it yourself"
                 ) from error
+            is_new = False  # another process has made it meanwhile
         if not is_shown(admin, self.name, KAFKA_WAIT_MS_MAX / 1_000):
             raise SinkError(f"topic {self.name} at {self.servers} is made, and no broker shows it; check the brokers")
-        return is_new  # or another process has made it meanwhile
+        return is_new
 
     def _failed(self, count: int, reason: str) -> str:
         return (

@@ -22,17 +22,14 @@ class Source:
         """Anew each time: the trees of all files, kept, would be a million objects in every process of a test run."""
         return ast.parse(self.text, self.name)
 
-    def docstring(self) -> str:
-        """Return that of the module, "" if it has none."""
-        return _docstring(self)
-
     @property
     def module(self) -> str:
         return self.name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 @cache
-def _docstring(source: Source) -> str:
+def module_docstring(source: Source) -> str:
+    """Return the docstring of the module, "" if it has none."""
     return ast.get_docstring(source.parse()) or ""
 
 

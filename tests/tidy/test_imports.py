@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from tests.tidy.source import Source, sources
+from tests.tidy.source import Source, sources, statements
 
 # Packages of one floor may not import each other.
 FLOORS = {
@@ -58,22 +58,25 @@ class Import:
 @cache
 def imports(source: Source) -> tuple[Import, ...]:
     """Every module that the file names in an import, `from a import b` as `a.b` (b may be a module)."""
-    return tuple(_imports_below(source.parse(), source, is_local=False))
+    return tuple(_imports_of(source))
 
 
-def _imports_below(parent: ast.AST, source: Source, *, is_local: bool) -> Iterator[Import]:
-    """Those of the statements in it. No expression has one."""
-    for node in ast.iter_child_nodes(parent):
+def _imports_of(source: Source) -> Iterator[Import]:
+    tree = source.parse()
+    local = {
+        inner
+        for node in statements(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for inner in statements(node)
+    }
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield Import(alias.name, node.lineno, is_local)
+                yield Import(alias.name, node.lineno, node in local)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{source.name}:{node.lineno} write the whole name of the module"
             for alias in node.names:
-                yield Import(f"{node.module}.{alias.name}", node.lineno, is_local)
-        elif not isinstance(node, ast.expr):
-            is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            yield from _imports_below(node, source, is_local=is_local or is_function)
+                yield Import(f"{node.module}.{alias.name}", node.lineno, node in local)
 
 
 def package(module: str) -> str:

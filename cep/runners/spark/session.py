@@ -126,7 +126,7 @@ def create_session(
     builder = SparkSession.builder.appName(app_name)
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    with _without_noise() if SparkContext._gateway is None else nullcontext():  # noqa: SLF001 the one way to ask
+    with nullcontext() if _has_java() else _without_noise():
         try:
             session = builder.getOrCreate()
         except PySparkRuntimeError as error:
@@ -140,12 +140,16 @@ def create_session(
     return session
 
 
+def _has_java() -> bool:
+    """Return True if this process has started Java for Spark already."""
+    return SparkContext._gateway is not None  # noqa: SLF001 the one way to ask
+
+
 def _python_of_workers() -> str:
     """Return what Spark starts as Python on this machine: python.sh if its pyspark is the one that is loaded here."""
     package = Path(pyspark.__file__).parent
     is_home = (package / "bin" / "spark-submit").exists() and Path(os.environ.get("SPARK_HOME", package)) == package
-    has_java = SparkContext._gateway is not None  # noqa: SLF001 the one way to ask
-    if has_java or not is_home or not os.access(_PYTHON, os.X_OK):
+    if _has_java() or not is_home or not os.access(_PYTHON, os.X_OK):
         return sys.executable
     os.environ[_WORKER_PYTHON] = sys.executable
     return str(_PYTHON)
