@@ -18,11 +18,11 @@ RELEASE = (pytest.mark.slow,)
 
 
 def seeds(count: int, inner: int = 1) -> list[Any]:
-    """Parameters 0 … count - 1: the first `inner` are for the inner loop, a tenth of the others for each whole run.
+    """Parameters 0 … count - 1: the first `inner` are for the inner loop, a sixth of the others for each whole run.
 
     A whole run has one at least.
     """
-    whole = max(inner + (count - inner) // 10, 1)
+    whole = max(inner + (count - inner) // 6, 1)
     return [
         pytest.param(seed, marks=() if seed < inner else LATER if seed < whole else RELEASE) for seed in range(count)
     ]
