@@ -10,7 +10,7 @@ import pytest
 
 from tests.tidy.source import ROOT, Source, module_docstring, sources, statements
 
-FILE_LINES_MAX = 500
+FILE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 70
 # Function → why it is longer.
 LONG_FUNCTIONS: dict[str, str] = {}
