@@ -11,6 +11,7 @@
     │   └── StoreError        the place that keeps it refuses (disk full, held by another process)
     ├── SourceError           a source cannot deliver (topic gone, offsets lost, file unreadable)
     │   └── UnreadableError   a file that cannot be read, or must not be
+    ├── LinkedPathError       a link where a file is to be written
     └── SinkError             a sink cannot accept alerts
         └── SinkAwayError     nobody answers there for now: the same may do later
 
@@ -106,6 +107,12 @@ class UnreadableError(SourceError):
     """A file cannot be read, or must not be. The text is the reason alone; who asked says which file."""
 
     code = "unreadable"
+
+
+class LinkedPathError(CepError, OSError):
+    """A link stands on the way to a file that is to be written. It is an OSError, so every writer reports it."""
+
+    code = "linked_path"
 
 
 class SinkError(CepError):

@@ -17,6 +17,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from cep import __version__
+from cep.base.durable import replace_file
 from cep.cli.doc_pages import assemble, page_title, pages_in_order
 
 _STYLE = """\
@@ -44,12 +45,10 @@ def write_html(folder: Path) -> int:
         for name in names:
             text = (source / f"{name}.md").read_text(encoding="utf-8")
             target = folder / f"{name}.html"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(_page(name, text, titles), encoding="utf-8")
+            replace_file(target, _page(name, text, titles).encode())
         for picture in sorted(source.rglob("*.svg")):
             target = folder / picture.relative_to(source)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(picture.read_bytes())
+            replace_file(target, picture.read_bytes())
     return len(names)
 
 

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 import cep
+from cep.base.durable import replace_file
 from cep.base.errors import UsageError
 from cep.lang.diagnostics import did_you_mean
 
@@ -114,10 +115,8 @@ def assemble(folder: Path) -> None:
                 return os.path.relpath(folder / target.relative_to(DOCS), here) + anchor
             return None
 
-        here.mkdir(parents=True, exist_ok=True)
         text = rewrite_links(path.read_text(encoding="utf-8"), path, fresh)
-        (folder / f"{name}.md").write_text(text, encoding="utf-8")
+        replace_file(folder / f"{name}.md", text.encode())
     for picture in sorted(DOCS.rglob("*.svg")):
         target = folder / picture.relative_to(DOCS)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(picture.read_bytes())
+        replace_file(target, picture.read_bytes())

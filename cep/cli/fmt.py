@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from cep.base.errors import UnreadableError
+from cep.base.errors import UnreadableError, UsageError
 from cep.base.reading import root_of
-from cep.cli.paths import pattern_files, printed, replace_file
+from cep.cli.paths import pattern_files, printed, replace_text
 from cep.lang.explain.render import render_text
 from cep.lang.format.file import format_text
 from cep.lang.load import read_source
@@ -50,10 +50,15 @@ def run(options: argparse.Namespace) -> int:
             printed(render_text(mistakes, {str(path): text}))
             failed += 1
         elif formatted != text:
+            if not options.check:
+                try:
+                    replace_text(path, formatted)
+                except UsageError as error:
+                    printed(str(error))
+                    failed += 1
+                    continue
             changed += 1
             printed(f"{'would format' if options.check else 'formatted'} {path}")
-            if not options.check:
-                replace_file(path, formatted)
     verb = "would change" if options.check else "changed"
     printed(f"{len(files)} file{'' if len(files) == 1 else 's'}, {changed} {verb}, {failed} left alone")
     return int(bool(failed or (options.check and changed)))

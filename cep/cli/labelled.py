@@ -8,13 +8,12 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
-from typing import BinaryIO
 
 import orjson
 from rich.console import Console
 
 from cep.analysis.measure import Terms
-from cep.base.durable import replace_file
+from cep.base.durable import replace_file, repository_root
 from cep.base.errors import SinkError, UsageError
 from cep.base.utc import utc_ms
 from cep.cli.configured import add_secrets_argument
@@ -97,12 +96,8 @@ def write_json(data: object, path: Path) -> None:
 
 
 def write_bytes(data: bytes, path: Path) -> None:
-    """Write a whole file, or leave the one before. Raises: SinkError."""
-
-    def write(file: BinaryIO) -> None:
-        file.write(data)
-
+    """Write a whole file, or leave the one before. A link in its repository is refused. Raises: SinkError."""
     try:
-        replace_file(path, write)
+        replace_file(path, data, root=repository_root(path.parent))
     except OSError as error:
         raise SinkError(f"{path} cannot be written: {error}; make room or name another file") from error

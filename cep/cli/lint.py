@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from cep.cli.help_pages import read_on
-from cep.cli.paths import pattern_files, printed, replace_file
+from cep.cli.paths import pattern_files, printed, replace_text
 from cep.lang.diagnostics import Diagnostic
 from cep.lang.edit.fix import fixed
 from cep.lang.explain.render import render_text, summary, to_json
@@ -73,6 +73,6 @@ def _fix(checked: Checked, files: list[Path]) -> bool:
     wanted = [d for d in checked.diagnostics if d.is_error] + _findings(checked, files)
     changed = {name: text for name, text in fixed(wanted, checked.sources).items() if name in by_name}
     for name, text in changed.items():
-        replace_file(by_name[name], text)
+        replace_text(by_name[name], text)
         printed(f"fixed {by_name[name]}")
     return bool(changed)

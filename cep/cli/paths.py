@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from cep.base.durable import replace_file, repository_root
 from cep.base.errors import UsageError
 
 
@@ -34,10 +35,9 @@ def printed(text: str) -> None:
     print(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Write beside the file and rename over it: a crash leaves the old or the new text, never half of one."""
-    target = path.resolve()  # a link stays a link
-    fresh = target.with_name(f".{target.name}.new")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.chmod(target.stat().st_mode)
-    fresh.replace(target)
+def replace_text(path: Path, text: str) -> None:
+    """Write a file of a repository of rules whole or not at all. Raises: UsageError, and the file is then unchanged."""
+    try:
+        replace_file(path, text.encode(), root=repository_root(path.parent))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error}") from error

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cep.base.errors import UsageError
 from cep.base.limits import PLAN_EVENTS_PER_KEY
-from cep.cli.paths import pattern_files, printed
+from cep.cli.paths import pattern_files, printed, replace_text
 from cep.lang.diagnostics import did_you_mean
 from cep.lang.explain.render import render_text
 from cep.lang.load import load_files
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace, color: bool) -> int:
     if options.svg is not None:
         if len(planned.patterns) != 1:
             raise UsageError(f"--svg draws one pattern, here are {len(planned.patterns)}; name it with --pattern")
-        Path(options.svg).write_text(picture(planned.patterns[0]), encoding="utf-8")
+        replace_text(Path(options.svg), picture(planned.patterns[0]))
     printed(plan_text(planned))
     return int(bool(planned.refused))
 

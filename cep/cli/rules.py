@@ -16,7 +16,7 @@ from rich.text import Text
 
 from cep.base.errors import UsageError
 from cep.cli.help_pages import RULE_FILES, with_page
-from cep.cli.paths import printed, replace_file
+from cep.cli.paths import printed, replace_text
 from cep.cli.rule_card import card_of
 from cep.cli.trust_flags import add_trust_arguments
 from cep.model.rule import UpsertRecord, control_json_schema, rule_file_json_schema
@@ -178,7 +178,7 @@ def _bump(options: argparse.Namespace, records: list[UpsertRecord], problems: li
     version = max(record.version, options.above, *lock.get(record.id, {0: ""})) + 1
     path = options.rules / f"{record.id}.toml"
     try:
-        replace_file(path, with_version(path.read_text(encoding="utf-8"), version))
+        replace_text(path, with_version(path.read_text(encoding="utf-8"), version))
     except ValueError as error:
         raise UsageError(f"{path} {error}") from error
     raised = record.model_copy(update={"version": version})

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cep.base.durable import replace_file
 from cep.base.errors import SinkError, UsageError
 from cep.base.limits import WATCH_POLLS_MAX
 from cep.cli.help_pages import read_on
@@ -204,7 +205,6 @@ def _print_summary(suite: Suite, seconds: float, console: Console) -> None:
 
 def _write(path: Path, data: bytes) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        replace_file(path, data)
     except OSError as error:
         raise SinkError(f"cannot write {path}: {error}; give --junit another file") from error

@@ -14,6 +14,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
+from cep.base.durable import replace_file
 from cep.demo.stream import Stream
 from cep.sinks.json_form import json_lines
 
@@ -46,7 +47,7 @@ def write_expected(size: str, ids: dict[str, list[str]]) -> None:
     """Make these the alert ids that a day of this size must give."""
     ids_by_size = json.loads(EXPECTED.read_text(encoding="utf-8"))
     ids_by_size[size] = ids
-    EXPECTED.write_text(json.dumps(ids_by_size, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    replace_file(EXPECTED, f"{json.dumps(ids_by_size, indent=1, sort_keys=True)}\n".encode())
 
 
 def compare(outcome: Outcome, expected: dict[str, list[str]] | None, notes: dict[str, str], console: Console) -> bool:

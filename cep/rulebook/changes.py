@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cep.base.durable import replace_file
+from cep.base.durable import replace_file, repository_root
 from cep.base.errors import UnreadableError, UsageError
 from cep.base.limits import CONTROL_RECORD_BYTES_MAX, LIST_PARTS_MAX
 from cep.base.reading import read_file
@@ -53,7 +53,8 @@ def change_path(directory: Path, record: Signable) -> Path:
 def write_change(path: Path, records: Sequence[Signable]) -> None:
     """Write the records of one change. Raises: UsageError."""
     try:
-        replace_file(path, b"".join(record.to_json() + b"\n" for record in records))
+        lines = b"".join(record.to_json() + b"\n" for record in records)
+        replace_file(path, lines, root=repository_root(path.parent.parent))
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error}") from error
 

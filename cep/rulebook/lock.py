@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from cep.base.durable import replace_file, repository_root
 from cep.base.errors import UnreadableError, UsageError
 from cep.base.limits import LOCK_FILE_BYTES_MAX
 from cep.base.reading import read_file
@@ -72,7 +73,7 @@ def write_lock(directory: Path, lock: Lock) -> None:
             f"\n[{rule_id}]\n" + "".join(f'{version} = "{versions[version]}"\n' for version in sorted(versions))
         )
     try:
-        (directory / LOCK_FILE).write_text("".join(parts), encoding="utf-8")
+        replace_file(directory / LOCK_FILE, "".join(parts).encode(), root=repository_root(directory))
     except OSError as error:
         raise UsageError(f"{directory / LOCK_FILE} cannot be written: {error}") from error
 

@@ -27,6 +27,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from cep.base.durable import replace_file, repository_root
 from cep.base.errors import UnreadableError, UsageError
 from cep.base.limits import KEY_FILE_BYTES_MAX, RULE_TEXT_CHARS_MAX, SIGNERS_FILE_BYTES_MAX, SIGNERS_MAX
 from cep.base.reading import read_file
@@ -107,7 +108,8 @@ def sign_signers(path: Path, key: SigningKey) -> Trust:
     data = _bytes(path)
     trust = _trust(path, data, key.public)
     try:
-        signature_path(path).write_text(key.sign(_HEAD + data) + "\n", encoding="ascii")
+        signature = f"{key.sign(_HEAD + data)}\n".encode()
+        replace_file(signature_path(path), signature, root=repository_root(path.parent))
     except OSError as error:
         raise UsageError(f"{signature_path(path)} cannot be written: {error}") from error
     return trust

@@ -11,7 +11,7 @@ import json
 import re
 from pathlib import Path
 
-from cep.base.durable import replace_file
+from cep.base.durable import replace_file, repository_root
 from cep.base.errors import UnreadableError, UsageError
 from cep.base.limits import SIGNERS_FILE_BYTES_MAX
 from cep.base.reading import read_file
@@ -50,7 +50,10 @@ def withdraw(path: Path, key: str, root: SigningKey) -> tuple[Trust, dict[str, i
         after = {}
     if not after or _without(after, key) != _without(before, key) or _of(after, key).get("until") != until:
         raise UsageError(f"{path} is written in a way that this verb cannot change; add `until` yourself and sign it")
-    replace_file(path, changed.encode())
+    try:
+        replace_file(path, changed.encode(), root=repository_root(path.parent))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error}") from error
     return sign_signers(path, root), until
 
 

@@ -37,18 +37,18 @@ def test_what_fails_half_way_leaves_the_file_as_it_was(tmp_path: Path, many_writ
 
 def test_bytes_are_synced_before_the_name_and_the_folder_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
-    sync, replace = os.fsync, Path.replace
+    sync, rename = os.fsync, os.rename
 
     def synced(descriptor: int) -> None:
         steps.append("folder" if Path(f"/proc/self/fd/{descriptor}").resolve().is_dir() else "bytes")
         sync(descriptor)
 
-    def renamed(path: Path, target: Path) -> Path:
+    def renamed(name: str, target: str, **folders: int) -> None:
         steps.append("name")
-        return replace(path, target)
+        rename(name, target, **folders)
 
     monkeypatch.setattr("os.fsync", synced)
-    monkeypatch.setattr(Path, "replace", renamed)
+    monkeypatch.setattr("os.rename", renamed)
     replace_file(tmp_path / "file", b"bytes")
     assert steps == ["bytes", "name", "folder"]
 
