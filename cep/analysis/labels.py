@@ -32,6 +32,7 @@ from cep.columnar.mapping import FieldMapping
 from cep.columnar.texts import encoded
 from cep.sources.files import open_dataset
 from cep.sources.inputs import Records, files_of, kind_of
+from cep.sources.json_table import read_json_table
 
 KEY = "key"
 _EVENT_ID, _LABEL, _KIND, _EPISODE, _AMOUNT, _REPORTED = (
@@ -213,7 +214,7 @@ def _read_lines(path: Path) -> pa.Table:
     try:
         return pj.read_json(path, parse_options=pj.ParseOptions(explicit_schema=times))
     except pa.ArrowInvalid:
-        return pj.read_json(path)
+        return read_json_table(path)
 
 
 def _columns_of_events(path: Path, schema: Schema, column: str, mapping: FieldMapping) -> Sequence[pa.Table]:
@@ -222,7 +223,7 @@ def _columns_of_events(path: Path, schema: Schema, column: str, mapping: FieldMa
     wanted = dict.fromkeys((*(mapping.path(name)[0] for name in _id_names(schema)), column))
     try:
         if kind == "json":
-            return [ids_and_column(pj.read_json(file), schema, column, mapping) for file in files_of(path)]
+            return [ids_and_column(read_json_table(file), schema, column, mapping) for file in files_of(path)]
         dataset = open_dataset(path, kind, mapping.roots(schema))
         table = dataset.to_table(columns=[name for name in wanted if name in dataset.schema.names])
     except (OSError, pa.ArrowException) as error:

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.json as pj
 
 from cep.analysis.labels import Labels, ids_and_column, labels_of_column, read_labels
 from cep.api.frames import Frame, Like, events_table, open_frame
 from cep.api.naming import Forms, Naming
-from cep.base.errors import SourceError, UsageError
+from cep.base.errors import InputError, UsageError
 from cep.base.schema import Schema
 from cep.columnar.mapping import FieldMapping, check_fields
 from cep.columnar.route import KeyDomain
@@ -31,6 +30,7 @@ from cep.lang.diagnostics import did_you_mean
 from cep.sources.check import check_records
 from cep.sources.files import KeyRecords, key_of_table, open_dataset, read_key
 from cep.sources.inputs import Records, files_of, given_inputs, kind_of
+from cep.sources.json_table import read_json_table
 from cep.sources.period import Period, period_of
 from cep.sources.pieces import Pieces, pieces_of_table, read_pieces
 
@@ -96,7 +96,7 @@ def open_any(events: Any) -> Frame:
     try:
         return open_frame(pa.concat_tables(tables, promote_options="permissive"))
     except pa.ArrowException as error:
-        raise SourceError(f"{', '.join(map(str, paths))} have no columns in common: {error}") from error
+        raise InputError(f"{', '.join(map(str, paths))} have no columns in common: {error}") from error
 
 
 def _file_frame(path: Path) -> Frame:
@@ -104,9 +104,9 @@ def _file_frame(path: Path) -> Frame:
     try:
         if kind != "json":
             return open_frame(open_dataset(path, kind, ()))
-        return open_frame(pa.concat_tables(map(pj.read_json, files_of(path)), promote_options="default"))
+        return open_frame(pa.concat_tables(map(read_json_table, files_of(path)), promote_options="permissive"))
     except (OSError, pa.ArrowException) as error:
-        raise SourceError(f"{path} cannot be read: {error}") from error
+        raise InputError(f"{path} cannot be read: {error}") from error
 
 
 def open_source(events: Any, naming: Naming) -> Source:

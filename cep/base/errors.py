@@ -10,7 +10,8 @@
     │   ├── StateCorruptError bytes fail their checksum or their shape
     │   └── StoreError        the place that keeps it refuses (disk full, held by another process)
     ├── SourceError           a source cannot deliver (topic gone, offsets lost, file unreadable)
-    │   └── UnreadableError   a file that cannot be read, or must not be
+    │   ├── UnreadableError   a file that cannot be read, or must not be
+    │   └── InputError        the files that a user names cannot be read as events; a UsageError, too
     ├── LinkedPathError       a link where a file is to be written
     └── SinkError             a sink cannot accept alerts
         └── SinkAwayError     nobody answers there for now: the same may do later
@@ -113,6 +114,12 @@ class LinkedPathError(CepError, OSError):
     """A link stands on the way to a file that is to be written. It is an OSError, so every writer reports it."""
 
     code = "linked_path"
+
+
+class InputError(SourceError, UsageError):
+    """The files that a user names cannot be read as events; the CLI exits with 2."""
+
+    code = "input"
 
 
 class SinkError(CepError):

@@ -91,7 +91,7 @@ def read_entries(path: Path, column: str, root: Path | None = None) -> pa.Array:
         data = read_file(path, LIST_FILE_BYTES_MAX, root)
         if path.suffix == ".csv":
             return _csv_entries(data, path, column)
-        lines = (line.strip() for line in data.decode("utf-8").splitlines())
+        lines = (line.strip() for line in data.decode("utf-8-sig").splitlines())
         entries = pa.array([line for line in lines if line and not line.startswith("#")], TEXT)
     except (UnreadableError, UnicodeDecodeError, pa.ArrowException) as error:
         raise SourceError(f"{path} cannot be read as a list: {error}") from error
@@ -99,7 +99,7 @@ def read_entries(path: Path, column: str, root: Path | None = None) -> pa.Array:
 
 
 def _csv_entries(data: bytes, path: Path, column: str) -> pa.Array:
-    header = data[: data.find(b"\n") + 1 or len(data)].decode("utf-8")
+    header = data[: data.find(b"\n") + 1 or len(data)].decode("utf-8-sig")
     names = [name.strip().strip('"') for name in header.rstrip("\r\n").split(",")]
     chosen = column if column in names else names[0]
     table = pa_csv.read_csv(

@@ -28,7 +28,7 @@ from cep.base.errors import UsageError
 from cep.base.schema import Kind, Schema
 from cep.columnar.mapping import TYPE_FIELD, FieldMapping, shown_path, value_at
 from cep.sources.files import open_dataset, unreadable
-from cep.sources.inputs import Records, UnpackedFile, files_of, kind_of
+from cep.sources.inputs import Records, files_of, kind_of, opened_json
 
 RECORDS_LOOKED_AT = 1_000
 _NAMES_SHOWN_MAX = 20
@@ -78,7 +78,7 @@ def _rows(dataset: ds.Dataset) -> Iterator[Mapping[str, Any]]:
 
 def _objects(path: Path) -> Iterator[Mapping[str, Any]]:
     for file in files_of(path):
-        with UnpackedFile(file) as opened:
+        with opened_json(file) as opened:
             rest = b""
             while block := opened.read(1 << 20):
                 *lines, rest = (rest + block).split(b"\n")

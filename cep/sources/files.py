@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 import pyarrow.dataset as ds
 
-from cep.base.errors import SourceError
+from cep.base.errors import InputError
 from cep.base.schema import Schema
 from cep.columnar.batch import EventBatch
 from cep.columnar.decode import Decoded, Poison, concat_decoded, decode_json, decode_table
@@ -26,7 +26,7 @@ from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.columnar.redact import redact
 from cep.columnar.route import KeyDomain, key_parts, route
 from cep.columnar.shown import shown_row
-from cep.sources.inputs import UnpackedFile, files_of, kind_of, packing_of
+from cep.sources.inputs import files_of, kind_of, opened_json, packing_of
 from cep.sources.json_lines import LineCutter, whole_lines
 
 # Letters that JSON writers leave as they are: a key of these stands in its line as it is.
@@ -51,7 +51,7 @@ def open_dataset(path: Path, kind: str, names: Sequence[str]) -> ds.Dataset:
         return ds.dataset(files, format="parquet", partition_base_dir=str(path), partitioning="hive")
     packed = [name for name in files if packing_of(Path(name)) == "zstd"]
     if packed:
-        raise SourceError(f"{packed[0]} is CSV that zstd has packed; pack it by gzip, or not at all")
+        raise InputError(f"{packed[0]} is CSV that zstd has packed; pack it by gzip, or not at all")
     convert = pcsv.ConvertOptions(
         column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
     )
@@ -108,10 +108,10 @@ def _written_parts(schema: Schema, domain: KeyDomain, key: str, mapping: FieldMa
     return [at for at in zip(domain, key_parts(key, domain), strict=False) if at[0] not in changed]
 
 
-def unreadable(path: Path, schema: Schema, error: Exception) -> SourceError:
+def unreadable(path: Path, schema: Schema, error: Exception) -> InputError:
     """Return the error for files that cannot be read. It quotes no row where a schema protects a field."""
     reason = type(error).__name__ if schema.protected and not isinstance(error, OSError) else error
-    return SourceError(f"{path} cannot be read: {reason}")
+    return InputError(f"{path} cannot be read: {reason}")
 
 
 # ----------------------------------------------------------------------------------------------- parquet and CSV
@@ -162,7 +162,7 @@ def _decoded_lines(path: Path, schema: Schema, mapping: FieldMapping, parts: Seq
 def _lines_with(path: Path, parts: list[str]) -> Iterator[bytes]:
     """Yield the lines that may have the key: those with its parts, or with any of JSON's escapes."""
     plain = [part.encode() for part in parts if set(part) <= _PLAIN]
-    with UnpackedFile(path) as file:
+    with opened_json(path) as file:
         for lines in whole_lines(file, LineCutter()):
             for line in lines.split(b"\n"):
                 if line.strip() and (all(part in line for part in plain) or b"\\" in line):

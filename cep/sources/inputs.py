@@ -7,15 +7,17 @@ Tested by: tests/sources/test_inputs.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import pyarrow as pa
 
-from cep.base.errors import SourceError
+from cep.base.errors import InputError
 from cep.columnar.mapping import PLAIN, FieldMapping
+from cep.sources.json_forms import Readable, as_json_lines
 
 FORMATS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "json", ".json": "json", ".ndjson": "json"}
 _PACKED = {".gz": "gzip", ".zst": "zstd"}
@@ -36,7 +38,7 @@ class Records:
 
 
 def given_inputs(paths: Iterable[Path]) -> tuple[Path, ...]:
-    """Return the files and folders that are meant, each once. Raises: SourceError for a wildcard that meets nothing."""
+    """Return the files and folders that are meant, each once. Raises: InputError for a wildcard that meets nothing."""
     inputs: dict[Path, None] = {}
     for path in paths:
         if path.exists() or not _WILDCARDS & set(str(path)):
@@ -44,19 +46,21 @@ def given_inputs(paths: Iterable[Path]) -> tuple[Path, ...]:
             continue
         met = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
         if not met:
-            raise SourceError(f"nothing is there that {path} stands for")
+            raise InputError(f"no file matches {path}; see which files are there, or name a folder")
         inputs.update(dict.fromkeys(met))
     return tuple(inputs)
 
 
 def kind_of(path: Path) -> str:
-    """Return the kind of the files at a path: parquet, csv or json. Raises: SourceError."""
+    """Return the kind of the files at a path: parquet, csv or json. Raises: InputError."""
     if not path.exists():
-        raise SourceError(f"there are no events at {path}; give a file or a folder of Parquet, CSV or JSON lines")
+        raise InputError(f"there are no events at {path}; give a file or a folder of Parquet, CSV or JSON lines")
     kinds = {FORMATS[suffix_of(p)] for p in files_of(path)}
     if len(kinds) != 1:
+        if path.is_file():
+            raise InputError(f"{path} is no Parquet, CSV or JSON by its name; name it *.parquet, *.csv or *.jsonl")
         what = "files of several kinds" if kinds else "no Parquet, CSV or JSON lines"
-        raise SourceError(f"{path} holds {what}; name files *.parquet, *.csv or *.jsonl, one kind in a folder")
+        raise InputError(f"{path} holds {what}; name files *.parquet, *.csv or *.jsonl, one kind in a folder")
     return kinds.pop()
 
 
@@ -77,6 +81,13 @@ def suffix_of(path: Path) -> str:
 def packing_of(path: Path) -> str | None:
     """Return how a file is packed: gzip, zstd; None: not at all."""
     return _PACKED.get(path.suffix.lower())
+
+
+@contextmanager
+def opened_json(path: Path) -> Iterator[Readable]:
+    """Open a file of JSON records as JSON lines, in whatever form it has them. Raises: OSError, InputError."""
+    with UnpackedFile(path) as file:
+        yield as_json_lines(file, str(path))
 
 
 class UnpackedFile:

@@ -23,7 +23,7 @@ from cep.columnar.decode import Decoded, decode_json, decode_table
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.columnar.shown import shown_row
 from cep.sources.files import open_dataset, unreadable
-from cep.sources.inputs import UnpackedFile, files_of, kind_of, packing_of
+from cep.sources.inputs import files_of, kind_of, opened_json, packing_of
 from cep.sources.json_lines import READ_BYTES, LineCutter, json_values, whole_lines
 
 # Enough to make fixed costs small, few enough that several threads have work and a column fits the cache.
@@ -91,7 +91,7 @@ def _table_cuts(table: pa.Table, schema: Schema, show: Callable[[int], str], map
 
 def _json_pieces(files: list[Path], schema: Schema, mapping: FieldMapping) -> Iterator[Piece]:
     for path in files:
-        with UnpackedFile(path) as file:
+        with opened_json(path) as file:
             for lines in whole_lines(file, LineCutter(), READ_BYTES):
                 yield _json_piece(schema, lines, mapping)
 

@@ -85,7 +85,7 @@ def test_several_paths_and_wildcards_are_read_as_one(rules: cep.Rules, tmp_path:
         assert str(alerts.why(0)) == str(expected.why(0))
     assert str(rules.why_not("small_then_large", "c1", given[0])) == str(rules.why_not("small_then_large", "c1", table))
     assert len(rules.match(whole[:1], cores=2)) < len(expected)
-    with pytest.raises(cep.CepError, match=r"nothing is there that .*q\*\.parquet stands for"):
+    with pytest.raises(cep.CepError, match=r"no file matches .*q\*\.parquet"):
         rules.match(tmp_path / "q*.parquet")
     with pytest.raises(cep.CepError, match="there are no events at"):
         rules.match([whole[0], tmp_path / "gone.parquet"])

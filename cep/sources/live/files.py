@@ -2,22 +2,25 @@
 
 Spark knows the time of a file to the millisecond, so for two files of one millisecond the name decides. A file must
 appear whole: write it under a name that begins with a dot or `_`, and rename it. Positions are by file name: rows of
-Parquet, bytes of JSON lines.
+Parquet, bytes of JSON lines, records of another form of JSON.
 Tested by: tests/sources/test_live.py
 """
 
 from __future__ import annotations
 
+import codecs
 import stat
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cep.base.errors import SourceError, UsageError
+from cep.sources.json_forms import as_json_lines, has_json_lines
 from cep.sources.json_lines import LineCutter, json_values, whole_lines
 from cep.sources.live.base import Chunk, Positions
 
@@ -35,6 +38,16 @@ class FilesSource:
 
     def __init__(self, path: Path, *, follow: bool) -> None:
         """Begin at the first file. Raises: UsageError if there is nothing at the path."""
+        if path.is_file() and path.suffix not in _KINDS:
+            raise UsageError(
+                f"a job reads Parquet and JSON lines by their names, and {path} is neither; write it as "
+                "*.parquet or *.jsonl, or replay it with `cep replay`, which also reads CSV"
+            )
+        if path.is_dir() and (other := _other_kind(path)) is not None:
+            raise UsageError(
+                f"a job reads Parquet and JSON lines, and {path} has neither but {other.name}; write such files, or "
+                "replay the folder with `cep replay`"
+            )
         if not path.is_file() and not path.is_dir():
             raise UsageError(f"there is no file or folder at {path}; make the folder first, files may come later")
         self._path = path
@@ -116,6 +129,12 @@ class FilesSource:
         return path.name
 
 
+def _other_kind(folder: Path) -> Path | None:
+    """Return a file of a form that a job cannot read, if the folder has no other files."""
+    files = [path for path in folder.iterdir() if path.name[0] not in "._" and path.is_file()]
+    return None if any(path.suffix in _KINDS for path in files) else next(iter(sorted(files)), None)
+
+
 def _written_ms(path: Path) -> int | None:
     """Return when a file was written; None for what is no regular file, such as a pipe that nobody writes into."""
     try:
@@ -140,8 +159,23 @@ def _rows(path: Path, start: int, records_max: int) -> Iterator[tuple[Chunk, int
 
 
 def _lines(path: Path, start: int, records_max: int) -> Iterator[tuple[Chunk, int]]:
-    cutter = LineCutter(start)
+    block_bytes = records_max * _BYTES_A_RECORD
     with path.open("rb") as file:
-        file.seek(start)
-        for lines in whole_lines(file, cutter, records_max * _BYTES_A_RECORD):
+        if not has_json_lines(file):
+            yield from _objects(file, path, start, block_bytes)
+            return
+        first = len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0
+        cutter = LineCutter(max(start, first))
+        file.seek(cutter.position)
+        for lines in whole_lines(file, cutter, block_bytes):
             yield Chunk(LANE, json_values(lines)), cutter.position
+
+
+def _objects(file: BinaryIO, path: Path, start: int, block_bytes: int) -> Iterator[tuple[Chunk, int]]:
+    """Yield the records of a file that is not JSON lines; its position counts records."""
+    end = 0
+    for lines in whole_lines(as_json_lines(file, str(path)), LineCutter(), block_bytes):
+        values = json_values(lines)
+        begin, end = end, end + len(values)
+        if end > start:
+            yield Chunk(LANE, values.slice(max(0, start - begin))), end

@@ -1,0 +1,165 @@
+"""The bytes of a JSON file in the form that its writer chose → JSON lines.
+
+    JSON lines                               as they are, without a byte order mark
+    an array, over one line or many          each object becomes a line
+    objects with a comma after each          each object becomes a line
+    objects over several lines, or in a row  each object becomes a line
+    UTF-16                                   UTF-8
+
+The first bytes of the file decide. Objects are found by their braces outside of texts, block by block and without a
+Python object a record. A file that ends inside an object is refused.
+Tested by: tests/sources/test_json_forms.py
+"""
+
+from __future__ import annotations
+
+import codecs
+from typing import BinaryIO, Protocol
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from cep.base.errors import InputError
+
+LOOK_BYTES = 1 << 16
+_MARK = codecs.BOM_UTF8
+_WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_QUOTE, _ESCAPE, _OPEN, _CLOSE = (ord(sign) for sign in '"\\{}')
+_BLANK, _NEWLINE, _RETURN = (ord(sign) for sign in " \n\r")
+_BLOCK_BYTES = 1 << 20
+
+
+class Readable(Protocol):
+    """A file, or what reads like one."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+def as_json_lines(file: Readable, name: str) -> Readable:
+    """Return the file as JSON lines. `name` stands in the messages. Raises: InputError while it is read."""
+    begin = file.read(LOOK_BYTES)
+    opened: Readable = _Resumed(begin, file)
+    if begin.startswith(_WIDE_MARKS):
+        opened = _Decoded(opened)
+        begin = opened.read(LOOK_BYTES)
+        opened = _Resumed(begin, opened)
+    elif begin.startswith(_MARK):
+        begin = begin[len(_MARK) :]
+        opened = _Resumed(begin, file)
+    return opened if _are_lines(begin) else _ObjectLines(opened, name)
+
+
+def has_json_lines(file: BinaryIO) -> bool:
+    """Return True if the file has a record a line, in UTF-8; the file is at its start again."""
+    begin = file.read(LOOK_BYTES)
+    file.seek(0)
+    return not begin.startswith(_WIDE_MARKS) and _are_lines(begin.removeprefix(_MARK))
+
+
+def _are_lines(begin: bytes) -> bool:
+    """Return True if each line is a record of its own, good or bad."""
+    lines = [line.strip() for line in begin.split(b"\n")]
+    if len(lines) > 1 and len(begin) >= LOOK_BYTES:
+        lines.pop()  # its end is not there
+    first, second = ([line for line in lines if line] + [b"", b""])[:2]
+    if not first.startswith((b"{", b"[")):
+        return True
+    value = _value(first)
+    if isinstance(value, list):
+        return not value or not all(isinstance(each, dict) for each in value)
+    if isinstance(value, dict):
+        return True
+    # A broken first record, if the next line is one; otherwise the line is a part of something larger.
+    return isinstance(_value(second), dict) and not first.startswith(b"[") and not first.endswith(b",")
+
+
+def _value(line: bytes) -> object:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+
+
+class _Resumed:
+    """A file whose first bytes were looked at."""
+
+    def __init__(self, begin: bytes, file: Readable) -> None:
+        self._begin = begin
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        if not self._begin:
+            return self._file.read(size)
+        block, self._begin = self._begin[:size], self._begin[size:]
+        return block
+
+
+class _Decoded:
+    """UTF-16 with a byte order mark, as UTF-8."""
+
+    def __init__(self, file: Readable) -> None:
+        self._file = file
+        self._decoder = codecs.getincrementaldecoder("utf-16")()
+
+    def read(self, size: int) -> bytes:
+        while block := self._file.read(size):
+            if text := self._decoder.decode(block):
+                return text.encode()
+        return self._decoder.decode(b"", final=True).encode()
+
+
+class _ObjectLines:
+    """The outermost objects of a text, a line each. Signs between the objects become blanks."""
+
+    def __init__(self, file: Readable, name: str) -> None:
+        self._file = file
+        self._name = name
+        self._depth = 0
+        self._is_text = False
+        self._is_escaped = False
+
+    def read(self, size: int) -> bytes:
+        block = self._file.read(min(size, _BLOCK_BYTES))
+        if not block and (self._depth or self._is_text):
+            raise InputError(
+                f"{self._name} cannot be read: it is not JSON lines but one text of objects, and it ends inside an "
+                "object; write the file again, or write an object a line"
+            )
+        return self._lines(np.frombuffer(block, np.uint8)) if block else b""
+
+    def _lines(self, data: NDArray[np.uint8]) -> bytes:
+        """Return the block with a line end after each outermost object, and blanks for all other line ends."""
+        is_text = self._texts(data)
+        steps = (((data == _OPEN).astype(np.int8) - (data == _CLOSE)) * ~is_text).astype(np.int64)
+        depth = np.cumsum(steps) + self._depth
+        if len(depth) and depth.min() < 0:
+            raise InputError(
+                f"{self._name} cannot be read: it has a closing brace without an opening one; write an object a line"
+            )
+        ends = np.flatnonzero((depth == 0) & (steps < 0))
+        is_between = (depth == 0) & (steps == 0)
+        blank = is_between | (data == _NEWLINE) | (data == _RETURN)
+        self._depth = int(depth[-1]) if len(depth) else self._depth
+        return np.insert(np.where(blank, np.uint8(_BLANK), data), ends + 1, np.uint8(_NEWLINE)).tobytes()
+
+    def _texts(self, data: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Return which bytes lie inside of a text, the quote that opens it among them."""
+        is_quote = data == _QUOTE
+        if self._is_escaped or (data == _ESCAPE).any():
+            is_quote &= ~self._escaped(data)
+        is_text = (np.cumsum(is_quote) + self._is_text) % 2 == 1
+        self._is_text = bool(is_text[-1]) if len(is_text) else self._is_text
+        return np.asarray(is_text, bool)
+
+    def _escaped(self, data: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Return which bytes follow an odd number of backslashes."""
+        places = np.arange(1, len(data) + 1)
+        is_escape = data == _ESCAPE
+        # The length of the run of backslashes that ends at each byte; one more in the first run if one waits.
+        last_other = np.maximum.accumulate(np.where(is_escape, 0, places))
+        runs = places - last_other + np.where(last_other == 0, int(self._is_escaped), 0)
+        is_odd = is_escape & (runs % 2 == 1)
+        escaped = np.concatenate(([self._is_escaped], is_odd[:-1]))
+        self._is_escaped = bool(is_odd[-1])
+        return escaped

@@ -1,0 +1,48 @@
+"""A file of JSON records → a table of all its columns, with the types that the values have.
+
+Arrow decides the types. Where a column has numbers in one record and texts in another, it is a column of texts.
+Tested by: tests/sources/test_json_forms.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.json as pj
+
+from cep.sources.inputs import opened_json
+from cep.sources.json_lines import READ_BYTES, LineCutter, whole_lines
+
+
+def read_json_table(path: Path) -> pa.Table:
+    """Read all columns of a file. A line that is no object is left out. Raises: OSError, InputError."""
+    with opened_json(path) as file:
+        lines = b"\n".join(whole_lines(file, LineCutter(), READ_BYTES))
+    try:
+        return pj.read_json(pa.BufferReader(lines), pj.ReadOptions(block_size=READ_BYTES))
+    except pa.ArrowInvalid:
+        return _table(lines)
+
+
+def _table(lines: bytes) -> pa.Table:
+    records = [record for line in lines.split(b"\n") if isinstance(record := _value(line), dict)]
+    names = dict.fromkeys(name for record in records for name in record)
+    return pa.table({name: _column([record.get(name) for record in records]) for name in names})
+
+
+def _value(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _column(values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        texts = [v if v is None or isinstance(v, str) else orjson.dumps(v).decode() for v in values]
+        return pa.array(texts, pa.string())
