@@ -22,12 +22,12 @@ from cep.base.schema import EventType, Schema
 from cep.columnar.batch import TEXT
 from cep.columnar.mapping import TYPE_FIELD, view_of
 from cep.columnar.texts import different_texts
+from cep.columnar.times import form_has_zone, has_zone, times_us
 from cep.lang.diagnostics import did_you_mean
 
 # Seconds of the years 1985 to 2286: as milliseconds they would lie in the first four months of 1970.
 _SECONDS = (500_000_000, 10_000_000_000)
 _TEXTS_TRIED = 1_000  # of a column of times that are texts
-_ZONE = r"([T ].*(Z|[+-]\d\d(:?\d\d)?)|^-?\d+)$"
 Like = Callable[[pa.Table], Any]
 
 
@@ -84,14 +84,12 @@ def events_table(frame: Frame, schema: Schema, naming: Naming, *, keeps_views: b
     present = [present_types(schema, table, fixed) for _, fixed in fields]
     for (names, _), types in zip(fields, present, strict=True):
         check_columns(types, names, frame.names)
-    if naming.has_time:
-        return table
     times = {event_type.time_field for types in present for event_type in types}
     for name in sources:
         if view_of(name)[1] in times:
             index = table.column_names.index(name)
             column = _plain(table.column(name), keeps_views=False)
-            table = table.set_column(index, name, _zoned(column, sources[name], naming.tz))
+            table = table.set_column(index, name, _zoned(column, sources[name], naming))
     return table
 
 
@@ -224,30 +222,35 @@ def no_zone(column: str) -> str:
     return f'the column `{column}` has times without a zone; say which they are in with tz="UTC" or tz="Europe/Paris"'
 
 
-def _zoned(times: pa.ChunkedArray, column: str, tz: str | None) -> pa.ChunkedArray:
-    """Return times that are moments. Raises: UsageError for seconds, and for times without a zone if none is given."""
-    type_ = times.type
-    if pa.types.is_integer(type_) or pa.types.is_floating(type_):
+def _zoned(times: pa.ChunkedArray, column: str, naming: Naming) -> pa.ChunkedArray:
+    """Return times that are moments, or whose form `naming` says.
+
+    Raises: UsageError for seconds without a unit, and for times without a zone if `naming` has none.
+    """
+    type_, form = times.type, naming.forms.get("time_form", "")
+    if pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_):
         span = pc.min_max(times).as_py()
         low, high = span["min"], span["max"]
-        if low is not None and _SECONDS[0] <= low and high <= _SECONDS[1]:
+        if not naming.has_time and low is not None and _SECONDS[0] <= low and high <= _SECONDS[1]:
             raise UsageError(
                 f"the column `{column}` has numbers like {low}, which as milliseconds lie in 1970: it is in seconds; "
                 'say so with time_unit="s", or make it a time with a zone'
             )
         return times
-    if pa.types.is_date(type_):
-        times, type_ = times.cast(pa.timestamp("ms")), pa.timestamp("ms")
-    elif pa.types.is_string(type_) or pa.types.is_large_string(type_):
-        tried = times.slice(0, _TEXTS_TRIED).drop_null()
-        if pc.all(pc.match_substring_regex(tried, _ZONE)).as_py() is not False:
-            return times
-    elif not pa.types.is_timestamp(type_) or type_.tz is not None:
+    is_text = pa.types.is_string(type_) or pa.types.is_large_string(type_)
+    if naming.tz is None:
+        is_naive = pa.types.is_date(type_) or (pa.types.is_timestamp(type_) and type_.tz is None)
+        tried = times.slice(0, _TEXTS_TRIED).drop_null().to_pylist() if is_text and not form else ()
+        if is_naive or any(has_zone(text) is False for text in tried) or (is_text and form and not form_has_zone(form)):
+            raise UsageError(no_zone(column))
         return times
-    if tz is None:
-        raise UsageError(no_zone(column))
+    if is_text and naming.has_time:
+        return times
     try:
-        local = times if pa.types.is_timestamp(type_) else times.cast(pa.timestamp("ns"))
-        return pc.assume_timezone(local, tz, ambiguous="earliest", nonexistent="earliest")
+        moments = [times_us(chunk, zone=naming.tz).cast(pa.timestamp("us", "UTC")) for chunk in times.chunks]
     except pa.ArrowInvalid as error:
-        raise UsageError(f'the times of `{column}` cannot be read in tz="{tz}": {error}') from error
+        raise UsageError(f'the times of `{column}` cannot be read in tz="{naming.tz}": {error}') from error
+    read = pa.chunked_array(moments, pa.timestamp("us", "UTC"))
+    if is_text and read.null_count > times.null_count:  # decoding sets the other texts aside, and shows them
+        return pc.coalesce(read.cast(type_), times)
+    return read

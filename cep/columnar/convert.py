@@ -1,8 +1,7 @@
 """One column of whatever a source gives → the Arrow type of its field, with the values that do not fit marked.
 
     id, string   text; whole numbers become their digits
-    time         timestamps of any unit and zone, ISO 8601 text (UTC if it names no zone), whole numbers as ms, also
-                 as text of nine digits or more; between the years 1 and 9000
+    time         as times.py reads it; between the years 1 and 9000
     duration     whole numbers as ms
     int          whole numbers, text of digits
     decimal(n)   decimals and text with at most n digits behind the point. Floats, and text with more digits, if they
@@ -29,6 +28,7 @@ from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN
 from cep.base.schema import Kind, Type
 from cep.columnar.batch import TEXT, arrow_type, slot_values
 from cep.columnar.shown import shown_value
+from cep.columnar.times import times_us
 
 _FLOAT_UNITS_MAX = 2.0**53
 _SHOWN_CHARACTERS = 40
@@ -39,10 +39,6 @@ _SLACK_UNITS_MAX = 0.01
 # Numbers as text (JSON, CSV) with more digits than the field has: the 17 significant ones of a double fit from 0.001
 # on. One digit less than 38 in all, because Arrow's subtraction wants one more than its arguments have.
 WIDE_DECIMAL = pa.decimal128(37, 19)
-
-
-TIME_UNITS = ("s", "ms", "us", "ns")
-_A_MS = {"s": 1_000.0, "ms": 1.0, "us": 1e-3, "ns": 1e-6}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,95 +145,13 @@ def _text(source: pa.Array, _type: Type) -> pa.Array:
 
 
 def _time(source: pa.Array, _type: Type, written: Written = AS_IT_IS) -> pa.Array:
-    times = _time_ms(source, written)
-    values = slot_values(times)
-    if not len(values):
-        return times
-    if np.minimum.reduce(values) >= EVENT_TIME_MS_MIN and np.maximum.reduce(values) <= EVENT_TIME_MS_MAX:
-        return times
+    """Return milliseconds: the microseconds of the reader, cut towards the past."""
+    times = times_us(source, written.unit, written.form, written.zone)
+    values = slot_values(times) // 1_000
     outside = (values < EVENT_TIME_MS_MIN) | (values > EVENT_TIME_MS_MAX)
-    return pc.if_else(pa.array(outside), pa.scalar(None, pa.int64()), times)
-
-
-def _time_ms(source: pa.Array, written: Written) -> pa.Array:
-    if pa.types.is_integer(source.type):
-        return _whole_to_ms(source, written.unit)
-    is_number = pa.types.is_floating(source.type) or pa.types.is_decimal(source.type)
-    if is_number and written.unit:
-        return _fraction_to_ms(source, written.unit)
-    if pa.types.is_date(source.type):
-        source = source.cast(pa.timestamp("ms"))
-    if pa.types.is_string(source.type) or pa.types.is_large_string(source.type):
-        return _time_text(source, written)
-    return _floor_to_ms(_zoned(source, written.zone))
-
-
-def _zoned(source: pa.Array, zone: str) -> pa.Array:
-    """Take times without a zone as those of this one."""
-    if not zone or not pa.types.is_timestamp(source.type) or source.type.tz is not None:
-        return source
-    return pc.assume_timezone(source, zone, ambiguous="earliest", nonexistent="latest")
-
-
-def _whole_to_ms(source: pa.Array, unit: str) -> pa.Array:
-    numbers = _cast(source, pa.int64())
-    if unit in ("", "ms"):
-        return numbers
-    if unit != "s":
-        return _floor_to_ms(numbers.cast(pa.timestamp(unit)))
-    most = EVENT_TIME_MS_MAX // 1_000
-    fits = pc.and_(pc.greater_equal(numbers, -most), pc.less_equal(numbers, most))
-    return pc.multiply(pc.if_else(fits, numbers, pa.scalar(None, pa.int64())), 1_000)
-
-
-def _fraction_to_ms(source: pa.Array, unit: str) -> pa.Array:
-    """Floor to milliseconds; a double is taken for the millisecond that it is next to."""
-    values = np.asarray(source.cast(pa.float64()).fill_null(np.nan)) * _A_MS[unit]
-    fits = np.isfinite(values) & (np.abs(values) <= EVENT_TIME_MS_MAX)
-    values = np.where(fits, values, 0.0)
-    nearest = np.rint(values)
-    whole = np.where(np.abs(values - nearest) < _SLACK_UNITS_MAX, nearest, np.floor(values))
-    return pa.array(whole.astype(np.int64), mask=~fits)
-
-
-def _time_text(source: pa.Array, written: Written) -> pa.Array:
-    if written.form:
-        parsed = pc.strptime(source, format=written.form, unit="us", error_is_null=True)
-        return _floor_to_ms(_zoned(parsed, written.zone))
-    return _time_iso(source, written)
-
-
-def _time_iso(source: pa.Array, written: Written) -> pa.Array:
-    """ISO 8601, with or without a zone; Arrow reads one or the other in a column, so each has its turn."""
-    zoned, naive = pa.timestamp("ns", tz="UTC"), pa.timestamp("ns")
-    try:
-        return _floor_to_ms(source.cast(zoned))
-    except pa.ArrowInvalid:
-        with_zone = pc.match_substring_regex(source, r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$")
-        nothing = pa.scalar(None, source.type)
-        first = _cast(pc.if_else(with_zone, source, nothing), zoned)
-        second = _cast(pc.if_else(with_zone, nothing, source), naive)
-        second = _zoned(second, written.zone or "UTC").cast(zoned)
-        moments = _floor_to_ms(pc.coalesce(first, second))
-        if not written.unit:
-            is_number = pc.match_substring_regex(source, r"^-?\d{9,}$")
-            return pc.coalesce(moments, _cast(pc.if_else(is_number, source, nothing), pa.int64()))
-        is_number = pc.match_substring_regex(source, r"^-?\d{9,}(\.\d+)?$")
-        numbers = _cast(pc.if_else(is_number, source, nothing), pa.float64())
-        return pc.coalesce(moments, _fraction_to_ms(numbers, written.unit))
-
-
-def _floor_to_ms(source: pa.Array) -> pa.Array:
-    if not pa.types.is_timestamp(source.type):
-        return pa.nulls(len(source), pa.int64())
-    unit = {"s": 1, "ms": 1, "us": 1_000, "ns": 1_000_000}[source.type.unit]
-    ticks = source.cast(pa.int64())
-    if source.type.unit == "s":
-        return pc.multiply(ticks, 1_000)
-    if unit == 1:
-        return ticks
-    values = np.asarray(ticks.fill_null(0)) // unit
-    return pa.array(values, mask=np.asarray(pc.is_null(ticks)) if ticks.null_count else None)
+    if times.null_count:
+        outside |= np.asarray(pc.is_null(times))
+    return pa.array(values, mask=outside) if outside.any() else pa.array(values)
 
 
 def _integer(source: pa.Array, _type: Type) -> pa.Array:

@@ -29,7 +29,8 @@ from cep.base.errors import UsageError
 from cep.base.schema import Kind, Schema
 from cep.base.values import field_values
 from cep.columnar.batch import TEXT
-from cep.columnar.convert import TIME_UNITS, Written
+from cep.columnar.convert import Written
+from cep.columnar.times import TIME_UNITS, check_form
 
 TYPE_FIELD = "event_type"
 _OTHERS = "*"
@@ -225,6 +226,8 @@ def mapping_of(
             )
     if written.unit not in ("", *TIME_UNITS):
         raise UsageError(f"a unit of time is {', '.join(TIME_UNITS)}, not {written.unit!r}")
+    if written.form:
+        check_form(written.form)
     if written.zone and written.zone not in zoneinfo.available_timezones():
         near = difflib.get_close_matches(written.zone, zoneinfo.available_timezones(), n=1)
         hint = f"; did you mean {near[0]}?" if near else ", such as UTC or Europe/Berlin"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from cep.base.errors import UsageError
 from cep.base.schema import Kind, Schema
 from cep.columnar.mapping import TYPE_FIELD, FieldMapping, shown_path, value_at
+from cep.columnar.times import form_has_zone, has_zone
 from cep.sources.files import open_dataset, unreadable
 from cep.sources.inputs import Records, files_of, kind_of, opened_json
 
@@ -34,9 +35,7 @@ RECORDS_LOOKED_AT = 1_000
 _NAMES_SHOWN_MAX = 20
 # In ms this is March 1973, in s the year 5138: a smaller number is no time of a payment in ms.
 _MS_LEAST = 100_000_000_000
-_NUMBER = re.compile(r"-?\d{9,}(\.\d+)?")
-_ZONED = re.compile(r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$")
-_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_NUMBER = re.compile(r"-?\d{9,}(\.\d*)?")
 
 
 def check_records(records: Records, schema: Schema) -> None:
@@ -142,7 +141,7 @@ def _check_times(path: Path, sample: Sequence[Mapping[str, Any]], schema: Schema
                 f"{path}: `{name}` is {numbers[0]:.0f}, which is in 1970 if it is in ms; say what it is in with "
                 "--time-unit s (or ms, if it is)"
             )
-        if mapping.time.zone or (mapping.time.form and "%z" in mapping.time.form):
+        if mapping.time.zone:
             continue
         bare = next((v for v in values if _has_no_zone(v, mapping)), None)
         if bare is not None:
@@ -159,8 +158,8 @@ def _is_number(value: object) -> bool:
 
 
 def _has_no_zone(value: object, mapping: FieldMapping) -> bool:
-    if isinstance(value, datetime):
-        return value.tzinfo is None
+    if isinstance(value, date):
+        return not isinstance(value, datetime) or value.tzinfo is None
     if not isinstance(value, str):
         return False
-    return bool(mapping.time.form) or (_DAY.match(value) is not None and _ZONED.search(value) is None)
+    return not form_has_zone(mapping.time.form) if mapping.time.form else has_zone(value) is False

@@ -114,7 +114,7 @@ def test_a_time_is_the_same_however_it_is_written(moments: list[datetime], zone_
         (["a", "b", "x", None], pa.string(), Type(Kind.ENUM, symbols=("b", "a")), [1, 0, None, None]),
         ([date(2026, 3, 1)], pa.date32(), Type(Kind.TIME), [1_772_323_200_000]),
         ([datetime(2026, 3, 1)], pa.timestamp("s"), Type(Kind.TIME), [1_772_323_200_000]),  # noqa: DTZ001
-        ([1.5], pa.float64(), Type(Kind.TIME), [None]),
+        ([1.5], pa.float64(), Type(Kind.TIME), [1]),
         ([10**17, 5, -(10**14)], pa.int64(), Type(Kind.TIME), [None, 5, None]),
         (["1772323200000", "17", None], pa.string(), Type(Kind.TIME), [1_772_323_200_000, None, None]),
         ([7, -7], pa.int32(), AMOUNT, [700, -700]),

@@ -167,7 +167,7 @@ def test_a_mapping_that_cannot_be_meant_is_refused() -> None:
 
 
 def test_a_mapping_travels_as_text() -> None:
-    mapping = mapping_of(["card_id=a.b", '*="x.y"'], ["lat=1"], ["amount"], Written("s", "%Y", "UTC"))
+    mapping = mapping_of(["card_id=a.b", '*="x.y"'], ["lat=1"], ["amount"], Written("s", "%Y-%m-%d", "UTC"))
     assert FieldMapping.from_json(mapping.to_json()) == mapping
 
 

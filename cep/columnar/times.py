@@ -1,0 +1,422 @@
+"""One column of times, however they are written → int64 microseconds since 1970, UTC; null where a value is no time.
+
+    timestamps and dates of Arrow   of any unit; without a zone they are times of `zone`
+    texts                           the forms of TIME_FORMS, or the user's own form; a number as text
+    numbers                         whole or with a fraction, since 1970; in `unit`, else in milliseconds
+
+A time is cut to whole microseconds towards the past; a double is read as the nearest microsecond. A local time that two
+clocks of its zone show is the first of the two. A local time that clocks skip is read with the offset before the skip,
+as `zoneinfo` reads it, so that the order of such times stays.
+Tested by: tests/columnar/test_times.py
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from cep.base.errors import UsageError
+
+TIME_UNITS = ("s", "ms", "us", "ns")
+# Numbers as text that may be times without a unit: from the second day of 1970 on, in milliseconds.
+_TEXT_MS_LEAST = 100_000_000
+_TICKS = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_US_MIN, _US_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999
+_DAY_US = 86_400_000_000
+_ZONES_MAX = 1_000  # different zones that the texts of a column name; the database has fewer
+
+_UTC, _NAIVE = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
+_TIME = r"(?P<H>[01]\d|2[0-3])(?::(?P<M>[0-5]\d)(?::(?P<S>[0-5]\d)(?:[.,](?P<f>\d+))?)?)?"
+_BASIC_TIME = r"(?P<H>[01]\d|2[0-3])(?P<M>[0-5]\d)(?:(?P<S>[0-5]\d)(?:[.,](?P<f>\d+))?)?"
+_OFFSET = r"(?: ?(?P<z>[Zz]|UTC|GMT|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d(?::?[0-5]\d)?)?))?"
+_PLACE = (
+    r"(?:(?:\[!?(?P<zone>[A-Za-z][\w+/-]*|[+-]\d\d:\d\d)\]| (?P<place>[A-Za-z_]+(?:/[\w+-]+)+))"
+    r"(?:\[[a-z][\w-]*=[\w-]+\])*)?"
+)
+# The forms of times that are texts: the form, its pattern, and an example. The first form that fits counts.
+TIME_FORMS = (
+    (
+        "ISO 8601, RFC 3339, RFC 9557",
+        r"(?P<Y>\d{4})-(?P<m>0[1-9]|1[0-2])-(?P<d>\d\d)(?:[Tt ]" + _TIME + _OFFSET + _PLACE + ")?",
+        "2026-03-01T11:00:00.123456+01:00[Europe/Berlin]",
+    ),
+    (
+        "ISO 8601, basic form",
+        r"(?P<Y>\d{4})(?P<m>0[1-9]|1[0-2])(?P<d>\d\d)[Tt]" + _BASIC_TIME + _OFFSET + _PLACE,
+        "20260301T100000Z",
+    ),
+)
+# What the plain majority of times looks like: Arrow reads these at once.
+_PLAIN = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:?\d\d)$"
+_NUMBER = r"^(?P<sign>[+-]?)(?P<whole>\d{1,19})(?:\.(?P<part>\d*))?$"
+_POWER = r"^[+-]?\d+(\.\d*)?[eE][+-]?\d{1,3}$"
+_MONTHS = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october",
+           "november", "december")  # fmt: skip
+_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+# The zones that `%Z` reads, in minutes east of UTC: names that have one meaning in RFC 5322 and in Europe.
+ZONE_NAMES = {
+    "UTC": 0, "GMT": 0, "UT": 0, "Z": 0, "EST": -300, "EDT": -240, "CST": -360, "CDT": -300, "MST": -420, "MDT": -360,
+    "PST": -480, "PDT": -420, "WET": 0, "WEST": 60, "CET": 60, "CEST": 120, "EET": 120, "EEST": 180,
+}  # fmt: skip
+_DIRECTIVES = {
+    "Y": r"(?P<Y>\d{4})",
+    "y": r"(?P<y>\d\d)",
+    "m": r"(?P<m>1[0-2]|0[1-9]|[1-9])",
+    "B": f"(?P<B>{'|'.join(_MONTHS)})",
+    "b": f"(?P<b>{'|'.join(name[:3] for name in _MONTHS)})",
+    "d": r"(?P<d>3[01]|[12]\d|0[1-9]|[1-9]| [1-9])",
+    "j": r"(?P<j>36[0-6]|3[0-5]\d|[12]\d\d|0[1-9]\d|00[1-9]|[1-9]\d|0[1-9]|[1-9])",
+    "H": r"(?P<H>2[0-3]|[01]\d|\d)",
+    "I": r"(?P<I>1[0-2]|0[1-9]|[1-9])",
+    "p": r"(?P<p>am|pm)",
+    "M": r"(?P<M>[0-5]\d|\d)",
+    "S": r"(?P<S>[0-5]\d|\d)",
+    "f": r"(?P<f>\d{1,6})",
+    "z": r"(?P<z>Z|[+-]\d\d:?[0-5]\d(?::?[0-5]\d)?)",
+    "Z": f"(?P<name>{'|'.join(sorted(ZONE_NAMES, key=len, reverse=True))})",
+    "A": f"(?:{'|'.join(_DAYS)})",
+    "a": f"(?:{'|'.join(name[:3] for name in _DAYS)})",
+    "%": "%",
+}
+_SHORT_FORMS = {"F": "%Y-%m-%d", "T": "%H:%M:%S", "R": "%H:%M", "D": "%m/%d/%y"}
+
+
+def times_us(source: pa.Array, unit: str = "", form: str = "", zone: str = "") -> pa.Array:
+    """Read a column of times. Return int64 microseconds since 1970, null where the source has no time of these years.
+
+    `unit`: of numbers (TIME_UNITS), empty: ms. `form`: of texts, as `strptime` has it, empty: TIME_FORMS. `zone`: of
+    times that name none, empty: UTC. The years are 1 to 9999. Cost: a cast for the usual forms.
+    """
+    type_ = source.type
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+        times = _of_form(source, form, zone) if form else _of_texts(source, unit, zone)
+    elif pa.types.is_timestamp(type_):
+        times = _of_timestamps(source, zone)
+    elif pa.types.is_date(type_):
+        times = _local(source.cast(pa.timestamp("ms")).cast(_NAIVE), zone)
+    elif pa.types.is_integer(type_):
+        times = _scaled(_whole_numbers(source), unit or "ms")
+    elif pa.types.is_floating(type_):
+        times = _of_doubles(source.cast(pa.float64()), unit or "ms")
+    elif pa.types.is_decimal(type_):
+        times = _of_numbers(source.cast(pa.large_string()), unit or "ms", 0)
+    else:
+        return pa.nulls(len(source), pa.int64())
+    return _within(times)
+
+
+def has_zone(text: str) -> bool | None:
+    """Return whether a time that is a text names its zone or offset; None for a text of no form of TIME_FORMS."""
+    for _, pattern, _ in TIME_FORMS:
+        match = re.fullmatch(pattern, text.strip(), re.ASCII)
+        if match:
+            return bool(match["z"] or match["zone"] or match["place"])
+    return None
+
+
+def form_has_zone(form: str) -> bool:
+    """Return True if each time of the form names its offset or zone."""
+    return "z" in _letters(form) or "Z" in _letters(form)
+
+
+def check_form(form: str) -> None:
+    """Refuse a form of times that leaves the day open, or that has unknown directives. Raises: UsageError."""
+    letters = _letters(form)
+    unknown = [letter for letter in letters if letter not in _DIRECTIVES]
+    if unknown:
+        raise UsageError(f"%{unknown[0]} in the form {form!r} is not supported; there are %{' %'.join(_DIRECTIVES)}")
+    twice = [letter for letter in letters if letters.count(letter) > 1 and letter not in "aA%"]
+    if twice:
+        raise UsageError(f"the form {form!r} has %{twice[0]} twice")
+    has_day = ("d" in letters and bool(set("mbB") & set(letters))) or "j" in letters
+    if not set("Yy") & set(letters) or not has_day:
+        raise UsageError(
+            f"the form {form!r} does not name a year, a month and a day, so the times of different days would be the "
+            "same; add %Y, %m and %d"
+        )
+    if "I" in letters and "p" not in letters:
+        raise UsageError(
+            f"the form {form!r} has %I without %p, which leaves morning and evening open; add %p or use %H"
+        )
+
+
+def _letters(form: str) -> list[str]:
+    return re.findall(r"%(.?)", _long_form(form), re.DOTALL)
+
+
+def _long_form(form: str) -> str:
+    return re.sub(r"%(.)", lambda match: _SHORT_FORMS.get(match[1], match[0]), form)
+
+
+# ------------------------------------------------------------------------------------------------------------ numbers
+
+
+def _scaled(numbers: pa.Array, unit: str) -> pa.Array:
+    """Return whole numbers of a unit as microseconds."""
+    if unit == "us":
+        return numbers
+    values = np.asarray(numbers.fill_null(0) if numbers.null_count else numbers)
+    if unit == "ns":
+        scaled, fits = values // 1_000, None
+    else:
+        ticks = _TICKS[unit]
+        fits = (values >= _US_MIN // ticks) & (values <= _US_MAX // ticks)
+        scaled = np.where(fits, values, 0) * ticks
+    return _masked(scaled, fits, numbers)
+
+
+def _whole_numbers(source: pa.Array) -> pa.Array:
+    if source.type != pa.uint64():
+        return source.cast(pa.int64())
+    return pc.if_else(pc.less_equal(source, pa.scalar(_US_MAX, pa.uint64())), source, None).cast(pa.int64())
+
+
+def _of_doubles(source: pa.Array, unit: str) -> pa.Array:
+    """Read doubles as the nearest microsecond: 0.001 has no double, and a cut would be one microsecond early."""
+    values = np.asarray(source.fill_null(np.nan))
+    ticks = _TICKS.get(unit, 1)
+    fits = np.isfinite(values) & (np.abs(values) <= (_US_MAX / ticks if unit != "ns" else 2.0**62))
+    values = np.where(fits, values, 0.0)
+    whole = np.floor(values)
+    units = whole.astype(np.int64)
+    if unit == "ns":
+        return _masked((units + 500) // 1_000, fits, None)
+    return _masked(units * ticks + np.rint((values - whole) * ticks).astype(np.int64), fits, None)
+
+
+def _of_numbers(texts: pa.Array, unit: str, least: int) -> pa.Array:
+    """Read numbers that are written as text, exactly; null for other texts and for numbers below `least`."""
+    parts = pc.extract_regex(texts, _NUMBER)
+    is_number = np.asarray(pc.is_valid(parts))
+    whole = _int_of(pc.struct_field(parts, ["whole"]), is_number, "0")
+    fits = is_number & (np.abs(whole) >= least)
+    part = _fraction(pc.struct_field(parts, ["part"]), is_number, 9)
+    is_negative = _equal(pc.struct_field(parts, ["sign"]), "-")
+    whole = np.where(is_negative, -whole - (part > 0), whole)
+    part = np.where(is_negative & (part > 0), 1_000_000_000 - part, part)
+    scaled = _scaled(pa.array(whole, mask=~fits), unit)
+    rest = part // {"s": 1_000, "ms": 1_000_000}.get(unit, 1_000_000_000)
+    numbers = pc.add(scaled, pa.array(rest))
+    has_power = pc.match_substring_regex(texts, _POWER)
+    if not pc.any(has_power).as_py():
+        return numbers
+    doubles = pc.if_else(has_power, texts, pa.scalar(None, texts.type)).cast(pa.float64())
+    doubles = pc.if_else(pc.greater_equal(pc.abs(doubles), float(least)), doubles, pa.scalar(None, pa.float64()))
+    return pc.coalesce(numbers, _of_doubles(doubles, unit))
+
+
+# -------------------------------------------------------------------------------------------------------------- texts
+
+
+def _of_texts(source: pa.Array, unit: str, zone: str) -> pa.Array:
+    """Read texts of TIME_FORMS and numbers as text. Arrow reads columns of one usual form, and the plain texts."""
+    try:
+        return source.cast(_UTC).cast(pa.int64())
+    except pa.ArrowInvalid:
+        pass
+    try:
+        return _local(source.cast(_NAIVE), zone)
+    except pa.ArrowInvalid:
+        pass
+    nothing = pa.scalar(None, source.type)
+    is_plain = pc.match_substring_regex(source, _PLAIN)
+    try:
+        times = pc.if_else(is_plain, source, nothing).cast(_UTC).cast(pa.int64())
+    except pa.ArrowInvalid:  # such as 30 February
+        times = pa.nulls(len(source), pa.int64())
+    rows = np.flatnonzero(np.asarray(pc.is_null(times)) & np.asarray(pc.is_valid(source)))
+    texts = pc.utf8_trim_whitespace(source.take(pa.array(rows)))
+    others = _of_numbers(texts, unit or "ms", 0 if unit else _TEXT_MS_LEAST)
+    for _, pattern, _ in TIME_FORMS:
+        others = pc.coalesce(others, _of_pattern(texts, f"^(?:{pattern})$", zone))
+    return pc.replace_with_mask(times, _mask(rows, len(source)), others)
+
+
+def _of_form(source: pa.Array, form: str, zone: str) -> pa.Array:
+    return _of_pattern(pc.utf8_trim_whitespace(source), _pattern(form), zone)
+
+
+@lru_cache(maxsize=64)
+def _pattern(form: str) -> str:
+    """Return the pattern of texts that a form of `strptime` reads: a space stands for any white space."""
+    check_form(form)
+    parts = re.findall(r"%.|\s+|[^%\s]+", _long_form(form).strip(), re.DOTALL)
+    read = [_DIRECTIVES[p[1]] if p[0] == "%" else r"\s+" if p.isspace() else re.escape(p) for p in parts]
+    return f"^(?i:{''.join(read)})$"
+
+
+def _of_pattern(texts: pa.Array, pattern: str, zone: str) -> pa.Array:
+    """Read the texts that a pattern fits, by its groups: Y m d H … are those of `strptime`."""
+    found = pc.extract_regex(texts, pattern)
+    fits = np.asarray(pc.is_valid(found))
+    if not fits.any():
+        return pa.nulls(len(texts), pa.int64())
+    groups = {field.name: pc.struct_field(found, [field.name]) for field in found.type}
+    days, is_day = _days(groups, fits)
+    clock = _hours(groups, fits) * 60 + _number(groups, "M", fits)
+    seconds = clock * 60 + _number(groups, "S", fits)
+    local_us = days * _DAY_US + seconds * 1_000_000
+    if "f" in groups:
+        local_us += _fraction(groups["f"], fits, 6)
+    local = pa.array(np.where(fits & is_day, local_us, 0), mask=~(fits & is_day))
+    offset_us, has_offset = _offsets(groups, fits)
+    times = pc.subtract(local, pa.array(offset_us))
+    if has_offset.all():
+        return times
+    return pc.if_else(pa.array(has_offset), times, _of_places(local.cast(_NAIVE), groups, zone))
+
+
+def _number(groups: dict[str, pa.Array], name: str, fits: NDArray[np.bool_], default: str = "0") -> NDArray[np.int64]:
+    if name not in groups:
+        return np.full(len(fits), int(default), np.int64)
+    return _int_of(groups[name], fits, default)
+
+
+def _int_of(digits: pa.Array, fits: NDArray[np.bool_], default: str) -> NDArray[np.int64]:
+    """Return digits as numbers; `default` where there are none, -1 where the number is too large."""
+    some = pc.utf8_trim_whitespace(digits.fill_null(""))
+    some = pc.if_else(pc.and_(pa.array(fits), pc.not_equal(some, "")), some, pa.scalar(default, some.type))
+    try:
+        return np.asarray(some.cast(pa.int64()))
+    except pa.ArrowInvalid:  # 19 digits may be more than 64 bits
+        is_short = pc.less_equal(pc.binary_length(some), 18)
+        return np.asarray(pc.if_else(is_short, some, pa.scalar(str(2**62), some.type)).cast(pa.int64()))
+
+
+def _fraction(digits: pa.Array, fits: NDArray[np.bool_], length: int) -> NDArray[np.int64]:
+    """Return the first digits after a point as a whole number of so many digits."""
+    padded = pc.utf8_rpad(digits.fill_null(""), length, "0")
+    return _int_of(pc.utf8_slice_codeunits(padded, 0, length), fits, "0")
+
+
+def _days(groups: dict[str, pa.Array], fits: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the days since 1970, and which of them the calendar has."""
+    year = _number(groups, "Y", fits)
+    if "Y" not in groups:
+        short = _number(groups, "y", fits)
+        year = short + np.where(short < 69, 2_000, 1_900)  # as POSIX has it
+    years = (year - 1970).astype("datetime64[Y]")
+    if "j" in groups:
+        first, day = years.astype("datetime64[D]"), _number(groups, "j", fits, "1")
+        dates = first + (day - 1)
+        return dates.astype(np.int64), (dates.astype("datetime64[Y]") == years) & (year >= 1)
+    months = years.astype("datetime64[M]") + (_month(groups, fits) - 1)
+    day = _number(groups, "d", fits, "1")
+    dates = months.astype("datetime64[D]") + (day - 1)
+    return dates.astype(np.int64), (dates.astype("datetime64[M]") == months) & (year >= 1) & (day >= 1)
+
+
+def _month(groups: dict[str, pa.Array], fits: NDArray[np.bool_]) -> NDArray[np.int64]:
+    if "m" in groups:
+        return _number(groups, "m", fits, "1")
+    names = pc.utf8_slice_codeunits(pc.utf8_lower(groups.get("b", groups.get("B"))), 0, 3)
+    found = pc.index_in(names, pa.array([name[:3] for name in _MONTHS], names.type))
+    return np.asarray(found.fill_null(0)).astype(np.int64) + 1
+
+
+def _hours(groups: dict[str, pa.Array], fits: NDArray[np.bool_]) -> NDArray[np.int64]:
+    if "I" not in groups:
+        return _number(groups, "H", fits)
+    return _number(groups, "I", fits, "12") % 12 + 12 * _equal(pc.utf8_lower(groups["p"]), "pm")
+
+
+def _offsets(groups: dict[str, pa.Array], fits: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the offset of each text in microseconds, and which texts have one."""
+    if "name" in groups:
+        names = pa.array(list(ZONE_NAMES), groups["name"].type)
+        found = np.asarray(pc.index_in(pc.utf8_upper(groups["name"]), names).fill_null(0))
+        return np.array(list(ZONE_NAMES.values()))[found] * 60_000_000, np.ones(len(fits), bool)
+    if "z" not in groups:
+        return np.zeros(len(fits), np.int64), ~fits
+    texts = groups["z"].fill_null("")
+    parts = pc.extract_regex(texts, r"^(?P<sign>[+-])(?P<h>\d\d):?(?P<m>\d\d)?:?(?P<s>\d\d)?$")
+    has_parts = np.asarray(pc.is_valid(parts))
+    hours, minutes, seconds = (_int_of(pc.struct_field(parts, [name]), has_parts, "0") for name in "hms")
+    sign = np.where(_equal(pc.struct_field(parts, ["sign"]), "-"), -1, 1)
+    offset_us = sign * ((hours * 60 + minutes) * 60 + seconds) * 1_000_000
+    return offset_us, np.asarray(pc.not_equal(texts, "")) | ~fits
+
+
+def _of_places(local: pa.Array, groups: dict[str, pa.Array], zone: str) -> pa.Array:
+    """Return local times as UTC: those that name a zone by it, the others by `zone`."""
+    times = _local(local, zone)
+    if "zone" not in groups:
+        return times
+    named = pc.if_else(pc.equal(groups["zone"], ""), groups["place"], groups["zone"])
+    for name in pc.unique(named.drop_null()).to_pylist()[:_ZONES_MAX]:
+        if name:
+            try:
+                of_zone = _local(local, "UTC" if name in ("Z", "z") else name)
+            except pa.ArrowInvalid:  # there is no such zone
+                of_zone = pa.nulls(len(local), pa.int64())
+            times = pc.if_else(pc.equal(named, name), of_zone, times)
+    return times
+
+
+# -------------------------------------------------------------------------------------------------------- local times
+
+
+def _of_timestamps(source: pa.Array, zone: str) -> pa.Array:
+    times = _scaled(source.cast(pa.int64()), source.type.unit)
+    return times if source.type.tz is not None else _local(times.cast(_NAIVE), zone)
+
+
+def _local(local: pa.Array, zone: str) -> pa.Array:
+    """Return local times of a zone, empty: UTC, as microseconds of UTC."""
+    if zone in ("", "UTC"):
+        return local.cast(pa.int64())
+    local = _within(local.cast(pa.int64())).cast(_NAIVE)
+    try:
+        return pc.assume_timezone(local, zone, ambiguous="earliest").cast(pa.int64())
+    except pa.ArrowInvalid:
+        before = pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="earliest")
+    after = pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="latest")
+    offset_us = pc.subtract(pc.local_timestamp(before).cast(pa.int64()), before.cast(pa.int64()))
+    by_offset = pc.subtract(local.cast(pa.int64()), offset_us)
+    return pc.if_else(pc.equal(before, after), before.cast(pa.int64()), by_offset)
+
+
+def skipped_count(source: pa.Array, zone: str) -> int:
+    """Count the local times of a column of timestamps that the clocks of a zone skip."""
+    before, after = (
+        pc.assume_timezone(source.cast(_NAIVE), zone, ambiguous="earliest", nonexistent=side)
+        for side in ("earliest", "latest")
+    )
+    return int(pc.sum(pc.not_equal(before, after)).as_py() or 0)
+
+
+# ------------------------------------------------------------------------------------------------------------- arrays
+
+
+def _within(times: pa.Array) -> pa.Array:
+    """Return the times of the years 1 to 9999, and null for the others."""
+    if times.null_count == len(times):
+        return times
+    span = pc.min_max(times).as_py()
+    if span["min"] >= _US_MIN and span["max"] <= _US_MAX:
+        return times
+    fits = pc.and_(pc.greater_equal(times, _US_MIN), pc.less_equal(times, _US_MAX))
+    return pc.if_else(fits, times, pa.scalar(None, pa.int64()))
+
+
+def _masked(values: NDArray[np.int64], fits: NDArray[np.bool_] | None, source: pa.Array | None) -> pa.Array:
+    mask = None if fits is None else ~fits
+    if source is not None and source.null_count:
+        nulls = np.asarray(pc.is_null(source))
+        mask = nulls if mask is None else mask | nulls
+    return pa.array(values, mask=mask)
+
+
+def _mask(rows: NDArray[np.int64], count: int) -> pa.Array:
+    chosen = np.zeros(count, bool)
+    chosen[rows] = True
+    return pa.array(chosen)
+
+
+def _equal(texts: pa.Array, text: str) -> NDArray[np.bool_]:
+    return np.asarray(pc.equal(texts, text).fill_null(False))
