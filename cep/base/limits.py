@@ -87,6 +87,9 @@ READ_AHEAD_MS_MAX = 3_600_000
 # How far ahead of the clock an event or a heartbeat may be dated; what is further is set aside. Clocks of producers are
 # wrong by seconds, and one event of another year would make all others late.
 AHEAD_MS_DEFAULT = 60_000
+# The share of the records that may be set aside, or have a value that cannot be read, before a verb ends with 1. A
+# history has some bad records; one in a hundred is more often a wrong column, zone or unit.
+REJECTED_SHARE_MAX = 0.01
 
 # A control record larger than this is refused: rules are a few kB, the topic's own limit is 1 MB.
 CONTROL_RECORD_BYTES_MAX = 1_048_576

@@ -19,6 +19,7 @@ from cep.analysis.show import time_text, with_interval
 from cep.base.secrets import use_secrets_file
 from cep.cli.given_events import given_events
 from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_json
+from cep.cli.rejected import judged
 from cep.runners.output import check_writable
 
 HELP = """\
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure and print; returns 0. Raises: UsageError and other CepErrors."""
+    """Measure and print; returns 0, or 1 if too many records were rejected. Raises: UsageError and other CepErrors."""
     use_secrets_file(options.secrets)
     if options.json is not None:
         check_writable(options.json)
@@ -55,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json is not None:
         write_json(measured.figures.to_json(), options.json)
         console.print(f"wrote {options.json}", markup=False)
-    return 0
+    return judged(options, errors, 0, measured.history.replayed)
 
 
 _ROWS: dict[str, Callable[[Figures], str]] = {

@@ -19,6 +19,7 @@ from cep.cli.backtest import show_ratio
 from cep.cli.given_events import add_events_arguments, given_events
 from cep.cli.labelled import deployed_folder
 from cep.cli.period import add_period_arguments, given_period
+from cep.cli.rejected import judged
 from cep.rulebook.compare import Comparison, compare
 from cep.runners.embedded import replay as embedded
 from cep.runners.output import Replayed
@@ -53,7 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare. Returns 0 if nothing is gained or lost, 1 if something is. Raises: UsageError and other CepErrors."""
+    """Compare. Returns 1 if an alert is gained or lost, or too many records were rejected, else 0.
+
+    Raises: UsageError and other CepErrors.
+    """
     console = Console(highlight=False, soft_wrap=True)
     errors = Console(stderr=True, highlight=False)
     period = given_period(options)
@@ -79,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
     comparison = compare(replays[0].alerts, replays[1].alerts)
     _print_figures(replays, measured, console)
     print_changes(comparison, options.examples, console)
-    return 1 if comparison.gained or comparison.lost else 0
+    return judged(options, errors, int(bool(comparison.gained or comparison.lost)), *replays)
 
 
 def _print_figures(replays: Sequence[Replayed], measured: Sequence[Measured], console: Console) -> None:

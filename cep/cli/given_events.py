@@ -13,6 +13,7 @@ from cep.api.naming import Forms
 from cep.base.errors import UsageError
 from cep.base.schema import Schema
 from cep.cli.configured import add_settings
+from cep.cli.rejected import add_rejected_argument
 from cep.columnar.convert import Written
 from cep.columnar.mapping import FieldMapping, check_fields, mapping_of
 from cep.model.mapping_settings import MappingSettings
@@ -29,6 +30,7 @@ _EVENTS = (
 def add_events_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare where the events are, and where their fields are in the records."""
     parser.add_argument("--events", type=Path, required=True, action="append", metavar="PATH", help=_EVENTS)
+    add_rejected_argument(parser)
     group = parser.add_argument_group("fields", MappingSettings.__doc__)
     add_settings(group, MappingSettings, "")
 

@@ -26,6 +26,7 @@ from cep.base.reading import read_lines
 from cep.cli.diff import print_changes
 from cep.cli.given_events import add_events_arguments, given_events
 from cep.cli.labelled import deployed_folder
+from cep.cli.rejected import judged
 from cep.columnar.batch import TEXT
 from cep.model.setting_types import duration_ms
 from cep.rulebook.compare import compare
@@ -94,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
     console.print(f"letters: {shown}; {more:,} events come back", markup=False)
     comparison = compare(without.alerts, whole.alerts)
     print_changes(comparison, options.examples, console)
-    return int(bool(comparison.gained or comparison.lost))
+    return judged(options, errors, int(bool(comparison.gained or comparison.lost)), whole)
 
 
 def _remove(folders: Sequence[Path], before_ms: int, console: Console) -> None:

@@ -18,6 +18,7 @@ from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
 from cep.cli.given_events import given_events
 from cep.cli.labelled import add_label_arguments, alerts_a_day, deployed_folder, terms_of, write_json
+from cep.cli.rejected import judged
 from cep.runners.output import check_writable
 
 HELP = """\
@@ -43,7 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prune and print; returns 1 if a rule could go, else 0. Raises: UsageError and other CepErrors."""
+    """Prune and print; returns 1 if a rule could go or too many records were rejected, else 0.
+
+    Raises: UsageError and other CepErrors.
+    """
     use_secrets_file(options.secrets)
     if not 0 <= options.tolerance < 1:
         raise UsageError(f"--tolerance {options.tolerance}: a share of the frauds, like 0.01")
@@ -60,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     _print(pruned, Console(highlight=False, soft_wrap=True))
     if options.json is not None:
         write_json(asdict(pruned), options.json)
-    return 1 if pruned.removed else 0
+    return judged(options, errors, int(bool(pruned.removed)), measured.history.replayed)
 
 
 def _print(pruned: Pruned, console: Console) -> None:

@@ -23,6 +23,7 @@ from cep.base.utc import utc_text
 from cep.cli.configured import add_secrets_argument
 from cep.cli.given_events import add_events_arguments, given_events
 from cep.cli.help_pages import RULE_FILES, with_page
+from cep.cli.rejected import judged
 from cep.cli.trust_flags import add_trust_arguments
 from cep.lang.explain.render import render_text
 from cep.model.rule import ListRecord
@@ -141,17 +142,14 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
         "the rest belongs to the job that goes on (default: just behind the last event)",
     )
     parser.add_argument("--since", metavar="TIME", help="events before this event time are left out")
-    parser.add_argument(
-        "--strict",
-        type=float,
-        metavar="SHARE",
-        help="end with 1 if more than this share of the records, from 0 to 1, was set aside",
-    )
     add_secrets_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Replay; returns 0, or 1 if a rule or a control record was set aside. Raises: UsageError and other CepErrors."""
+    """Replay; returns 0, or 1 if a rule, a control record or too many records were set aside.
+
+    Raises: UsageError and other CepErrors.
+    """
     use_secrets_file(options.secrets)
     format_ = options.format or format_of(options.out)
     check_writable(options.out)
@@ -182,21 +180,7 @@ def run(options: argparse.Namespace) -> int:
     suppressed = suppressed_lines(outcome.suppression)
     paths = write_outputs(outcome.replayed.alerts, outcome.replayed.dead_letters, options.out, format_, suppressed)
     _print_summary(deployment, outcome.replayed, paths, ending)
-    return 1 if _is_short(options, replayed, errors) or findings else 0
-
-
-def _is_short(options: argparse.Namespace, replayed: Replayed, errors: Console) -> bool:
-    """Return True, and say so, if all records were set aside, or a larger share than --strict allows."""
-    records, events = replayed.counters["records"], replayed.counters["events"]
-    share = (records - events) / records if records else 0.0
-    if records and not events:
-        line = f"all {records:,} records were set aside; {options.out}.dead.jsonl says why"
-    elif options.strict is not None and share > options.strict:
-        line = f"{share:.2%} of the records were set aside, more than --strict {options.strict:g}"
-    else:
-        return False
-    errors.print(line, soft_wrap=True)
-    return True
+    return judged(options, errors, int(findings), replayed)
 
 
 def _ending(options: argparse.Namespace) -> Ending | None:
@@ -268,8 +252,6 @@ def _size(path: Path) -> int:
 def _check_numbers(options: argparse.Namespace) -> None:
     if options.rules is None and options.control is None:
         raise UsageError("give --rules, --control, or both")
-    if options.strict is not None and not 0 <= options.strict <= 1:
-        raise UsageError(f"--strict is a share from 0 to 1, not {options.strict:g}")
     for name in ("cores", "partitions"):
         value = getattr(options, name)
         if value is not None and value < 1:

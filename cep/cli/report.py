@@ -21,6 +21,7 @@ from cep.base.limits import REPORT_REPLAYED_EVENTS_MAX
 from cep.base.secrets import use_secrets_file
 from cep.cli.given_events import given_events
 from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_bytes
+from cep.cli.rejected import judged
 from cep.runners.output import check_writable
 
 HELP = """\
@@ -70,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the report; returns 0. Raises: UsageError and other CepErrors."""
+    """Write the report; returns 0, or 1 if too many records were rejected. Raises: UsageError and other CepErrors."""
     use_secrets_file(options.secrets)
     if options.out.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"--out {options.out}: name it *.html; the numbers get the same name with .json")
@@ -100,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
     console = Console(highlight=False, soft_wrap=True)
     for path in write_report(made, options.out):
         console.print(f"wrote {path}", markup=False)
-    return 0
+    return judged(options, errors, 0, *(each.history.replayed for each in measured))
 
 
 def _named(options: argparse.Namespace) -> list[str] | None:

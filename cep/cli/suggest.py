@@ -22,6 +22,7 @@ from cep.base.secrets import use_secrets_file
 from cep.cli.backtest import show_ratio
 from cep.cli.given_events import given_events
 from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_bytes
+from cep.cli.rejected import judged
 from cep.runners.output import check_writable
 
 HELP = """\
@@ -62,7 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Mine and print; returns 0, or 1 if nothing is good enough. Raises: UsageError and other CepErrors."""
+    """Mine and print; returns 0, or 1 if nothing is good enough or too many records were rejected.
+
+    Raises: UsageError and other CepErrors.
+    """
     use_secrets_file(options.secrets)
     check_wanted(wanted := (options.max_steps, options.count, options.precision))
     if options.out is not None:
@@ -92,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
         )  # fmt: skip
     elif outcome.suggestions:
         console.print(f"\n{outcome.text}", markup=False)
-    return 0 if outcome.suggestions else 1
+    return judged(options, errors, int(not outcome.suggestions), measured.history.replayed)
 
 
 def _rule_file(name: str, file: str) -> str:

@@ -23,6 +23,7 @@ from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
 from cep.cli.given_events import given_events
 from cep.cli.labelled import add_label_arguments, alerts_a_day, terms_of, write_bytes, write_json
+from cep.cli.rejected import judged
 from cep.lang.show import show_duration
 from cep.model.setting_types import duration_ms
 
@@ -77,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Tune and print; returns 0. Raises: UsageError and other CepErrors."""
+    """Tune and print; returns 0, or 1 if too many records were rejected. Raises: UsageError and other CepErrors."""
     use_secrets_file(options.secrets)
     aim, terms, tries = _aim(options), terms_of(options), _tries(options.tries)
     errors = Console(stderr=True, highlight=False)
@@ -92,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
     _print(tuned, gap_ms, console)
     if options.json is not None:
         write_json(asdict(tuned), options.json)
-    return _propose(options, tuned, console)
+    return judged(options, errors, _propose(options, tuned, console), measured.history.replayed)
 
 
 def _aim(options: argparse.Namespace) -> Aim:

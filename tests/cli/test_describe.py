@@ -64,7 +64,7 @@ def test_a_draft_is_sound_and_reads_its_file(kind: str, tmp_path: Path, capsys: 
     (rules / "p.toml").write_text(RULE, encoding="utf-8")
     assert cli.main(["check", str(rules)]) == 0
     out = tmp_path / "alerts.jsonl"
-    asked = ["replay", "--rules", str(rules), "--events", str(path), "--out", str(out), "--strict", "0"]
+    asked = ["replay", "--rules", str(rules), "--events", str(path), "--out", str(out), "--rejected-max", "0"]
     assert cli.main([*asked, *flags]) == 0
     alerts = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(alerts) == 6

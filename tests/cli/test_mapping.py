@@ -178,13 +178,15 @@ def test_a_field_that_nobody_has_is_refused(place: Path, capsys: pytest.CaptureF
 def test_a_replay_that_sets_too_much_aside_ends_with_1(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "odd.jsonl").write_bytes(lines([{**PAYMENTS[0], "amount": "much"}, *PAYMENTS[1:]]))
     odd = ["--events", str(place / "odd.jsonl")]
-    replay(place, *odd)
-    replay(place, *odd, "--strict", "0.2")
-    replay(place, *odd, "--strict", "0.19", code=1)
-    assert "20.00% of the records were set aside, more than --strict 0.19" in capsys.readouterr().err
+    replay(place, *odd, code=1)
+    replay(place, *odd, "--rejected-max", "0.2")
+    capsys.readouterr()
+    replay(place, *odd, "--rejected-max", "0.19", code=1)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "1 of 5 records (20.00%) were rejected, more than --rejected-max 0.19 allows"
     (place / "none.jsonl").write_bytes(lines([{**p, "amount": "much"} for p in PAYMENTS]))
-    replay(place, "--events", str(place / "none.jsonl"), code=1)
-    assert "all 5 records were set aside" in capsys.readouterr().err
+    replay(place, "--events", str(place / "none.jsonl"), "--rejected-max", "1", code=1)
+    assert "5 of 5 records (100.00%) were rejected" in capsys.readouterr().err
 
 
 @pytest.mark.spark
