@@ -40,7 +40,8 @@ _EVENT_ID, _LABEL, _KIND, _EPISODE, _AMOUNT, _REPORTED = (
 )  # fmt: skip
 _FROM, _TO = "from", "to"
 _NAMES = (_EVENT_ID, KEY, _FROM, _TO, _LABEL, _KIND, _EPISODE, _AMOUNT, _REPORTED)
-_NO = pa.array(["", "0", "0.0", "false", "f", "no", "n"])
+_NO = pa.array(["", "nan", "false", "f", "no", "n"])
+_ZERO = r"^[+-]?0+(\.0*)?$"
 _YES = pa.array(["1", "1.0", "true", "t", "yes", "y"])
 
 
@@ -123,10 +124,10 @@ def labels_of_table(table: pa.Table, schema: Schema, name: str) -> Labels:
         raise UsageError(f"{name} has {keys.null_count} rows without {of_events or of_keys}; leave them out")
     rows = table.num_rows
     label = pc.utf8_lower(pc.fill_null(_texts(table, _LABEL), "")) if _LABEL in table.column_names else None
-    is_fraud = np.ones(rows, np.bool_) if label is None else ~np.asarray(pc.is_in(label, value_set=_NO.cast(TEXT)))
+    is_fraud = np.ones(rows, np.bool_) if label is None else ~_is_no(label)
     kind = _texts(table, _KIND)
     if _KIND not in table.column_names and label is not None:
-        plain = pc.or_(pc.is_in(label, value_set=_YES.cast(TEXT)), pc.is_in(label, value_set=_NO.cast(TEXT)))
+        plain = pc.or_(pc.is_in(label, value_set=_YES.cast(TEXT)), pa.array(_is_no(label)))
         kind = pc.if_else(plain, pa.scalar(None, TEXT), _texts(table, _LABEL))
     return Labels(
         None if of_events is not None else of_keys,
@@ -139,6 +140,11 @@ def labels_of_table(table: pa.Table, schema: Schema, name: str) -> Labels:
         _amounts(table, name),
         _times(table, _REPORTED, TIME_MS_MIN, name),
     )
+
+
+def _is_no(label: pa.Array) -> np.ndarray:
+    """Return which labels, in lower case, say that there is no fraud: a word, nothing, or a zero in any form."""
+    return np.asarray(pc.or_(pc.is_in(label, value_set=_NO.cast(TEXT)), pc.match_substring_regex(label, _ZERO)))
 
 
 def _id_names(schema: Schema) -> tuple[str, ...]:

@@ -1,14 +1,7 @@
 """One column of whatever a source gives → the Arrow type of its field, with the values that do not fit marked.
 
-    id, string   text; whole numbers become their digits
-    time         as times.py reads it; between the years 1 and 9000
-    duration     whole numbers as ms
-    int          whole numbers, text of digits
-    decimal(n)   decimals and text with at most n digits behind the point. Floats, and text with more digits, if they
-                 round to a whole number of units in binary arithmetic, up to 2**53 units.
-    float, bool  as they are; text that spells one
-    enum         text that is one of the symbols
-
+Each kind has one function below. Decimals from floats and texts count if they round to a whole number of units in binary
+arithmetic, up to 2**53 units.
 `Written` says otherwise of times and decimals: a unit, a form, a zone, minor units.
 Tested by: tests/columnar/test_convert.py
 """
@@ -36,9 +29,11 @@ _SHOWN_CHARACTERS = 40
 _SLACK_UNITS = 1e-6
 _SLACK_SPACINGS = 8
 _SLACK_UNITS_MAX = 0.01
+_SINGLE_UNITS_MAX = 1.0  # between two float32: beyond, several numbers of units are the same float32
 # Numbers as text (JSON, CSV) with more digits than the field has: the 17 significant ones of a double fit from 0.001
 # on. One digit less than 38 in all, because Arrow's subtraction wants one more than its arguments have.
 WIDE_DECIMAL = pa.decimal128(37, 19)
+_WHOLE_DECIMAL = pa.decimal128(38, 18)  # whole numbers that are written with a point
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +52,10 @@ class Written:
 
 
 AS_IT_IS = Written()
+_TRUTHS = {
+    "true": True, "t": True, "yes": True, "y": True, "1": True, "1.0": True,
+    "false": False, "f": False, "no": False, "n": False, "0": False, "0.0": False,
+}  # fmt: skip
 
 
 class Converted(NamedTuple):
@@ -106,7 +105,7 @@ def _minor(source: pa.Array) -> pa.Array:
     """Return whole numbers of units, however they are written."""
     if pa.types.is_decimal(source.type):
         source = _cast(source, pa.decimal128(38, 0))
-    return _cast(source, pa.int64())
+    return _integer(source, Type(Kind.INT))
 
 
 def _cast(source: pa.Array, target: pa.DataType) -> pa.Array:
@@ -138,10 +137,34 @@ def _one_by_one(source: pa.Array, target: pa.DataType) -> pa.Array:
     return pa.concat_arrays(parts)
 
 
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
+
+
+def _is_clock(type_: pa.DataType) -> bool:
+    """Return True for dates, times and durations: as a number, such a value depends on the unit of its column."""
+    return bool(pa.types.is_temporal(type_))
+
+
 def _text(source: pa.Array, _type: Type) -> pa.Array:
-    if pa.types.is_floating(source.type):
-        return _cast(_cast(source, pa.int64()), TEXT)  # ids that went through a data frame: 17.0 is 17
+    """Return texts as they are, whole numbers as their digits, dates and timestamps as ISO 8601 of one precision."""
+    type_ = source.type
+    if pa.types.is_floating(type_):  # ids that went through a data frame: 17.0 is 17
+        return _cast(_exact_doubles(_cast(source, pa.float64())), TEXT)
+    if pa.types.is_decimal(type_):
+        return _cast(_cast(source, pa.decimal128(38, 0)), TEXT)
+    if pa.types.is_timestamp(type_):
+        zone = "" if type_.tz is None else "UTC"
+        return _cast(times_us(source).cast(pa.timestamp("us", zone or None)), TEXT)
+    if pa.types.is_temporal(type_) and not pa.types.is_date(type_):
+        return pa.nulls(len(source), TEXT)
     return _cast(source, TEXT)
+
+
+def _exact_doubles(source: pa.Array) -> pa.Array:
+    """Return the whole numbers among doubles; beyond 2**53 the digits of a double are not those that were meant."""
+    is_exact = pc.less_equal(pc.abs(source), _FLOAT_UNITS_MAX)
+    return _cast(pc.if_else(is_exact.fill_null(False), source, pa.scalar(None, source.type)), pa.int64())
 
 
 def _time(source: pa.Array, _type: Type, written: Written = AS_IT_IS) -> pa.Array:
@@ -155,20 +178,74 @@ def _time(source: pa.Array, _type: Type, written: Written = AS_IT_IS) -> pa.Arra
 
 
 def _integer(source: pa.Array, _type: Type) -> pa.Array:
-    return _cast(source, pa.int64())
+    type_ = source.type
+    if _is_clock(type_) or pa.types.is_boolean(type_):
+        return pa.nulls(len(source), pa.int64())
+    if pa.types.is_floating(type_):
+        return _exact_doubles(_cast(source, pa.float64()))
+    return _whole_text(source) if _is_text(type_) else _cast(source, pa.int64())
+
+
+def _whole_text(source: pa.Array) -> pa.Array:
+    """Read whole numbers that are written as text: 42, 042, 42.0, 4.2e1."""
+    nothing = pa.scalar(None, source.type)
+    is_short = pc.match_substring_regex(source, r"^[+-]?\d{1,18}$")
+    plain = pc.if_else(is_short, pc.replace_substring_regex(source, r"^\+", "", max_replacements=1), nothing)
+    numbers = plain.cast(pa.int64())
+    if numbers.null_count == source.null_count:
+        return numbers
+    others = _cast(pc.if_else(is_short, nothing, _number_texts(source)), _WHOLE_DECIMAL)
+    return pc.coalesce(numbers, _cast(_cast(others, pa.decimal128(38, 0)), pa.int64()))
+
+
+def _number_texts(source: pa.Array) -> pa.Array:
+    """Return the texts that are numbers, without blanks around them; null for the others, such as 1,200.50 and 0x1F."""
+    trimmed = pc.utf8_trim_whitespace(source)
+    is_number = pc.match_substring_regex(trimmed, r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?$")
+    return pc.if_else(is_number, trimmed, pa.scalar(None, source.type))
+
+
+def _duration(source: pa.Array, type_: Type) -> pa.Array:
+    """Return milliseconds: of whole numbers, of durations of any unit, of seconds as Protobuf writes them (`3.5s`)."""
+    if pa.types.is_duration(source.type):
+        return _milliseconds(times_us(source.cast(pa.int64()), source.type.unit))
+    numbers = _integer(source, type_)
+    if numbers.null_count == source.null_count or not _is_text(source.type):
+        return numbers
+    is_seconds = pc.match_substring_regex(source, r"^-?\d+(\.\d{1,9})?s$")
+    seconds = pc.if_else(is_seconds, pc.replace_substring(source, "s", ""), pa.scalar(None, source.type))
+    return pc.coalesce(numbers, _milliseconds(times_us(seconds, "s")))
+
+
+def _milliseconds(us: pa.Array) -> pa.Array:
+    return pa.array(np.asarray(us.fill_null(0)) // 1_000, mask=np.asarray(pc.is_null(us)))
 
 
 def _float(source: pa.Array, _type: Type) -> pa.Array:
-    values = pc.add(_cast(source, pa.float64()), 0.0)  # -0.0 is 0.0, whatever compares them by their bits
+    if _is_clock(source.type) or pa.types.is_boolean(source.type):
+        return pa.nulls(len(source), pa.float64())
+    numbers = _cast(_number_texts(source) if _is_text(source.type) else source, pa.float64())
+    values = pc.add(numbers, 0.0)  # -0.0 is 0.0, whatever compares them by their bits
     finite = pc.is_finite(values)
     return pc.if_else(finite.fill_null(False), values, pa.scalar(None, pa.float64()))
 
 
-def _bool(source: pa.Array, _type: Type) -> pa.Array:
-    return _cast(source, pa.bool_())
+def _bool(source: pa.Array, type_: Type) -> pa.Array:
+    """Return truth: of booleans, of the numbers 0 and 1, and of the texts of _TRUTHS."""
+    if pa.types.is_boolean(source.type):
+        return source
+    if _is_text(source.type):
+        texts = pc.utf8_lower(pc.utf8_trim_whitespace(source))
+        places = pc.index_in(texts, value_set=pa.array(list(_TRUTHS), texts.type))
+        return pa.array(list(_TRUTHS.values())).take(places)
+    numbers = _integer(source, type_)
+    is_truth = pc.is_in(numbers, value_set=pa.array([0, 1]))
+    return pc.if_else(is_truth, numbers, pa.scalar(None, pa.int64())).cast(pa.bool_())
 
 
 def _decimal(source: pa.Array, type_: Type) -> pa.Array:
+    if _is_clock(source.type):
+        return pa.nulls(len(source), pa.int64())
     if pa.types.is_floating(source.type):
         return _decimal_from_float(source, type_.scale)
     if pa.types.is_decimal64(source.type) and source.type.scale == type_.scale:
@@ -176,12 +253,13 @@ def _decimal(source: pa.Array, type_: Type) -> pa.Array:
     if pa.types.is_decimal128(source.type) and source.type.scale == type_.scale:
         return _units(source)
     target = pa.decimal128(min(19 + type_.scale, 38), type_.scale)
-    is_text = pa.types.is_string(source.type) or pa.types.is_large_string(source.type)
+    is_text = _is_text(source.type)
     if source.type == WIDE_DECIMAL:
         return _units(_cast(_without_noise(source, type_.scale), target))
     try:
         return _units(source.cast(target))
     except pa.ArrowInvalid:
+        source = _number_texts(source) if is_text else source
         exact = _cast(source, target)
         if is_text:
             left = pc.if_else(pc.is_null(exact), source, pa.scalar(None, source.type))
@@ -211,12 +289,30 @@ def _without_noise(source: pa.Array, scale: int) -> pa.Array:
 
 
 def _decimal_from_float(source: pa.Array, scale: int) -> pa.Array:
+    """Read the whole number of units that a float is next to, by the precision that the value was written in."""
     filled = np.asarray(source.cast(pa.float64()).fill_null(np.nan))
     with np.errstate(invalid="ignore", over="ignore"):
         units = filled * 10.0**scale
         whole = np.rint(units)
         fits = (np.abs(units - whole) <= _slack(units)) & (np.abs(whole) <= _FLOAT_UNITS_MAX)
+        if not fits.all():
+            fits |= _is_single(filled, whole, scale, is_single=source.type != pa.float64())
     return pa.array(np.where(fits, whole, 0).astype(np.int64), mask=~fits)
+
+
+def _is_single(
+    values: NDArray[np.float64], whole: NDArray[np.float64], scale: int, *, is_single: bool
+) -> NDArray[np.bool_]:
+    """Return which values are the float32 that is nearest to a whole number of units.
+
+    Avro and others give a float32 as a double. Such a double counts as long as
+    different numbers of units are different float32.
+    """
+    singles = values.astype(np.float32)
+    nearest = (whole / 10.0**scale).astype(np.float32) == singles
+    if is_single:
+        return nearest & (np.abs(whole) <= _FLOAT_UNITS_MAX)
+    return nearest & (singles == values) & (np.spacing(np.abs(singles)) * 10.0**scale <= _SINGLE_UNITS_MAX)
 
 
 def _slack(units: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -226,8 +322,15 @@ def _slack(units: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _enum(source: pa.Array, type_: Type) -> pa.Array:
-    texts = source if pa.types.is_string(source.type) else _cast(source, TEXT)
-    return pc.index_in(texts, value_set=pa.array(type_.symbols, texts.type)).cast(pa.int64())
+    """Return the codes of symbols: of those that are written exactly so, else of the only one but for case."""
+    texts = _text(source, type_) if not _is_text(source.type) else source
+    codes = pc.index_in(texts, value_set=pa.array(type_.symbols, texts.type)).cast(pa.int64())
+    if codes.null_count == texts.null_count:
+        return codes
+    folded = [symbol.lower() for symbol in type_.symbols]
+    alone = [symbol if folded.count(symbol) == 1 else None for symbol in folded]
+    others = pc.index_in(pc.utf8_lower(texts), value_set=pa.array(alone, texts.type), skip_nulls=True)
+    return pc.coalesce(codes, others.cast(pa.int64()))
 
 
 # Kinds whose values are what they are to be if they come as this type.
@@ -236,7 +339,7 @@ _CONVERSIONS: dict[Kind, Callable[[pa.Array, Type], pa.Array]] = {
     Kind.ID: _text,
     Kind.STRING: _text,
     Kind.TIME: _time,
-    Kind.DURATION: _integer,
+    Kind.DURATION: _duration,
     Kind.INT: _integer,
     Kind.DECIMAL: _decimal,
     Kind.FLOAT: _float,

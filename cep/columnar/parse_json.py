@@ -33,6 +33,14 @@ from cep.kernels.text.lines import join_lines
 _BLOCK_BYTES = 1 << 16  # at least; the reader takes a while to begin with larger ones
 _TOO_LONG = f"the record has more than {RECORD_BYTES_MAX} bytes"
 _SHOWN_BYTES = 2_000
+_TIME_NUMBER = pa.decimal128(38, 17)  # times that are numbers with a fraction; a double has 17 digits
+_VALUE_TYPES = {str: TEXT, bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
+# The values of JSON that a field is read from without a look at the kind of each value.
+_USUAL_VALUES: Mapping[Kind, tuple[type, ...]] = {
+    **dict.fromkeys((Kind.ID, Kind.STRING, Kind.ENUM, Kind.TIME), (str,)),
+    **dict.fromkeys((Kind.INT, Kind.DURATION), (int,)),
+    Kind.DECIMAL: (str, int, float), Kind.FLOAT: (int, float), Kind.BOOL: (bool,),
+}  # fmt: skip
 # Reading numbers in another way would not help.
 _NO_CONVERSION = "JSON parse error"
 # Of poison that comes together, so many records are looked at once more to name the field.
@@ -55,21 +63,22 @@ def parse_json(
     """Return columns with the records they came from, and the records that are no objects of the schema's shape."""
     good: list[tuple[dict[str, pa.Array], pa.Array]] = []
     broken: list[Unreadable] = []
-    blocks = [values] if len(values) else []
+    # Each block with whether its records are known to have values of the same kinds.
+    blocks = [(values, False)] if len(values) else []
     while blocks:
-        block = blocks.pop()
+        block, is_uniform = blocks.pop()
         too_long = _too_long(block)
         if too_long is not None:
             if len(block) == 1:
                 broken.append(Unreadable(_TOO_LONG, text_of(block[0].as_py()[:_SHOWN_BYTES])))
             else:
-                blocks += _apart(block, too_long)
+                blocks += [(part, is_uniform) for part in _apart(block, too_long)]
             continue
         if broken:
             rest, poison = _peeled(schema, block, mapping, len(broken))
             broken += poison
             if poison:
-                blocks += rest
+                blocks += [(part, is_uniform) for part in rest]
                 continue
         try:
             read = _parse_block(schema, block, mapping)
@@ -77,10 +86,19 @@ def parse_json(
         except (pa.ArrowInvalid, orjson.JSONDecodeError) as error:
             if len(block) == 1:
                 broken.append(_unreadable(schema, block, mapping, error, len(broken)))
-            else:
-                half = len(block) // 2
-                blocks += [block.slice(half), block.slice(0, half)]
+                continue
+            groups = [block] if is_uniform else _of_one_kind(schema, block, mapping)
+            half = len(block) // 2
+            blocks += [(p, True) for p in (groups if len(groups) > 1 else (block.slice(half), block.slice(0, half)))]
     return good, broken
+
+
+def _of_one_kind(schema: Schema, block: pa.Array, mapping: FieldMapping) -> list[pa.Array]:
+    """Divide records so that a field is written in one way in each part: as a number, as text or as a boolean."""
+    rows: dict[AbstractSet[tuple[str, pa.DataType]], list[int]] = {}
+    for row, record in enumerate(block.to_pylist()):
+        rows.setdefault(_unusual_types(schema, record or b"", mapping), []).append(row)
+    return [block.take(pa.array(places)) for places in reversed(rows.values())]
 
 
 def _too_long(block: pa.Array) -> int | None:
@@ -144,6 +162,9 @@ def _reason(schema: Schema, record: bytes | None, mapping: FieldMapping, error: 
     values = [(use, mapping.value(read, use.name)) for use in schema.column_uses] if isinstance(read, dict) else []
     # First those that are of another kind than their field: they are the likely reason, and a look at each costs.
     for use, value in sorted(values, key=lambda of: _is_natural(of[1], of[0].type.kind)):
+        if isinstance(value, list | dict):
+            kind = "an array" if isinstance(value, list) else "an object"
+            return f"field `{use.name}`: {kind} is not a value of type {use.type.as_nullable(False)}"
         if isinstance(value, str | int | float) and not use.type.protected:
             given = str(value) if isinstance(value, int) and abs(value) >= 2**63 else value
             converted = convert(pa.array([given]), use.type, mapping.written(use.name, use.type.kind))
@@ -187,7 +208,7 @@ def _parse_block(schema: Schema, block: pa.Array, mapping: FieldMapping) -> dict
             orjson.loads(value)
         records = pc.replace_substring(records, b"\n", b" ")
         lines, _, _ = join_lines(*text_buffers(records))
-    numbers = _numbers(schema, records[0].as_py(), mapping)
+    numbers = _unusual_types(schema, records[0].as_py(), mapping)
     try:
         table = _read(lines, _parse_options(schema, numbers, mapping, exact=True))
     except pa.ArrowInvalid as error:
@@ -208,25 +229,25 @@ def _read(lines: NDArray[np.uint8], parse_options: pj.ParseOptions) -> pa.Record
     return table
 
 
-def _numbers(schema: Schema, record: bytes, mapping: FieldMapping) -> frozenset[tuple[str, pa.DataType]]:
-    """Those of the fields that may be numbers which are numbers in this record, with the type to read them as."""
-    names = _may_be_numbers(schema)
+def _unusual_types(schema: Schema, record: bytes, mapping: FieldMapping) -> frozenset[tuple[str, pa.DataType]]:
+    """Return the fields that this record writes as values of another kind than usual, with the type to read them as."""
     try:
         sample = orjson.loads(record)
     except orjson.JSONDecodeError:
         # Arrow takes some that orjson does not, as text that is not UTF-8 in a field that nobody asks for. What becomes
         # of a record is not to hang on whether it is the first of its block.
-        paths = mapping.paths(schema)
+        paths, names = mapping.paths(schema), _may_be_numbers(schema)
         return frozenset(
             [(name, pa.int64()) for name in names if name in paths and _is_whole_number(record, paths[name])]
         )
-    types = {name: type(mapping.value(sample, name)) for name in names}
-    whole = [(name, pa.int64()) for name in names if types[name] is int]
-    if mapping.time.unit:  # seconds with a fraction
-        times = {name for name, type_ in schema.columns().items() if type_.kind is Kind.TIME}
-        whole = [(name, pa.float64() if name in times else type_) for name, type_ in whole]
-        whole += [(name, pa.float64()) for name in names if types[name] is float and name in times]
-    return frozenset(whole)
+    types = {}
+    for name, type_ in schema.columns().items():
+        value = mapping.value(sample, name)
+        if isinstance(value, str | int | float) and type(value) not in _USUAL_VALUES[type_.kind]:
+            is_time = type_.kind is Kind.TIME and not isinstance(value, str | bool)
+            is_exact = is_time and (mapping.time.unit or isinstance(value, float))
+            types[name] = _TIME_NUMBER if is_exact else _VALUE_TYPES[type(value)]
+    return frozenset(types.items())
 
 
 def _is_whole_number(record: bytes, path: tuple[str, ...]) -> bool:

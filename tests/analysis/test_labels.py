@@ -159,3 +159,14 @@ def test_files_of_labels(suffix: str, tmp_path: Path) -> None:
 def test_labels_that_cannot_be_used_are_refused(table: pa.Table, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         labels_of_table(table, SCHEMA, "labels")
+
+
+def test_a_zero_in_any_form_is_no_fraud() -> None:
+    zeros = (
+        pa.array([-0.0, 0.0, float("nan"), None]),
+        pa.array(["-0.0", "0", "0.00", "NaN"]),
+        pa.array([0, 0, None, 0]),
+    )
+    for label in zeros:
+        table = pa.table({"event_id": ["a", "b", "c", "d"], "label": label})
+        assert not labels_of_table(table, SCHEMA, "labels").is_fraud.any()

@@ -319,3 +319,16 @@ def test_a_text_that_is_not_utf8_is_set_aside_alone() -> None:
             assert len(decoded) == rows - 1
         else:
             assert {poison.record for poison in decoded.poison} == {"", *(f"row {n}" for n in range(rows) if n != 5)}
+
+
+def test_each_record_of_json_is_read_however_the_others_write_their_values() -> None:
+    written = [
+        record(amount="12.34"),
+        record(tx_id=2, online="true"),
+        record(retries="3.0", took="1.5s"),
+        record(amount=True),
+    ]
+    for records in (written, written[::-1], written * 20):
+        decoded = decode(records)
+        assert len(decoded) == len(records) * 3 // 4
+        assert {poison.code for poison in decoded.poison} == {"wrong_value"}
