@@ -1,7 +1,7 @@
 """One column of whatever a source gives → the Arrow type of its field, with the values that do not fit marked.
 
-Each kind has one function below. Decimals from floats and texts count if they round to a whole number of units in binary
-arithmetic, up to 2**53 units.
+Each kind has one function below. A float is a decimal if it rounds to a whole number of units in binary arithmetic, up
+to 2**53 units.
 `Written` says otherwise of times and decimals: a unit, a form, a zone, minor units.
 Tested by: tests/columnar/test_convert.py
 """

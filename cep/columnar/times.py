@@ -13,6 +13,8 @@ Tested by: tests/columnar/test_times.py
 from __future__ import annotations
 
 import re
+import zoneinfo
+from datetime import datetime, timedelta
 from functools import lru_cache
 
 import numpy as np
@@ -27,7 +29,9 @@ TIME_UNITS = ("s", "ms", "us", "ns")
 _TEXT_MS_LEAST = 100_000_000
 _TICKS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _US_MIN, _US_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999
-_DAY_US = 86_400_000_000
+_DAY_US, _QUARTER_US = 86_400_000_000, 900_000_000
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 of local times
+_TABLE_END_US = 2_114_380_800_000_000  # 2037-01-01; the tables of zones end within this year
 _ZONES_MAX = 1_000  # different zones that the texts of a column name; the database has fewer
 
 _UTC, _NAIVE = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
@@ -371,6 +375,12 @@ def _local(local: pa.Array, zone: str) -> pa.Array:
     if zone in ("", "UTC"):
         return local.cast(pa.int64())
     local = _within(local.cast(pa.int64())).cast(_NAIVE)
+    times = _by_table(local, zone)
+    latest = pc.max(local.cast(pa.int64())).as_py()
+    return times if latest is None or latest < _TABLE_END_US else _by_rule(local.cast(pa.int64()), times, zone)
+
+
+def _by_table(local: pa.Array, zone: str) -> pa.Array:
     try:
         return pc.assume_timezone(local, zone, ambiguous="earliest").cast(pa.int64())
     except pa.ArrowInvalid:
@@ -379,6 +389,25 @@ def _local(local: pa.Array, zone: str) -> pa.Array:
     offset_us = pc.subtract(pc.local_timestamp(before).cast(pa.int64()), before.cast(pa.int64()))
     by_offset = pc.subtract(local.cast(pa.int64()), offset_us)
     return pc.if_else(pc.equal(before, after), before.cast(pa.int64()), by_offset)
+
+
+def _by_rule(local: pa.Array, times: pa.Array, zone: str) -> pa.Array:
+    """Correct the times behind the end of the tables of zones, where Arrow knows no summer: `zoneinfo` has the rule.
+
+    It is asked once for each quarter of an hour that occurs; all clocks change at the start of one.
+    """
+    try:
+        place = zoneinfo.ZoneInfo(zone)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError):  # an offset, which has no summer
+        return times
+    local_us = np.asarray(local.fill_null(0))
+    rows = np.flatnonzero(local_us >= _TABLE_END_US)
+    quarters, places = np.unique(local_us[rows] // _QUARTER_US, return_inverse=True)
+    starts = [_EPOCH + timedelta(microseconds=q * _QUARTER_US) for q in quarters.tolist()]
+    offsets = [place.utcoffset(start) or timedelta() for start in starts]
+    offset_us = np.array([offset // timedelta(microseconds=1) for offset in offsets], np.int64)
+    corrected = pa.array(local_us[rows] - offset_us[places])
+    return pc.replace_with_mask(times, _mask(rows, len(times)), corrected)
 
 
 def skipped_count(source: pa.Array, zone: str) -> int:
