@@ -46,6 +46,7 @@ class FieldMapping:
     """The place and the form of each field of events in a record. Without anything: by its name, as it is.
 
     `view`: the name of the view that its events are of. `needs`: fields of which an event of it must have one.
+    `position`: the place of the view among all views, which orders the events of one record.
     """
 
     columns: tuple[tuple[str, Path], ...] = ()
@@ -54,6 +55,7 @@ class FieldMapping:
     time: Written = field(default_factory=Written)
     view: str = ""
     needs: tuple[str, ...] = ()
+    position: int = 0
 
     def __hash__(self) -> int:
         return self._hash
@@ -80,15 +82,15 @@ class FieldMapping:
         """The mapping of each view: what it says itself, and for all other fields what is said of all views."""
         names = dict.fromkeys(view_of(name)[0] for name, _ in (*self.columns, *self.fixed))
         names.pop("", None)
-        return tuple(self._of_view(name) for name in names) or (self,)
+        return tuple(self._of_view(name, position) for position, name in enumerate(names)) or (self,)
 
-    def _of_view(self, view: str) -> FieldMapping:
+    def _of_view(self, view: str, position: int) -> FieldMapping:
         columns, fixed = _said_of(self.columns, view), _said_of(self.fixed, view)
         shared_columns, shared_fixed = _said_of(self.columns, ""), _said_of(self.fixed, "")
         return FieldMapping(
             tuple({**{n: p for n, p in shared_columns.items() if n not in fixed}, **columns}.items()),
             tuple({**{n: v for n, v in shared_fixed.items() if n not in columns}, **fixed}.items()),
-            self.minor, self.time, view, tuple(columns),
+            self.minor, self.time, view, tuple(columns), position,
         )  # fmt: skip
 
     @cached_property
@@ -151,7 +153,7 @@ class FieldMapping:
 
     def without_names(self) -> FieldMapping:
         """Return the mapping of columns that have the names of their fields."""
-        return FieldMapping((), self.fixed, self.minor, self.time, self.view, self.needs)
+        return FieldMapping((), self.fixed, self.minor, self.time, self.view, self.needs, self.position)
 
     def to_json(self) -> str:
         """Write the mapping as text, for the options of a source."""

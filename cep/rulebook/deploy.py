@@ -8,7 +8,7 @@ Tested by: tests/step/test_job.py, tests/rulebook/test_deploy.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from cep.base.collection import paused
@@ -144,6 +144,7 @@ def schema_of(records: Iterable[UpsertRecord]) -> Schema:
     merged: dict[str, dict[str, Field]] = {}
     columns: dict[str, Field] = {}
     retained: dict[str, int] = {}
+    ordered: dict[str, str] = {}
     derived: set[str] = set()
     last: Checked | None = None
     for record in records:
@@ -155,15 +156,24 @@ def schema_of(records: Iterable[UpsertRecord]) -> Schema:
             if event_type.retain_ms is not None:
                 retained[event_type.name] = max(event_type.retain_ms, retained.get(event_type.name, 0))
             _merge(merged.setdefault(event_type.name, {}), columns, event_type)
+            if event_type.order_field:
+                ordered.setdefault(event_type.name, event_type.order_field)
             if event_type.derived:
                 derived.add(event_type.name)
     whole = {name: fields for name, fields in merged.items() if _kinds(fields) == {Kind.ID, Kind.TIME}}
     return Schema(
         tuple(
-            EventType(name, tuple(fields.values()), retained.get(name), derived=name in derived)
+            EventType(
+                name, tuple(fields.values()), retained.get(name), name in derived, _order(fields, ordered.get(name))
+            )
             for name, fields in whole.items()
         )
     )
+
+
+def _order(fields: Mapping[str, Field], order_field: str | None) -> str:
+    """Return the field that orders events of one time, empty if the event type lacks it."""
+    return order_field if order_field in fields else ""
 
 
 def _merge(merged: dict[str, Field], columns: dict[str, Field], event_type: EventType) -> None:

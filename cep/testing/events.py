@@ -15,6 +15,7 @@ import pyarrow as pa
 from cep.base.schema import Schema
 from cep.columnar.batch import TEXT, EventBatch, arrow_type, data_columns
 from cep.columnar.decode import Decoded
+from cep.columnar.order import rows_in_order
 from cep.columnar.route import KeyDomain, route
 from cep.lang.ir import PatternIR
 from cep.lang.ir_tests import ScriptedEvent
@@ -45,7 +46,7 @@ def batch_of(schema: Schema, events: Sequence[ScriptedEvent], domain: KeyDomain,
 def traced_events(
     schema: Schema, pattern: PatternIR, batch: EventBatch, past: PastValues | None = None, lists: Lists = NO_LISTS
 ) -> dict[str, tuple[TracedEvent, ...]]:
-    """Return the events of each key in the engine's order: by time, then by id.
+    """Return the events of each key in the engine's order (columnar/order.py).
 
     Beside its fields an event has the values of the pattern's histories, and whether lists have it; they are worked out
     from these events and lists unless they are given.
@@ -54,7 +55,7 @@ def traced_events(
     names = list(batch.columns)
     columns = [batch.columns[name].to_pylist() for name in names]
     keys, ids = batch.key.to_pylist(), batch.event_id.to_pylist()
-    order = sorted(range(len(batch)), key=lambda row: (int(batch.time_ms[row]), ids[row]))
+    order = rows_in_order(batch).tolist()
     by_key: dict[str, list[TracedEvent]] = {}
     ordinals: dict[str, int] = {}
     for row in order:

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from cep.base.schema import EventType, Field, Kind, Schema, Type
 from cep.lang.check.scope import Definitions
 from cep.lang.check.types import resolve_field_type, resolve_list_type, same
-from cep.lang.diagnostics import Collector, Label, Span
+from cep.lang.diagnostics import Collector, Label, Span, did_you_mean
 from cep.lang.functions import FUNCTIONS
 from cep.lang.syntax import (
     DefineSyntax,
@@ -31,6 +31,7 @@ from cep.lang.syntax import (
 )
 
 TIME_FIELD = "event_time"
+_ORDER_KINDS = (Kind.INT, Kind.DECIMAL, Kind.DURATION, Kind.TIME)
 ListValue = int | float | str | bool | Decimal
 
 
@@ -150,10 +151,14 @@ def _event(resolved: Resolved, event: EventSyntax, first: dict[str, tuple[Type, 
             _clash(declared, value_type, first, collector)
     if complete:
         _identity(event, fields, collector)
+        _order(event, fields, collector)
     else:
         resolved.partial.add(event.name)
     resolved.events[event.name] = EventType(
-        event.name, tuple(fields), None if event.retain is None else event.retain.ms
+        event.name,
+        tuple(fields),
+        None if event.retain is None else event.retain.ms,
+        order_field="" if event.order is None else event.order.name,
     )
     resolved.event_spans[event.name] = event.span
     if collector.error_count > errors or event.broken:
@@ -190,6 +195,19 @@ def _identity(event: EventSyntax, fields: list[Field], collector: Collector) -> 
     if time is not None and time.name != TIME_FIELD:
         span = next(s.span for s in event.fields if s.name == time.name)
         collector.add("CEP213", f"the time of an event is called `{TIME_FIELD}`", span, "rename this field")
+
+
+def _order(event: EventSyntax, fields: list[Field], collector: Collector) -> None:
+    """Check that the field which orders events of one time is there and has whole numbers or units."""
+    if event.order is None:
+        return
+    named = next((f for f in fields if f.name == event.order.name), None)
+    if named is None:
+        message = f"the event type `{event.name}` has no field `{event.order.name}`"
+        collector.add("CEP217", message, event.order.span, did_you_mean(event.order.name, [f.name for f in fields]))
+    elif named.type.kind not in _ORDER_KINDS or named.name == TIME_FIELD:
+        message = f"`{named.name}` is of type {named.type}: it cannot order events of one time"
+        collector.add("CEP217", message, event.order.span, "name a field of type int, decimal(n), duration or time")
 
 
 # ------------------------------------------------------------------------------------------------------- lists

@@ -131,6 +131,11 @@ MISTAKES: dict[str, Entry] = {
         "variable without an event type",
         "There are several event types, so each variable needs an entry in `where`: `a: transaction`.",
     ),
+    "CEP217": Entry(
+        "field that cannot order events",
+        "`order by` in an event type names one of its fields, of type int, decimal(n), duration or time: a sequence "
+        "number, or the offset of the system that wrote the event. It orders events of one time, before their ids.",
+    ),
     # -------------------------------------------------------------------------------------------------- types
     "CEP301": Entry(
         "types do not fit",
