@@ -56,11 +56,13 @@ def order_table(us: Int64 | None, declared: Int64 | None, view: str, position: i
 def order_behind(sources: Int64, tail_bytes: int) -> Int64:
     """Return the order of derived events, for the order of the events that completed them: int64[N, 3] both.
 
-    They stand behind all events of a source in their millisecond. Their ids end in `tail_bytes` more bytes.
+    They stand behind all events of a source in their millisecond. Their ids end in `tail_bytes` more bytes than the id
+    of the source's event; an event that was completed by a derived event has the order of that event.
     """
     table = sources.copy()
-    table[:, ORDER_US] += DERIVED_US
-    table[:, ORDER_VIEW] += tail_bytes
+    is_source = table[:, ORDER_US] < DERIVED_US
+    table[is_source, ORDER_US] += DERIVED_US
+    table[is_source, ORDER_VIEW] += tail_bytes
     return table
 
 
