@@ -12,7 +12,9 @@ MISTAKES: dict[str, Entry] = {
     "CEP101": Entry(
         "character without a meaning",
         "Outside of texts and comments, a pattern file has letters, digits, `_` and the operators of the language. "
-        "Copied text often brings other characters along, like typographic quotes. Replace them.",
+        "Copied text often brings other characters along, like typographic quotes. Replace them. Characters that "
+        "cannot be seen, such as control characters and marks of direction, are refused in texts and comments too: "
+        "with them a pattern can look different from what it does.",
     ),
     "CEP102": Entry(
         "text cannot be read",
