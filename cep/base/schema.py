@@ -36,6 +36,7 @@ class Kind(StrEnum):
     __hash__ = str.__hash__  # types are hashed wherever expressions are, and the hash of an enum is Python
 
 
+TIME_FIELD = "event_time"  # the field that holds the time of an event; its other times are values like any
 TEXT_KINDS = (Kind.ID, Kind.STRING)
 NUMBER_KINDS = (Kind.INT, Kind.DECIMAL, Kind.FLOAT)
 
@@ -102,8 +103,9 @@ class Field:
 
 @dataclass(frozen=True)  # without slots: it remembers its fields by name
 class EventType:
-    """An event type: exactly one field of kind ID and one of kind TIME named `event_time` identify an event.
+    """An event type. Its one field of kind ID and the field `event_time` identify an event.
 
+    Other fields of kind TIME are values: when an account was opened, when a card expires.
     `retain_ms` is how long events are kept at least for conditions over past events; None: as long as a rule asks.
     `derived` events come out of patterns (`produce`), not from a source. `order_field` orders events of one
     time, before their ids; empty without one.
@@ -121,7 +123,12 @@ class EventType:
 
     @property
     def time_field(self) -> str:
-        return next(f.name for f in self.fields if f.type.kind is Kind.TIME)
+        return TIME_FIELD
+
+    @property
+    def times(self) -> tuple[str, ...]:
+        """The fields of kind TIME, the event's time among them."""
+        return tuple(f.name for f in self.fields if f.type.kind is Kind.TIME)
 
     @cached_property
     def types(self) -> Mapping[str, Type]:

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from cep.base.schema import Schema
+from cep.base.schema import Kind, Schema
 from cep.columnar.batch import TEXT, EventBatch, arrow_type, data_columns
 from cep.columnar.decode import Decoded
 from cep.columnar.order import rows_in_order
@@ -27,10 +28,10 @@ from cep.testing.past import PastValues, past_values
 def batch_of(schema: Schema, events: Sequence[ScriptedEvent], domain: KeyDomain, start_ms: int) -> EventBatch:
     """Make a batch of a test's events, keyed as the engine's are, in the order given. The test starts at `start_ms`."""
     rows = [dict(event.fields) for event in events]
-    columns = {
-        name: pa.array([row.get(name) for row in rows], arrow_type(type_))
-        for name, type_ in data_columns(schema).items()
-    }
+    columns = {}
+    for name, type_ in data_columns(schema).items():
+        values = pa.array([row.get(name) for row in rows], arrow_type(type_))
+        columns[name] = pc.add(values, start_ms) if type_.kind is Kind.TIME else values
     decoded = Decoded(
         pa.array([event.event_id for event in events], TEXT),
         np.array([schema.code(event.event_type) for event in events], np.int16),

@@ -121,8 +121,9 @@ MISTAKES: dict[str, Entry] = {
     ),
     "CEP213": Entry(
         "event type without identity",
-        "Every event type has exactly one field of type id and one of type time. The id tells a repeated delivery from "
-        "a new event. The time is called event_time. Neither can be null.",
+        "Every event type has exactly one field of type id, and a field `event_time` of type time. The id tells a "
+        "repeated delivery from a new event. Neither can be null. Other fields of type time are values, and may be "
+        "null: `opened time?`.",
     ),
     "CEP215": Entry(
         "one field name with two types",
