@@ -30,9 +30,10 @@ from cep.base.utc import utc_ms
 from cep.columnar.batch import TEXT
 from cep.columnar.mapping import FieldMapping
 from cep.columnar.texts import encoded
-from cep.sources.files import open_dataset
 from cep.sources.inputs import Records, files_of, kind_of
 from cep.sources.json_table import read_json_table
+from cep.sources.tables import open_table
+from cep.sources.whole_table import typed
 
 KEY = "key"
 _EVENT_ID, _LABEL, _KIND, _EPISODE, _AMOUNT, _REPORTED = (
@@ -227,14 +228,27 @@ def _columns_of_events(path: Path, schema: Schema, column: str, mapping: FieldMa
     """Read the ids and one more column of the events. Raises: SourceError, UsageError."""
     kind = kind_of(path)
     wanted = dict.fromkeys((*(mapping.path(name)[0] for name in _id_names(schema)), column))
-    try:
-        if kind == "json":
-            return [ids_and_column(read_json_table(file), schema, column, mapping) for file in files_of(path)]
-        dataset = open_dataset(path, kind, mapping.roots(schema))
-        table = dataset.to_table(columns=[name for name in wanted if name in dataset.schema.names])
-    except (OSError, pa.ArrowException) as error:
-        raise UsageError(f"{path}: the column {column} cannot be read: {error}") from error
-    return [ids_and_column(table, schema, column, mapping)]
+    tables = []
+    for file in files_of(path):
+        try:
+            tables.append(
+                read_json_table(file) if kind == "json" else _columns_of_table(file, path, kind, list(wanted), mapping)
+            )
+        except (OSError, pa.ArrowException) as error:
+            raise UsageError(f"{file}: the column {column} cannot be read: {error}") from error
+    return [ids_and_column(table, schema, column, mapping) for table in tables]
+
+
+def _columns_of_table(file: Path, folder: Path, kind: str, wanted: list[str], mapping: FieldMapping) -> pa.Table:
+    """Read columns of a file. In CSV the last of them, the labels, is of the type that its texts have."""
+    table = open_table(file, folder, kind, mapping.file)
+    names = table.present(wanted)
+    batches = [each.batch for each in table.batches(names)]
+    columns = pa.Table.from_batches(batches) if batches else pa.table({name: pa.nulls(0, TEXT) for name in names})
+    if table.csv is None or wanted[-1] not in names:
+        return columns
+    place = names.index(wanted[-1])
+    return columns.set_column(place, wanted[-1], typed(columns[wanted[-1]], None))
 
 
 def ids_and_column(table: pa.Table, schema: Schema, column: str, mapping: FieldMapping) -> pa.Table:

@@ -2,7 +2,7 @@
 
     | column of Arrow                    | field                                                    |
     | ---------------------------------- | -------------------------------------------------------- |
-    | a time, a date                     | `time`; the first time is `event_time`, whatever its name |
+    | a time                             | `event_time time`: the first one, whatever its name       |
     | texts or numbers, each of them once | `… id`: the first column that is so in every row          |
     | up to six different words          | `enum(…)`                                                |
     | text, bool, integer, float         | `string`, `bool`, `int`, `float`                         |
@@ -88,7 +88,7 @@ def draft(table: pa.Table, name: str) -> Draft:
         taken.add(field)
         if field != column:
             columns[field] = column
-        nullable = "?" if values.null_count and column not in (id_, time) else ""
+        nullable = "?" if values.null_count and kind not in ("id", "time") else ""
         lines.append(f"  {field.ljust(_COLUMN_CHARS)} {kind}{nullable}")
     return Draft("\n".join([*lines, "}"]), columns)
 
@@ -135,8 +135,6 @@ def _kind(values: pa.ChunkedArray) -> str | None:
         return f"enum({', '.join(sorted(words))})" if is_enum else "string"
     if pa.types.is_decimal(type_) and 0 <= type_.scale <= _SCALE_MAX:
         return f"decimal({type_.scale})"
-    if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
-        return "time"
     if pa.types.is_boolean(type_):
         return "bool"
     if pa.types.is_integer(type_):

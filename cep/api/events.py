@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,18 +22,19 @@ import pyarrow as pa
 from cep.analysis.labels import Labels, ids_and_column, labels_of_column, read_labels
 from cep.api.frames import Frame, Like, events_table, open_frame
 from cep.api.naming import Forms, Naming
-from cep.base.errors import InputError, UsageError
+from cep.base.errors import UsageError
 from cep.base.schema import Schema
+from cep.columnar.file_form import AS_FOUND, FileForm
 from cep.columnar.mapping import FieldMapping, check_fields
 from cep.columnar.route import KeyDomain
 from cep.columnar.shown import shown_row
 from cep.lang.diagnostics import did_you_mean
 from cep.sources.check import check_records
-from cep.sources.files import KeyRecords, key_of_table, open_dataset, read_key
-from cep.sources.inputs import Records, files_of, given_inputs, kind_of
-from cep.sources.json_table import read_json_table
+from cep.sources.files import KeyRecords, key_of_table, read_key
+from cep.sources.inputs import Records, given_inputs
 from cep.sources.period import Period, period_of
 from cep.sources.pieces import Pieces, pieces_of_table, read_pieces
+from cep.sources.whole_table import joined_tables, read_whole
 
 # From the event types, a key domain and a key to the records of that key.
 ReadKey = Callable[[Schema, KeyDomain, str], KeyRecords]
@@ -85,28 +87,13 @@ def paths_of(events: Any) -> tuple[Path, ...] | None:
     return given_inputs(map(Path, events))
 
 
-def open_any(events: Any) -> Frame:
+def open_any(events: Any, form: FileForm = AS_FOUND) -> Frame:
     """See a frame, or the files at paths as one. Raises: UsageError, SourceError."""
     paths = paths_of(events)
     if paths is None:
         return open_frame(events)
-    if len(paths) == 1:
-        return _file_frame(paths[0])
-    tables = [_file_frame(path).whole() for path in paths]
-    try:
-        return open_frame(pa.concat_tables(tables, promote_options="permissive"))
-    except pa.ArrowException as error:
-        raise InputError(f"{', '.join(map(str, paths))} have no columns in common: {error}") from error
-
-
-def _file_frame(path: Path) -> Frame:
-    kind = kind_of(path)
-    try:
-        if kind != "json":
-            return open_frame(open_dataset(path, kind, ()))
-        return open_frame(pa.concat_tables(map(read_json_table, files_of(path)), promote_options="permissive"))
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
+    tables = [file.table for path in paths for file in read_whole(path, form)]
+    return open_frame(joined_tables(tables, ", ".join(map(str, paths))))
 
 
 def open_source(events: Any, naming: Naming) -> Source:
@@ -136,7 +123,8 @@ def check_paths(paths: Sequence[Path], schema: Schema, mapping: FieldMapping) ->
     """Refuse records that cannot be meant so, before anything runs. Raises: UsageError, SourceError."""
     check_fields(mapping, schema)
     try:
-        check_records(Records(tuple(paths), mapping), schema)
+        for line in check_records(Records(tuple(paths), mapping), schema):
+            sys.stderr.write(f"cep: {_in_python(line)}\n")
     except UsageError as error:
         raise UsageError(_in_python(str(error))) from error
 

@@ -68,7 +68,7 @@ def features(
     if not named:
         raise UsageError('give at least one expression, like "count(payment over 1 h by card_id)"')
     written, period = parted(forms)
-    whole = open_whole(events)
+    whole = open_whole(events, Naming(columns, tz, written).file_form)
     frame, table = whole.frame, whole.table
     declared, naming = _declaration(table, named, declare, Naming(columns, tz, written))
     key = (by,) if isinstance(by, str) else tuple(by)

@@ -13,6 +13,7 @@ from typing import TypedDict
 from cep.base.errors import UsageError
 from cep.base.schema import Schema
 from cep.columnar.convert import Written
+from cep.columnar.file_form import FileForm, form_of_flags
 from cep.columnar.mapping import FieldMapping, check_fields, mapping_of, view_of
 from cep.lang.diagnostics import did_you_mean
 
@@ -24,6 +25,12 @@ class Forms(TypedDict, total=False):
     minor: Sequence[str]
     time_unit: str
     time_form: str
+    time_base: str
+    delimiter: str
+    quote: str
+    encoding: str
+    decimal: str
+    thousands: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,12 @@ class Naming:
     @property
     def has_time(self) -> bool:
         """True if it says how times are written, so that no other form is meant."""
-        return bool(self.forms.get("time_unit") or self.forms.get("time_form"))
+        return any(self.forms.get(name) for name in ("time_unit", "time_form", "time_base"))
+
+    @property
+    def file_form(self) -> FileForm:
+        """The signs of files and numbers. Raises: UsageError."""
+        return form_of_flags(**{name: str(self.forms.get(name, "")) for name in FileForm.__dataclass_fields__})
 
     def values(self, schema: Schema) -> FieldMapping:
         """Return how the values of columns that have the names of their fields are written. Raises: UsageError."""
@@ -79,6 +91,7 @@ class Naming:
     def _mapping(self, columns: Sequence[str], *, always_zoned: bool = False) -> FieldMapping:
         forms = self.forms
         zone = self.tz or "" if always_zoned or self.has_time else ""
-        time = Written(forms.get("time_unit", ""), forms.get("time_form", ""), zone)
+        base = forms.get("time_base", "")
+        time = Written(forms.get("time_unit", ""), forms.get("time_form", ""), zone, base=base)
         fixed = tuple(f"{name}={value}" for name, value in self.fixed.items())
-        return mapping_of(columns, fixed, tuple(forms.get("minor", ())), time)
+        return mapping_of(columns, fixed, tuple(forms.get("minor", ())), time, self.file_form)

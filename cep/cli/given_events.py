@@ -6,8 +6,10 @@ Tested by: tests/cli/test_mapping.py
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import cast
 
 from cep.api.naming import Forms
 from cep.base.errors import UsageError
@@ -15,6 +17,7 @@ from cep.base.schema import Schema
 from cep.cli.configured import add_settings
 from cep.cli.rejected import add_rejected_argument
 from cep.columnar.convert import Written
+from cep.columnar.file_form import FileForm, form_of_flags
 from cep.columnar.mapping import FieldMapping, check_fields, mapping_of
 from cep.model.mapping_settings import MappingSettings
 from cep.model.settings import read_settings
@@ -41,7 +44,8 @@ def given_events(options: argparse.Namespace, schema: Schema) -> Records:
     mapping = mapping_of_settings(read_settings(None, {"events": given}).events)
     check_fields(mapping, schema)
     records = Records(given_inputs(options.events), mapping)
-    check_records(records, schema)
+    for line in check_records(records, schema):
+        print(f"cep: {line}", file=sys.stderr)
     return records
 
 
@@ -50,17 +54,20 @@ def given_forms(options: argparse.Namespace) -> tuple[dict[str, str], str | None
     columns = _pairs(options.columns or (), "--columns", "FIELD=PATH")
     fixed = _pairs(options.fixed or (), "--fixed", "FIELD=VALUE")
     forms = Forms(fixed=fixed, minor=options.minor or ())
-    if options.time_unit:
-        forms["time_unit"] = options.time_unit
-    if options.time_form:
-        forms["time_form"] = options.time_form
+    texts = ("time_unit", "time_form", "time_base", "delimiter", "quote", "encoding", "decimal", "thousands")
+    forms = cast("Forms", forms | {name: value for name in texts if (value := getattr(options, name))})
     return columns, options.time_zone, forms
 
 
 def mapping_of_settings(settings: MappingSettings) -> FieldMapping:
     """Read the mapping of a job or a verb. Raises: UsageError."""
-    time = Written(settings.time_unit, settings.time_form, settings.time_zone)
-    return mapping_of(settings.columns, settings.fixed, settings.minor, time)
+    time = Written(settings.time_unit, settings.time_form, settings.time_zone, base=settings.time_base)
+    return mapping_of(settings.columns, settings.fixed, settings.minor, time, file_form_of(settings))
+
+
+def file_form_of(settings: MappingSettings) -> FileForm:
+    """Read the signs of files and numbers. Raises: UsageError."""
+    return form_of_flags(settings.delimiter, settings.quote, settings.encoding, settings.decimal, settings.thousands)
 
 
 def _pairs(texts: Iterable[str], flag: str, form: str) -> dict[str, str]:

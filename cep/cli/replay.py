@@ -19,7 +19,6 @@ from cep.api.replay import Terms, finish, job_of
 from cep.base.errors import UsageError
 from cep.base.limits import IN_PROCESS_BYTES_MAX, KEY_GROUPS_DEFAULT, TIME_MS_MAX
 from cep.base.secrets import secret_keys, use_secrets_file
-from cep.base.terminal import Terminal
 from cep.base.utc import utc_text
 from cep.cli.configured import add_secrets_argument
 from cep.cli.given_events import add_events_arguments, given_events
@@ -160,7 +159,7 @@ def run(options: argparse.Namespace) -> int:
         options.rules, options.control, options.levels, keys, given_trust(options.signers, options.root_key)
     )
     problems, deployment = given.problems, given.deployment
-    errors = Terminal(stderr=True, highlight=False)
+    errors = Console(stderr=True, highlight=False)
     _print_problems(problems, deployment, errors)
     findings = bool(problems or deployment.set_aside)
     if deployment.schema.protected:
@@ -276,7 +275,7 @@ def _print_problems(problems: Sequence[str], deployment: Deployment, errors: Con
 
 
 def _print_summary(deployment: Deployment, replayed: Replayed, paths: Sequence[Path], ending: Ending | None) -> None:
-    console = Terminal(highlight=False)
+    console = Console(highlight=False)
     rules = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("rule", "version", "status", "severity"):
         rules.add_column(title)

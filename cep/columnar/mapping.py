@@ -18,7 +18,7 @@ import json
 import re
 import zoneinfo
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -27,13 +27,20 @@ import pyarrow.compute as pc
 
 from cep.base.errors import UsageError
 from cep.base.schema import Kind, Schema
+from cep.base.utc import utc_ms
 from cep.base.values import field_values
 from cep.columnar.batch import TEXT
 from cep.columnar.convert import Written
+from cep.columnar.elapsed import UNITS_US
+from cep.columnar.file_form import AS_FOUND, FileForm
+from cep.columnar.number_texts import NumberForm
 from cep.columnar.times import TIME_UNITS, check_form
 
 TYPE_FIELD = "event_type"
+ROW_NUMBER = "#row"  # the name of a column that each file has: the number of the row
 _OTHERS = "*"
+_JOIN = " + "
+NUMBER_KINDS = (Kind.INT, Kind.FLOAT, Kind.DECIMAL)
 _OF_VIEW = "/"
 _VIEW = re.compile(r"\w{1,32}", re.ASCII)
 _PART = re.compile(r'"((?:[^"])*)"|([^."]+)')
@@ -46,7 +53,6 @@ class FieldMapping:
     """The place and the form of each field of events in a record. Without anything: by its name, as it is.
 
     `view`: the name of the view that its events are of. `needs`: fields of which an event of it must have one.
-    `position`: the place of the view among all views, which orders the events of one record.
     """
 
     columns: tuple[tuple[str, Path], ...] = ()
@@ -55,7 +61,7 @@ class FieldMapping:
     time: Written = field(default_factory=Written)
     view: str = ""
     needs: tuple[str, ...] = ()
-    position: int = 0
+    file: FileForm = AS_FOUND
 
     def __hash__(self) -> int:
         return self._hash
@@ -70,7 +76,9 @@ class FieldMapping:
     @cached_property
     def is_plain(self) -> bool:
         """True if each field is read by its name, as it is."""
-        return not (self.columns or self.fixed or self.minor or self.view or self.time != Written())
+        return not (
+            self.columns or self.fixed or self.minor or self.view or self.time != Written() or self.file.decimal
+        )
 
     @cached_property
     def has_views(self) -> bool:
@@ -82,16 +90,28 @@ class FieldMapping:
         """The mapping of each view: what it says itself, and for all other fields what is said of all views."""
         names = dict.fromkeys(view_of(name)[0] for name, _ in (*self.columns, *self.fixed))
         names.pop("", None)
-        return tuple(self._of_view(name, position) for position, name in enumerate(names)) or (self,)
+        return tuple(self._of_view(name) for name in names) or (self,)
 
-    def _of_view(self, view: str, position: int) -> FieldMapping:
+    def _of_view(self, view: str) -> FieldMapping:
         columns, fixed = _said_of(self.columns, view), _said_of(self.fixed, view)
         shared_columns, shared_fixed = _said_of(self.columns, ""), _said_of(self.fixed, "")
         return FieldMapping(
             tuple({**{n: p for n, p in shared_columns.items() if n not in fixed}, **columns}.items()),
             tuple({**{n: v for n, v in shared_fixed.items() if n not in columns}, **fixed}.items()),
-            self.minor, self.time, view, tuple(columns), position,
+            self.minor, self.time, view, tuple(columns), self.file,
         )  # fmt: skip
+
+    def with_folders(self, schema: Schema, values: Mapping[str, str]) -> FieldMapping:
+        """Return the mapping with the values of folders, such as `part=01001`, as fixed texts of their fields."""
+        if not values:
+            return self
+        fixed = {name: values[path[0]] for name, path in self.columns if len(path) == 1 and path[0] in values}
+        named = {name for name, _ in (*self.columns, *self.fixed)}
+        if _OTHERS not in named:
+            names = (TYPE_FIELD, *schema.columns())
+            fixed |= {name: values[name] for name in names if name in values and name not in named}
+        columns = tuple((name, path) for name, path in self.columns if name not in fixed)
+        return replace(self, columns=columns, fixed=(*self.fixed, *fixed.items()))
 
     @cached_property
     def _paths(self) -> dict[str, Path]:
@@ -128,7 +148,9 @@ class FieldMapping:
         """Return how the values of a field are written; None: as they are."""
         if kind is Kind.TIME and self.time != Written():
             return self.time
-        return Written(minor=True) if name in self.minor else None
+        has_signs = self.file.decimal and kind in NUMBER_KINDS
+        numbers = NumberForm(self.file.decimal, self.file.thousands) if has_signs else None
+        return Written(minor=name in self.minor, numbers=numbers) if numbers or name in self.minor else None
 
     def value(self, record: Mapping[str, Any], name: str) -> Any:
         """Return the value of a field in a record that is read already; None where there is none."""
@@ -153,13 +175,14 @@ class FieldMapping:
 
     def without_names(self) -> FieldMapping:
         """Return the mapping of columns that have the names of their fields."""
-        return FieldMapping((), self.fixed, self.minor, self.time, self.view, self.needs, self.position)
+        return FieldMapping((), self.fixed, self.minor, self.time, self.view, self.needs, self.file)
 
     def to_json(self) -> str:
         """Write the mapping as text, for the options of a source."""
-        time = {"unit": self.time.unit, "form": self.time.form, "zone": self.time.zone}
+        time = {"unit": self.time.unit, "form": self.time.form, "zone": self.time.zone, "base": self.time.base}
+        signs = [self.file.decimal, self.file.thousands]
         columns = [[name, list(path)] for name, path in self.columns]
-        return json.dumps({"columns": columns, "fixed": self.fixed, "minor": self.minor, "time": time})
+        return json.dumps({"columns": columns, "fixed": self.fixed, "minor": self.minor, "time": time, "signs": signs})
 
     @staticmethod
     def from_json(text: str) -> FieldMapping:
@@ -170,10 +193,16 @@ class FieldMapping:
             tuple((name, value) for name, value in data["fixed"]),
             tuple(data["minor"]),
             Written(**data["time"]),
+            file=FileForm(decimal=data["signs"][0], thousands=data["signs"][1]),
         )
 
 
 PLAIN = FieldMapping()
+
+
+def joined_columns(name: str) -> tuple[str, ...]:
+    """Return the columns whose texts make one column, as `Year + Month + Day` says; a column alone is itself."""
+    return tuple(part.strip() for part in name.split(_JOIN))
 
 
 def view_of(name: str) -> tuple[str, str]:
@@ -208,8 +237,9 @@ def _array_at(given: Mapping[str, pa.Array], path: Path) -> pa.Array | None:
 
 
 def mapping_of(
-    columns: Sequence[str] = (), fixed: Sequence[str] = (), minor: Sequence[str] = (), time: Written | None = None
-) -> FieldMapping:
+    columns: Sequence[str] = (), fixed: Sequence[str] = (), minor: Sequence[str] = (), time: Written | None = None,
+    file: FileForm | None = None,
+) -> FieldMapping:  # fmt: skip
     """Read a mapping as flags and settings have it: `field=path`, `field=value`, names of fields.
 
     Raises: UsageError.
@@ -226,15 +256,34 @@ def mapping_of(
             raise UsageError(
                 f"`{name}`: write VIEW/FIELD, the view as a name of letters, digits and _, such as sent/amount"
             )
-    if written.unit not in ("", *TIME_UNITS):
-        raise UsageError(f"a unit of time is {', '.join(TIME_UNITS)}, not {written.unit!r}")
+    _check_base(written)
+    if written.unit not in ("", *(UNITS_US if written.base else TIME_UNITS)):
+        units = ", ".join(UNITS_US if written.base else TIME_UNITS)
+        raise UsageError(f"a unit of time is {units}, not {written.unit!r}")
     if written.form:
         check_form(written.form)
     if written.zone and written.zone not in zoneinfo.available_timezones():
         near = difflib.get_close_matches(written.zone, zoneinfo.available_timezones(), n=1)
         hint = f"; did you mean {near[0]}?" if near else ", such as UTC or Europe/Berlin"
         raise UsageError(f"{written.zone} is no time zone{hint}")
-    return FieldMapping(paths, constants, tuple(minor), written)
+    return FieldMapping(paths, constants, tuple(minor), written, file=file or AS_FOUND)
+
+
+def _check_base(written: Written) -> None:
+    """Check the moment since which times count. Raises: UsageError."""
+    if not written.base:
+        if written.unit in UNITS_US and written.unit not in TIME_UNITS:
+            raise UsageError(
+                f"a unit of time is {', '.join(TIME_UNITS)}, not {written.unit!r}; times in {written.unit} count from "
+                "a moment, which --time-base says"
+            )
+        return
+    if written.form:
+        raise UsageError("--time-base is for times that are numbers, and --time-form for texts; leave out one")
+    try:
+        utc_ms(written.base)
+    except ValueError as error:
+        raise UsageError(f"--time-base: {error}") from error
 
 
 def check_fields(mapping: FieldMapping, schema: Schema) -> None:
@@ -297,6 +346,6 @@ def _pairs(texts: Sequence[str], flag: str, form: str) -> list[tuple[str, str]]:
 
 def _path(name: str, text: str) -> Path:
     parts = [quoted or plain for quoted, plain in _PART.findall(text)]
-    if not parts or (shown_path(tuple(parts)) != text.replace(" ", "") and '"' not in text):
+    if not parts or (shown_path(tuple(parts)).replace(" ", "") != text.replace(" ", "") and '"' not in text):
         raise UsageError(f"--columns {name}={text}: a path is names with dots between them, as payload.after.amount")
     return tuple(parts)

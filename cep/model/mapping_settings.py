@@ -37,9 +37,14 @@ class MappingSettings(Section):
     minor: tuple[str, ...] = setting(
         (), "Decimals that come as whole minor units, such as cents.", "--minor", "FIELD", '["amount"]'
     )
-    time_unit: Literal["", "s", "ms", "us", "ns"] = setting(
-        "", "Unit of times that are numbers: s, ms, us, ns; ms if it is not said.", "--time-unit", "UNIT", '"s"'
-    )
+    time_unit: Literal["", "s", "ms", "us", "ns", "min", "h", "d"] = setting(
+        "", "Unit of times that are numbers: s, ms, us, ns; ms if it is not said; after --time-base also min, h, d.",
+        "--time-unit", "UNIT", '"s"'
+    )  # fmt: skip
+    time_base: str = setting(
+        "", "The moment since which times count units (seconds if no unit is said), where they are not since 1970.",
+        "--time-base", "TIME", '"2013-09-01T00:00:00Z"'
+    )  # fmt: skip
     time_form: str = setting(
         "", "Form of times that are texts, as strptime has it; else ISO 8601.", "--time-form", "FORM",
         '"%d.%m.%Y %H:%M:%S"',
@@ -47,3 +52,22 @@ class MappingSettings(Section):
     time_zone: str = setting(
         "", "Zone of times that name none, such as UTC or Europe/Berlin.", "--time-zone", "ZONE", '"Europe/Berlin"'
     )
+    delimiter: str = setting(
+        "", "The sign between the fields of CSV, such as ; or tab; found by a look at each file if it is not said.",
+        "--delimiter", "SIGN", '";"'
+    )  # fmt: skip
+    quote: str = setting(
+        "", "The sign around texts of CSV; found by a look if it is not said.", "--quote", "SIGN", '"\'"'
+    )
+    encoding: str = setting(
+        "", "Encoding of CSV: utf-8, utf-16, cp1252, …; found by a look if it is not said.", "--encoding", "NAME",
+        '"cp1252"'
+    )  # fmt: skip
+    decimal: str = setting(
+        "", "The decimal sign of numbers that are texts: . or , ; in CSV found by a look if it is not said.",
+        "--decimal", "SIGN", '","'
+    )  # fmt: skip
+    thousands: str = setting(
+        "", "The sign for thousands in numbers that are texts; in CSV found by a look if it is not said.",
+        "--thousands", "SIGN", '"."'
+    )  # fmt: skip

@@ -32,7 +32,6 @@ from prometheus_client.registry import Collector
 
 from cep.base.limits import EVENT_TIME_MS_MIN
 from cep.base.utc import utc_text
-from cep.base.visible import visible
 from cep.runners.latency import Latency
 from cep.runners.meanings import FROM_ZERO, GAUGES, LABELS, POISON_CODES, TOTALS_THAT_FALL, counter_text
 
@@ -50,10 +49,10 @@ class Log:
     def tell(self, event: str, sentence: str, **fields: float | str | None) -> None:
         """One line. `event` is a fixed word, `sentence` the whole for a person, `fields` numbers and names."""
         if self.form == "text":
-            print(visible(sentence), file=self.stream, flush=True)
+            print(sentence, file=self.stream, flush=True)
             return
         line = {"time": utc_text(int(time.time() * 1_000)), "event": event, **fields}
-        print(visible(orjson.dumps(line).decode()), file=self.stream, flush=True)
+        print(orjson.dumps(line).decode(), file=self.stream, flush=True)
 
 
 @dataclass(eq=False)

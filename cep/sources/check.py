@@ -21,15 +21,14 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
 from cep.base.errors import UsageError
 from cep.base.schema import Kind, Schema
 from cep.columnar.mapping import TYPE_FIELD, FieldMapping, shown_path, value_at
 from cep.columnar.times import form_has_zone, has_zone
-from cep.sources.files import open_dataset, unreadable
-from cep.sources.inputs import Records, files_of, kind_of, opened_json
+from cep.sources.csv_form import shown_form
+from cep.sources.inputs import Records, files_of, folder_values, kind_of, opened_json, unreadable
+from cep.sources.tables import open_table
 
 RECORDS_LOOKED_AT = 1_000
 _NAMES_SHOWN_MAX = 20
@@ -38,51 +37,67 @@ _MS_LEAST = 100_000_000_000
 _NUMBER = re.compile(r"-?\d{9,}(\.\d*)?")
 
 
-def check_records(records: Records, schema: Schema) -> None:
-    """Look at the first records of each path. Raises: UsageError, SourceError."""
-    for path in records.paths:
-        sample = list(islice(first_records(path, schema, records.mapping.roots(schema)), RECORDS_LOOKED_AT))
-        for view in records.mapping.views if sample else ():
-            _check_columns(path, sample, schema, view)
-            _check_times(path, sample, schema, view)
+def check_records(records: Records, schema: Schema) -> list[str]:
+    """Look at the first records of each path, and at the form of each file.
 
-
-def first_records(path: Path, schema: Schema, names: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield the first records at a path that can be read. Raises: SourceError.
-
-    In CSV the values of `names` are text.
+    Return a line for each form of CSV that is not the usual one. Raises: UsageError, SourceError.
     """
+    forms: dict[str, list[Path]] = {}
+    for path in records.paths:
+        sample = list(islice(first_records(path, schema, records.mapping), RECORDS_LOOKED_AT))
+        files = list(_other_files(path, schema, records.mapping, forms))
+        for view in records.mapping.views if sample else ():
+            _check_columns(path, [*sample, *(dict.fromkeys(names) for _, names, _ in files)], schema, view)
+            for file, _, rows in files:
+                _check_times(file, rows, schema, view)
+            _check_times(path, sample, schema, view)
+    return [f"{_shown_files(files)}: {form}; flags such as --delimiter say otherwise" for form, files in forms.items()]
+
+
+def _shown_files(files: Sequence[Path]) -> str:
+    return str(files[0]) if len(files) == 1 else f"{len(files)} files such as {files[0]}"
+
+
+def _other_files(
+    path: Path, schema: Schema, mapping: FieldMapping, forms: dict[str, list[Path]]
+) -> Iterator[tuple[Path, Sequence[str], Sequence[Mapping[str, Any]]]]:
+    """Yield each table at a path: its names, and first rows if it is not the first one. Collect the forms of CSV."""
     kind = kind_of(path)
-    try:
-        if kind == "json":
-            yield from _objects(path)
-        elif kind == "parquet":
-            yield from _rows(open_dataset(path, kind, names))
-        else:
-            yield from open_dataset(path, kind, names).head(RECORDS_LOOKED_AT).to_pylist()
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise unreadable(path, schema, error) from (None if schema.protected else error)
+    for number, file in enumerate(files_of(path) if kind != "json" else ()):
+        try:
+            table = open_table(file, path, kind, mapping.file)
+            fitted = table.mapping(schema, mapping)
+            yield file, table.names, table.first_rows() if number else ()
+        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+            raise unreadable(file, schema, error) from (None if schema.protected else error)
+        if table.csv is not None and (form := shown_form(fitted.file)):
+            forms.setdefault(form, []).append(file)
 
 
-def _rows(dataset: ds.Dataset) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of Parquet files, as few as are asked for: a dataset decodes a whole row group for the first."""
-    nothing = dict.fromkeys(dataset.schema.names)
-    for fragment in dataset.get_fragments():
-        of_folders = ds.get_partition_keys(fragment.partition_expression)
-        with pq.ParquetFile(fragment.path) as file:
-            for batch in file.iter_batches(RECORDS_LOOKED_AT):
-                for row in batch.to_pylist():
-                    yield {**nothing, **{name: row[name] for name in row if name in nothing}, **of_folders}
-
-
-def _objects(path: Path) -> Iterator[Mapping[str, Any]]:
+def first_records(path: Path, schema: Schema, mapping: FieldMapping) -> Iterator[Mapping[str, Any]]:
+    """Yield the records at a path that can be read. In CSV the values are text. Raises: SourceError."""
+    kind = kind_of(path)
     for file in files_of(path):
-        with opened_json(file) as opened:
-            rest = b""
-            while block := opened.read(1 << 20):
-                *lines, rest = (rest + block).split(b"\n")
-                yield from _read(lines)
-            yield from _read([rest])
+        of_folders = folder_values(file)
+        try:
+            if kind == "json":
+                yield from ({**record, **of_folders} for record in _objects(file))
+                continue
+            table = open_table(file, path, kind, mapping.file)
+            columns = list(dict.fromkeys((*table.names, *table.present(mapping.roots(schema)))))
+            for rows in table.rows(columns, RECORDS_LOOKED_AT):
+                yield from ({**row, **of_folders} for row in rows)
+        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+            raise unreadable(file, schema, error) from (None if schema.protected else error)
+
+
+def _objects(file: Path) -> Iterator[Mapping[str, Any]]:
+    with opened_json(file) as opened:
+        rest = b""
+        while block := opened.read(1 << 20):
+            *lines, rest = (rest + block).split(b"\n")
+            yield from _read(lines)
+        yield from _read([rest])
 
 
 def _read(lines: Sequence[bytes]) -> Iterator[Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""Files of records → a dataset of those at a path, and the events of one key, read without Spark.
+"""Files of records → the events of one key, read without Spark.
 
 Parquet is filtered while it is read: row groups without the key are skipped. CSV is filtered row by row, JSON lines by
 their bytes before anything is parsed. The rest is decoded like every other record, and then compared exactly.
@@ -8,26 +8,25 @@ Tested by: tests/sources/test_files.py
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pcsv
 import pyarrow.dataset as ds
 
-from cep.base.errors import InputError
 from cep.base.schema import Schema
-from cep.columnar.batch import EventBatch
+from cep.columnar.batch import TEXT, EventBatch
 from cep.columnar.decode import Decoded, Poison, concat_decoded, decode_json, decode_table
-from cep.columnar.mapping import PLAIN, FieldMapping
+from cep.columnar.mapping import NUMBER_KINDS, PLAIN, FieldMapping
 from cep.columnar.redact import redact
 from cep.columnar.route import KeyDomain, key_parts, route
 from cep.columnar.shown import shown_row
-from cep.sources.inputs import files_of, kind_of, opened_json, packing_of
+from cep.sources.inputs import files_of, folder_values, kind_of, opened_json, unreadable
 from cep.sources.json_lines import LineCutter, whole_lines
+from cep.sources.tables import TableFile, open_table
 
 # Letters that JSON writers leave as they are: a key of these stands in its line as it is.
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:@ ")
@@ -39,23 +38,6 @@ class KeyRecords:
 
     batch: EventBatch
     poison: tuple[Poison, ...]
-
-
-def open_dataset(path: Path, kind: str, names: Sequence[str]) -> ds.Dataset:
-    """Open the files at a path as one dataset.
-
-    In CSV the values of these columns are text, and an empty one is null, as Spark reads them.
-    """
-    files = [str(p) for p in files_of(path)]
-    if kind == "parquet":
-        return ds.dataset(files, format="parquet", partition_base_dir=str(path), partitioning="hive")
-    packed = [name for name in files if packing_of(Path(name)) == "zstd"]
-    if packed:
-        raise InputError(f"{packed[0]} is CSV that zstd has packed; pack it by gzip, or not at all")
-    convert = pcsv.ConvertOptions(
-        column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
-    )
-    return ds.dataset(files, format=ds.CsvFileFormat(convert_options=convert))
 
 
 def read_key(
@@ -81,7 +63,7 @@ def key_of_table(
 
 def _decoded_key(table: pa.Table, schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping) -> Decoded:
     places = [(mapping.path(name), part) for name, part in _written_parts(schema, domain, key, mapping)]
-    some = _has_parts(table.schema, [(path[0], part) for path, part in places if len(path) == 1])
+    some = _has_parts([(path[0], part) for path, part in places if len(path) == 1], table.schema)
     chosen = table if some is None else table.filter(some)
     return decode_table(schema, chosen, partial(shown_row, chosen), mapping)
 
@@ -94,40 +76,50 @@ def _of_key(decoded: Decoded, schema: Schema, domain: KeyDomain, key: str) -> Ke
 
 def _read_key(path: Path, schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping) -> Decoded:
     kind = kind_of(path)
+    return concat_decoded(
+        schema, [_read_file(file, path, kind, schema, domain, key, mapping) for file in files_of(path)]
+    )
+
+
+def _read_file(
+    file: Path, folder: Path, kind: str, schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping
+) -> Decoded:
     try:
         if kind == "json":
-            return _decoded_lines(path, schema, mapping, _written_parts(schema, domain, key, mapping))
-        return _decoded_table(path, kind, schema, mapping, _written_parts(schema, domain, key, mapping))
+            fitted = mapping.with_folders(schema, folder_values(file))
+            return _decoded_lines(file, schema, fitted, _written_parts(schema, domain, key, fitted))
+        table = open_table(file, folder, kind, mapping.file)
+        fitted = table.mapping(schema, mapping)
+        return _decoded_rows(table, schema, fitted, _written_parts(schema, domain, key, fitted))
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise unreadable(path, schema, error) from (None if schema.protected else error)
+        raise unreadable(file, schema, error) from (None if schema.protected else error)
 
 
 def _written_parts(schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping) -> list[tuple[str, str]]:
     """Return the fields of the key whose values stand in the files as they are, with these values."""
     changed = {*dict(schema.protected), *mapping.constants, *mapping.minor}
+    if mapping.file.decimal:
+        changed |= {name for name, type_ in schema.columns().items() if type_.kind in NUMBER_KINDS}
     return [at for at in zip(domain, key_parts(key, domain), strict=False) if at[0] not in changed]
-
-
-def unreadable(path: Path, schema: Schema, error: Exception) -> InputError:
-    """Return the error for files that cannot be read. It quotes no row where a schema protects a field."""
-    reason = type(error).__name__ if schema.protected and not isinstance(error, OSError) else error
-    return InputError(f"{path} cannot be read: {reason}")
 
 
 # ----------------------------------------------------------------------------------------------- parquet and CSV
 
 
-def _decoded_table(
-    path: Path, kind: str, schema: Schema, mapping: FieldMapping, parts: Sequence[tuple[str, str]]
-) -> Decoded:
-    source = open_dataset(path, kind, mapping.roots(schema))
-    places = [(mapping.path(name), part) for name, part in parts]
-    table = source.to_table(filter=_has_parts(source.schema, [(p[0], part) for p, part in places if len(p) == 1]))
+def _decoded_rows(table: TableFile, schema: Schema, mapping: FieldMapping, parts: Sequence[tuple[str, str]]) -> Decoded:
+    columns = table.present(mapping.roots(schema))
+    names = list(dict.fromkeys((*table.names, *columns)))
+    places = [(path[0], part) for path, part in ((mapping.path(name), part) for name, part in parts) if len(path) == 1]
+    batches, bad = [], list[Poison]()
+    for each in table.batches(names, where=partial(_has_parts, places)):
+        batches.append(each.batch)
+        bad += each.bad_lines
+    rows = pa.Table.from_batches(batches) if batches else pa.table({name: pa.nulls(0, TEXT) for name in names})
+    decoded = decode_table(schema, rows.combine_chunks(), partial(shown_row, rows), mapping)
+    return replace(decoded, poison=(*decoded.poison, *bad))
 
-    return decode_table(schema, table, partial(shown_row, table), mapping)
 
-
-def _has_parts(written: pa.Schema, parts: Sequence[tuple[str, str]]) -> ds.Expression | None:
+def _has_parts(parts: Sequence[tuple[str, str]], written: pa.Schema) -> ds.Expression | None:
     """Filter rows by the parts of the key, as far as the file's types can say; decoding decides."""
     whole: ds.Expression | None = None
     for name, part in parts:
@@ -155,7 +147,7 @@ def _equals(type_: pa.DataType, name: str, part: str) -> ds.Expression | None:
 
 
 def _decoded_lines(path: Path, schema: Schema, mapping: FieldMapping, parts: Sequence[tuple[str, str]]) -> Decoded:
-    lines = [line for file in files_of(path) for line in _lines_with(file, [part for _, part in parts])]
+    lines = list(_lines_with(path, [part for _, part in parts]))
     return decode_json(schema, pa.array(lines, pa.large_binary()), mapping)
 
 

@@ -12,15 +12,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+from urllib.parse import unquote
 
 import pyarrow as pa
 
 from cep.base.errors import InputError
+from cep.base.schema import Schema
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.sources.json_forms import Readable, as_json_lines
 
 FORMATS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "json", ".json": "json", ".ndjson": "json"}
 _PACKED = {".gz": "gzip", ".zst": "zstd"}
+_NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _WILDCARDS = frozenset("*?[")
 
 
@@ -70,6 +73,13 @@ def files_of(path: Path) -> list[Path]:
     return [p for p in paths if suffix_of(p) in FORMATS]
 
 
+def folder_values(path: Path) -> dict[str, str]:
+    """Return the values that the folders of a path name, as `day=01` does, as texts, without null ones."""
+    pairs = [name.partition("=") for name in path.parts[:-1]]
+    values = {name: unquote(value) for name, sign, value in pairs if name and sign}
+    return {name: value for name, value in values.items() if value != _NULL_FOLDER}
+
+
 def suffix_of(path: Path) -> str:
     """Return the ending that says the form of a file, without that of its packing."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
@@ -88,6 +98,12 @@ def opened_json(path: Path) -> Iterator[Readable]:
     """Open a file of JSON records as JSON lines, in whatever form it has them. Raises: OSError, InputError."""
     with UnpackedFile(path) as file:
         yield as_json_lines(file, str(path))
+
+
+def unreadable(path: Path, schema: Schema, error: Exception) -> InputError:
+    """Return the error for files that cannot be read. It quotes no row where a schema protects a field."""
+    reason = type(error).__name__ if schema.protected and not isinstance(error, OSError) else error
+    return InputError(f"{path} cannot be read: {reason}")
 
 
 class UnpackedFile:

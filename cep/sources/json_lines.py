@@ -8,8 +8,9 @@ Tested by: tests/sources/test_pieces.py, tests/sources/test_live.py
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -56,6 +57,19 @@ def whole_lines(file: _Bytes, cutter: LineCutter, block_bytes: int = READ_BYTES)
             yield lines
     if line := cutter.last():
         yield line
+
+
+def lines_between(file: BinaryIO, start: int, stop: int) -> bytes:
+    """Return the whole lines of a file that begin in these bytes, [start, stop)."""
+    if start:
+        file.seek(start - 1)
+        file.readline()
+    begin = file.tell()
+    if begin >= stop:
+        return b""
+    block = file.read(stop - begin)
+    block = block if block.endswith(b"\n") else block + file.readline()
+    return block if start else block.removeprefix(codecs.BOM_UTF8)
 
 
 def json_values(block: bytes) -> pa.Array:

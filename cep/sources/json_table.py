@@ -19,8 +19,17 @@ from cep.sources.json_lines import READ_BYTES, LineCutter, whole_lines
 
 def read_json_table(path: Path) -> pa.Table:
     """Read all columns of a file. A line that is no object is left out. Raises: OSError, InputError."""
+    return table_of_lines(read_lines(path))
+
+
+def read_lines(path: Path) -> bytes:
+    """Read a file as JSON lines. Raises: OSError, InputError."""
     with opened_json(path) as file:
-        lines = b"\n".join(whole_lines(file, LineCutter(), READ_BYTES))
+        return b"\n".join(whole_lines(file, LineCutter(), READ_BYTES))
+
+
+def table_of_lines(lines: bytes) -> pa.Table:
+    """Return all columns of JSON lines."""
     try:
         return pj.read_json(pa.BufferReader(lines), pj.ReadOptions(block_size=READ_BYTES))
     except pa.ArrowInvalid:

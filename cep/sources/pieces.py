@@ -8,26 +8,29 @@ Tested by: tests/sources/test_pieces.py
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from cep.base.schema import Schema
-from cep.columnar.decode import Decoded, decode_json, decode_table
+from cep.columnar.decode import Decoded, Poison, decode_json, decode_table
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.columnar.shown import shown_row
-from cep.sources.files import open_dataset, unreadable
-from cep.sources.inputs import files_of, kind_of, opened_json, packing_of
-from cep.sources.json_lines import READ_BYTES, LineCutter, json_values, whole_lines
+from cep.sources.inputs import files_of, folder_values, kind_of, opened_json, packing_of, unreadable
+from cep.sources.json_forms import has_json_lines
+from cep.sources.json_lines import READ_BYTES, LineCutter, json_values, lines_between, whole_lines
+from cep.sources.tables import TableFile, open_table
 
 # Enough to make fixed costs small, few enough that several threads have work and a column fits the cache.
 PIECE_ROWS = 131_072
+SHARE_BYTES = 32 << 20  # of a task that reads a part of a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,31 +50,92 @@ class Pieces:
     pieces: Iterator[Piece]
 
 
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """A file that was found at or below `folder`, or a part of it: the bytes of JSON lines from `start` to `stop`, or
+    the row groups of Parquet in that range."""
+
+    path: Path
+    folder: Path
+    kind: str
+    start: int = 0
+    stop: int | None = None
+
+    def to_json(self) -> str:
+        """Write the part as text, for a task that reads it."""
+        return json.dumps([str(self.path), str(self.folder), self.kind, self.start, self.stop])
+
+    @staticmethod
+    def from_json(text: str) -> FilePart:
+        """Read what `to_json` wrote."""
+        path, folder, kind, start, stop = json.loads(text)
+        return FilePart(Path(path), Path(folder), kind, start, stop)
+
+
 def read_pieces(paths: Path | Sequence[Path], schema: Schema, mapping: FieldMapping = PLAIN) -> Pieces:
-    """Read the records at some paths: files or folders of Parquet, CSV (with a header) or JSON lines.
+    """Read the records at some paths: files or folders of Parquet, CSV (with a header) or JSON lines. Each file is read
+    by its own names and types.
 
     Raises: SourceError for a path without events; also while reading, for a file that cannot be read.
     """
-    inputs = [_read_input(path, schema, mapping) for path in ([paths] if isinstance(paths, Path) else paths)]
-    sizes = [each.size for each in inputs if each.size is not None]
+    inputs = [paths] if isinstance(paths, Path) else paths
+    parts = [part for path in inputs for part in parts_of(path)]
+    rows = sum(_rows_of(part, schema) for part in parts)
+    pieces = chain.from_iterable(read_part(part, schema, mapping) for part in parts)
     # Rows and bytes do not add up, and a share of some files only says nothing.
-    is_one = len(inputs) == 1
-    rows = sum(each.rows for each in inputs)
-    return Pieces(rows, sizes[0] if is_one and sizes else None, chain.from_iterable(each.pieces for each in inputs))
+    kinds = {part.kind for part in parts}
+    size = None
+    if len(inputs) == 1 and kinds == {"parquet"}:
+        size = rows
+    elif len(inputs) == 1 and kinds == {"json"} and not any(packing_of(part.path) for part in parts):
+        size = sum(part.path.stat().st_size for part in parts)
+    return Pieces(rows, size, pieces)
 
 
-def _read_input(path: Path, schema: Schema, mapping: FieldMapping) -> Pieces:
+def parts_of(path: Path) -> list[FilePart]:
+    """Return the files at a path. Raises: InputError."""
     kind = kind_of(path)
-    files = files_of(path)
-    size = sum(file.stat().st_size for file in files)
-    if kind == "json":
-        shown = None if any(map(packing_of, files)) else size
-        return Pieces(size // 200, shown, _guarded(path, schema, _json_pieces(files, schema, mapping)))
-    with _guard(path, schema):
-        dataset = open_dataset(path, kind, mapping.roots(schema))
-        rows = dataset.count_rows() if kind == "parquet" else size // 100
-    pieces = _guarded(path, schema, _table_pieces(dataset, schema, mapping))
-    return Pieces(rows, rows if kind == "parquet" else None, pieces)
+    return [FilePart(file, path, kind) for file in files_of(path)]
+
+
+def shares_of(part: FilePart, share_bytes: int = SHARE_BYTES) -> list[FilePart]:
+    """Divide a file into parts of about so many bytes: row groups of Parquet, lines of JSON. Raises: InputError."""
+    size = part.path.stat().st_size
+    if size <= share_bytes or part.kind == "csv" or packing_of(part.path) is not None:
+        return [part]
+    if part.kind == "json":
+        with part.path.open("rb") as file:
+            if not has_json_lines(file):
+                return [part]
+        bounds = [*range(0, size, share_bytes), size]
+    else:
+        try:
+            groups = pq.read_metadata(part.path).num_row_groups
+        except (OSError, pa.ArrowException):
+            return [part]  # the task that reads the part says why it cannot
+        bounds = [*range(0, groups, max(1, groups * share_bytes // size)), groups]
+    return [replace(part, start=start, stop=stop) for start, stop in pairwise(bounds)]
+
+
+def read_part(part: FilePart, schema: Schema, mapping: FieldMapping) -> Iterator[Piece]:
+    """Yield the pieces of a file. Raises: SourceError if it cannot be read."""
+    with _guard(part.path, schema):
+        if part.kind == "json":
+            fitted = mapping.with_folders(schema, folder_values(part.path))
+            pieces = _json_pieces(part, schema, fitted)
+        else:
+            table = open_table(part.path, part.folder, part.kind, mapping.file, (part.start, part.stop))
+            pieces = _table_pieces(table, schema, table.mapping(schema, mapping))
+        for piece in pieces:
+            yield Piece(piece.size, partial(_decoded, part.path, schema, piece.decode))
+
+
+def _rows_of(part: FilePart, schema: Schema) -> int:
+    """Return the rows of a file, or an estimate."""
+    if part.kind == "parquet":
+        with _guard(part.path, schema):
+            return int(pq.read_metadata(part.path).num_rows)
+    return part.path.stat().st_size // (100 if part.kind == "csv" else 200)
 
 
 def pieces_of_table(
@@ -89,29 +153,33 @@ def _table_cuts(table: pa.Table, schema: Schema, show: Callable[[int], str], map
         first_row += batch.num_rows
 
 
-def _json_pieces(files: list[Path], schema: Schema, mapping: FieldMapping) -> Iterator[Piece]:
-    for path in files:
-        with opened_json(path) as file:
-            for lines in whole_lines(file, LineCutter(), READ_BYTES):
-                yield _json_piece(schema, lines, mapping)
+def _json_pieces(part: FilePart, schema: Schema, mapping: FieldMapping) -> Iterator[Piece]:
+    if part.stop is not None:
+        with part.path.open("rb") as file:
+            yield _json_piece(schema, lines_between(file, part.start, part.stop), mapping)
+        return
+    with opened_json(part.path) as file:
+        for lines in whole_lines(file, LineCutter(), READ_BYTES):
+            yield _json_piece(schema, lines, mapping)
 
 
 def _json_piece(schema: Schema, block: bytes, mapping: FieldMapping) -> Piece:
     return Piece(len(block), lambda: decode_json(schema, json_values(block), mapping))
 
 
-def _table_pieces(dataset: ds.Dataset, schema: Schema, mapping: FieldMapping) -> Iterator[Piece]:
-    names = [name for name in mapping.roots(schema) if name in dataset.schema.names]
-    scanner = dataset.scanner(columns=names, batch_size=PIECE_ROWS)
-    fragment: ds.Fragment | None = None
-    first_row = 0
-    for tagged in scanner.scan_batches():
-        if fragment is None or tagged.fragment.path != fragment.path:
-            fragment, first_row = tagged.fragment, 0
-            show = _shower(dataset, fragment)
-        batch = tagged.record_batch
-        yield Piece(batch.num_rows, _table_decoder(schema, batch, mapping, show, first_row))
-        first_row += batch.num_rows
+def _table_pieces(table: TableFile, schema: Schema, mapping: FieldMapping) -> Iterator[Piece]:
+    names = table.present(mapping.roots(schema))
+    show = _shower(table, [*dict.fromkeys((*table.names, *names))])
+    for each in table.batches(names, PIECE_ROWS):
+        decode = _table_decoder(schema, each.batch, mapping, show, each.first_row - table.rows_before)
+        if each.bad_lines:
+            decode = partial(_with_poison, decode, each.bad_lines)
+        yield Piece(each.batch.num_rows, decode)
+
+
+def _with_poison(decode: Callable[[], Decoded], poison: tuple[Poison, ...]) -> Decoded:
+    decoded = decode()
+    return replace(decoded, poison=(*decoded.poison, *poison))
 
 
 def _table_decoder(
@@ -120,23 +188,17 @@ def _table_decoder(
     return lambda: decode_table(schema, batch, lambda row: show(first_row + row), mapping)
 
 
-def _shower(dataset: ds.Dataset, fragment: ds.Fragment) -> Callable[[int], str]:
+def _shower(table: TableFile, names: Sequence[str]) -> Callable[[int], str]:
     """Return a function that shows a record of a file as text, with all of its columns."""
 
     @cache
     def whole() -> pa.Table:
-        return fragment.to_table(schema=dataset.schema)
+        return pa.Table.from_batches([each.batch for each in table.batches(names)])
 
     def show(row: int) -> str:
         return shown_row(whole(), row)
 
     return show
-
-
-def _guarded(path: Path, schema: Schema, pieces: Iterator[Piece]) -> Iterator[Piece]:
-    with _guard(path, schema):
-        for piece in pieces:
-            yield Piece(piece.size, partial(_decoded, path, schema, piece.decode))
 
 
 def _decoded(path: Path, schema: Schema, decode: Callable[[], Decoded]) -> Decoded:

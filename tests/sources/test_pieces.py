@@ -86,7 +86,7 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
 def test_columns_whose_names_are_no_text_are_an_error_of_ours(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     if path.suffix == ".csv":
-        path.write_bytes(b"tx_id,\xe3x\n1,2\n")
+        path.write_bytes(b"tx_id,\xe3x\0\n1,2\n")
     else:
         pq.write_table(pa.table({"tx_id": ["1"], "xxyyzz": ["2"]}), path)
         path.write_bytes(path.read_bytes().replace(b"xxyyzz", b"\x8cxyyzz"))

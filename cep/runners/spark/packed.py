@@ -28,6 +28,7 @@ from cep.columnar.decode import Decoded, concat_decoded, decode_json, decode_tab
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.columnar.route import route, split_by_group
 from cep.columnar.shown import shown_row
+from cep.sources.pieces import FilePart, read_part
 from cep.step.event_time import NOTHING_READ, TimesRead, read_time
 from cep.step.job import Job
 from cep.step.validate import ValidEvents, validate_events
@@ -48,6 +49,7 @@ RECORDS_AT_ONCE = 524_288
 # What a record of Kafka says of its place; a source without them is one partition.
 _PLACE = ("topic", "partition")
 _WHOLE = "source"
+PART_COLUMN = "_cep_part"  # of a frame that names parts of files
 CLOCK_COLUMN = "_cep_clock_ms"  # the time of the micro-batch, which is the same when it is done again
 
 PackedRow = tuple[int, str, int, int, bytes]
@@ -98,6 +100,27 @@ def packer(
                 waiting_batches, records = [], 0
         if records:
             yield packed(waiting_batches)
+
+    return pack
+
+
+def part_packer(
+    job: Job, before: TimesRead, mapping: FieldMapping
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function for mapInArrow that reads the parts of files in PART_COLUMN, each by its own schema."""
+
+    def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        names = (name for batch in batches for name in batch.column(PART_COLUMN).to_pylist())
+        decoded: list[Decoded] = []
+        records = 0
+        for piece in (piece for name in names for piece in read_part(FilePart.from_json(name), job.schema, mapping)):
+            decoded.append(piece.decode())
+            records += len(decoded[-1]) + len(decoded[-1].poison)
+            if records >= RECORDS_AT_ONCE:
+                yield pack_parts(job, [DecodedPart(_WHOLE, concat_decoded(job.schema, decoded))], before)
+                decoded, records = [], 0
+        if records:
+            yield pack_parts(job, [DecodedPart(_WHOLE, concat_decoded(job.schema, decoded))], before)
 
     return pack
 

@@ -16,17 +16,17 @@ import json
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark import SparkFiles, StorageLevel
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 the name that Spark's own documentation uses
 from rich.console import Console
 
-from cep.base.errors import SourceError
 from cep.base.limits import TIME_MS_MAX
 from cep.columnar.batch import EventBatch, concat_batches
 from cep.columnar.codec import decode_batch
@@ -38,22 +38,26 @@ from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.runners.handover.warm_start import Ending, by_group, cut_ms, job_until, put_state
 from cep.runners.output import Replayed, decode_alerts, encode_alerts
+from cep.runners.spark.failures import failure_of
 from cep.runners.spark.packed import (
     ALERTS,
     COUNTERS,
     DEAD,
     EVENTS,
+    PART_COLUMN,
     STATE,
     TIMES,
     PackedRow,
     as_batch,
     packer,
+    part_packer,
     produced_rows,
 )
 from cep.runners.spark.packed_schema import PACKED_SCHEMA
 from cep.runners.spark.progress import with_progress
 from cep.runners.spark.session import create_session
-from cep.sources.inputs import Records, files_of, kind_of, packing_of
+from cep.sources.inputs import Records, kind_of
+from cep.sources.pieces import parts_of, shares_of
 from cep.state.manifest import StoredFile
 from cep.step.dead_letters import count_once
 from cep.step.duplicates import first_ones
@@ -84,7 +88,8 @@ def read_and_replay(
     """
     job = job_until(job, ending)
     records = Records.of(given)
-    _check_kinds(records.paths)
+    for path in records.paths:
+        kind_of(path)
     with console.status("starting Spark"):
         spark = create_session("cep replay", tasks.cores)
     try:
@@ -94,35 +99,19 @@ def read_and_replay(
             return replay(job, rulebook, events, values_column, tasks.count or tasks.cores, ending, records.mapping)
 
         return with_progress(spark, "matching", work, console)
+    except PySparkException as error:  # such as a file that a task cannot read
+        raise failure_of(str(error)) from error
     finally:
         spark.stop()
 
 
-def _check_kinds(paths: Sequence[Path]) -> str:
-    """Return the kind of all files. Raises: SourceError for what Spark cannot read together, or not at all."""
-    kinds = {kind_of(path) for path in paths}
-    if len(kinds) > 1:
-        raise SourceError(f"Spark reads files of one kind, not {', '.join(sorted(kinds))}; give --engine embedded")
-    if any(packing_of(file) == "zstd" for path in paths for file in files_of(path)):
-        raise SourceError("Spark reads no files that zstd has packed; give --engine embedded, or unpack them")
-    return kinds.pop()
+def read_events(spark: SparkSession, *paths: Path) -> tuple[DataFrame, str]:
+    """List the parts of files or folders of Parquet, CSV (with a header) or JSON; tasks read them.
 
-
-def read_events(spark: SparkSession, *paths: Path) -> tuple[DataFrame, str | None]:
-    """Read files or folders of Parquet, CSV (with a header) or JSON lines.
-
-    Return (frame, the column of JSON records).
-
-    Raises: SourceError for a path that is not there or whose kind cannot be told.
+    Return (frame, its column of parts). Raises: SourceError for a path that is not there or whose kind cannot be told.
     """
-    kind = _check_kinds(paths)
-    names = [str(path) for path in paths]
-    if kind == "parquet":
-        return spark.read.option("mergeSchema", len(names) > 1).parquet(*names), None
-    if kind == "csv":
-        return spark.read.option("header", True).csv(names), None
-    lines = spark.read.text(names)
-    return lines.filter(F.trim("value") != ""), "value"  # an empty line is nobody's record
+    parts = [share for path in paths for part in parts_of(path) for share in shares_of(part)]
+    return spark.createDataFrame([(part.to_json(),) for part in parts], f"{PART_COLUMN} string"), PART_COLUMN
 
 
 def replay(
@@ -132,7 +121,10 @@ def replay(
     """Match all events, in `partitions` tasks; once more for each level of patterns that read what others produce."""
     started = time.monotonic()
     times = TimesRead({}, now_ms=int(time.time() * 1_000))  # one for the whole history
-    packed = events.mapInArrow(packer(job, values_column, before=times, mapping=mapping), PACKED_SCHEMA)
+    if values_column == PART_COLUMN:
+        packed = events.mapInArrow(part_packer(job, times, mapping), PACKED_SCHEMA)
+    else:
+        packed = events.mapInArrow(packer(job, values_column, before=times, mapping=mapping), PACKED_SCHEMA)
     levels = len(by_level(rulebook.deployed(), job.schema, job.levels_count))
     if levels > 1:
         packed = packed.persist(StorageLevel.MEMORY_AND_DISK)

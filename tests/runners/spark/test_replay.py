@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,26 @@ import pyarrow as pa
 import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from cep.base.errors import SourceError, UsageError
+from cep.base.errors import InputError, SourceError, UsageError
 from cep.base.utc import utc_text
+from cep.columnar.convert import Written
+from cep.columnar.mapping import FieldMapping
 from cep.model.rule import ControlRecord, RetireRecord
 from cep.rulebook.deploy import deploy
+from cep.runners.embedded import replay as embedded
 from cep.runners.output import Replayed
+from cep.runners.spark.failures import failure_of
 from cep.runners.spark.progress import with_progress
 from cep.runners.spark.replay import read_events, replay
 from cep.sources.inputs import kind_of
+from cep.sources.pieces import read_pieces
 from cep.step.job import Job
 from tests.runners.spark.transactions import BY_CUSTOMER, BY_TERMINAL, oracle_alerts, records, transactions
+from tests.runners.test_later_rules import written
 
 pytestmark = pytest.mark.spark
 
@@ -156,3 +164,34 @@ def test_no_terminal_gets_no_bar(spark: SparkSession) -> None:
     screen = io.StringIO()
     assert with_progress(spark, "matching", lambda: 7, Console(file=screen)) == 7
     assert screen.getvalue() == ""
+
+
+def test_files_that_differ_are_read_as_the_embedded_engine_reads_them(spark: SparkSession, tmp_path: Path) -> None:
+    source = (
+        "event n { i id  event_time time  h string  v decimal(2)?  part string }\n"
+        "pattern p by part { seq a where a: n v >= 2.50 or v is null }\n"
+    )
+    moment = datetime(2026, 3, 1, 10, tzinfo=UTC)
+    for name, zone, column in [
+        ("01001", None, pa.array([2], pa.int32())), ("7", "UTC", pa.array([2.5])), ("x", "UTC", None),
+        ("y", "UTC", pa.array(["3.5"])),
+    ]:  # fmt: skip
+        folder = tmp_path / f"part={name}"
+        folder.mkdir()
+        times = pa.array([moment.replace(tzinfo=None if zone is None else UTC)], pa.timestamp("us", zone))
+        table = pa.table({"i": [name], "event_time": times, "h": ["h"]})
+        pq.write_table(table if column is None else table.append_column("v", column), folder / "a.parquet")
+    deployment = deploy([written("p", source, "p")])
+    job = Job(deployment.schema, deployment.key_domains, 32)
+    mapping = FieldMapping(time=Written(zone="America/New_York"))
+    for paths in ([tmp_path], sorted(tmp_path.glob("*"))):
+        theirs = replay(job, deployment.rulebook, *read_events(spark, *paths), 2, None, mapping)
+        ours = embedded.replay(job, deployment.rulebook, read_pieces(paths, job.schema, mapping), 1)
+        assert theirs.alerts.equals(ours.alerts)
+        assert sorted(theirs.alerts["key"].to_pylist()) == ["7", "x", "y"]
+    (tmp_path / "part=x" / "a.parquet").write_bytes(b"PAR1")
+    with pytest.raises(PySparkException) as caught:
+        replay(job, deployment.rulebook, *read_events(spark, tmp_path), 2)
+    error = failure_of(str(caught.value))
+    assert isinstance(error, InputError)
+    assert "part=x/a.parquet cannot be read" in str(error)

@@ -1,0 +1,174 @@
+"""The first bytes of a CSV file → its encoding, the signs between and around fields, its names, and its number signs.
+
+    bytes ──▶ encoding ──▶ text ──▶ delimiter, quote ──▶ names and first records ──▶ decimal sign, sign of thousands
+
+A byte order mark or the zeros of UTF-16 say the encoding; otherwise it is UTF-8 if the bytes are, else cp1252. The
+delimiter is the sign that gives the most fields in the same number on every line. Signs that a mapping names win.
+
+A second column of a name is NAME#2, and a column without a name is #N, the N-th column.
+Tested by: tests/sources/test_csv_form.py
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cep.base.errors import InputError
+from cep.columnar.file_form import FileForm
+from cep.columnar.number_texts import AmbiguousError, form_of
+from cep.sources.inputs import UnpackedFile
+
+LOOK_BYTES = 1 << 18
+_DELIMITERS = ",;\t|"
+_RECORDS = 200
+_SEPARATOR_LINE = re.compile(r'"?sep=(.)"?', re.IGNORECASE)  # Excel writes it before the names
+_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_NAMES = {"\t": "tab", " ": "blank", "\u00a0": "blank", "\u202f": "blank"}
+# Signs of a file of a country in which the comma is the decimal sign.
+_EUROPEAN = ";\t"
+
+
+@dataclass(frozen=True, slots=True)
+class CsvFile:
+    """A file of CSV: its form with each sign filled in, but for numbers; `names` of its columns, each once; the lines
+    before the first record; the first records; and whether there are none."""
+
+    path: Path
+    form: FileForm
+    names: tuple[str, ...]
+    lines_before: int
+    records: tuple[Sequence[str], ...]
+    is_empty: bool
+
+    def with_numbers(self, names: Iterable[str]) -> FileForm:
+        """Return the form with the signs of the numbers in these columns. Raises: InputError if they may mean two."""
+        places = [self.names.index(name) for name in names if name in self.names]
+        texts = [record[at] for record in self.records for at in places if at < len(record)]
+        form = self.form
+        try:
+            numbers = form_of(
+                texts, decimal=form.decimal, thousands=form.thousands, is_european=form.delimiter in _EUROPEAN
+            )
+        except AmbiguousError as error:
+            raise InputError(
+                f"{self.path}: {error} is one number with a decimal comma and another one with a decimal point; say "
+                "which with --decimal , or --decimal ."
+            ) from None
+        return form if numbers is None else replace(form, decimal=numbers.decimal, thousands=numbers.thousands)
+
+
+def open_csv(path: Path, form: FileForm) -> CsvFile:
+    """Look at a file. An empty one has no columns. Raises: OSError, InputError."""
+    with UnpackedFile(path) as file:
+        begin = file.read(LOOK_BYTES)
+    encoding = form.encoding or _encoding(path, begin)
+    try:
+        text = codecs.getincrementaldecoder("utf-8-sig" if encoding == "utf-8" else encoding)().decode(begin)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} cannot be read as {encoding}: {error.reason}; say --encoding") from error
+    is_whole = len(begin) < LOOK_BYTES
+    first = _SEPARATOR_LINE.fullmatch(text.partition("\n")[0].strip())
+    quote = form.quote or _quote(text)
+    delimiter = form.delimiter or (first[1] if first else _delimiter(text, quote))
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quotechar=quote)
+    names, lines_before, records = (), 0, list[Sequence[str]]()
+    try:
+        for row in reader:
+            if not names and row and not (first and reader.line_num == 1):
+                names, lines_before = unique_names(row), reader.line_num
+            elif names and row and len(records) < _RECORDS:
+                records.append(row)
+    except csv.Error as error:
+        raise InputError(f"{path} cannot be read as CSV: {error}; say --delimiter, --quote or --encoding") from error
+    is_empty = is_whole and not records
+    if records and not is_whole and len(records) < _RECORDS:
+        records.pop()  # its end may not be there
+    filled = replace(form, delimiter=delimiter, quote=quote, encoding=encoding)
+    return CsvFile(path, filled, names, lines_before, tuple(records), is_empty)
+
+
+def unique_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of columns, each once: a second one of a name is NAME#2, one without a name is #N."""
+    counts = Counter[str]()
+    unique = []
+    for number, given in enumerate(names, 1):
+        name = given.strip() or f"#{number}"
+        counts[name] += 1
+        unique.append(name if counts[name] == 1 else f"{name}#{counts[name]}")
+    return tuple(unique)
+
+
+def shown_form(form: FileForm) -> str:
+    """Return the signs of a file that are not the usual ones, as text; "" if all are."""
+    parts = []
+    if form.delimiter != ",":
+        parts.append(f"{_shown(form.delimiter)} between fields")
+    if form.quote != '"':
+        parts.append(f"{_shown(form.quote)} around texts")
+    if form.decimal:
+        thousands = f" and {_shown(form.thousands)} for thousands" if form.thousands else ""
+        parts.append(f"{_shown(form.decimal)} as decimal sign{thousands}")
+    if form.encoding != "utf-8":
+        parts.append(f"encoding {form.encoding}")
+    return ", ".join(parts)
+
+
+def _shown(sign: str) -> str:
+    return _NAMES.get(sign, f"`{sign}`")
+
+
+def _encoding(path: Path, begin: bytes) -> str:
+    for mark, name in _MARKS.items():
+        if begin.startswith(mark):
+            return "utf-8" if name == "utf-8-sig" else name
+    if b"\0" in begin:
+        even, odd = begin[0::2].count(0), begin[1::2].count(0)
+        if max(even, odd) * 4 < len(begin):
+            raise InputError(f"{path} cannot be read as CSV: it holds zero bytes, so it is not a text")
+        return "utf-16-le" if odd > even else "utf-16-be"
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(begin)
+    except UnicodeDecodeError:
+        try:
+            begin.decode("cp1252")
+        except UnicodeDecodeError:
+            return "latin-1"
+        return "cp1252"
+    return "utf-8"
+
+
+def _quote(text: str) -> str:
+    """Return the sign around texts: the single quote if fields stand in such, and none in double ones."""
+    if '"' in text:
+        return '"'
+    fields = re.findall(r"(?:^|[,;\t|])'[^'\n]*'(?=[,;\t|\r\n]|$)", text, re.MULTILINE)
+    return "'" if len(fields) > text.count("\n") // 2 and fields else '"'
+
+
+def _delimiter(text: str, quote: str) -> str:
+    """Return the sign that gives the most fields, in the same number on nearly every line."""
+    best, best_score = ",", (0.0, 1)
+    for sign in _DELIMITERS:
+        lengths = []
+        try:
+            for row in csv.reader(io.StringIO(text, newline=""), delimiter=sign, quotechar=quote):
+                lengths += [len(row)] if row else []
+                if len(lengths) > _RECORDS:
+                    break
+        except csv.Error:
+            continue
+        if len(lengths) > 2:
+            lengths.pop() if len(lengths) <= _RECORDS else None
+        if not lengths or lengths[0] < 2:
+            continue
+        score = (round(lengths.count(lengths[0]) / len(lengths), 1), lengths[0])
+        if score > best_score:
+            best, best_score = sign, score
+    return best

@@ -1,0 +1,218 @@
+"""A file of Parquet or CSV → batches of the columns that are asked for, by the file's own names and types.
+
+    names of the file ─┐
+    #row               ├─▶ the columns of a mapping
+    Year + Month + Day ┘   (the texts of several columns, with a blank between them)
+
+CSV is text. A line of CSV with too many or too few fields is set aside, alone.
+Tested by: tests/sources/test_tables.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pcsv
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from cep.base.errors import InputError
+from cep.base.schema import Schema
+from cep.columnar.batch import TEXT
+from cep.columnar.decode import Poison
+from cep.columnar.file_form import FileForm
+from cep.columnar.mapping import NUMBER_KINDS, ROW_NUMBER, FieldMapping, joined_columns
+from cep.sources.csv_form import CsvFile, open_csv
+from cep.sources.inputs import folder_values, packing_of
+
+# From the types of columns to a filter of rows, None for all rows.
+Where = Callable[[pa.Schema], ds.Expression | None]
+_UNREADABLE = "unreadable"
+_SHOWN_CHARS = 2_000
+_FIRST_ROWS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A file and the names of its columns. `folder` is the given path that it was found below."""
+
+    path: Path
+    folder: Path
+    names: tuple[str, ...]
+    csv: CsvFile | None = None
+    groups: tuple[int, ...] | None = None
+    rows_before: int = 0
+
+    @property
+    def row_name(self) -> str:
+        """The text in front of the number of a row: the name of the file below the given path."""
+        name = self.path.name if self.path == self.folder else str(self.path.relative_to(self.folder))
+        return f"{name}:"
+
+    def mapping(self, schema: Schema, mapping: FieldMapping) -> FieldMapping:
+        """Return the mapping for this file: with the values of its folders, and with its signs of numbers."""
+        fitted = mapping.with_folders(schema, folder_values(self.path))
+        if self.csv is None:
+            return fitted
+        types = schema.columns()
+        numbers = {
+            path[0]
+            for view in fitted.views
+            for name, path in view.paths(schema).items()
+            if name in types and types[name].kind in NUMBER_KINDS
+        }
+        return replace(fitted, file=self.csv.with_numbers(sorted(numbers)))
+
+    def present(self, columns: Sequence[str]) -> list[str]:
+        """Return the columns that the file has, or that are made of those that it has."""
+        return [name for name in columns if set(self._sources(name)) <= set(self.names)]
+
+    def batches(self, columns: Sequence[str], rows: int | None = None, where: Where | None = None) -> Iterator[Batch]:
+        """Yield the columns in order, `rows` at a time if given, and only rows that a filter takes.
+
+        `where` makes the filter for the types of the columns. Raises: OSError, InputError, ArrowException.
+        """
+        if where is not None and self.csv is None and ROW_NUMBER not in columns:
+            sources = [source for name in columns for source in self._sources(name)]
+            rows_taken = where(self._fragment().physical_schema)
+            yield from (Batch(self.made(columns, batch, 0), 0) for batch in self._rows(sources, rows, rows_taken))
+            return
+        sources = list(dict.fromkeys(source for name in columns for source in self._sources(name)))
+        row = self.rows_before
+        for batch, bad in self._read(sources, rows):
+            made = self.made(columns, batch, row)
+            rows_taken = None if where is None else where(made.schema)
+            yield Batch(made if rows_taken is None else made.filter(rows_taken), row, bad)
+            row += batch.num_rows
+
+    def made(self, columns: Sequence[str], batch: pa.RecordBatch, row: int) -> pa.RecordBatch:
+        """Return the columns that are asked for, from those of the file; `row` is the number of rows before."""
+        if not columns:
+            return batch.select([])
+        return pa.RecordBatch.from_arrays([self._column(name, batch, row) for name in columns], list(columns))
+
+    def rows(self, columns: Sequence[str], count: int) -> Iterator[list[dict[str, Any]]]:
+        """Yield the rows, as few at a time as are asked for: a scanner decodes a whole row group for the first."""
+        if self.csv is not None or not set(columns) <= set(self.names):
+            yield from (each.batch.to_pylist() for each in self.batches(columns))
+            return
+        with pq.ParquetFile(self.path) as file:
+            yield from (batch.to_pylist() for batch in file.iter_batches(count))
+
+    def first_rows(self) -> list[dict[str, Any]]:
+        """Return some rows by which times without a zone are seen; none if the types of the file rule them out."""
+        if self.csv is not None:
+            return [dict(zip(self.names, record, strict=False)) for record in self.csv.records]
+        types = pq.read_schema(self.path).types
+        if not any(pa.types.is_date(t) or (pa.types.is_timestamp(t) and t.tz is None) for t in types):
+            return []
+        return next(self.rows(self.names, _FIRST_ROWS), [])
+
+    def whole(self) -> pa.Table:
+        """Return all rows of the columns that have names in the file."""
+        batches = [each.batch for each in self.batches(self.names)]
+        if batches:
+            return pa.Table.from_batches(batches)
+        return pa.table({name: pa.nulls(0, TEXT) for name in self.names})
+
+    def _sources(self, name: str) -> tuple[str, ...]:
+        if name in self.names:
+            return (name,)
+        return () if name == ROW_NUMBER else joined_columns(name)
+
+    def _column(self, name: str, batch: pa.RecordBatch, row: int) -> pa.Array:
+        if name in self.names:
+            return batch.column(name)
+        if name == ROW_NUMBER:
+            numbers = pa.array(range(row + 1, row + batch.num_rows + 1), pa.int64()).cast(pa.string())
+            return pc.binary_join_element_wise(self.row_name, numbers, "")
+        return joined(batch.column(source) for source in self._sources(name))
+
+    def _read(self, columns: list[str], rows: int | None) -> Iterator[tuple[pa.RecordBatch, tuple[Poison, ...]]]:
+        if self.csv is not None:
+            yield from _csv_batches(self.csv, columns)
+            return
+        yield from ((batch, ()) for batch in self._rows(columns, rows, None))
+
+    def _rows(self, columns: list[str], rows: int | None, rows_taken: ds.Expression | None) -> Iterator[pa.RecordBatch]:
+        options = {} if rows is None else {"batch_size": rows}
+        # A batch without columns has no length either, so one is read.
+        wanted = list(dict.fromkeys(columns)) or list(self.names[:1])
+        yield from self._fragment().scanner(columns=wanted, filter=rows_taken, **options).to_batches()
+
+    def _fragment(self) -> ds.Fragment:
+        return ds.ParquetFileFormat().make_fragment(str(self.path), pafs.LocalFileSystem(), row_groups=self.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some rows of a file, the number of rows before them, and the lines that are no rows."""
+
+    batch: pa.RecordBatch
+    first_row: int
+    bad_lines: tuple[Poison, ...] = field(default=())
+
+
+def joined(columns: Iterator[pa.Array]) -> pa.Array:
+    """Return the texts of several columns with a blank between them; null where one is."""
+    texts = [column.cast(pa.string()) for column in columns]
+    return pc.binary_join_element_wise(*texts, " ")
+
+
+def open_table(
+    path: Path, folder: Path, kind: str, form: FileForm, groups: tuple[int, int | None] = (0, None)
+) -> TableFile:
+    """Look at the names of a file of Parquet or CSV; of Parquet, read the row groups of a range alone.
+
+    Raises: OSError, InputError, ArrowException.
+    """
+    if kind == "csv":
+        csv = open_csv(path, form)
+        return TableFile(path, folder, csv.names, csv)
+    about = pq.read_metadata(path)
+    names = tuple(about.schema.to_arrow_schema().names)
+    if len(set(names)) < len(names):
+        raise InputError(f"{path} cannot be read: two of its columns have one name; rename one")
+    start, stop = groups
+    chosen = None if stop is None else tuple(range(start, stop))
+    rows_before = sum(about.row_group(number).num_rows for number in range(start))
+    return TableFile(path, folder, names, groups=chosen, rows_before=rows_before)
+
+
+def _csv_batches(file: CsvFile, columns: list[str]) -> Iterator[tuple[pa.RecordBatch, tuple[Poison, ...]]]:
+    if file.is_empty:
+        return
+    bad: list[Poison] = []
+
+    def set_aside(row: pcsv.InvalidRow) -> str:
+        reason = f"the line has {row.actual_columns} fields, and the file has {row.expected_columns} columns"
+        bad.append(Poison(_UNREADABLE, reason, row.text[:_SHOWN_CHARS]))
+        return "skip"
+
+    form = file.form
+    read = pcsv.ReadOptions(column_names=file.names, skip_rows=file.lines_before, encoding=form.encoding)
+    parse = pcsv.ParseOptions(
+        delimiter=form.delimiter, quote_char=form.quote, newlines_in_values=True, invalid_row_handler=set_aside
+    )
+    # Texts are checked where they are decoded, so that a bad one costs its record alone.
+    convert = pcsv.ConvertOptions(
+        column_types=dict.fromkeys(file.names, pa.string()), strings_can_be_null=True, null_values=[""],
+        include_columns=columns or file.names[:1], check_utf8=False,
+    )  # fmt: skip
+    with (
+        pa.input_stream(str(file.path), compression=packing_of(file.path)) as source,
+        pcsv.open_csv(source, read, parse, convert) as reader,
+    ):
+        for batch in reader:
+            count = len(bad)
+            yield batch, tuple(bad[:count])
+            del bad[:count]
+    if bad:
+        nothing = pa.RecordBatch.from_arrays([pa.nulls(0, pa.string()) for _ in columns], columns)
+        yield nothing, tuple(bad)
