@@ -67,8 +67,8 @@ WAIT_WIDTH = 21
 # at the very next event of the stream too.
 WAIT_STRICT, WAIT_RELAXED, WAIT_ANY, WAIT_ABSENCE, WAIT_ABSENCE_NEXT = range(5)
 
-# A guard closes its wait for an event for which its condition holds, while the gap to the last event taken fits.
-G_MOMENT, G_PREDICATE, G_CODE, G_CODE_END, G_RESULT, G_GAP_MIN, G_GAP_MAX, G_FREED = range(8)
+# A guard closes its wait for an event that keeps the guard's bounds and for which its condition holds.
+G_MOMENT, G_PREDICATE, G_CODE, G_CODE_END, G_RESULT, G_FREED, G_BOUNDS, G_BOUNDS_END = range(8)
 GUARD_WIDTH = 8
 # Before the event may be taken; after it; after it, and on the very next event of the stream alone; before, as long as
 # no stop event has ended the loop's greed (none of the run's flags in G_FREED is set); what is such a stop event (which

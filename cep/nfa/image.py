@@ -42,13 +42,15 @@ class Image:
 def image_of(parts: Gathered, place: Places, code: Int64, constants: Int64) -> Image:
     """Shapes: code int64[n, MACHINE_WIDTH] in numbers of the program, that of the rules first; constants int64[m]."""
     states, waits, guards = parts.rows(Section.STATES), parts.rows(Section.WAITS), parts.rows(Section.GUARDS)
-    bounds, marks = parts.rows(Section.BOUNDS), parts.rows(Section.MARKS)
+    bounds, guard_bounds = parts.rows(Section.BOUNDS), parts.rows(Section.GUARD_BOUNDS)
+    marks = parts.rows(Section.MARKS)
     actions, measures = parts.rows(Section.ACTIONS), parts.rows(Section.MEASURES)
     at_states = y.HEADER_WIDTH
     at_waits = at_states + y.STATE_WIDTH * len(states)
     at_guards = at_waits + y.WAIT_WIDTH * len(waits)
     at_bounds = at_guards + y.GUARD_WIDTH * len(guards)
-    at_marks = at_bounds + y.BOUND_WIDTH * len(bounds)
+    at_guard_bounds = at_bounds + y.BOUND_WIDTH * len(bounds)
+    at_marks = at_guard_bounds + y.BOUND_WIDTH * len(guard_bounds)
     at_actions = at_marks + len(marks)
     at_measures = at_actions + y.ACTION_WIDTH * len(actions)
     at_code = at_measures + y.MEASURE_WIDTH * len(measures)
@@ -82,9 +84,11 @@ def image_of(parts: Gathered, place: Places, code: Int64, constants: Int64) -> I
     _set_range(wait_words, y.W_BOUNDS, at_bounds, y.BOUND_WIDTH, waits[:, 16])
     wait_words[:, y.W_REOPENS] = waits[:, 17]
 
-    guard_words = guards.copy()
+    guard_words = np.empty((len(guards), y.GUARD_WIDTH), np.int64)
+    guard_words[:, : y.G_BOUNDS] = guards[:, : y.G_BOUNDS]
     guard_words[:, y.G_PREDICATE] = place.predicate[guards[:, y.G_PREDICATE]]
-    guard_words[:, y.G_CODE : y.G_GAP_MIN] = placed(guards[:, y.G_CODE : y.G_GAP_MIN], Section.GUARDS)
+    guard_words[:, y.G_CODE : y.G_FREED] = placed(guards[:, y.G_CODE : y.G_FREED], Section.GUARDS)
+    _set_range(guard_words, y.G_BOUNDS, at_guard_bounds, y.BOUND_WIDTH, guards[:, y.G_BOUNDS])
     action_words, read = actions.copy(), actions[:, y.A_COLUMN]
     # -1 and below are derived columns; what np.where leaves out is looked up all the same, so both lie in range.
     action_words[:, y.A_COLUMN] = np.where(
@@ -92,7 +96,7 @@ def image_of(parts: Gathered, place: Places, code: Int64, constants: Int64) -> I
     )
     header = np.array([at_states, at_constants])
     parts_in_order = [
-        header, state_words, wait_words, guard_words, bounds, marks, action_words,
+        header, state_words, wait_words, guard_words, bounds, guard_bounds, marks, action_words,
         placed(measures, Section.MEASURES), code, constants,
     ]  # fmt: skip
     words = np.concatenate([part.reshape(-1) for part in parts_in_order])

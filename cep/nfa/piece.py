@@ -45,8 +45,8 @@ class Section(IntEnum):
     RULE = 0  # layout.RULE_WIDTH words, then those of RULE_EXTRA
     STATES = 1  # waits, accept, accept_register, accept_min, actions, variable
     WAITS = 2  # as in the image; then marks, guards, bounds, reopens
-    GUARDS = 3
-    BOUNDS = 4
+    GUARDS = 3  # as in the image, with the number of bounds in place of their range
+    BOUNDS = 4  # of waits; those of guards are GUARD_BOUNDS
     MARKS = 5
     ACTIONS = 6  # a column below 0 is -1 - the number of a derived column
     MEASURES = 7
@@ -62,15 +62,17 @@ class Section(IntEnum):
     VALUES = 17  # constants
     REST_CODE = 18
     PREFIXES = 19  # prefix, the predicate that it has more than the one before
+    GUARD_BOUNDS = 20
 
     __hash__ = int.__hash__  # a piece asks for each, and the hash of an enum is Python
 
 
 WIDTHS = {
-    Section.STATES: 6, Section.WAITS: 18, Section.GUARDS: y.GUARD_WIDTH, Section.BOUNDS: y.BOUND_WIDTH,
+    Section.STATES: 6, Section.WAITS: 18, Section.GUARDS: y.GUARD_WIDTH - 1, Section.BOUNDS: y.BOUND_WIDTH,
     Section.ACTIONS: y.ACTION_WIDTH, Section.MEASURES: y.MEASURE_WIDTH, Section.CODE: MACHINE_WIDTH,
     Section.COLUMNS: 2, Section.DERIVED: 2, Section.DERIVED_CODE: MACHINE_WIDTH, Section.PREDICATES: 4,
     Section.PREDICATE_CODE: MACHINE_WIDTH, Section.ATOMS: 4, Section.REST_CODE: MACHINE_WIDTH, Section.PREFIXES: 2,
+    Section.GUARD_BOUNDS: y.BOUND_WIDTH,
 }  # fmt: skip
 # Behind the words of a rule's row: registers, size of the machine for its code, number of its stream or -1.
 RULE_EXTRA = 3
@@ -102,12 +104,15 @@ def pack(rule: RuleTables, predicates: Sequence[WrittenPredicate], symbols: Symb
     derived = [symbols.derived.of((code[-1][0], derived_types[n])) for n, code in enumerate(derived_code)]
     predicate_code = [shared.vector(vector.predicate_code(number)) for number in range(len(predicates))]
     waits = [wait for nfa_state in tables.states for wait in nfa_state.waits]
+    guards = [row for wait in waits for row in wait.guards]
     stream = symbols.streams.of(rule.stream) if rule.stream else -1
     sections: dict[Section, Sequence[Sequence[int]]] = {
         Section.RULE: [[*rule.row(), rule.registers_count, scalar.machine_size, stream]],
         Section.STATES: [_state(nfa_state) for nfa_state in tables.states],
         Section.WAITS: [shared.wait(wait, predicate_ids) for wait in waits],
-        Section.GUARDS: [[row[0], _at(predicate_ids, row[1]), *row[2:]] for wait in waits for row in wait.guards],
+        Section.GUARDS: [
+            [row.kind, _at(predicate_ids, row.predicate), *row.code, row.freed, len(row.bounds)] for row in guards
+        ],
         Section.BOUNDS: [row for wait in waits for row in wait.bounds],
         Section.MARKS: [wait.marks for wait in waits],
         Section.ACTIONS: [shared.action(row, derived) for nfa_state in tables.states for row in nfa_state.actions],
@@ -127,6 +132,7 @@ def pack(rule: RuleTables, predicates: Sequence[WrittenPredicate], symbols: Symb
         Section.VALUES: [shared.values(atom) for predicate in predicates for atom, _ in predicate.atoms],
         Section.REST_CODE: shared.scalar(scalar.instructions[rule.code_end :]),
         Section.PREFIXES: shared.prefixes(rule.prefix, predicate_ids),
+        Section.GUARD_BOUNDS: [bound for row in guards for bound in row.bounds],
     }
     asked = tuple(histories(pattern))
     return Piece(

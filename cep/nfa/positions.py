@@ -41,32 +41,34 @@ class StructureError(CompileError):
 
 
 @valueclass(frozen=True, slots=True)
-class Guard:
-    """An event that closes a wait: one that fits `variable`, for which `condition` holds and none of `unless` does.
-
-    It counts only while the time since the last event taken lies in [gap_min_ms, gap_max_ms). `moment` says when:
-
-    - "before": before the wait may take the event; "after": after it.
-    - "next": after, and on the very next event alone.
-    - "stop": after, unless one of the waits is open that would keep this one open, too.
-    - "greedy": before, until an event that "frees" it has come.
-    """
-
-    moment: str
-    variable: str | None = None
-    condition: Expr | None = None
-    unless: tuple[Expr, ...] = ()
-    gap_min_ms: int = 0
-    gap_max_ms: int | None = None
-
-
-@valueclass(frozen=True, slots=True)
 class Bound:
     """The gap to an earlier event lies in [min_ms, max_ms). `mark` None: the last event taken, else a group's first."""
 
     min_ms: int
     max_ms: int | None
     mark: int | None = None
+
+
+@valueclass(frozen=True, slots=True)
+class Guard:
+    """An event that closes a wait: one that fits `variable`, for which `condition` holds and none of `unless` does.
+
+    It counts only for an event that keeps all `bounds`. `moment` says when:
+
+    - "before": before the wait may take the event; "after": after it.
+    - "next": after, and on the very next event alone.
+    - "stop": after, unless one of the waits is open that would keep this one open, too.
+    - "greedy": before, until an event that "frees" it has come.
+
+    The guard of a greedy loop has the bounds of the loop: an event that comes too early or too late for another
+    repetition does not close the waits after the loop.
+    """
+
+    moment: str
+    variable: str | None = None
+    condition: Expr | None = None
+    unless: tuple[Expr, ...] = ()
+    bounds: tuple[Bound, ...] = ()
 
 
 @valueclass(frozen=True, slots=True)
@@ -202,24 +204,41 @@ def _number(value: int | Param | None) -> int:
     return value
 
 
+def _gap(min_ms: int, max_ms: int | None) -> tuple[Bound, ...]:
+    """Return the bound of a step's time, nothing for a step at any time."""
+    return () if min_ms == 0 and max_ms is None else (Bound(min_ms, max_ms),)
+
+
 def _certain(absences_ms: tuple[int | None, ...]) -> tuple[Bound, ...]:
     """Return when absences that end a match are certain by themselves: when the last of their step times is over."""
     times_ms = [time_ms for time_ms in absences_ms if time_ms is not None]
     return (Bound(0, max(times_ms)),) if len(times_ms) == len(absences_ms) else ()
 
 
-def _greed(variable: str, untils: tuple[Expr, ...]) -> tuple[Guard, ...]:
-    """Return the guards that keep a run in a greedy loop: an event that fits and does not stop it."""
+def _greed(variable: str, untils: tuple[Expr, ...], bounds: tuple[Bound, ...]) -> tuple[Guard, ...]:
+    """Return the guards that keep a run in a greedy loop: an event that fits, keeps the bounds and does not stop it."""
     if not untils:
-        return (Guard("before", variable),)
-    return (Guard("greedy", variable, unless=untils), *(Guard("frees", condition=until) for until in untils))
+        return (Guard("before", variable, bounds=bounds),)
+    return (
+        Guard("greedy", variable, unless=untils, bounds=bounds),
+        *(Guard("frees", condition=until) for until in untils),
+    )
+
+
+def _is_greed(guard: Guard) -> bool:
+    return guard.moment in ("before", "greedy") and guard.variable is not None
+
+
+def _bounded(guards: tuple[Guard, ...], bounds: tuple[Bound, ...]) -> tuple[Guard, ...]:
+    """Add the bounds to the guards of greedy loops."""
+    return tuple(replace(g, bounds=(*g.bounds, *bounds)) if _is_greed(g) else g for g in guards)
 
 
 def _freed_by(until: Expr, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
     """Return the guards of greedy loops inside a group with a stop event, which is none of their repetitions either."""
     freed: list[Guard] = []
     for guard in guards:
-        if guard.moment not in ("before", "greedy") or guard.variable is None:
+        if not _is_greed(guard):
             freed.append(guard)
         else:
             freed += [replace(guard, moment="greedy", unless=(*guard.unless, until)), Guard("frees", condition=until)]
@@ -232,7 +251,7 @@ def _joined(entry: Wait, link: Link, exit_: Exit, bounds: tuple[Bound, ...]) -> 
     return replace(
         entry,
         link=joined_link,
-        guards=entry.guards + exit_.guards,
+        guards=_bounded(entry.guards, bounds + exit_.bounds) + exit_.guards,
         bounds=entry.bounds + bounds + exit_.bounds,
         counted=(exit_.count_min, exit_.count_max),
         reopens=exit_.reopens if joined_link is Link.FOLLOWED_BY else (),
@@ -248,7 +267,7 @@ def guards_of(wait: Wait, variable: str) -> tuple[Guard, ...]:
     if wait.link is not Link.FOLLOWED_BY:
         return wait.guards
     early_ms = max((b.min_ms for b in wait.bounds if b.mark is None), default=0)
-    return (*wait.guards, *(Guard("stop", variable, until, (), early_ms) for until in wait.untils))
+    return (*wait.guards, *(Guard("stop", variable, until, (), _gap(early_ms, None)) for until in wait.untils))
 
 
 class _Builder:
@@ -281,12 +300,12 @@ class _Builder:
         count_max = None if quantifier.max_count is None else _number(quantifier.max_count)
         position = self._add(Position(node.variable, loops=count_max != 1))
         untils = () if until is None else (until,)
-        goes_on = _greed(node.variable, untils) if quantifier.greedy else ()
-        skip_guards = goes_on if count_min == 0 else ()
+        skip_guards = _greed(node.variable, untils, ()) if quantifier.greedy and count_min == 0 else ()
         entry = Wait(position, untils=untils)
         if count_max == 1:
             return _Fragment((entry,), (Exit(position),), count_min == 0, skip_guards)
         gap = () if quantifier.gap_ms is None else (Bound(0, _number(quantifier.gap_ms)),)
+        goes_on = _greed(node.variable, untils, gap) if quantifier.greedy else ()
         stop = () if until is None else (Guard("before", condition=until),)
         link = _INNER_LINK[quantifier.inner]
         loop = self._loop(count_min)
@@ -323,7 +342,10 @@ class _Builder:
         for position in self.positions[first:]:
             position.waits = [replace(w, bounds=(*w.bounds, window)) for w in position.waits]
         entries = tuple(replace(w, marks=(*w.marks, window.mark)) for w in fragment.entries)
-        exits = tuple(replace(e, window=window) if e.absences_ms else e for e in fragment.exits)
+        exits = tuple(
+            replace(e, window=window if e.absences_ms else e.window, guards=_bounded(e.guards, (window,)))
+            for e in fragment.exits
+        )
         return replace(fragment, entries=entries, exits=exits)
 
     def _repeat(self, quantifier: Quantifier, make: Callable[[], _Fragment]) -> _Fragment:
@@ -349,11 +371,15 @@ class _Builder:
             fragment = make()
             may_leave = copy >= count_min
             loops += [loop if may_leave else replace(loop, leaves_at=None) for loop in fragment.loops]
-            goes_on = self._goes_on(fragment.entries) if quantifier.greedy else ()
+            goes_on: tuple[Guard, ...] = ()
+            if quantifier.greedy:
+                goes_on = self._goes_on(self._rounds(fragment.entries, quantifier, again))
             if copy == 1:
                 entries = fragment.entries
                 # What is left out because no round is asked for is not held back by what stands inside a round.
-                skip_guards = goes_on + (fragment.skip_guards if fragment.nullable and count_min > 0 else ())
+                skip_guards = (self._goes_on(entries) if quantifier.greedy else ()) + (
+                    fragment.skip_guards if fragment.nullable and count_min > 0 else ()
+                )
                 nullable = nullable or fragment.nullable
             else:
                 loops.append(again)
@@ -371,14 +397,16 @@ class _Builder:
 
     def _goes_on(self, entries: tuple[Wait, ...]) -> tuple[Guard, ...]:
         """Keep an event that begins another round of a greedy group from what comes after the group."""
-        targets = [(self.positions[w.target].variable, w.untils) for w in entries if w.target is not None]
-        return tuple(guard for variable, untils in targets for guard in _greed(variable, untils))
+        targets = [(self.positions[w.target].variable, w) for w in entries if w.target is not None]
+        return tuple(guard for variable, wait in targets for guard in _greed(variable, wait.untils, wait.bounds))
 
     @staticmethod
     def _rounds(entries: tuple[Wait, ...], quantifier: Quantifier, loop: _Loop) -> tuple[Wait, ...]:
         """Return the waits for another round: the gap between rounds holds."""
         gap = () if quantifier.gap_ms is None else (Bound(0, _number(quantifier.gap_ms)),)
-        return tuple(replace(w, bounds=w.bounds + gap, loop=loop.number) for w in entries)
+        return tuple(
+            replace(w, bounds=w.bounds + gap, guards=_bounded(w.guards, gap), loop=loop.number) for w in entries
+        )
 
     def _stoppable(self, until: Expr, make: Callable[[], _Fragment]) -> _Fragment:
         """Build one round of a group with `until`: no element takes a stop event; it ends what is waited for in it, its
@@ -420,7 +448,7 @@ class _Builder:
             if step.negated:
                 assert isinstance(step.node, VarNode), "only a variable can be negated"
                 moment = "next" if step.link is Link.NEXT and index > 0 else "after"
-                guard = Guard(moment, step.node.variable, gap_min_ms=gap_min, gap_max_ms=gap_max)
+                guard = Guard(moment, step.node.variable, bounds=_gap(gap_min, gap_max))
                 self._forbid_between_repetitions(loops, guard)
                 open_exits = tuple(
                     replace(e, guards=(*e.guards, guard), absences_ms=(*e.absences_ms, gap_max)) for e in open_exits
@@ -428,7 +456,7 @@ class _Builder:
                 start = replace(start, guards=(*start.guards, guard), absences_ms=(*start.absences_ms, gap_max))
                 continue
             fragment = self.node(step.node)
-            gap = () if gap_min == 0 and gap_max is None else (Bound(gap_min, gap_max),)
+            gap = _gap(gap_min, gap_max)
             self._join(open_exits, fragment.entries, step.link, gap)
             if at_start:
                 step_link = None if index == 0 else step.link
@@ -436,7 +464,7 @@ class _Builder:
                     replace(
                         w,
                         link=w.link or step_link,
-                        guards=w.guards + start.guards,
+                        guards=_bounded(w.guards, gap + start.bounds) + start.guards,
                         bounds=w.bounds + gap + start.bounds,
                     )
                     for w in fragment.entries
@@ -446,14 +474,14 @@ class _Builder:
             carried = fragment.skip_bounds + (() if gap_max is None else (Bound(0, gap_max),))
             passing = tuple(
                 replace(
-                    e, guards=e.guards + fragment.skip_guards, bounds=e.bounds + carried,
+                    e, guards=e.guards + _bounded(fragment.skip_guards, gap + e.bounds), bounds=e.bounds + carried,
                     absences_ms=e.absences_ms + fragment.skip_absences_ms,
                 )
                 for e in open_exits
             )  # fmt: skip
             start = replace(
-                start, guards=start.guards + fragment.skip_guards, bounds=start.bounds + carried,
-                absences_ms=start.absences_ms + fragment.skip_absences_ms,
+                start, guards=start.guards + _bounded(fragment.skip_guards, gap + start.bounds),
+                bounds=start.bounds + carried, absences_ms=start.absences_ms + fragment.skip_absences_ms,
             )  # fmt: skip
             open_exits = fragment.exits + (passing if fragment.nullable else ())
             at_start = at_start and fragment.nullable

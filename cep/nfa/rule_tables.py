@@ -26,7 +26,7 @@ from cep.nfa.predicates import Predicates
 from cep.nfa.prefixes import NOT_SIMPLE, Prefix, prefix_of
 from cep.nfa.refusal import CompileError
 from cep.nfa.simplify import FALSE, TRUE, Facts, children, conjuncts, needs_run
-from cep.nfa.tables import DERIVED, NO_CODE, Row, StateRow, Tables, WaitRow
+from cep.nfa.tables import DERIVED, NO_CODE, GuardRow, Row, StateRow, Tables, WaitRow
 
 
 class RuleLimitError(CompileError):
@@ -155,7 +155,7 @@ class RuleTables:
         )
         by_last = any(w.link is Link.NEXT or any(b.mark is None for b in w.bounds) for w in waits)
         guards = [g for w in waits for g in w.guards]
-        by_last = by_last or any(g.moment == "next" or g.gap_min_ms > 0 or g.gap_max_ms is not None for g in guards)
+        by_last = by_last or any(g.moment == "next" or any(b.mark is None for b in g.bounds) for g in guards)
         single = self.pattern.timeout_measures is not None or self._has_absence or self._counts_distinct
         bounded = self.pattern.within_events is not None
         return branches and self.pattern.skip.kind is SkipKind.NONE and not (by_last or single or bounded)
@@ -251,13 +251,13 @@ class RuleTables:
         else:
             self.relevant.add(predicate)
 
-    def _guard_row(self, guard: Guard, facts: Facts) -> Row:
+    def _guard_row(self, guard: Guard, facts: Facts) -> GuardRow:
         predicate, code = self._guard_condition(guard, facts)
         self._react(predicate)
-        latest = TIME_MS_MAX if guard.gap_max_ms is None else guard.gap_max_ms
         ends_greed = () if guard.condition is None else (guard.condition,)
         freed = sum(y.FREED >> at for at, stop in enumerate(self._stops) if stop in (*ends_greed, *guard.unless))
-        return (_GUARD_KIND[guard.moment], predicate, *code, guard.gap_min_ms, latest, freed)
+        bounds = [self._bound_row(bound) for bound in guard.bounds]
+        return GuardRow(_GUARD_KIND[guard.moment], predicate, code, freed, bounds)
 
     def _guard_condition(self, guard: Guard, facts: Facts) -> tuple[int, Row]:
         """Predicate and code of the events that close a wait."""

@@ -12,6 +12,17 @@ NO_CODE: Row = (-1, -1, -1)
 
 
 @dataclass(slots=True)
+class GuardRow:
+    """A guard: its kind, predicate and code, the flags of the stop events that free it, and its bounds."""
+
+    kind: int
+    predicate: int
+    code: Row
+    freed: int
+    bounds: list[Row]
+
+
+@dataclass(slots=True)
 class WaitRow:
     """A wait, with what belongs to it. `code` counts instructions."""
 
@@ -24,7 +35,7 @@ class WaitRow:
     reset: int
     reopens: int
     marks: list[int]
-    guards: list[Row]
+    guards: list[GuardRow]
     bounds: list[Row]
 
 

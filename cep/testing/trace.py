@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from cep.base.errors import LimitError
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN, TRACE_STEPS_MAX
 from cep.lang.ir import Link, PatternIR, SkipKind
-from cep.nfa.positions import Automaton, Guard, Wait, build, guards_of
+from cep.nfa.positions import Automaton, Bound, Guard, Wait, build, guards_of
 from cep.testing.conditions import Conditions
 from cep.testing.journal import Closing, Miss, Run, Trace, TracedEvent, TracedMatch, Why
 
@@ -109,7 +109,7 @@ class _Tracer:
             if wait.link is Link.NEXT and wait.target is not None and event.ordinal != run.ordinal + 1:
                 self._close(run, Closing(index, Why.BETWEEN, event.time_ms, event.row))
                 continue
-            fits = 1 if is_start else self._gaps_allow(run, wait, event)
+            fits = 1 if is_start else self._gaps_allow(run, wait.bounds, event)
             if fits < 0:
                 self._close(run, Closing(index, Why.LATE, event.time_ms, event.row))
                 continue
@@ -172,11 +172,8 @@ class _Tracer:
                 continue
             if guard.moment == "next" and event.ordinal != run.ordinal + 1:
                 continue
-            if run is not self.start:
-                gap = event.time_ms - self.events[run.row].time_ms
-                latest = _FOREVER if guard.gap_max_ms is None else guard.gap_max_ms
-                if not guard.gap_min_ms <= gap < latest:
-                    continue
+            if run is not self.start and self._gaps_allow(run, guard.bounds, event) < 1:
+                continue
             if self.conditions.closes(guard, event, run):
                 if guard.moment != "frees":
                     return guard
@@ -184,10 +181,10 @@ class _Tracer:
                     run.freed.append(guard.condition)
         return None
 
-    def _gaps_allow(self, run: Run, wait: Wait, event: TracedEvent) -> int:
-        """1: the gaps fit, 0: too early for the wait, -1: too late for ever."""
+    def _gaps_allow(self, run: Run, bounds: Sequence[Bound], event: TracedEvent) -> int:
+        """Return 1 if the event keeps the bounds, 0 if it comes too early, -1 if it comes too late."""
         verdict = 1
-        for bound in wait.bounds:
+        for bound in bounds:
             gap = event.time_ms - self._base_ms(run, bound.mark)
             if bound.max_ms is not None and gap >= bound.max_ms:
                 return -1
@@ -374,13 +371,16 @@ class _Tracer:
         while waiting:
             best = waiting[0]
             for match in waiting[1:]:
-                if _preference(match.run) < _preference(best.run):
+                if self._preference(match.run) < self._preference(best.run):
                     best = match
             waiting.remove(best)
             cut = self._cut(best.run)
             for match in waiting:
                 if match.run.start_row < cut:
                     match.dropped_by = best.number
+                    if match.is_timeout:  # no match any more, but a time-out all the same
+                        match.is_timeout = False
+                        self._emit(match.run, match.detected_ms, is_match=False, is_timeout=True)
             waiting = [m for m in waiting if m.dropped_by is None]
             self._cover(cut, best, at_ms)
 
@@ -390,7 +390,7 @@ class _Tracer:
             waiting = [run for run in self.runs if run.is_suppressed]
             if not waiting:
                 return
-            best = min(waiting, key=lambda run: (run.start_row, run.ordinal, run.expiry_ms, *_preference(run)[1:]))
+            best = min(waiting, key=lambda run: (run.start_row, run.ordinal, run.expiry_ms, *self._preference(run)[1:]))
             if any(run.open and run.start_row < best.start_row for run in self.runs):
                 return
             match = self._emit(best, at_ms, is_match=True, is_timeout=False)
@@ -410,15 +410,20 @@ class _Tracer:
             return run.row + 1
         if kind is SkipKind.TO_NEXT:
             return run.start_row + 1
-        rows = [step.row for step in run.taken() if self.positions[step.position].variable == variable]
+        rows = self._rows_of(run, variable)
         if not rows:
             return -1
         return rows[0] if kind is SkipKind.TO_FIRST else rows[-1]
 
+    def _rows_of(self, run: Run, variable: str | None) -> list[int]:
+        return [step.row for step in run.taken() if self.positions[step.position].variable == variable]
 
-def _preference(run: Run) -> tuple[int, int, tuple[int, ...]]:
-    """Rank matches: the earlier start first, then the one with more events, then with the earlier ones."""
-    return run.start_row, -run.length, run.rows()
+    def _preference(self, run: Run) -> tuple[int, bool, int, tuple[int, ...]]:
+        """Rank matches: the earlier start first, then one that does not bind the variable of `skip to` and so skips
+        nothing, then the one with more events, then with the earlier ones."""
+        skip = self.pattern.skip
+        binds = skip.variable is None or bool(self._rows_of(run, skip.variable))
+        return run.start_row, binds, -run.length, run.rows()
 
 
 def _opens(wait: Wait, count: int) -> bool:

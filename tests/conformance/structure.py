@@ -26,6 +26,7 @@ from tests.conformance.names import (
     stage_names,
 )
 from tests.conformance.scenario import SKIP_NONE, Json, Scenario
+from tests.conformance.stages import is_negated, may_be_empty
 
 PATTERN = "scenario"
 _LINKS = {"next": ",", "followedBy": " ->", "followedByAny": " ->>", "notNext": ",", "notFollowedBy": " ->"}
@@ -108,6 +109,7 @@ class _Writer:
         if within and stages[-1].get("within", {}).get("type") == within["type"]:
             # The window of the whole is a call on the last stage: it replaces the stage's own of that kind.
             stages = [*stages[:-1], {name: given for name, given in stages[-1].items() if name != "within"}]
+        stages = _without_greed_at_end(stages)
         gap_ms = 0
         if within and within["type"] == "prev_curr":
             gap_ms = within["ms"]
@@ -191,6 +193,23 @@ class _Writer:
             # All or nothing, which one repetition cannot say; the greed of the loop is also that of taking it at all.
             text = f"({text})?" + (" greedy" if stage.get("greedy") and low != high else "")
         return text
+
+
+def _without_greed_at_end(stages: Sequence[Json]) -> list[Json]:
+    """The stages, without the greed of loops that may complete the match: the library ignores it, the language refuses
+    it."""
+    found = list(stages)
+    for number in reversed(range(len(found))):
+        stage = found[number]
+        if is_negated(stage):
+            break
+        if "group" in stage:
+            found[number] = {**stage, "group": _without_greed_at_end(stage["group"])}
+        elif "times" in stage and stage.get("inner") != "combinations":
+            found[number] = {name: given for name, given in stage.items() if name != "greedy"}
+        if not may_be_empty(stage):
+            break
+    return found
 
 
 def _members(stage: Json) -> Sequence[Json]:

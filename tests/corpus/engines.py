@@ -63,7 +63,7 @@ def expected(case: Case) -> Answer:
 
 
 @cache
-def _schema() -> Schema:
+def schema() -> Schema:
     return load_text(EVENT).schema
 
 
@@ -76,7 +76,7 @@ def pattern_of(case: Case) -> PatternIR:
     return bound
 
 
-def _events(case: Case) -> list[Event]:
+def events_of(case: Case) -> list[Event]:
     events = []
     for order, event in enumerate(case.events):
         kind = KINDS.index(event.name[0])
@@ -96,7 +96,7 @@ def _events(case: Case) -> list[Event]:
 
 def by_oracle(case: Case) -> Answer:
     """Ask the brute-force oracle. Its matches are in the order of emission."""
-    answer = find_matches(pattern_of(case), _events(case), case.watermark_ms)
+    answer = find_matches(pattern_of(case), events_of(case), case.watermark_ms)
     timeouts = answer.timeouts if "timeouts" in case.given else ()
     return Answer([_of_oracle(case, match) for match in answer.matches], [_of_oracle(case, m) for m in timeouts])
 
@@ -117,12 +117,12 @@ def by_advance_one_by_one(case: Case) -> Answer:
 
 
 def _advanced(case: Case, *, is_cut: bool) -> Answer:
-    batch = batch_of(_schema(), {case.id: _events(case)})
+    batch = batch_of(schema(), {case.id: events_of(case)})
     calls = [(batch, case.watermark_ms)]
     if is_cut:
         watermarks = [*(int(ms) - 1 for ms in batch.time_ms[1:]), case.watermark_ms]
         calls = [(batch.take(np.array([row])), watermark_ms) for row, watermark_ms in enumerate(watermarks)]
-    answers = engine_answers(program_of(_schema(), pattern_of(case)), calls)
+    answers = engine_answers(program_of(schema(), pattern_of(case)), calls)
     return Answer(_of_engine(case, answers.matches), _of_engine(case, answers.timeouts))
 
 

@@ -139,6 +139,8 @@ class _Maker:
         self.variables, self.types, self.negated = [], {}, set()
         # `until` sees the fields of every event type of the pattern; `t` and `u` share those of "both".
         structure = self.sequence(2)
+        if "greedy" in structure:  # the language refuses it at the end
+            structure += f"{self.space()}-> {self.variable()}"
         window = f"{self.space()}within {self.pick('window', self.duration(), '20 events')}"
         lines = [f"{structure}{window}"]
         entries = []

@@ -7,7 +7,8 @@ meant to be.
 
 What one event does to one run, in this order:
 
-1. it fits a greedy loop that the run has left              → the run ends
+1. a greedy loop that the run has left would take it         → the run ends
+   (it fits the loop, comes neither too early nor too late for it, and is no stop event of it)
 2. it is the event right after `a` in `a, !b` and fits b    → the run ends
 3. it fits the wait and is no stop event (`until`) of a     → a run that has taken it, for every way to go on
    loop that taking it would repeat
@@ -238,7 +239,7 @@ class _Oracle:
     def _skipped(self, run: Run, event: Bound) -> Wait:
         """The wait after an event that it skips."""
         arrival = run.wait.arrival
-        greedy = tuple(s for s in arrival.greedy if not self._any(s.untils, run, event))
+        greedy = tuple(s for s in arrival.greedy if not self._any(untils_around(s.rest), run, event))
         if not arrival.not_next and greedy == arrival.greedy:
             return run.wait
         return replace(run.wait, arrival=replace(arrival, not_next=(), greedy=greedy))
@@ -258,9 +259,13 @@ class _Oracle:
         return tuple(open_)
 
     def _loses_to_greed(self, run: Run, event: Bound) -> bool:
-        """Whether the event fits a greedy loop that the run has left."""
-        stops = run.wait.arrival.greedy
-        return any(self._fits(s.variable, run, event) and not self._any(s.untils, run, event) for s in stops)
+        """Whether a greedy loop that the run has left would take the event, which need not come next for that."""
+        in_loop = [Run(run.bound, wait) for wait in run.wait.arrival.greedy]
+        return any(self._may_take(r, event) and not self._is_late(r, event) for r in in_loop)
+
+    def _is_late(self, run: Run, event: Bound) -> bool:
+        """Whether the time for what the run waits for is over."""
+        return bool(run.bound) and self._deadline_ms(run) <= event.event.time_ms
 
     def _suits(self, run: Run, event: Bound) -> bool:
         """Whether the event is what the run waits for and does not come too early."""
@@ -377,14 +382,17 @@ class _Oracle:
             self.runs = [run for run in self.runs if not _covers(self.pattern.skip, match, run)]
         self.withheld = queue
 
-    def _preference(self, run: Run) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
+    def _preference(self, run: Run) -> tuple[int, bool, int, tuple[int, ...], tuple[int, ...]]:
         """Which of the matches that one event completes comes first.
 
-        The earliest start, then the most events, then the earliest positions, then the variables declared first.
+        The earliest start, then a match that skips nothing because it does not bind the variable of `skip to`, then the
+        most events, then the earliest positions, then the variables declared first.
         """
+        named = self.pattern.skip.variable
+        binds = named is None or any(b.variable == named for b in run.bound)
         numbers = list(self.where)
         variables = tuple(numbers.index(b.variable) for b in run.bound)
-        return run.start, -len(run.bound), tuple(b.position for b in run.bound), variables
+        return run.start, binds, -len(run.bound), tuple(b.position for b in run.bound), variables
 
     def _is_withheld(self, match: Run) -> bool:
         skip = self.pattern.skip

@@ -88,26 +88,19 @@ class Absence:
     gap_max_ms: int | None
 
 
-@dataclass(frozen=True)
-class Stop:
-    """An event that fits `variable` while no `until` holds would be one more repetition."""
-
-    variable: str
-    untils: tuple[Expr, ...]
-
-
 @hashed_once
 @dataclass(frozen=True)
 class Arrival:
     """How the next event has to come. `link` None: it is the first of the match. `times_ms` are the step times of its
-    absences, those of `, !x` among them."""
+    absences, those of `, !x` among them. `greedy`: the waits by which the greedy loops that have been left would
+    have gone on."""
 
     link: Link | None
     gap_min_ms: int = 0
     gap_max_ms: int | None = None
     absences: tuple[Absence, ...] = ()
     not_next: tuple[Absence, ...] = ()
-    greedy: tuple[Stop, ...] = ()
+    greedy: tuple[Wait, ...] = ()
     times_ms: tuple[int | None, ...] = ()
 
     @property
@@ -227,8 +220,7 @@ def _leave(quantifier: Quantifier, done: int, more: list[Wait], arrival: Arrival
     if done < integer(quantifier.min_count):
         return []
     if quantifier.greedy:
-        stops = tuple(Stop(wait.variable, untils_around(wait.rest)) for wait in more if wait.variable is not None)
-        arrival = replace(arrival, greedy=arrival.greedy + stops)
+        arrival = replace(arrival, greedy=arrival.greedy + tuple(wait for wait in more if wait.variable is not None))
     return proceed(rest, arrival)
 
 

@@ -73,6 +73,24 @@ def _resume_row(rule: Rule, work: Work, match: int) -> int:
 
 
 @bare
+def _precedence(rule: Rule, nodes: Int64, node: int) -> int:
+    """Rank a match that ends in this node among those of one start: more events come first.
+
+    A match that does not bind the variable of `skip to` skips nothing. It comes before all others, which would drop it.
+    """
+    names_variable = rule.words[y.R_SKIP] >= y.SKIP_TO_FIRST
+    states = rule.image[y.HEADER_STATES]
+    count, binds = 0, not names_variable
+    while node >= 0:
+        count += 1
+        if names_variable:
+            nfa_state = states + nodes[node, y.NODE_STATE] * y.STATE_WIDTH
+            binds = binds or rule.image[nfa_state + y.S_VARIABLE] == rule.words[y.R_SKIP_VARIABLE]
+        node = nodes[node, y.NODE_PREVIOUS]
+    return count if binds else count + y.FOREVER
+
+
+@bare
 def _swap(rows: Int64, i: int, k: int) -> None:
     if i != k:
         for c in range(rows.shape[1]):
@@ -81,7 +99,7 @@ def _swap(rows: Int64, i: int, k: int) -> None:
 
 @bare
 def _preferred(image: Int64, nodes: Int64, matches: Int64, a: int, b: int) -> bool:
-    """Return True if match a comes before b: earlier start, then more events, then earlier events one by one."""
+    """Return True if match a comes before b: earlier start, then _precedence, then earlier events one by one."""
     if matches[a, y.MATCH_START_ROW] != matches[b, y.MATCH_START_ROW]:
         return matches[a, y.MATCH_START_ROW] < matches[b, y.MATCH_START_ROW]
     if matches[a, y.MATCH_BOUND] != matches[b, y.MATCH_BOUND]:
@@ -124,7 +142,7 @@ def same_bindings(image: Int64, nodes: Int64, x: int, z: int) -> bool:
 
 
 @bare
-def _completed_before(image: Int64, nodes: Int64, runs: Int64, a: int, b: int) -> bool:
+def _completed_before(rule: Rule, nodes: Int64, runs: Int64, a: int, b: int) -> bool:
     """Return True if complete match a is handed out before b; both wait for an earlier start.
 
     The order is by start, then by completing event or deadline, then as in `_preferred`.
@@ -135,27 +153,28 @@ def _completed_before(image: Int64, nodes: Int64, runs: Int64, a: int, b: int) -
         return runs[a, y.RUN_ORDINAL] < runs[b, y.RUN_ORDINAL]
     if runs[a, y.RUN_EXPIRY] != runs[b, y.RUN_EXPIRY]:
         return runs[a, y.RUN_EXPIRY] < runs[b, y.RUN_EXPIRY]
-    count_a, count_b = bound_count(nodes, runs[a, y.RUN_NODE]), bound_count(nodes, runs[b, y.RUN_NODE])
-    if count_a != count_b:
-        return count_a > count_b
-    return _earlier_rows(image, nodes, runs[a, y.RUN_NODE], runs[b, y.RUN_NODE])
+    rank_a = _precedence(rule, nodes, runs[a, y.RUN_NODE])
+    rank_b = _precedence(rule, nodes, runs[b, y.RUN_NODE])
+    if rank_a != rank_b:
+        return rank_a > rank_b
+    return _earlier_rows(rule.image, nodes, runs[a, y.RUN_NODE], runs[b, y.RUN_NODE])
 
 
 @bare
-def _comes_before(image: Int64, nodes: Int64, rows: Int64, waiting: bool, a: int, b: int) -> bool:
+def _comes_before(rule: Rule, nodes: Int64, rows: Int64, waiting: bool, a: int, b: int) -> bool:
     """Return True if row a comes before b. Rows are matches, or runs that are complete and `waiting`."""
     if waiting:
-        return _completed_before(image, nodes, rows, a, b)
-    return _preferred(image, nodes, rows, a, b)
+        return _completed_before(rule, nodes, rows, a, b)
+    return _preferred(rule.image, nodes, rows, a, b)
 
 
 @bare
-def _sink(image: Int64, nodes: Int64, rows: Int64, waiting: bool, first: int, at: int, end: int) -> None:
+def _sink(rule: Rule, nodes: Int64, rows: Int64, waiting: bool, first: int, at: int, end: int) -> None:
     """Bring row `at` of the heap [first, end) below those that come after it."""
     while True:
         last, child = at, first + 2 * (at - first) + 1
         for below in range(child, min(child + 2, end)):
-            if _comes_before(image, nodes, rows, waiting, last, below):
+            if _comes_before(rule, nodes, rows, waiting, last, below):
                 last = below
         if last == at:
             return
@@ -164,13 +183,13 @@ def _sink(image: Int64, nodes: Int64, rows: Int64, waiting: bool, first: int, at
 
 
 @bare
-def _sort(image: Int64, nodes: Int64, rows: Int64, waiting: bool, first: int, end: int) -> None:
+def _sort(rule: Rule, nodes: Int64, rows: Int64, waiting: bool, first: int, end: int) -> None:
     """Sort rows [first, end), in O(n log n) comparisons: one event may complete thousands."""
     for at in range(first + (end - first) // 2 - 1, first - 1, -1):
-        _sink(image, nodes, rows, waiting, first, at, end)
+        _sink(rule, nodes, rows, waiting, first, at, end)
     for last in range(end - 1, first, -1):
         _swap(rows, first, last)
-        _sink(image, nodes, rows, waiting, first, first, last)
+        _sink(rule, nodes, rows, waiting, first, first, last)
 
 
 @bare
@@ -194,11 +213,11 @@ def choose(rule: Rule, work: Work, first: int, count: int, runs_count: int) -> i
     matches = work.matches
     end = first
     for m in range(first, count):
-        matches[m, y.MATCH_BOUND] = bound_count(work.nodes, matches[m, y.MATCH_NODE])
+        matches[m, y.MATCH_BOUND] = _precedence(rule, work.nodes, matches[m, y.MATCH_NODE])
         if matches[m, y.MATCH_KIND] == y.KIND_TIMEOUT:
             _swap(matches, end, m)
             end += 1
-    _sort(rule.image, work.nodes, matches, False, end, count)
+    _sort(rule, work.nodes, matches, False, end, count)
     cut = int64(-1)
     for m in range(end, count):
         if matches[m, y.MATCH_START_ROW] >= cut:
@@ -227,7 +246,7 @@ def settle(rule: Rule, events: Events, detected: int, work: Work, counts: Counts
                 earliest = min(earliest, runs[i, y.RUN_START_ROW])
             _swap(runs, first, i)
             first += 1
-    _sort(rule.image, work.nodes, runs, True, first, counts.runs)
+    _sort(rule, work.nodes, runs, True, first, counts.runs)
     cut = int64(-1)
     for best in range(first, counts.runs):
         if runs[best, y.RUN_START_ROW] < cut:

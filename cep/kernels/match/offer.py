@@ -98,11 +98,11 @@ def offer(rule: Rule, events: Events, row: int, i: int, work: Work, counts: Coun
         if waits & current == 0:
             continue
         kind = image[wait + y.W_KIND]
-        fits = 1
+        fits, first, end = 1, image[wait + y.W_BOUNDS], image[wait + y.W_BOUNDS_END]
         if kind == y.WAIT_STRICT and events.columns[y.COLUMN_ORDINAL, row] != work.runs[i, y.RUN_ORDINAL] + 1:
             fits = -1
-        elif i > 0 and image[wait + y.W_BOUNDS] < image[wait + y.W_BOUNDS_END]:
-            fits = gaps_allow(image, wait, events.columns, row, work.runs, i, work.nodes)
+        elif i > 0 and first < end:
+            fits = gaps_allow(image, first, end, events.columns, row, work.runs, i, work.nodes)
         guards = image[wait + y.W_GUARDS] < image[wait + y.W_GUARDS_END]
         if guards and fits >= 0:
             if guarded(image, wait, waits, True, events, row, work, i):

@@ -76,6 +76,26 @@ def suits(image: Int64, wait: int, events: Events, row: int, work: Work, run: in
 
 
 @bare
+def gaps_allow(
+    image: Int64, first: int, end: int, columns: Int64, row: int, runs: Int64, run: int, nodes: Int64
+) -> int:
+    """Return 1 if the event keeps the bounds at image[first:end], 0 if it comes too early, -1 if it comes too late."""
+    verdict = 1
+    for b in range(first, end, y.BOUND_WIDTH):
+        register = image[b + y.B_REGISTER]
+        if register < 0:
+            base = nodes[runs[run, y.RUN_NODE], y.NODE_ROW]
+        else:
+            base = runs[run, y.RUN_HEADER + register]
+        gap = columns[y.COLUMN_TIME, row] - columns[y.COLUMN_TIME, base]
+        if gap >= image[b + y.B_MAX]:
+            return -1
+        if gap < image[b + y.B_MIN]:
+            verdict = 0
+    return verdict
+
+
+@bare
 def guarded(image: Int64, wait: int, waits: int, before: bool, events: Events, row: int, work: Work, run: int) -> bool:
     """Return True if a guard closes the wait for the event.
 
@@ -92,11 +112,13 @@ def guarded(image: Int64, wait: int, waits: int, before: bool, events: Events, r
             continue
         if moment == y.GUARD_NEXT and events.columns[y.COLUMN_ORDINAL, row] != work.runs[run, y.RUN_ORDINAL] + 1:
             continue
-        node = work.runs[run, y.RUN_NODE]
-        if node >= 0 and (image[g + y.G_GAP_MIN] > 0 or image[g + y.G_GAP_MAX] < _FOREVER):
-            gap = events.columns[y.COLUMN_TIME, row] - events.columns[y.COLUMN_TIME, work.nodes[node, y.NODE_ROW]]
-            if gap < image[g + y.G_GAP_MIN] or gap >= image[g + y.G_GAP_MAX]:
-                continue
+        first, end = image[g + y.G_BOUNDS], image[g + y.G_BOUNDS_END]
+        if (
+            run > 0
+            and first < end
+            and gaps_allow(image, first, end, events.columns, row, work.runs, run, work.nodes) < 1
+        ):
+            continue
         predicate = image[g + y.G_PREDICATE]
         if predicate >= 0 and not bit(events.bitmaps, predicate, row - events.first_row):
             continue
@@ -106,24 +128,6 @@ def guarded(image: Int64, wait: int, waits: int, before: bool, events: Events, r
             if run > 0:
                 work.runs[run, y.RUN_WAITS] |= image[g + y.G_FREED]
     return False
-
-
-@bare
-def gaps_allow(image: Int64, wait: int, columns: Int64, row: int, runs: Int64, run: int, nodes: Int64) -> int:
-    """Return 1 if the gaps before the event fit, 0 if it is too early for the wait, -1 if it is too late for ever."""
-    verdict = 1
-    for b in range(image[wait + y.W_BOUNDS], image[wait + y.W_BOUNDS_END], y.BOUND_WIDTH):
-        register = image[b + y.B_REGISTER]
-        if register < 0:
-            base = nodes[runs[run, y.RUN_NODE], y.NODE_ROW]
-        else:
-            base = runs[run, y.RUN_HEADER + register]
-        gap = columns[y.COLUMN_TIME, row] - columns[y.COLUMN_TIME, base]
-        if gap >= image[b + y.B_MAX]:
-            return -1
-        if gap < image[b + y.B_MIN]:
-            verdict = 0
-    return verdict
 
 
 @bare

@@ -27,6 +27,7 @@ from cep.lang.ir import (
     Step,
     VarNode,
 )
+from cep.lang.show import show_duration
 from cep.lang.syntax import (
     Bound,
     ChoiceSyntax,
@@ -51,10 +52,14 @@ _FIRST_LINKS = {
 
 @valueclass(frozen=True, slots=True)
 class Around:
-    """The surroundings of an element: is there a time window, and can everything after it match nothing?"""
+    """The surroundings of an element: is there a time window, and can everything after it match nothing?
+
+    `completes`: the match may be complete with the last event of the element, no absence follows.
+    """
 
     window: bool
     last: bool
+    completes: bool
 
 
 def check_structure(draft: Draft) -> None:
@@ -82,7 +87,7 @@ class _StructureChecker:
     def check(self, structure: SequenceSyntax) -> SequenceNode:
         """Return the nodes of the whole structure; `within_ms` and `within_events` are set on the way."""
         self._whole_windows(structure.windows)
-        around = Around(window=self.within_ms is not None, last=True)
+        around = Around(window=self.within_ms is not None, last=True, completes=True)
         steps = self._steps(structure, around, Link.FOLLOWED_BY)
         if body_can_be_empty(structure):
             help_line = (
@@ -169,14 +174,15 @@ class _StructureChecker:
 
     def _steps(self, body: SequenceSyntax, around: Around, first_link: Link) -> tuple[Step, ...]:
         steps: list[Step] = []
-        last = around.last
+        last, completes = around.last, around.completes
         for index in reversed(range(len(body.steps))):
             step = body.steps[index]
             link = step.link if index else first_link
             is_bounded = step.negated and step.gap_max is not None and not _stands_beside_not_next(body.steps, index)
-            inside = Around(around.window or is_bounded, last)
+            inside = Around(around.window or is_bounded, last, completes)
             steps.append(self._step(step, link, inside, is_first=index == 0))
-            last = last and (step.negated or can_be_empty(step.element))
+            is_optional = not step.negated and can_be_empty(step.element)
+            last, completes = last and (step.negated or is_optional), completes and is_optional
         return tuple(reversed(steps))
 
     def _step(self, step: StepSyntax, link: Link, around: Around, *, is_first: bool) -> Step:
@@ -207,6 +213,8 @@ class _StructureChecker:
     def _element(self, element: ElementSyntax, around: Around) -> Node:
         if isinstance(element, VariableSyntax):
             self._loop_rules(element)
+            if around.completes:
+                self._greed_at_end(element)
             return VarNode(element.name, self._quantifier(element.suffix))
         return self._group(element, around)
 
@@ -221,7 +229,7 @@ class _StructureChecker:
             self.collector.add("CEP403", message, repeat.span, help_line, labels)
         within = self._inner_window(body.windows)
         outer = self._inner_window((group.within,)) if group.within is not None else None
-        around = Around(around.window or within is not None or outer is not None, around.last)
+        around = replace(around, window=around.window or within is not None or outer is not None)
         quantifier = self._quantifier(group.suffix)
         if isinstance(body, SequenceSyntax):
             node = SequenceNode(self._steps(body, around, _FIRST_LINKS[quantifier.inner]), quantifier, within)
@@ -289,6 +297,25 @@ class _StructureChecker:
         if suffix.gap is not None and not loops:
             help_line = "for the time between two steps write `a ->[5 min] b`"
             add("CEP413", "a gap needs a repetition", suffix.gap.span, help_line)
+
+    def _greed_at_end(self, element: VariableSyntax) -> None:
+        """Refuse `greedy` where the loop may complete the match: no event after the loop would end it."""
+        suffix = element.suffix
+        if suffix.greedy_span is None or suffix.repeat is None or suffix.repeat.maximum is suffix.repeat.minimum:
+            return
+        step = "," if suffix.inner is Inner.STRICT else f" ->[{_amount(suffix.gap)}]" if suffix.gap else " ->"
+        window = "" if suffix.inner is Inner.STRICT or suffix.gap else " within 1 h"
+        message = f"`greedy` has no effect here: each event of `{element.name}` may complete the match"
+        help_line = (
+            f"leave out `greedy`, or wait until no more can come: give another variable the condition of "
+            f"`{element.name}` and write `{element.name}…{step} !other{window}`"
+        )
+        self.collector.add("CEP428", message, suffix.greedy_span, help_line)
+
+
+def _amount(bound: Bound) -> str:
+    """Write a duration or the name of a parameter."""
+    return show_duration(bound.ms) if isinstance(bound, DurationLiteral) else str(getattr(bound, "name", "5 min"))
 
 
 def _stands_beside_not_next(steps: Sequence[StepSyntax], index: int) -> bool:

@@ -354,4 +354,11 @@ MISTAKES: dict[str, Entry] = {
         "A pattern that reads the events of another one comes after it. In a circle there is no such order. Chains "
         "have a limit, too, because each pattern of a chain costs another pass over the events.",
     ),
+    "CEP428": Entry(
+        "`greedy` at the end",
+        "A match is emitted as soon as its last event comes. At the end of a pattern no event tells that a loop is "
+        "over, so each event of the loop completes a match, greedy or not. To get one match with all events, wait "
+        "until no more can come: `a{2,}[5 min] ->[5 min] !other`, where `other` has the condition of `a`. With "
+        "`strict` write `a{2,} strict, !other`; the next event decides.",
+    ),
 }
