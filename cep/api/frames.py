@@ -227,6 +227,8 @@ def _zoned(times: pa.ChunkedArray, column: str, naming: Naming) -> pa.ChunkedArr
 
     Raises: UsageError for seconds without a unit, and for times without a zone if `naming` has none.
     """
+    if pa.types.is_dictionary(times.type):
+        times = times.cast(times.type.value_type)
     type_, form = times.type, naming.forms.get("time_form", "")
     if pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_):
         span = pc.min_max(times).as_py()

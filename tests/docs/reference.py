@@ -8,6 +8,7 @@
     engine/alerts.py              → reference/alerts.md
     base/limits.py                → reference/limits.md
     docstrings of cep/api/        → reference/api.md
+    tests/columnar/conversions.py → reference/conversions.md
 
 Tested by: tests/docs/test_reference.py
 """
@@ -45,6 +46,7 @@ from cep.api.rules import Rule, Rules
 from cep.api.why import Why
 from cep.cli.doc_pages import DOCS
 from cep.cli.main import _VERBS
+from cep.columnar.times import TIME_FORMS
 from cep.engine.alerts import ALERT_SCHEMA
 from cep.lang.explain.catalogue import CATALOGUE
 from cep.lang.explain.examples import examples
@@ -60,6 +62,7 @@ from cep.runners.meanings import (
     LOG_LINES,
     TOTALS_THAT_FALL,
 )
+from tests.columnar.conversions import page as conversions_page
 from tests.docs.meanings import ALERT_FIELDS
 
 MADE = "Generated from the code of this version."
@@ -316,6 +319,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "alerts": alerts,
     "limits": limits,
     "api": python,
+    "conversions": lambda: conversions_page(TIME_FORMS),
 }
 
 

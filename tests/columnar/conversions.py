@@ -1,0 +1,66 @@
+"""The table of conversions: how each kind of value is read as each declared type. conversions.txt is written by hand.
+
+The page reference/conversions.md prints it; test_conversions.py reads each value in each form and compares each cell.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+TYPES = ("string, id", "int", "float", "decimal(2)", "bool", "enum(a, b, 1)", "time", "duration")
+NOTHING = "–"
+_NOTES = """
+# Conversions
+
+Generated from the table that the tests check cell by cell.
+
+A value is read by its kind and by the declared type of its field. The form of the record does not matter: JSON, CSV,
+Parquet, Arrow, Avro, Protobuf, pandas and polars give the same value. A dash means that the value does not fit. A null
+stays null.
+
+- A value of CSV and of the name of a folder (`part=01001`) is a text.
+- A text is never changed for a `string`. An id that pandas wrote as `1001.0` stays that text; declare it as `int`.
+- A double beyond 2⁵³ is no `string`, `id` or `int`: its last digits are lost.
+- A float is a `decimal` if it is the nearest float to a whole number of units. A float32 is judged as a float32.
+- `yes`, `y`, `t`, `no`, `n`, `f` are also a `bool`, in any case.
+- The symbol of an `enum` may be in another case, unless two symbols differ by case alone.
+- `1,200.50` and `1.200,50` are numbers in a CSV file whose form of numbers is found or named; see [map](../guides/map.md).
+- A column with a unit is read by its unit: `timestamp`, `date`, `duration` in Arrow, pandas and polars.
+- `NaN` in a frame of pandas is null.
+
+## Times
+
+| form | example |
+| --- | --- |
+"""
+_MORE_TIMES = """
+A time without a zone, such as a date, needs `--time-zone` or `tz=`; files and frames without it are refused. A live
+topic reads it as UTC. A number is milliseconds since 1970, or the unit of `--time-unit`. A number as text has at least
+nine digits before the point, unless the unit is named. A fraction counts. Years are 1 to 9000. Times are read exactly
+to the microsecond, and are cut to milliseconds towards the past.
+"""
+
+
+class Cells(NamedTuple):
+    """One value: its kind, its text, and for each of TYPES the value that is read."""
+
+    kind: str
+    value: str
+    expected: tuple[str, ...]
+
+
+def rows() -> list[Cells]:
+    """Return the rows of the table."""
+    lines = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines()
+    split = [[cell.strip() for cell in line.split("|")] for line in lines]
+    return [Cells(kind, value.strip("`"), tuple(expected)) for kind, value, *expected in split]
+
+
+def page(forms: tuple[tuple[str, str, str], ...]) -> str:
+    """Return the page of all conversions; `forms` are those of times."""
+    lines = [_NOTES.strip(), *(f"| {name} | `{example}` |" for name, _, example in forms)]
+    lines += [_MORE_TIMES.rstrip(), "", "## Values", ""]
+    lines += [f"| value | {' | '.join(TYPES)} |", f"| --- |{' --- |' * len(TYPES)}"]
+    lines += [f"| {row.kind} `{row.value}` | {' | '.join(row.expected)} |" for row in rows()]
+    return "\n".join(lines) + "\n"

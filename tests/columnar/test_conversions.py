@@ -1,0 +1,191 @@
+"""Each cell of the table of conversions, in each form that has values of the kind."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import orjson
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cep.api.frames import events_table, open_frame
+from cep.api.naming import Naming
+from cep.base.schema import EventType, Field, Kind, Schema, Type
+from cep.columnar.decode import decode_json, decode_table
+from cep.sources.files import read_key
+from cep.sources.registry.form import RecordFormat
+from cep.sources.registry.kafka import _columns, decode
+from tests.columnar.conversions import NOTHING, TYPES, Cells, rows
+
+DECLARED = dict(zip(TYPES, (
+    Type(Kind.STRING), Type(Kind.INT), Type(Kind.FLOAT), Type(Kind.DECIMAL, scale=2), Type(Kind.BOOL),
+    Type(Kind.ENUM, symbols=("a", "b", "1")), Type(Kind.TIME), Type(Kind.DURATION),
+), strict=True))  # fmt: skip
+SHOWN: dict[Kind, Callable[[Any], str]] = {
+    Kind.STRING: str, Kind.INT: str, Kind.FLOAT: repr, Kind.DECIMAL: lambda units: str(Decimal(units).scaleb(-2)),
+    Kind.BOOL: lambda truth: str(truth).lower(), Kind.ENUM: lambda code: ("a", "b", "1")[code],
+    Kind.TIME: lambda ms: (datetime(1970, 1, 1) + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds") + "Z",  # noqa: DTZ001
+    Kind.DURATION: lambda ms: f"{ms} ms",
+}  # fmt: skip
+VALUES: dict[str, Callable[[str], Any]] = {
+    "text": str, "grouped digits": str, "whole number": int, "double": float, "special double": float, "float32": float,
+    "boolean": lambda text: text == "true", "decimal": Decimal, "list, object": json.loads,
+    "timestamp": datetime.fromisoformat, "date": date.fromisoformat, "duration": lambda _: timedelta(seconds=7200),
+}  # fmt: skip
+ARROW: dict[str, list[pa.DataType]] = {
+    "text": [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())],
+    "grouped digits": [pa.string(), pa.large_string()],
+    "whole number": [pa.int8(), pa.int16(), pa.int32(), pa.int64()],
+    "double": [pa.float64()], "special double": [pa.float64(), pa.float32()], "float32": [pa.float32()],
+    "boolean": [pa.bool_()], "list, object": [pa.list_(pa.int64())],
+    "decimal": [pa.decimal64(10, 2), pa.decimal128(20, 2), pa.decimal256(50, 3)],
+    "timestamp": [pa.timestamp(unit, zone) for unit in ("s", "ms", "us", "ns") for zone in ("UTC", "Asia/Tokyo")],
+    "date": [pa.date32(), pa.date64()], "duration": [pa.duration(unit) for unit in ("s", "ms", "us", "ns")],
+}  # fmt: skip
+AVRO: dict[str, list[Any]] = {
+    "text": ["string"], "whole number": ["int", "long"], "double": ["double"], "special double": ["double", "float"],
+    "float32": ["float"], "boolean": ["boolean"], "list, object": [{"type": "array", "items": "long"}],
+    "decimal": [{"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}],
+    "timestamp": [{"type": "long", "logicalType": f"timestamp-{unit}"} for unit in ("millis", "micros")],
+    "date": [{"type": "int", "logicalType": "date"}],
+}  # fmt: skip
+
+
+def schema_of(type_: Type) -> Schema:
+    """The value is in the field `v`, or is the event's time."""
+    fields = [Field("i", Type(Kind.ID)), Field("k", Type(Kind.STRING))]
+    fields.append(Field("v" if type_.kind is Kind.TIME else "event_time", Type(Kind.TIME)))
+    if type_.kind is not Kind.TIME:
+        fields.append(Field("v", type_))
+    return Schema((EventType("e", tuple(fields)),))
+
+
+def shown(type_: Type, ids: pa.Array, values: Any, count: int) -> list[str]:
+    """Return the values that were read, in the order of the records."""
+    listed = values.to_pylist() if isinstance(values, pa.Array) else values.tolist()
+    read = dict(zip(ids.to_pylist(), listed, strict=True))
+    return [NOTHING if read.get(str(n)) is None else SHOWN[type_.kind](read[str(n)]) for n in range(count)]
+
+
+def of_decoded(type_: Type, decoded: Any, count: int) -> list[str]:
+    values = decoded.time_ms if type_.kind is Kind.TIME else decoded.columns["v"]
+    return shown(type_, decoded.event_id, values, count)
+
+
+def records(values: Sequence[Any]) -> list[dict[str, Any]]:
+    return [{"i": str(n), "k": "k", "event_time": "2026-01-01T00:00:00Z", "v": v} for n, v in enumerate(values)]
+
+
+def table_of(column: pa.Array) -> pa.Table:
+    rest = {name: [record[name] for record in records([None] * len(column))] for name in ("i", "k", "event_time")}
+    return pa.table({**rest, "v": column})
+
+
+def of_json(type_: Type, values: Sequence[Any]) -> list[str]:
+    lines = pa.array([orjson.dumps(record) for record in records(values)])
+    return of_decoded(type_, decode_json(schema_of(type_), lines), len(values))
+
+
+def of_file(type_: Type, path: Path, count: int) -> list[str]:
+    batch = read_key(path, schema_of(type_), ("k",), "k").batch
+    return shown(type_, batch.event_id, batch.time_ms if type_.kind is Kind.TIME else batch.columns["v"], count)
+
+
+def of_csv(type_: Type, values: Sequence[Any], place: Path) -> list[str]:
+    path = place / "values.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, ["i", "k", "event_time", "v"])
+        writer.writeheader()
+        writer.writerows(records(values))
+    return of_file(type_, path, len(values))
+
+
+def of_arrow(type_: Type, column: pa.Array) -> list[str]:
+    table = table_of(column)
+    return of_decoded(type_, decode_table(schema_of(type_), table, str), len(column))
+
+
+def of_frame(type_: Type, frame: Any, count: int) -> list[str]:
+    naming = Naming(tz="UTC")
+    schema = schema_of(type_)
+    table = events_table(open_frame(frame), schema, naming)
+    return of_decoded(type_, decode_table(schema, table, str, naming.values(schema)), count)
+
+
+def of_avro(type_: Type, values: Sequence[Any], avro: Any, place: Path) -> list[str]:
+    fields = [{"name": name, "type": "string"} for name in ("i", "k", "event_time")]
+    written = {"type": "record", "name": "e", "fields": [*fields, {"name": "v", "type": avro}]}
+    path = place / f"{hash(str(avro))}.avsc"  # schemas are remembered by their file
+    path.write_text(json.dumps(written), encoding="utf-8")
+    encoded = []
+    for record in records(values):
+        stream = io.BytesIO()
+        fastavro.schemaless_writer(stream, fastavro.parse_schema(written), record)
+        encoded.append(stream.getvalue())
+    form = RecordFormat("avro", schema_file=str(path))
+    return of_decoded(type_, decode(form, schema_of(type_), pa.array(encoded, pa.binary()), "t"), len(values))
+
+
+def of_protobuf(type_: Type, values: Sequence[Any]) -> list[str]:
+    """As `MessageToDict` gives messages: a number of 64 bits is a text there."""
+    schema = schema_of(type_)
+    mapping = RecordFormat().mapping
+    parts = _columns(schema, mapping, records(values), [b""] * len(values))
+    assert len(parts) == 1
+    return of_decoded(type_, parts[0], len(values))
+
+
+@pytest.mark.parametrize("declared", TYPES)
+@pytest.mark.parametrize("kind", VALUES)
+def test_each_cell_holds_in_each_form(kind: str, declared: str, tmp_path: Path) -> None:
+    type_, chosen = DECLARED[declared], [row for row in rows() if row.kind == kind]
+    values = [VALUES[kind](row.value) for row in chosen]
+    expected = [row.expected[TYPES.index(declared)] for row in chosen]
+    read = dict(forms(type_, kind, values, tmp_path))
+    assert read == dict.fromkeys(read, expected)
+
+
+def forms(type_: Type, kind: str, values: Sequence[Any], place: Path) -> Any:
+    """Yield the name of each form that has values of this kind, and what is read there."""
+    if kind in ("text", "grouped digits", "whole number", "double", "boolean", "list, object"):
+        yield "JSON", of_json(type_, values)
+    if kind == "text":
+        yield "CSV", of_csv(type_, values, place)
+    if kind in ("text", "double", "boolean"):
+        yield "Protobuf", of_protobuf(type_, values)
+    for arrow in ARROW[kind]:
+        column = pa.array(values).cast(arrow) if pa.types.is_decimal(arrow) else pa.array(values, arrow)
+        yield f"Arrow {arrow}", of_arrow(type_, column)
+        if not pa.types.is_decimal64(arrow) and not pa.types.is_string_view(arrow):
+            path = place / "values.parquet"
+            pq.write_table(table_of(column), path)
+            yield f"Parquet {arrow}", of_file(type_, path, len(values))
+        if kind != "special double":
+            table = table_of(column)
+            if pa.types.is_decimal256(arrow) or pa.types.is_decimal64(arrow):
+                continue
+            yield f"pandas {arrow}", of_frame(type_, table.to_pandas(), len(values))
+            if arrow != pa.date64():  # polars makes a timestamp of it
+                yield f"polars {arrow}", of_frame(type_, pl.from_arrow(table), len(values))
+    if kind in ("text", "date", "timestamp", "boolean"):
+        objects = pd.DataFrame(records(values), dtype=object)
+        yield "pandas object", of_frame(type_, objects, len(values))
+    for avro in AVRO.get(kind, ()):
+        yield f"Avro {avro}", of_avro(type_, values, avro, place)
+
+
+def test_the_table_is_whole() -> None:
+    assert {row.kind for row in rows()} == VALUES.keys()
+    assert all(len(row.expected) == len(TYPES) for row in rows())
+    assert all(isinstance(row, Cells) for row in rows())
