@@ -3,6 +3,9 @@
     | column of Arrow                    | field                                                    |
     | ---------------------------------- | -------------------------------------------------------- |
     | a time                             | `event_time time`: the first one, whatever its name       |
+    | year, month, day and time; texts of | the same, with a form; numbers of seconds, hours or days  |
+    | days; numbers named as times        | since a moment get a base                                 |
+    | none with another value in each row | `row_id id`: the number of the row of a file              |
     | texts or numbers, each of them once | `… id`: the first column that is so in every row          |
     | up to six different words          | `enum(…)`                                                |
     | text, bool, integer, float         | `string`, `bool`, `int`, `float`                         |
@@ -16,20 +19,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from cep.api.events import open_any
+from cep.api.events import open_any, paths_of
 from cep.base.errors import UsageError
+from cep.columnar.file_form import AS_FOUND, FileForm
+from cep.columnar.mapping import JOIN, ROW_NUMBER
 from cep.columnar.numbers import different_count
 from cep.columnar.texts import different_texts
+from cep.columnar.times import times_us
 from cep.lang.parse.cursor import RESERVED
 
 TIME = "event_time"
 _WORDS_MAX = 6  # more different values than that are no enum
+_ROW_FIELD = "row_id"
+_ID_NAME = re.compile(r"num|key|uuid|ref|hash|^trans", re.IGNORECASE)
+_PARTS = ("year", "month", "day")
+# Names of columns whose numbers may be times.
+_TIME_NAME = re.compile(r"time|step|date|dt$|^ts$|_ts$|hour|second|^at$|_at$", re.IGNORECASE)
+_UNIT_NAMES = {"h": "step|hour", "d": "day", "min": "minute", "ms": "milli|_ms$"}
+# A moment without a meaning, for times whose first moment is not known.
+_BASE = "2000-01-01T00:00:00Z"
+_EPOCHS = {"ns": 10**17, "us": 10**14, "ms": 10**11, "s": 10**8}  # numbers since 1970 that are in 1973 or later
+_TEXTS_TRIED = 1_000
+_DAYS = ("%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y-%m-%d", "%Y%m%d", "%d.%m.%y", "%d %b %Y")
+_TIME_FORMS = tuple(f"{day}{clock}" for day in _DAYS for clock in (" %H:%M", " %H:%M:%S", " %H:%M:%S.%f", ""))
 _WORD = re.compile(r"[a-z][a-z_]*", re.IGNORECASE)
 _SCALE_MAX = 9
 _COLUMN_CHARS = 14
@@ -37,42 +56,59 @@ _COLUMN_CHARS = 14
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A declaration, and the names of columns where they differ from the fields, as `columns=` takes them."""
+    """A declaration; the names of columns where they differ from the fields, as `columns=` takes them; and how values
+    are written, as the arguments of these names take it."""
 
     text: str
     columns: dict[str, str]
+    forms: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        renamed = f"# columns={self.columns}\n" if self.columns else ""
-        return renamed + self.text
+        said = ([f"columns={self.columns}"] if self.columns else []) + [f"{n}={v!r}" for n, v in self.forms.items()]
+        return (f"# {', '.join(said)}\n" if said else "") + self.text
 
     __repr__ = __str__
 
 
-def describe(events: Any, name: str = "event_of_frame") -> Draft:
-    """Draft the declaration of an event type that fits a frame; `name` is that of the type.
+def describe(events: Any, name: str = "event_of_frame", form: FileForm = AS_FOUND) -> Draft:
+    """Draft the declaration of an event type that fits a frame or files; `name` is that of the type, `form` of CSV.
 
-    Raises: UsageError if the frame has no column of times, or none whose values are all different.
+        Of numbers that count from an unknown moment, the moment in `time_base` is a guess.
 
-    >>> import pyarrow as pa
-    >>> times = pa.array([0, 1], pa.timestamp("ms", "UTC"))
-    >>> cep.describe(pa.table({"id": ["a", "b"], "ts": times, "n": [1, None]}), "login")
-    # columns={'event_time': 'ts'}
-    event login {
-      id             id
-      event_time     time
-      n              int?
-    }
+        Raises: UsageError if the frame has no column of times, or none whose values are all different.
+
+        >>> import pyarrow as pa
+    import pyarrow.compute as pc
+        >>> times = pa.array([0, 1], pa.timestamp("ms", "UTC"))
+        >>> cep.describe(pa.table({"id": ["a", "b"], "ts": times, "n": [1, None]}), "login")
+        # columns={'event_time': 'ts'}
+        event login {
+          id             id
+          event_time     time
+          n              int?
+        }
     """
-    frame = open_any(events)
-    return draft(frame.whole(), name)
+    is_file = paths_of(events) is not None
+    drafted = draft(open_any(events, form).whole(), name, has_rows=is_file)
+    signs = {name: sign for name, sign in asdict(form).items() if sign}
+    return replace(drafted, forms={**drafted.forms, **signs})
 
 
-def draft(table: pa.Table, name: str) -> Draft:
-    """Draft the declaration of a table. Raises: UsageError."""
-    time = _time_column(table)
+def draft(table: pa.Table, name: str, *, has_rows: bool = False) -> Draft:
+    """Draft the declaration of a table; `has_rows`: the number of a row can be its id. Raises: UsageError."""
+    time, forms = _time_of(table)
     id_ = _id_column(table, time)
+    if id_ is None and not has_rows:
+        raise UsageError(
+            "no column has another value in every row, and each event needs an id; add a column of numbers"
+        )
     lines, columns, taken = [f"event {name} {{"], dict[str, str](), {TIME}
+    if id_ is None:
+        columns[_ROW_FIELD], taken = ROW_NUMBER, {*taken, _ROW_FIELD}
+        lines.append(f"  {_ROW_FIELD.ljust(_COLUMN_CHARS)} id")
+    if time not in table.column_names:
+        columns[TIME] = time
+        lines.append(f"  {TIME.ljust(_COLUMN_CHARS)} time")
     for column in table.column_names:
         values = table[column]
         if column == id_:
@@ -84,36 +120,76 @@ def draft(table: pa.Table, name: str) -> Draft:
         if kind is None:
             lines.append(f"  # {column}: {values.type}, which no field can have")
             continue
-        field = TIME if column == time else _field(column, taken)
-        taken.add(field)
-        if field != column:
-            columns[field] = column
+        named = TIME if column == time else _field(column, taken)
+        taken.add(named)
+        if named != column:
+            columns[named] = column
         nullable = "?" if values.null_count and kind not in ("id", "time") else ""
-        lines.append(f"  {field.ljust(_COLUMN_CHARS)} {kind}{nullable}")
-    return Draft("\n".join([*lines, "}"]), columns)
+        lines.append(f"  {named.ljust(_COLUMN_CHARS)} {kind}{nullable}")
+    return Draft("\n".join([*lines, "}"]), columns, forms)
 
 
-def _time_column(table: pa.Table) -> str:
-    if TIME in table.column_names:
-        return TIME
-    times: list[str] = [field.name for field in table.schema if pa.types.is_timestamp(field.type)]
-    if not times:
-        raise UsageError(f"no column is of times; make one a time, or name it `{TIME}`. Columns: {table.column_names}")
-    return times[0]
+def _time_of(table: pa.Table) -> tuple[str, dict[str, str]]:
+    """Return the column of times, or the columns that make one, and how its times are written. Raises: UsageError."""
+    types = dict(zip(table.column_names, table.schema.types, strict=True))
+    times = [TIME] if TIME in types else [name for name in types if pa.types.is_timestamp(types[name])]
+    if times:
+        return times[0], _form_of_column(table, times[0]) or {}
+    parts = {name.lower(): name for name in types}
+    if all(name in parts for name in _PARTS):
+        names = [parts[name] for name in (*_PARTS, "time") if name in parts]
+        form = {3: "%Y %m %d", 4: f"%Y %m %d {_clock(table[names[-1]])}"}[len(names)]
+        return JOIN.join(names), {"time_form": form, "tz": "UTC"}
+    for name, type_ in types.items():
+        form_of_column = _form_of_column(table, name) if _is_text(type_) or _TIME_NAME.search(name) else None
+        if form_of_column is not None:
+            return name, form_of_column
+    raise UsageError(f"no column is of times; make one a time, or name it `{TIME}`. Columns: {table.column_names}")
 
 
-def _id_column(table: pa.Table, time: str) -> str:
+def _clock(times: pa.ChunkedArray) -> str:
+    first = next((value.as_py() for value in times if value.is_valid), "")
+    return "%H:%M:%S" if str(first).count(":") == 2 else "%H:%M"
+
+
+def _form_of_column(table: pa.Table, name: str) -> dict[str, str] | None:
+    """Return how the times of a column are written; None for a column without times."""
+    values = table[name].drop_null()
+    type_ = values.type
+    if pa.types.is_timestamp(type_):
+        return {} if type_.tz is not None else {"tz": "UTC"}
+    if _is_text(type_):
+        texts = values.slice(0, _TEXTS_TRIED).cast(pa.string()).combine_chunks()
+        forms = [form for form in _TIME_FORMS if len(texts) and not times_us(texts, form=form).null_count]
+        return {"time_form": forms[0], "tz": "UTC"} if forms else None
+    if not len(values) or not (pa.types.is_integer(type_) or pa.types.is_floating(type_)):
+        return None
+    span = pc.min_max(values).as_py()
+    if span["min"] < 0:
+        return None
+    for unit, least in _EPOCHS.items():
+        if span["min"] >= least:
+            return {} if unit == "ms" else {"time_unit": unit}
+    units = [unit for unit, words in _UNIT_NAMES.items() if re.search(words, name, re.IGNORECASE)]
+    return {"time_base": _BASE, "time_unit": units[0] if units else "s"}
+
+
+def _id_column(table: pa.Table, time: str) -> str | None:
     """Return the first column whose values are all there and all different. Columns named `…id` go before."""
     possible: list[str] = [
         field.name
         for field in table.schema
         if field.name != time and (_is_text(field.type) or pa.types.is_integer(field.type))
     ]
-    for column in sorted(possible, key=lambda name: not name.lower().endswith("id")):
+    for column in sorted(possible, key=_likely_id):
         values = table[column]
         if not values.null_count and _different_count(values) == table.num_rows:
             return column
-    raise UsageError("no column has another value in every row, and each event needs an id; add a column of numbers")
+    return None
+
+
+def _likely_id(name: str) -> tuple[bool, bool, bool]:
+    return (not name.lower().endswith("id"), name.startswith("#"), _ID_NAME.search(name) is None)
 
 
 def _different_count(values: pa.ChunkedArray) -> int:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from pathlib import Path
 
 from cep.api.describe import describe
+from cep.columnar.file_form import form_of_flags
 
 HELP = """\
 Draft the event declaration that fits records: types, enums, what may be null, and the flags for names that no field can
@@ -19,12 +21,16 @@ examples:
   cep describe payments.parquet --name payment > patterns/events.cep
   cep describe day.csv
 """
+_SIGNS = ("delimiter", "quote", "encoding", "decimal", "thousands")
+_FLAGS = {"tz": "--time-zone"}
 _NO_NAME = re.compile(r"[^a-z0-9_]+")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the verb."""
     parser.add_argument("events", type=Path, metavar="PATH", help="a file or folder of Parquet, CSV or JSON lines")
+    for sign in _SIGNS:
+        parser.add_argument(f"--{sign}", metavar="SIGN", help="of CSV, as in cep replay (default: found by a look)")
     parser.add_argument("--name", metavar="NAME", help="of the event type (default: from the name of the path)")
 
 
@@ -32,13 +38,17 @@ def run(options: argparse.Namespace) -> int:
     """Print the draft; returns 0. Raises: UsageError, SourceError."""
     stem = options.events.name.partition(".")[0].lower()
     name = options.name or _NO_NAME.sub("_", stem).strip("_0123456789") or "record"
-    drafted = describe(str(options.events), name)
-    if drafted.columns:
-        flags = " ".join(f"--columns {field}={_path(column)}" for field, column in drafted.columns.items())
-        print(f"# read it with: {flags}")
+    signs = [getattr(options, sign) or "" for sign in _SIGNS]
+    drafted = describe(str(options.events), name, form_of_flags(*signs))
+    flags = [("--columns", f"{field}={_path(column)}") for field, column in drafted.columns.items()]
+    flags += [(_FLAGS.get(form, f"--{form.replace('_', '-')}"), value) for form, value in drafted.forms.items()]
+    if flags:
+        print(f"# read it with: {' '.join(f'{flag} {shlex.quote(value)}' for flag, value in flags)}")
+    if "time_base" in drafted.forms:
+        print("# the moment of --time-base is a guess, and so may the unit be; change them if you know better")
     print(drafted.text)
     return 0
 
 
 def _path(column: str) -> str:
-    return f"'\"{column}\"'" if "." in column or " " in column else column
+    return f'"{column}"' if "." in column else column

@@ -39,7 +39,7 @@ from cep.columnar.times import TIME_UNITS, check_form
 TYPE_FIELD = "event_type"
 ROW_NUMBER = "#row"  # the name of a column that each file has: the number of the row
 _OTHERS = "*"
-_JOIN = " + "
+JOIN = " + "
 NUMBER_KINDS = (Kind.INT, Kind.FLOAT, Kind.DECIMAL)
 _OF_VIEW = "/"
 _VIEW = re.compile(r"\w{1,32}", re.ASCII)
@@ -202,7 +202,7 @@ PLAIN = FieldMapping()
 
 def joined_columns(name: str) -> tuple[str, ...]:
     """Return the columns whose texts make one column, as `Year + Month + Day` says; a column alone is itself."""
-    return tuple(part.strip() for part in name.split(_JOIN))
+    return tuple(part.strip() for part in name.split(JOIN))
 
 
 def view_of(name: str) -> tuple[str, str]:

@@ -78,7 +78,8 @@ def open_csv(path: Path, form: FileForm) -> CsvFile:
     quote = form.quote or _quote(text)
     delimiter = form.delimiter or (first[1] if first else _delimiter(text, quote))
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quotechar=quote)
-    names, lines_before, records = (), 0, list[Sequence[str]]()
+    names: tuple[str, ...] = ()
+    lines_before, records = 0, list[Sequence[str]]()
     try:
         for row in reader:
             if not names and row and not (first and reader.line_num == 1):

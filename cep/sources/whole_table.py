@@ -33,7 +33,7 @@ from cep.sources.json_table import read_lines, table_of_lines
 from cep.sources.tables import TableFile, open_table
 
 _WHOLE = r"^-?(0|[1-9]\d{0,17})$"
-_NUMBER = r"^[-+]?((0|[1-9]\d*)\.?\d*|\.\d+)([eE][-+]?\d+)?$"
+_NUMBER = r"^[-+]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?$"
 _NUMBER_LIKE = r"^[-+$€£¥₹\s]*\d[\d.,'’\s]*[$€£¥₹\s]*$"
 _TRUTH = r"^(?i:true|false)$"
 _ZONED = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:?\d\d)$"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from cep.sources.pieces import read_pieces
 from tests.columnar.common import GOOD, ONE
 
 ROWS = [{**GOOD, "tx_id": f"t{n}", "card_id": f"c{n % 3}", "note": 'a "{,}\\" note\n'} for n in range(60)]
-FORMS = {
+FORMS: dict[str, Callable[[Any], str]] = {
     "lines": lambda rows: "\n".join(map(json.dumps, rows)),
     "an array on one line": json.dumps,
     "an array with an object a line": lambda rows: "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n",
