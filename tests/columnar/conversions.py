@@ -25,7 +25,7 @@ stays null.
 - A float is a `decimal` if it is the nearest float to a whole number of units. A float32 is judged as a float32.
 - `yes`, `y`, `t`, `no`, `n`, `f` are also a `bool`, in any case.
 - The symbol of an `enum` may be in another case, unless two symbols differ by case alone.
-- `1,200.50` and `1.200,50` are numbers in a CSV file whose form of numbers is found or named; see [map](../guides/map.md).
+- `1,200.50` is a number in a CSV file whose form of numbers is found or named; see [map](../guides/map.md).
 - A column with a unit is read by its unit: `timestamp`, `date`, `duration` in Arrow, pandas and polars.
 - `NaN` in a frame of pandas is null.
 
