@@ -26,10 +26,10 @@ import pyarrow.parquet as pq
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Kind, Schema
-from cep.base.utc import utc_ms
 from cep.columnar.batch import TEXT
 from cep.columnar.mapping import FieldMapping
-from cep.columnar.texts import encoded
+from cep.columnar.texts import different_texts
+from cep.columnar.times import INT96_UNIT, has_zone, times_us
 from cep.sources.inputs import Records, files_of, kind_of
 from cep.sources.json_table import read_json_table
 from cep.sources.tables import open_table
@@ -189,12 +189,13 @@ def _times(table: pa.Table, column: str, otherwise_ms: int, name: str) -> np.nda
 
 
 def _parsed(values: pa.Array, column: str, name: str) -> pa.Array:
-    different = encoded(values.cast(TEXT))
-    try:
-        numbers = [utc_ms(text) for text in different.dictionary.to_pylist()]
-    except ValueError as error:
-        raise UsageError(f"{name}: {column}: {error}") from error
-    return pa.array(numbers, pa.int64()).take(different.indices)
+    texts = values.cast(TEXT)
+    times = times_us(texts)
+    wrong = [text for text in texts.filter(pc.is_null(times)).to_pylist() if text is not None]
+    wrong += [text for text in different_texts(texts).to_pylist() if text is not None and has_zone(text) is False]
+    if wrong:
+        raise UsageError(f"{name}: {column}: {wrong[0]!r} is not a time with an offset such as 2026-01-31T00:00:00Z")
+    return pa.array(np.asarray(times.fill_null(0)) // 1_000, mask=np.asarray(pc.is_null(times)))
 
 
 def _read_table(path: Path) -> pa.Table:
@@ -202,7 +203,7 @@ def _read_table(path: Path) -> pa.Table:
     try:
         match path.suffix.lower():
             case ".parquet":
-                return pq.read_table(path)
+                return pq.read_table(path, coerce_int96_timestamp_unit=INT96_UNIT)
             case ".csv":
                 with pcsv.open_csv(path) as reader:
                     names = reader.schema.names

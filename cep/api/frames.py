@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -105,6 +106,8 @@ def _eager(seen: nw.DataFrame[Any]) -> Frame:
             table = pa.table(chosen.to_native())  # without a copy; a categorical column is to be had with one only
             if not any(map(pa.types.is_dictionary, table.schema.types)):
                 return table
+        if seen.implementation.is_pandas():
+            chosen = nw.from_native(_with_times_as_texts(chosen.to_native()), eager_only=True)
         try:
             return chosen.to_arrow()
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -117,6 +120,20 @@ def _eager(seen: nw.DataFrame[Any]) -> Frame:
         return next(iter(seen[number : number + 1].iter_rows(named=True)))
 
     return Frame(tuple(seen.columns), columns, like, row)
+
+
+def _with_times_as_texts(frame: Any) -> Any:
+    """Write times of pandas as texts where some of a column name a zone and others do not: Arrow takes all for one."""
+    changed = {}
+    for name in frame.columns:
+        column = frame[name]
+        times = column.dropna() if column.dtype == object else ()
+        if not len(times) or not isinstance(times.iloc[0], datetime):
+            continue
+        zones = {value.tzinfo is None if isinstance(value, datetime) else None for value in times}
+        if zones == {True, False}:
+            changed[name] = column.map(lambda value: value.isoformat(), na_action="ignore")
+    return frame.assign(**changed) if changed else frame
 
 
 def _lazy(seen: nw.LazyFrame[Any]) -> Frame:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from cep.base.errors import UsageError
 
 TIME_UNITS = ("s", "ms", "us", "ns")
+INT96_UNIT = "us"  # of times of old Parquet files: in nanoseconds, 9999-12-31 would be a day of 1816
 # Numbers as text that may be times without a unit: from the second day of 1970 on, in milliseconds.
 _TEXT_MS_LEAST = 100_000_000
 _TICKS = {"s": 1_000_000, "ms": 1_000, "us": 1}

@@ -28,6 +28,7 @@ from cep.columnar.batch import TEXT
 from cep.columnar.decode import Poison
 from cep.columnar.file_form import FileForm
 from cep.columnar.mapping import NUMBER_KINDS, ROW_NUMBER, FieldMapping, joined_columns
+from cep.columnar.times import INT96_UNIT
 from cep.sources.csv_form import CsvFile, open_csv
 from cep.sources.inputs import folder_values, packing_of
 
@@ -102,7 +103,7 @@ class TableFile:
         if self.csv is not None or not set(columns) <= set(self.names):
             yield from (each.batch.to_pylist() for each in self.batches(columns))
             return
-        with pq.ParquetFile(self.path) as file:
+        with pq.ParquetFile(self.path, coerce_int96_timestamp_unit=INT96_UNIT) as file:
             yield from (batch.to_pylist() for batch in file.iter_batches(count))
 
     def first_rows(self) -> list[dict[str, Any]]:
@@ -147,7 +148,9 @@ class TableFile:
         yield from self._fragment().scanner(columns=wanted, filter=rows_taken, **options).to_batches()
 
     def _fragment(self) -> ds.Fragment:
-        return ds.ParquetFileFormat().make_fragment(str(self.path), pafs.LocalFileSystem(), row_groups=self.groups)
+        options = ds.ParquetReadOptions(coerce_int96_timestamp_unit=INT96_UNIT)
+        form = ds.ParquetFileFormat(read_options=options)
+        return form.make_fragment(str(self.path), pafs.LocalFileSystem(), row_groups=self.groups)
 
 
 @dataclass(frozen=True, slots=True)

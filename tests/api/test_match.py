@@ -195,6 +195,22 @@ def test_a_zone_moves_times_by_its_offset(rules: cep.Rules) -> None:
     assert texts.cast(pa.int64()).equals(paris)
 
 
+def test_times_of_pandas_with_and_without_a_zone_are_each_what_they_say(rules: cep.Rules) -> None:
+    frame = payments().to_pandas()
+    aware = frame["event_time"].astype(object)
+    kolkata = [time.tz_convert("Asia/Kolkata") for time in aware]
+    naive = [time.tz_convert("Europe/Paris").tz_localize(None) for time in aware]
+    mixed = [times[number % 2] for number, times in enumerate(zip(kolkata, naive, strict=True))]
+    expected = rules.match(frame, cores=2).table["alert_id"]
+    frame.index = [0] * len(frame)
+    for values in (mixed, [pd.NaT, *mixed[1:]]):
+        frame["event_time"] = pd.Series(values, frame.index, dtype=object)
+        if values is mixed:
+            assert rules.match(frame, tz="Europe/Paris", cores=2).table["alert_id"].equals(expected)
+        with pytest.raises(cep.CepError, match=r"times without a zone"):
+            rules.match(frame)
+
+
 def test_a_null_of_pandas_is_a_null(place: Path, rules: cep.Rules) -> None:
     frame = payments().to_pandas()
     assert np.isnan(frame["score"]).any()

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cep.base.errors import SourceError, UsageError
+from cep.columnar.times import INT96_UNIT
 from cep.sources.json_forms import as_json_lines, has_json_lines
 from cep.sources.json_lines import LineCutter, json_values, whole_lines
 from cep.sources.live.base import Chunk, Positions
@@ -145,7 +146,7 @@ def _written_ms(path: Path) -> int | None:
 
 
 def _rows(path: Path, start: int, records_max: int) -> Iterator[tuple[Chunk, int]]:
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path, coerce_int96_timestamp_unit=INT96_UNIT) as file:
         names = file.schema_arrow.names
         if len(set(names)) < len(names):
             raise pa.ArrowInvalid("it has two columns of one name")
