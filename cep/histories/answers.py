@@ -6,6 +6,7 @@ Tested by: tests/histories/test_values.py, tests/histories/test_sql.py
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -30,9 +31,22 @@ class Answers:
         self.overflows: Counter[str] = Counter()
         self.folded = self.cut = self.dropped = 0
         self._incomplete: dict[str, UInt8] = {}
+        self._averages: dict[str, Column] = {}
 
     def column(self, history: HistoryColumn) -> Column:
         """Return the value at each new event, in their order. Texts are numbers of the table's texts."""
+        if not history.average:
+            return self._column(history)
+        if history.average not in self._averages:
+            average = replace(history, expr=replace(history.expr, fn="avg"), identity=history.average)
+            self._averages[history.average] = self._column(average)
+        average_column = self._averages[history.average]
+        if history.expr.fn == "avg":
+            return average_column
+        assert average_column.rests is not None, "averages have rests"
+        return Column(average_column.rests, average_column.nulls)
+
+    def _column(self, history: HistoryColumn) -> Column:
         call = self._call
         windows = call.windows.of(history)
         if history.is_single and history.by:
@@ -51,7 +65,11 @@ class Answers:
         self._note(history.identity + CUT, windows, cut)
         slots, nulls = np.empty(len(answer.slots), np.int64), np.empty(len(answer.slots), np.uint8)
         slots[windows.at], nulls[windows.at] = answer.slots, answer.nulls
-        return Column(slots, nulls)
+        rests = None
+        if answer.rests is not None:
+            rests = np.empty(len(answer.slots), np.int64)
+            rests[windows.at] = answer.rests
+        return Column(slots, nulls, rests=rests)
 
     def incomplete(self) -> pa.Array:
         """text[Q]: which values at each new event lack older events or have them folded (columns.INCOMPLETE)."""
@@ -63,7 +81,9 @@ class Answers:
         wide = kind_of(history).folded_values(self._call, history, windows)
         self.overflows[history.identity] += wide.overflows
         slots, nulls = np.where(is_folded, wide.slots, answer.slots), np.where(is_folded, wide.nulls, answer.nulls)
-        return Column(slots, nulls)
+        if wide.rests is None or answer.rests is None:
+            return Column(slots, nulls)
+        return Column(slots, nulls, rests=np.where(is_folded, wide.rests, answer.rests))
 
     def _cut(self, history: HistoryColumn, windows: Members) -> UInt8:
         """Return in the order of the windows 1 where events of the sub-key may be forgotten."""

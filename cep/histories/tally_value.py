@@ -5,8 +5,11 @@ Tested by: tests/report/test_past.py
 
 from __future__ import annotations
 
+import numpy as np
+
 from cep.histories.numbers.float_tally import float_values
-from cep.histories.numbers.tally import spreads, whole_sums, whole_totals
+from cep.histories.numbers.spreads import quotients
+from cep.histories.numbers.tally import averages, spreads, whole_sums
 from cep.kernels.layout import Int64
 from cep.nfa.histories import HistoryColumn
 
@@ -17,11 +20,14 @@ def tally_value(history: HistoryColumn, tally: Int64) -> int | float:
     if history.expr.fn == "count" or history.expr.argument is None:
         return count
     if history.has_float_tally:
-        value = float(float_values(tally)[0])
-        return value / count if history.expr.fn == "avg" and count else value
+        is_average = history.expr.fn == "avg" and count > 0
+        values, rests = float_values(tally)
+        return (
+            float(quotients((values, rests), tally[:, 0].astype(np.float64))[0][0]) if is_average else float(values[0])
+        )
     scale: int = 10**history.expr.argument.type.scale
     if history.expr.fn == "stddev":
         return float(spreads(tally)[0]) / scale
     if history.expr.fn == "sum":
         return int(whole_sums(tally)[0][0]) / scale
-    return float(whole_totals(tally)[0]) / scale / count if count else 0
+    return float(averages(tally, tally[:, 0], history.expr.argument.type.scale)[0][0]) if count else 0

@@ -166,7 +166,7 @@ CALENDAR_MS_MAX: dict[CalendarUnit, int] = {
 }
 HistoryFn = Literal[
     "count", "sum", "avg", "min", "max", "stddev", "distinct", "median", "percentile", "first", "last", "exists",
-    "first_seen", "approx_distinct", "approx_percentile",
+    "first_seen", "approx_distinct", "approx_percentile", "avg_rest",
 ]  # fmt: skip
 
 
@@ -197,7 +197,8 @@ class History:
     Types: count, distinct INT; sum, min, max, last that of the argument; avg, stddev, median, percentile FLOAT (the
     nearest rank); exists BOOL; first_seen DURATION. `percent` is that of percentile, 1 to 100. `approx_distinct` and
     `approx_percentile` are like those without `approx_`, of whole panes at the far edge and with an error
-    (histories/numbers/sketches.py).
+    (histories/numbers/sketches.py). `avg_rest` is what `avg` lost when it was rounded. No pattern can write it: the
+    compiler asks for it, so that comparisons with an average are exact (nfa/twofold.py).
     """
 
     fn: HistoryFn

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -23,6 +23,7 @@ from cep.kernels.layout import Int32, Int64
 from cep.kernels.records import BlockCode
 from cep.lang.functions import COLUMN_FUNCTIONS, ROUNDING
 from cep.lang.ir import Aggregate, Binary, Call, Cast, Const, CurrentField, Expr, History, If, In, Unary, VarField
+from cep.nfa.twofold import Twofold, compare_twofold, divided, exact, has_average, sum_of
 
 Instruction = tuple[int, int, int, int, int]
 EARTH_RADIUS_KM = 6371.0088  # mean radius, IUGG
@@ -55,6 +56,7 @@ _FLOATING = {
     "+": o.FADD, "-": o.FSUB, "*": o.FMUL, "/": o.FDIV, "<": o.FLT, "<=": o.FLE, "==": o.FEQ, "!=": o.FNE,
 }  # fmt: skip
 _MIRRORED = {">": "<", ">=": "<="}
+_COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
 
 class ColumnNumbers(Protocol):
@@ -85,6 +87,16 @@ class Lowering(ABC):
     @abstractmethod
     def lower(self, expr: Expr) -> int:
         """Return the register that holds the expression's value."""
+
+    def unit(self, expr: Expr) -> int:
+        """Return the constant that a decimal's or a whole number's slot is divided by."""
+        return self.constants.add(10**expr.type.scale, False)
+
+    def average(self, expr: Expr) -> Twofold:
+        """Return the registers of an average: the nearest float, and what it lost by rounding."""
+        assert isinstance(expr, History), "events alone have no other average"
+        rest = self.columns.history(replace(expr, fn="avg_rest"))
+        return exact(self, self.lower(expr), self.emit(o.COLUMN, rest))
 
     def constant(self, value: float | bool | str | None, is_float: bool = False) -> int:
         if value is None:
@@ -125,6 +137,8 @@ class Lowering(ABC):
 
     def _binary(self, expr: Binary) -> int:
         op, left, right = expr.op, expr.left, expr.right
+        if op in _COMPARISONS and has_average(expr):
+            return compare_twofold(self, expr)
         if op in _MIRRORED:
             op, left, right = _MIRRORED[op], right, left  # type: ignore[assignment]
         if op == "/" and (units := same_units(left, right)) is not None:
@@ -379,15 +393,15 @@ class VectorProgram:
 
 
 # Which operand is the number of a constant, of a column.
-CONSTANT_OPERAND = {o.CONST: 0, o.SCALE: 1, o.TO_FLOAT: 1, o.QUOTIENT: 1}
+CONSTANT_OPERAND = {o.CONST: 0, o.SCALE: 1, o.TO_FLOAT: 1, o.TO_FLOAT_REST: 1, o.QUOTIENT: 1}
 COLUMN_OPERAND = {o.COLUMN: 0, o.ROW: 1, o.DISTINCT: 1}
 # Which of the operands a, b, c are registers, if not a and b.
 _REGISTERS = {
     **dict.fromkeys((o.CONST, o.COLUMN, o.REGISTER, o.ROW, o.DISTINCT), ()),
     **dict.fromkeys(
         (
-            o.NEG, o.ABS, o.SCALE, o.TO_FLOAT, o.FNEG, o.FABS, o.FSQRT, o.FSIN, o.FCOS, o.FASIN, o.FFLOOR,
-            o.QUOTIENT, o.NOT, o.IS_NULL,
+            o.NEG, o.ABS, o.SCALE, o.TO_FLOAT, o.TO_FLOAT_REST, o.FNEG, o.FABS, o.FSQRT, o.FSIN, o.FCOS, o.FASIN,
+            o.FFLOOR, o.QUOTIENT, o.NOT, o.IS_NULL,
         ),
         (0,),
     ),
@@ -476,13 +490,36 @@ class ScalarCode(Lowering):
         if expr.fn in ("sum", "min", "max"):
             value = self.emit(o.REGISTER, self._run_register(expr.fn, expr.variable, argument))
             return value if expr.fn == "sum" else self.emit(o.NULL_IF_ZERO, value, present)
-        if expr.fn == "stddev" and not argument.type.is_float:
-            argument = Cast(argument, _FLOAT)
-        count = self.emit(o.TO_FLOAT, present, self.constants.add(1, False))
-        total = self.emit(o.REGISTER, self._run_register("sum", expr.variable, argument))
-        mean = self.emit(o.FDIV, self._float(total, argument.type), count)
         if expr.fn == "avg":
-            return mean
-        squares = self.emit(o.REGISTER, self._run_register("squares", expr.variable, argument))
-        variance = self.emit(o.FSUB, self.emit(o.FDIV, squares, count), self.emit(o.FMUL, mean, mean))
-        return self.emit(o.FSQRT, self.emit(o.FMAX, variance, self.constant(0.0, is_float=True)))
+            return self.average(expr).high
+        return self._spread(expr.variable, argument, self.emit(o.TO_FLOAT, present, self.constants.add(1, False)))
+
+    def average(self, expr: Expr) -> Twofold:
+        """Return the registers of an average: the nearest float, and what it lost by rounding."""
+        if not isinstance(expr, Aggregate):
+            return super().average(expr)
+        argument = expr.argument
+        assert argument is not None, "avg has an argument"
+
+        def register(kind: str) -> int:
+            return self.emit(o.REGISTER, self._run_register(kind, expr.variable, argument))
+
+        unit = self.constants.add(1, False)
+        count = self.emit(o.TO_FLOAT, register("present"), unit)
+        if argument.type.is_float:
+            return divided(self, sum_of(self, register("sum"), register("rest")), exact(self, count))
+        high, low = (self.emit(o.TO_FLOAT, register(kind), unit) for kind in ("high", "low"))
+        high = self.emit(o.FMUL, high, self.constant(2.0**32, is_float=True))
+        mean = divided(self, sum_of(self, high, low), exact(self, count))
+        scale: int = 10**argument.type.scale
+        return divided(self, mean, exact(self, self.constant(float(scale), is_float=True))) if scale > 1 else mean
+
+    def _spread(self, variable: str, argument: Expr, count: int) -> int:
+        """Return √(n Σd² − (Σd)²) / n, d being how far a value is from the first one: equal values have d = 0."""
+        kinds = ("offset", "offset squared")
+        total, squares = (self.emit(o.REGISTER, self._run_register(kind, variable, argument)) for kind in kinds)
+        number = self.emit(o.FSUB, self.emit(o.FMUL, count, squares), self.emit(o.FMUL, total, total))
+        root = self.emit(o.FSQRT, self.emit(o.FMAX, number, self.constant(0.0, is_float=True)))
+        spread = self.emit(o.FDIV, root, count)
+        scale: int = 10**argument.type.scale
+        return self.emit(o.FDIV, spread, self.constant(float(scale), is_float=True)) if scale > 1 else spread

@@ -27,7 +27,7 @@ _HELP = {
     "CEP424": "put what follows into a pattern of its own, or leave out the group's window",
     "CEP425": "split the pattern into several, or lower the repetition of its groups",
 }
-# Registers that one aggregate may need (sum, squares, count, present), and one field of a bound event.
+# Registers that one aggregate may need (a spread: offsets, their squares, base, present), and a field of an event.
 _AGGREGATE_REGISTERS, _FIELD_REGISTERS = 4, 2
 
 

@@ -40,6 +40,8 @@ class HistoryColumn:
     `panes` is the same for those of the same panes (numbers/panes.py), 0 for those of none. `known` is the same for
     those that count the same events by the same sub-key (histories/known_sub_keys.py), 0 for those without one.
 
+    `average` is the identity of the average that the value, or its rest, belongs to, "" for other functions.
+
     `member` is the bitmap of the events that count (-1: all), `value` the column of its argument (-1: none), `by` those
     of its sub-key. `events_max`: so many of the newest members of a (sub-)key can decide its value; so many are kept.
     """
@@ -55,6 +57,7 @@ class HistoryColumn:
     tally: str
     panes: int
     known_sub_keys: int
+    average: str = ""
 
     @property
     def is_approximate(self) -> bool:
@@ -74,7 +77,7 @@ class HistoryColumn:
     @property
     def is_float_sum(self) -> bool:
         """True if its panes have sums of floats."""
-        return self.expr.fn in ("sum", "avg") and _is_of_floats(self.expr)
+        return self.expr.fn in ("sum", "avg", "avg_rest") and _is_of_floats(self.expr)
 
     @property
     def has_float_tally(self) -> bool:
@@ -207,6 +210,11 @@ class HistoryPlan:
         """Return how many of the newest events of a key can decide the value of one of its histories."""
         of_events = (h for h in self.histories if not h.is_single and not h.is_approximate)
         return max((history.events_max for history in of_events), default=HISTORY_EVENTS_MAX)
+
+    @cached_property
+    def written(self) -> tuple[HistoryColumn, ...]:
+        """The histories that patterns write. The others are rests of averages."""
+        return tuple(history for history in self.histories if history.expr.fn != "avg_rest")
 
     @cached_property
     def identities(self) -> frozenset[str]:
@@ -342,6 +350,7 @@ def _planned(schema: Schema, histories: tuple[tuple[int, History], ...], events_
                 _tally(expr),
                 _panes(expr),
                 _known_sub_keys(expr),
+                identity_of(replace(expr, fn="avg")) if expr.fn in ("avg", "avg_rest") else "",
             )
             for number, expr, member, value in planned
         ),
@@ -357,7 +366,7 @@ def _planned(schema: Schema, histories: tuple[tuple[int, History], ...], events_
 
 def _tally(expr: History) -> str:
     """Return the name of its tally: the number of events, their sum, and for spreads the sum of squares."""
-    if expr.fn not in ("count", "sum", "avg", "stddev") or expr.window is None:
+    if expr.fn not in ("count", "sum", "avg", "avg_rest", "stddev") or expr.window is None:
         return ""
     # What tells them apart is worked out from it: the function, its type, and whether the event itself counts.
     alike = replace(expr, fn="count", type=Type(Kind.INT), window=replace(expr.window, previous=False))
@@ -384,7 +393,7 @@ def _panes(expr: History) -> int:
     """Return the number of its panes: one for all percentages, and whether or not the event itself counts."""
     if expr.window is None or is_single(expr) or expr.fn == "first":  # the first ones of panes stay events
         return 0
-    same: dict[HistoryFn, HistoryFn] = {"avg": "sum", "median": "percentile"}
+    same: dict[HistoryFn, HistoryFn] = {"avg": "sum", "avg_rest": "sum", "median": "percentile"}
     window = replace(expr.window, previous=False)
     identical = replace(expr, fn=same.get(expr.fn, expr.fn), percent=None, window=window, type=Type(Kind.INT))
     return int(identity_of(identical)[:15], 16) + 1

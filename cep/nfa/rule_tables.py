@@ -48,7 +48,12 @@ _SIMPLE = {
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 _ROW_KINDS = ("first", "last", "prev", "mark")
 # The order in which a take updates registers: what reads an old value comes before what replaces it.
-_ACTION_ORDER = ("prev", "sum", "squares", "min", "max", "present", "first", "last", "count", "loop")
+_ACTION_ORDER = (
+    "prev", "rest", "sum", "high", "low", "base", "offset", "offset squared", "min", "max", "present", "first", "last",
+    "count", "loop",
+)  # fmt: skip
+# The register that an action reads beside its own, if not the number of values.
+_OTHER_OF = {"rest": "sum", "offset": "base", "offset squared": "base"}
 
 
 def compile_tables(pattern: PatternIR, schema: Schema, automaton: Automaton) -> RuleTables:
@@ -350,7 +355,9 @@ class RuleTables:
             self._registers[key] = len(self._registers)
             if kind == "prev":
                 self._register("last", variable, None)
-            if kind in ("sum", "min", "max", "squares"):
+            if kind in _OTHER_OF:
+                self._register(_OTHER_OF[kind], variable, argument)
+            elif kind in ("sum", "high", "low", "base", "min", "max"):
                 self._register("present", variable, argument)
         return self._registers[key]
 
@@ -379,18 +386,23 @@ class RuleTables:
             "sum": y.ACT_FSUM if is_float else y.ACT_SUM,
             "min": y.ACT_FMIN if is_float else y.ACT_MIN,
             "max": y.ACT_FMAX if is_float else y.ACT_MAX,
-            "squares": y.ACT_FSQUARES,
+            "high": y.ACT_HIGH,
+            "low": y.ACT_LOW,
+            "rest": y.ACT_FREST,
+            "base": y.ACT_BASE,
+            "offset": y.ACT_FOFFSET if is_float else y.ACT_OFFSET,
+            "offset squared": y.ACT_FOFFSET_SQUARED if is_float else y.ACT_OFFSET_SQUARED,
         }[kind]
-        present = self._registers["present", variable, argument]
+        other = self._registers[_OTHER_OF.get(kind, "present"), variable, argument]
         if isinstance(argument, CurrentField):
             column = self.columns.number(argument.field)
             if self._merges:  # measures of a match are worked out again from its events when it is complete
                 self.columns.retained.add(column)
-            return code, register, column, present
+            return code, register, column, other
         self._merges = False  # a derived column is not kept with bound events
         derived = self.vector.derived(argument)
         self.derived_types.append((derived, argument.type))
-        return code, register, DERIVED + derived, present
+        return code, register, DERIVED + derived, other
 
     # ------------------------------------------------------------------------------------------------- finished
 

@@ -141,7 +141,7 @@ def _tallies(histories: Histories, key: str, program: Program) -> Iterator[tuple
     if key not in names or program.histories is None:
         return
     at, types = names.index(key), program.schema.columns()
-    for history in program.histories.histories:
+    for history in program.histories.written:
         if history.tally in histories.tallies:
             yield show_expr(history.expr), tally_value(history, histories.tallies[history.tally][at : at + 1])
         elif history.tally in histories.sub_tallies:

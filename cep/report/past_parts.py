@@ -132,7 +132,7 @@ def _with_rules(program: Program, plan: HistoryPlan) -> Iterator[tuple[HistoryCo
     for rule in program.rules:
         for expr in histories_in(rule.deployed.pattern):
             rules.setdefault(expr, {})[f"{rule.deployed.rule_id} v{rule.deployed.version}"] = None
-    for column in plan.histories:
+    for column in plan.written:
         yield column, tuple(rules.get(column.expr, ()))
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,12 @@ from cep.columnar.batch import TEXT
 from cep.functions.calendar import of_times
 from cep.functions.columns import of_texts
 from cep.lang.functions import COLUMN_FUNCTIONS, IN_LIST, ROUNDING
-from cep.lang.ir import Aggregate, Binary, Call, Cast, Const, CurrentField, Expr, If, In, Unary, VarField
+from cep.lang.ir import Aggregate, Binary, Call, Cast, Const, CurrentField, Expr, History, If, In, Unary, VarField
 from cep.lang.ir_tests import Slot
 from cep.lang.show import show_expr
 from cep.nfa.code import EARTH_RADIUS_KM, same_units
+from cep.nfa.twofold import has_average
+from cep.testing.twofold import Twofold, compared, exact, mean_of, spread_of
 
 Fields = Mapping[str, Slot]
 BoundFields = Mapping[str, Sequence[Fields]]
@@ -57,6 +60,8 @@ def value_of(expr: Expr, event: Fields, bound: BoundFields) -> Slot:
             return _unary(expr, value_of(expr.argument, event, bound))
         case Binary(op="/"):
             return _divided(expr, event, bound)
+        case Binary() if expr.op in _COMPARE and has_average(expr):
+            return compared(expr, lambda e: value_of(e, event, bound), lambda e: _average(e, event, bound))
         case Binary():
             left, right = value_of(expr.left, event, bound), value_of(expr.right, event, bound)
             return _logic(expr.op, left, right) if expr.op in ("and", "or") else _binary(expr, left, right)
@@ -105,12 +110,24 @@ def _aggregate(expr: Aggregate, events: Sequence[Fields]) -> Slot:
         return None
     if expr.fn in ("min", "max"):
         return min(numbers) if expr.fn == "min" else max(numbers)
-    if expr.fn == "avg":
-        return _as_float(_sum(numbers, is_float=argument.type.is_float), argument.type) / len(numbers)
-    floats = [_as_float(n, argument.type) for n in numbers]
-    mean = _sum(floats, is_float=True) / len(floats)
-    variance = _sum([f * f for f in floats], is_float=True) / len(floats) - mean * mean
-    return math.sqrt(max(variance, 0.0))
+    scale = None if argument.type.is_float else argument.type.scale
+    if expr.fn == "stddev":
+        return spread_of(numbers, scale)
+    mean = mean_of(numbers, scale)
+    return None if mean is None else mean.high
+
+
+def _average(expr: Expr, event: Fields, bound: BoundFields) -> Twofold | None:
+    """Return an average with what it lost by rounding."""
+    if isinstance(expr, Aggregate):
+        argument = expr.argument
+        assert argument is not None, "avg has an argument"
+        values = [value_of(argument, fields, {}) for fields in bound.get(expr.variable, ())]
+        scale = None if argument.type.is_float else argument.type.scale
+        return mean_of([_number(v) for v in values if v is not None], scale)
+    assert isinstance(expr, History), "there are no other averages"
+    value, rest = (_given(part, event) for part in (expr, replace(expr, fn="avg_rest")))
+    return None if value is None or rest is None else exact(_number(value), _number(rest))
 
 
 def _sum(numbers: Sequence[int | float], *, is_float: bool) -> int | float:
@@ -291,7 +308,7 @@ def _number(value: Slot) -> int | float:
 
 def _as_float(value: float, source: Type) -> float:
     """Return the nearest float of a count, divided by its unit."""
-    return value if source.is_float else float(value) / float(10**source.scale)
+    return value if source.is_float else value / 10**source.scale  # of whole numbers: the nearest float
 
 
 def _bounded(value: float) -> float:

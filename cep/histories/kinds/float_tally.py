@@ -12,6 +12,7 @@ from cep.histories.kinds import tally
 from cep.histories.kinds.kind import Carry, Column
 from cep.histories.numbers.float_tally import float_tallies_of, float_windows
 from cep.histories.numbers.folds import counts_in, float_spreads_in, float_sums_in
+from cep.histories.numbers.spreads import quotients
 from cep.histories.numbers.whole_window import Members, float_spreads, float_sums
 from cep.kernels.layout import Int64, UInt8
 from cep.nfa.histories import HistoryColumn
@@ -23,13 +24,17 @@ def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
     if call.windows.is_tallied(history):
         segment = windows.segment[call.new_rows][windows.at]
         before, moves = tally.begin(call, history), call.windows.moves(history, None)
-        counts, numbers = float_windows(before, moves, segment, windows.lows, windows.highs)
-        return _column(fn, counts, numbers)
+        counts, numbers, rests = float_windows(
+            before, moves, segment, windows.lows, windows.highs, with_rests=fn == "avg"
+        )
+        return _column(fn, counts, numbers, rests)
     counts = windows.highs - windows.lows
     if fn == "count":
         return _column(fn, counts, counts)
     events = call.windows.values(history, windows.rows)
-    return _column(fn, counts, float_spreads(events, windows) if fn == "stddev" else float_sums(events, windows))
+    if fn == "stddev":
+        return _column(fn, counts, float_spreads(events, windows))
+    return _column(fn, counts, *float_sums(events, windows, with_rests=fn == "avg"))
 
 
 def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Carry:
@@ -52,12 +57,15 @@ def folded_values(call: Call, history: HistoryColumn, windows: Members) -> Colum
     if fn == "stddev":
         spreads, counts = float_spreads_in(both)
         return _column(fn, counts, spreads)
-    sums, counts = float_sums_in(both, windows)
-    return _column(fn, counts, sums)
+    sums, rests, counts = float_sums_in(both, windows, with_rests=fn == "avg")
+    return _column(fn, counts, sums, rests)
 
 
-def _column(fn: str, counts: Int64, numbers: np.ndarray) -> Column:
-    """Turn how many events each window has, and their sum or spread, into its value."""
+def _column(fn: str, counts: Int64, numbers: np.ndarray, rests: np.ndarray | None = None) -> Column:
+    """Turn how many events each window has, and their sum or spread, into its value.
+
+    `rests` float64[Q] is what sums lost by rounding.
+    """
     empty, never = (counts == 0).astype(np.uint8), np.zeros(len(counts), np.uint8)
     match fn:
         case "count":
@@ -67,5 +75,7 @@ def _column(fn: str, counts: Int64, numbers: np.ndarray) -> Column:
         case "sum":
             return Column(numbers.view(np.int64), never)
         case _:
-            with np.errstate(invalid="ignore", divide="ignore"):
-                return Column((numbers / counts).view(np.int64), empty)
+            assert rests is not None, "sums have rests"
+            with np.errstate(invalid="ignore", over="ignore"):
+                nearest, rest = quotients((numbers, rests), np.maximum(counts, 1).astype(np.float64))
+            return Column(nearest.view(np.int64), empty, rests=rest.view(np.int64))

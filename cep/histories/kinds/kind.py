@@ -19,11 +19,15 @@ from cep.nfa.histories import HistoryColumn
 
 
 class Column(NamedTuple):
-    """Values of windows. Shapes: slots int64[Q], nulls uint8[Q]. `overflows` counts sums that left 64 bits."""
+    """Values of windows. Shapes: slots int64[Q], nulls uint8[Q]. `overflows` counts sums that left 64 bits.
+
+    `rests` int64[Q] are the slots of what averages lost when they were rounded; None for other functions.
+    """
 
     slots: Int64
     nulls: UInt8
     overflows: int = 0
+    rests: Int64 | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from cep.histories.call import Call
 from cep.histories.kinds.kind import Carry, Column
 from cep.histories.numbers.folds import counts_in, tallies_in
 from cep.histories.numbers.sub_tally import entries_after, no_entries, segments_of
-from cep.histories.numbers.tally import at_clock, at_events, of_windows, spreads, whole_sums, whole_totals
+from cep.histories.numbers.tally import at_clock, at_events, averages, of_windows, spreads, whole_sums
 from cep.histories.numbers.whole_window import Members
 from cep.histories.store import SubTallies, tally_width
 from cep.kernels.layout import Int64, UInt8
@@ -103,6 +103,5 @@ def _column(history: HistoryColumn, sums: Int64, counts: Int64) -> Column:
     if fn == "sum":
         totals, overflows = whole_sums(sums)
         return Column(totals, np.zeros(len(counts), np.uint8), overflows)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        average = whole_totals(sums) / float(10**argument.type.scale) / counts
-    return Column(average.view(np.int64), empty)
+    nearest, rest = averages(sums, counts, argument.type.scale)
+    return Column(nearest.view(np.int64), empty, rests=rest.view(np.int64))

@@ -18,11 +18,13 @@ _SPECIAL_BITS = 21
 _SPECIALS = (np.inf, -np.inf, np.nan)
 
 
-def float_windows(tally: Int64, moves: Moves, segment: Int64, lows: Int64, highs: Int64) -> tuple[Int64, np.ndarray]:
-    """Return how many events each window has, int64[Q], and their sum, float64[Q].
+def float_windows(
+    tally: Int64, moves: Moves, segment: Int64, lows: Int64, highs: Int64, *, with_rests: bool
+) -> tuple[Int64, np.ndarray, np.ndarray]:
+    """Return how many events each window has, int64[Q], their sum, float64[Q], and what it lost by rounding.
 
-    If the tally has squares, the second is the population standard deviation. Each window is of a new event, of
-    segments int64[Q] and members lows <= i < highs.
+    The third is empty without `with_rests`. If the tally has squares, the second is the population standard deviation.
+    Each window is of a new event, of segments int64[Q] and members lows <= i < highs.
     """
     starts = np.searchsorted(moves.segment, segment)
     is_spread = tally.shape[1] > SQUARES_AT
@@ -30,10 +32,10 @@ def float_windows(tally: Int64, moves: Moves, segment: Int64, lows: Int64, highs
     counts = tally[segment, :FLOATS_AT]
     entered, left = (_running(weight, specials) for weight in (moves.enters, moves.leaves))
     counts += entered[highs] - entered[starts] - left[lows] + left[starts]
-    out = counts[:, 0].astype(np.float64)
+    out, rests = counts[:, 0].astype(np.float64), np.zeros(len(counts) if with_rests else 0, np.float64)
     finite = records.Moves(moves.segment, values, moves.enters, moves.leaves)
-    float_tallies_at(tally, finite, records.SegmentWindows(segment, lows, highs), out)
-    return counts[:, 0], _with_specials(out, counts[:, 1], is_spread=is_spread)
+    float_tallies_at(tally, finite, records.SegmentWindows(segment, lows, highs), out, rests)
+    return counts[:, 0], _with_specials(out, counts[:, 1], is_spread=is_spread), rests
 
 
 def float_tallies_of(tally: Int64, moves: Moves) -> tuple[Int64, bool]:
@@ -45,11 +47,11 @@ def float_tallies_of(tally: Int64, moves: Moves) -> tuple[Int64, bool]:
     return after, bool(float_tallies_after(after, moves.segment, values, change))
 
 
-def float_values(tally: Int64) -> np.ndarray:
-    """float64[S]: the sum, or the spread, that each tally has."""
+def float_values(tally: Int64) -> tuple[np.ndarray, np.ndarray]:
+    """float64[S]: the sum, or the spread, that each tally has, and what a sum lost by rounding."""
     nothing, at = np.zeros(0, np.int64), np.zeros(len(tally), np.int64)
     moves = Moves(nothing, nothing, nothing, nothing, nothing)
-    return float_windows(tally, moves, np.arange(len(tally)), at, at)[1]
+    return float_windows(tally, moves, np.arange(len(tally)), at, at, with_rests=tally.shape[1] <= SQUARES_AT)[1:]
 
 
 def _parted(values: Int64, *, is_spread: bool) -> tuple[Int64, Int64]:

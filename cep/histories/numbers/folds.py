@@ -76,10 +76,10 @@ def counts_in(both: Woven) -> Int64:
     return _running(both.rows.weight, both)
 
 
-def float_sums_in(both: Woven, windows: Members) -> tuple[np.ndarray, Int64]:
-    """float64[Q] sums of windows, rounded once, and int64[Q] how many events they are of."""
+def float_sums_in(both: Woven, windows: Members, *, with_rests: bool) -> tuple[np.ndarray, np.ndarray, Int64]:
+    """float64[Q] sums of windows, float64[Q] what they lost by rounding, and int64[Q] how many events they are of."""
     wide = replace(windows, lows=both.lows, highs=both.highs)
-    return float_sums(both.rows.code, wide), counts_in(both)
+    return *float_sums(both.rows.code, wide, with_rests=with_rests), counts_in(both)
 
 
 def float_spreads_in(both: Woven) -> tuple[Int64, Int64]:

@@ -14,6 +14,8 @@ from cep.kernels.layout import Int64
 _SPLIT = 134217729.0  # 2^27 + 1
 # The squares of smaller ones, added up and multiplied by how many there are, stay below the greatest float.
 _SQUARED_MAX = 2.0**480
+# What two floats a sum can be off, in a spread of equal values: 2^-101 of the sum of squares.
+_LEVEL = 2.0**-101
 Pair = tuple[np.ndarray, np.ndarray]  # float64[N] each: a number is the sum of both, the first one the nearest to it
 
 
@@ -51,8 +53,20 @@ def spreads_of(counts: Int64, sums: Pair, of_squares: Pair) -> np.ndarray:
     left_rest = _product_rest(n, of_squares[0], left) + n * of_squares[1]
     right = sums[0] * sums[0]
     right_rest = _square_rest(sums[0], right) + 2.0 * sums[0] * sums[1]
-    spreads: np.ndarray = np.sqrt(np.maximum((left - right) + (left_rest - right_rest), 0.0)) / np.maximum(n, 1.0)
+    number = (left - right) + (left_rest - right_rest)
+    spreads: np.ndarray = np.sqrt(np.where(number > left * _LEVEL, number, 0.0)) / np.maximum(n, 1.0)
     return spreads
+
+
+def quotients(numbers: Pair, divisors: np.ndarray) -> Pair:
+    """Return the numbers divided by floats that are not 0, as two doubles each."""
+    first = numbers[0] / divisors
+    product = first * divisors
+    rest = ((numbers[0] - product) - _product_rest(first, divisors, product)) + numbers[1]
+    second = rest / divisors
+    second = np.where(np.isfinite(second), second, 0.0)
+    nearest = first + second
+    return nearest, np.where(np.isfinite(nearest), second - (nearest - first), 0.0)
 
 
 def _product_rest(one: np.ndarray, other: np.ndarray, product: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cep.histories.numbers.spreads import quotients
 from cep.kernels.layout import Int64
 
 _COUNT, _HIGH, _LOW, _SQUARES = range(4)
@@ -80,10 +81,12 @@ def whole_sums(tallies: Int64) -> tuple[Int64, int]:
     return np.where(fits, (np.where(fits, high, 0) << 32) | tallies[:, _LOW], bound), int((~fits).sum())
 
 
-def whole_totals(tallies: Int64) -> np.ndarray:
-    """float64[N]: the doubles nearest to the sums, which leave no bounds."""
-    totals: np.ndarray = tallies[:, _HIGH] * 2.0**32 + tallies[:, _LOW]
-    return totals
+def averages(tallies: Int64, counts: Int64, scale: int) -> tuple[np.ndarray, np.ndarray]:
+    """float64[N] twice: the doubles nearest to the averages of decimals, and the rests. Any number of nothing."""
+    high, low = tallies[:, _HIGH] * 2.0**32, tallies[:, _LOW].astype(np.float64)
+    total = high + low
+    average = quotients((total, low - (total - high)), np.maximum(counts, 1).astype(np.float64))
+    return quotients(average, np.float64(10**scale)) if scale else average
 
 
 def spreads(tallies: Int64) -> np.ndarray:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cep.base.schema import Type
-from cep.histories.numbers.spreads import can_be_squared
+from cep.histories.numbers.spreads import Pair, can_be_squared, two_sums
 from cep.kernels.histories import windows as kernels
 from cep.kernels.layout import Int64, UInt8
 
@@ -48,17 +48,21 @@ def as_floats(values: Int64, type_: Type) -> np.ndarray:
     return values.view(np.float64) if type_.is_float else values / float(10**type_.scale)
 
 
-def float_sums(values: Int64, windows: Members) -> np.ndarray:
-    """Return the sum of each window, rounded once."""
+def float_sums(values: Int64, windows: Members, *, with_rests: bool) -> Pair:
+    """Return the sum of each window, rounded once, and what it lost by rounding, which is empty if nobody asks."""
     floats = values.view(np.float64)
     finite = np.isfinite(floats)
-    out = np.empty(len(windows.lows), np.float64)
-    kernels.sum_floats(np.where(finite, values, 0), windows.lows, windows.highs, out)
+    finite_values = np.where(finite, values, 0)
+    if with_rests:
+        out, rests = two_sums(finite_values, windows.lows, windows.highs)
+    else:
+        out, rests = np.empty(len(windows.lows), np.float64), np.empty(0, np.float64)
+        kernels.sum_floats(finite_values, windows.lows, windows.highs, out)
     if not finite.all():
         for special in (np.inf, -np.inf, np.nan):
             has = np.isnan(floats) if special != special else floats == special  # noqa: PLR0124 nan alone differs
             out = np.where(_any_in(has, windows), out + special, out)
-    return out
+    return out, rests
 
 
 def _any_in(flags: np.ndarray, windows: Members) -> np.ndarray:

@@ -26,6 +26,7 @@ from cep.kernels.expressions.checked import (
     subtract_overflows,
     subtracted,
 )
+from cep.kernels.expressions.twofold import as_nearest_float, product_rest, quotient, settled, sum_rest
 from cep.kernels.jit import kernel
 from cep.kernels.layout import Float64, Int64, UInt8, int64
 from cep.kernels.records import BlockCode, Events
@@ -105,7 +106,8 @@ def _block_integer(op: int, left: _Lane, right: _Lane, result: _Lane, n: int, er
 
 @kernel
 def _block_float(op: int, left: _FloatLane, right: _FloatLane, result: _FloatLane, flags: Int64, n: int) -> None:
-    """Run FADD … FMAX into a float64 lane, or FLT … FNE into `flags`: int64[BLOCK], the same memory."""
+    """Run FADD … FMAX, FADD_REST … FSETTLE into a float64 lane, or FLT … FNE into `flags`: int64[BLOCK], the same
+    memory."""
     x, y, out = left.values, right.values, result.values
     xn, yn, outn = left.nulls, right.nulls, result.nulls
     for i in range(n):
@@ -130,6 +132,15 @@ def _block_float(op: int, left: _FloatLane, right: _FloatLane, result: _FloatLan
     elif op == o.FMAX:
         for i in range(n):
             out[i] = max(x[i], y[i])
+    elif op == o.FADD_REST:
+        for i in range(n):
+            out[i] = sum_rest(x[i], y[i])
+    elif op == o.FMUL_REST:
+        for i in range(n):
+            out[i] = product_rest(x[i], y[i])
+    elif op == o.FSETTLE:
+        for i in range(n):
+            out[i] = settled(x[i], y[i])
     elif op == o.FLT:
         for i in range(n):
             flags[i] = int64(x[i] < y[i])
@@ -182,16 +193,20 @@ def _block_float_unary(op: int, operand: _FloatLane, result: _FloatLane, n: int)
 def _block_integer_unary(
     op: int, operand: _Lane, factor: int, result: _Lane, floats: Float64, n: int, errors: Int64
 ) -> None:
-    """Run NEG, ABS, SCALE, TO_FLOAT or QUOTIENT; `factor` is the constant of the last three.
+    """Run NEG, ABS, SCALE, TO_FLOAT, TO_FLOAT_REST or QUOTIENT; `factor` is the constant of all but the first two.
 
-    TO_FLOAT writes to `floats`: float64[BLOCK], the same memory as the result. errors[0] counts overflows.
+    TO_FLOAT and TO_FLOAT_REST write to `floats`: float64[BLOCK], the same memory as the result. errors[0] counts
+    overflows.
     """
     x, xn, out, outf, outn = operand.values, operand.nulls, result.values, floats, result.nulls
     for i in range(n):
         outn[i] = xn[i]
     if op == o.TO_FLOAT:
         for i in range(n):
-            outf[i] = np.float64(x[i]) / np.float64(factor)
+            outf[i] = as_nearest_float(x[i], factor)
+    elif op == o.TO_FLOAT_REST:
+        for i in range(n):
+            outf[i] = quotient(x[i], factor)[1]
     elif op == o.SCALE:
         for i in range(n):
             if outn[i] == 0 and multiply_overflows(x[i], factor):
@@ -270,11 +285,17 @@ def _run_block(code: BlockCode, events: Events, lo: int, n: int, machine: _Machi
                 nulled[t, i] = b
         elif op >= o.AND or op == o.NULL_IF_ZERO:
             _block_logic(op, _lane(machine, a), _lane(machine, b), _lane(machine, c), _lane(machine, t), n)
-        elif op >= o.FLT or (op >= o.FADD and op <= o.FDIV) or op == o.FMIN or op == o.FMAX:
+        elif (
+            op >= o.FLT
+            or (op >= o.FADD and op <= o.FDIV)
+            or op == o.FMIN
+            or op == o.FMAX
+            or (op >= o.FADD_REST and op <= o.FSETTLE)
+        ):
             _block_float(op, _float_lane(machine, a), _float_lane(machine, b), _float_lane(machine, t), ints[t], n)
         elif op >= o.FADD and op <= o.FFLOOR:
             _block_float_unary(op, _float_lane(machine, a), _float_lane(machine, t), n)
-        elif op == o.SCALE or op == o.TO_FLOAT or op == o.QUOTIENT:
+        elif op == o.SCALE or op == o.TO_FLOAT or op == o.QUOTIENT or op == o.TO_FLOAT_REST:
             factor = code.constants[b]
             _block_integer_unary(op, _lane(machine, a), factor, _lane(machine, t), floats[t], n, errors[pc : pc + 1])
         elif op == o.NEG or op == o.ABS:

@@ -22,6 +22,7 @@ from cep.kernels.expressions.checked import (
     subtract_overflows,
     subtracted,
 )
+from cep.kernels.expressions.twofold import as_nearest_float, product_rest, quotient, settled, sum_rest
 from cep.kernels.jit import bare, inlined
 from cep.kernels.layout import Int64, int64
 from cep.kernels.records import Events, Work
@@ -100,6 +101,12 @@ def _float_step(op: int, x: float, z: float) -> tuple[float, bool]:
         return np.cos(x), False
     if op == o.FFLOOR:
         return np.floor(x), False
+    if op == o.FADD_REST:
+        return sum_rest(x, z), False
+    if op == o.FMUL_REST:
+        return product_rest(x, z), False
+    if op == o.FSETTLE:
+        return settled(x, z), False
     inside = x >= -1.0 and x <= 1.0
     return np.arcsin(x if inside else 0.0), not inside
 
@@ -197,13 +204,16 @@ def run_code(image: Int64, first: int, last: int, events: Events, row: int, work
             source = b if machine[a + 1] == 0 and machine[a] != 0 else 2 * image[pc + 4]
             machine[t], machine[t + 1] = machine[source], machine[source + 1]
         elif op == o.TO_FLOAT:
-            machine[t] = as_bits(np.float64(machine[a]) / np.float64(image[constants + image[pc + 3]]))
+            machine[t] = as_bits(as_nearest_float(machine[a], image[constants + image[pc + 3]]))
+            machine[t + 1] = machine[a + 1]
+        elif op == o.TO_FLOAT_REST:
+            machine[t] = as_bits(quotient(machine[a], image[constants + image[pc + 3]])[1])
             machine[t + 1] = machine[a + 1]
         elif op >= o.FLT:
             machine[t] = _float_compare(op, as_float(machine[a]), as_float(machine[b]))
             machine[t + 1] = machine[a + 1] | machine[b + 1]
-        elif op >= o.FADD and op <= o.FFLOOR:
-            if op == o.FNEG or op == o.FABS or op >= o.FSQRT:
+        elif op >= o.FADD and op <= o.FSETTLE and op != o.QUOTIENT:
+            if op == o.FNEG or op == o.FABS or (op >= o.FSQRT and op <= o.FFLOOR):
                 b = a
             value, null = _float_step(op, as_float(machine[a]), as_float(machine[b]))
             machine[t], machine[t + 1] = as_bits(value), int64(null or (machine[a + 1] | machine[b + 1]) != 0)

@@ -23,7 +23,7 @@ MOD = 15  # sign of the dividend, as in SQL; null if b is 0
 MIN = 16
 MAX = 17
 SCALE = 18  # target = a * constants[b]
-TO_FLOAT = 19  # target = a / constants[b] as float64
+TO_FLOAT = 19  # target = a / constants[b] as the nearest float64
 
 FADD = 20
 FSUB = 21
@@ -39,6 +39,10 @@ FCOS = 30
 FASIN = 31  # null outside [-1, 1]
 FFLOOR = 32
 QUOTIENT = 33  # target = a / constants[b] (above 0) of int64, rounded down
+FADD_REST = 34  # target = a + b less the float64 nearest to it (twofold.py)
+FMUL_REST = 35  # target = a * b less the float64 nearest to it
+FSETTLE = 36  # target = a, or 0 where a is no more than the error of numbers of size b
+TO_FLOAT_REST = 37  # target = a / constants[b] less the float64 nearest to it; a is int64
 
 LT = 40
 LE = 41

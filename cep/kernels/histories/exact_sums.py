@@ -20,6 +20,7 @@ from cep.kernels.layout import Float64, Int64, int64
 CHUNKS = 70  # 2046 binary places and the carries of 2^31 additions
 _MASK = np.int64(0xFFFFFFFF)
 _SPLIT = 134217729.0  # 2^27 + 1
+_LEVEL = 3.944304526105059e-31  # 2^-101
 
 
 @bare
@@ -139,7 +140,10 @@ def as_two(acc: Int64, pair: Float64, word: Float64, words: Int64) -> None:
 
 @bare
 def spread_of(count: float, sums: Float64, squares: Float64) -> float:
-    """Return the number n · Σx² − (Σx)², with the sums given as two doubles each."""
+    """Return the number n · Σx² − (Σx)², with the sums given as two doubles each.
+
+    It is 0 where it is no more than what the two doubles can be off, so that equal values have no spread.
+    """
     n = np.float64(count)
     left = n * squares[0]
     wide = _SPLIT * n
@@ -151,4 +155,4 @@ def spread_of(count: float, sums: Float64, squares: Float64) -> float:
     right = sums[0] * sums[0]
     right_rest = _error_of_square(sums[0], right) + 2.0 * sums[0] * sums[1]
     number: float = (left - right) + (left_rest - right_rest)
-    return number
+    return number if number > left * _LEVEL else 0.0

@@ -45,8 +45,10 @@ def _stored(acc: Int64, tally: Int64, first: int, end: int, word: Float64, words
 
 
 @kernel
-def float_tallies_at(tally: Int64, moves: Moves, windows: SegmentWindows, out: Float64) -> None:
+def float_tallies_at(tally: Int64, moves: Moves, windows: SegmentWindows, out: Float64, rests: Float64) -> None:
     """Fill out float64[Q] with the sum of each window, rounded once, or its standard deviation with squares.
+
+    rests float64[Q] gets what each sum lost by rounding; it is float64[0] where nobody asks.
 
     Shapes: tally int64[S, 6 or 12]; values are the bits of finite floats. The sum is the tally's, with what enters
     before high, without what leaves before low. Of a spread the counts are in out already.
@@ -80,7 +82,11 @@ def float_tallies_at(tally: Int64, moves: Moves, windows: SegmentWindows, out: F
             count = out[q]
             out[q] = np.sqrt(max(spread_of(count, pair, pair_squares), 0.0)) / count if count > 0 else 0.0
         else:
-            out[q] = rounded(sums)
+            if rests.shape[0] > 0:
+                as_two(sums, pair, word, words)
+                out[q], rests[q] = pair[0], pair[1]
+            else:
+                out[q] = rounded(sums)
 
 
 @kernel

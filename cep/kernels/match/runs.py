@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from cep.kernels import layout as y
-from cep.kernels.expressions.checked import add_overflows, added
+from cep.kernels.expressions.checked import add_overflows, added, subtracted
 from cep.kernels.expressions.interpret import as_bits, as_float, run_code
+from cep.kernels.expressions.twofold import sum_rest
 from cep.kernels.jit import bare, inlined
 from cep.kernels.layout import Int64, UInt64, int64
 from cep.kernels.records import Events, Rule, RuleInput, Work
@@ -131,8 +132,34 @@ def guarded(image: Int64, wait: int, waits: int, before: bool, events: Events, r
 
 
 @bare
-def _aggregate(kind: int, old: int, value: int, seen: bool, counters: Int64) -> int:
-    """Return the new content of an aggregate's register; `seen` says that it has a value already."""
+def _float_part(kind: int, old: int, value: int, other: int) -> int:
+    """Return the new content of a float register: the rest of a sum, or a sum of offsets or of their squares."""
+    if kind == y.ACT_FREST:
+        return as_bits(as_float(old) + sum_rest(as_float(other), as_float(value)))
+    offset = as_float(value) - as_float(other)
+    if kind <= y.ACT_OFFSET_SQUARED:
+        offset = np.float64(subtracted(value, other))
+    if kind == y.ACT_OFFSET_SQUARED or kind == y.ACT_FOFFSET_SQUARED:
+        offset *= offset
+    return as_bits(as_float(old) + offset)
+
+
+@bare
+def _aggregate(kind: int, old: int, value: int, other: int, counters: Int64) -> int:
+    """Return the new content of an aggregate's register.
+
+    `other` is the register that the action names: how many values there were; of ACT_FREST the sum before; of offsets
+    the value that they are counted from.
+    """
+    seen = other > 0
+    if kind == y.ACT_HIGH:
+        return old + (value >> int64(32))
+    if kind == y.ACT_LOW:
+        return old + (value & int64(0xFFFFFFFF))
+    if kind == y.ACT_BASE:
+        return old if seen else value
+    if kind >= y.ACT_FREST:
+        return _float_part(kind, old, value, other)
     if kind == y.ACT_SUM:
         if add_overflows(old, value):
             counters[y.COUNT_OVERFLOW] += 1
@@ -146,8 +173,6 @@ def _aggregate(kind: int, old: int, value: int, seen: bool, counters: Int64) -> 
     x, z = as_float(old), as_float(value)
     if kind == y.ACT_FSUM:
         return as_bits(x + z) if seen else value
-    if kind == y.ACT_FSQUARES:
-        return as_bits(x + z * z if seen else z * z)
     if kind == y.ACT_FMIN:
         return as_bits(min(x, z) if seen else z)
     return as_bits(max(x, z) if seen else z)
@@ -169,9 +194,9 @@ def act(image: Int64, nfa_state: int, events: Events, row: int, work: Work, run:
         elif kind == y.ACT_PREVIOUS:
             work.runs[run, register] = work.runs[run, y.RUN_HEADER + image[k + y.A_OTHER]]
         elif events.nulls[image[k + y.A_COLUMN], row] == 0:
-            seen = work.runs[run, y.RUN_HEADER + image[k + y.A_OTHER]] > 0
+            other = work.runs[run, y.RUN_HEADER + image[k + y.A_OTHER]]
             value = events.columns[image[k + y.A_COLUMN], row]
-            work.runs[run, register] = _aggregate(kind, work.runs[run, register], value, seen, work.counters)
+            work.runs[run, register] = _aggregate(kind, work.runs[run, register], value, other, work.counters)
 
 
 @bare

@@ -1,0 +1,182 @@
+"""A comparison with an average in it → instructions that compute with twice the digits of a float.
+
+An average of decimals is seldom a float, so a comparison of rounded numbers would hold for equal payments. Here a
+number is a *twofold*: a high float and the rest. A third register has the number's size, which the error is a share of.
+Two sides that differ by no more than the error are equal.
+
+    amount > 1.2 * avg(tx.amount over previous 30 d)
+    └ twofold    └ twofold                         difference ─ settled ─ compared with 0
+
+A constant is the decimal that is written. Numbers that are only known as a float (stddev, sqrt, median) have a larger
+error: the last digits of a float.
+After Hida, Li, Bailey, "Library for double-double and quad-double arithmetic" (2007).
+Tested by: tests/nfa/test_twofold.py
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import NamedTuple, Protocol
+
+from cep.kernels.expressions import opcodes as o
+from cep.lang.ir import Aggregate, Binary, Cast, Const, CurrentField, Expr, History, Unary, VarField
+from cep.nfa.simplify import children
+
+# The error of a number that is only known as a float, in errors of a twofold: 2^-48 of the number.
+FLOAT_SIZE = 2.0**50
+# Two sides that differ by no more than this share of their sizes are equal (kernels/expressions/twofold.py).
+LEVEL = 2.0**-98
+_EXACT_FLOATS = ("sum", "min", "max", "first", "last")
+
+
+class Twofold(NamedTuple):
+    """The registers of a number: high + low is the number, size what its error is a share of."""
+
+    high: int
+    low: int
+    size: int
+
+
+class Code(Protocol):
+    """The parts of code.Lowering that are needed here."""
+
+    def emit(self, op: int, a: int = 0, b: int = 0, c: int = 0) -> int: ...
+
+    def lower(self, expr: Expr) -> int: ...
+
+    def constant(self, value: float | bool | str | None, is_float: bool = False) -> int: ...
+
+    def unit(self, expr: Expr) -> int: ...
+
+    def average(self, expr: Expr) -> Twofold: ...
+
+
+def is_average(expr: Expr) -> bool:
+    """Return True for an average of bound or of past events."""
+    return isinstance(expr, Aggregate | History) and expr.fn == "avg"
+
+
+def has_average(expr: Expr) -> bool:
+    """Return True if an average is part of the expression."""
+    return is_average(expr) or any(has_average(child) for child in children(expr))
+
+
+def is_exact_float(expr: Expr) -> bool:
+    """Return True for a float that an event has: it is the number itself, not one near it."""
+    if isinstance(expr, Aggregate | History):
+        return expr.fn in _EXACT_FLOATS and isinstance(expr.argument, CurrentField)
+    return isinstance(expr, CurrentField | VarField)
+
+
+def written_rest(value: float) -> float:
+    """Return what the decimal that is written for a float has beyond the float."""
+    return float(Fraction(repr(value)) - Fraction(value))
+
+
+def compare_twofold(code: Code, expr: Binary) -> int:
+    """Return the register of a comparison with an average in it."""
+    left, right = (_twofold(code, side) for side in (expr.left, expr.right))
+    size = code.emit(o.FADD, left.size, right.size)
+    # Where the sides are near each other, the difference of the high parts is exact.
+    highs = code.emit(o.FSUB, left.high, right.high)
+    difference = code.emit(o.FADD, highs, code.emit(o.FSUB, left.low, right.low))
+    settled = code.emit(o.FSETTLE, difference, size)
+    zero = code.constant(0.0, is_float=True)
+    match expr.op:
+        case "<":
+            return code.emit(o.FLT, settled, zero)
+        case "<=":
+            return code.emit(o.FLE, settled, zero)
+        case ">":
+            return code.emit(o.FLT, zero, settled)
+        case ">=":
+            return code.emit(o.FLE, zero, settled)
+        case "==":
+            return code.emit(o.FEQ, settled, zero)
+        case _:
+            return code.emit(o.FNE, settled, zero)
+
+
+def exact(code: Code, high: int, low: int | None = None) -> Twofold:
+    """Return a number whose error is that of a twofold, or none."""
+    rest = code.constant(0.0, is_float=True) if low is None else low
+    return Twofold(high, rest, code.emit(o.FABS, high))
+
+
+def sum_of(code: Code, one: int, other: int) -> Twofold:
+    """Return the sum of two floats."""
+    return exact(code, code.emit(o.FADD, one, other), code.emit(o.FADD_REST, one, other))
+
+
+def divided(code: Code, number: Twofold, divisor: Twofold) -> Twofold:
+    """Return the quotient; null when the divisor is 0."""
+    first = code.emit(o.FDIV, number.high, divisor.high)
+    rest = code.emit(o.FSUB, number.high, code.emit(o.FMUL, first, divisor.high))
+    rest = code.emit(o.FSUB, rest, code.emit(o.FMUL_REST, first, divisor.high))
+    rest = code.emit(o.FADD, rest, number.low)
+    rest = code.emit(o.FSUB, rest, code.emit(o.FMUL, first, divisor.low))
+    positive = code.emit(o.FABS, divisor.high)
+    size = code.emit(o.FDIV, number.size, positive)
+    if divisor.size != positive:  # it is no float alone, so its own error counts
+        size = code.emit(o.FMUL, size, code.emit(o.FDIV, divisor.size, positive))
+    return _normal(code, first, code.emit(o.FDIV, rest, divisor.high), size)
+
+
+def _normal(code: Code, high: int, low: int, size: int) -> Twofold:
+    return Twofold(code.emit(o.FADD, high, low), code.emit(o.FADD_REST, high, low), size)
+
+
+def _twofold(code: Code, expr: Expr) -> Twofold:
+    if is_average(expr):
+        return code.average(expr)
+    if not expr.type.is_float:
+        return _of_decimal(code, expr)
+    match expr:
+        case Const() if isinstance(expr.value, float):
+            return exact(code, code.lower(expr), code.constant(written_rest(expr.value), is_float=True))
+        case Cast() if not expr.argument.type.is_float:
+            return _of_decimal(code, expr.argument)
+        case Cast():
+            return _twofold(code, expr.argument)
+        case Unary(op="neg" | "abs"):
+            return _signed(code, expr)
+        case Binary(op="+" | "-" | "*" | "/"):
+            return _arithmetic(code, expr)
+        case _:
+            high = code.lower(expr)
+            plain = exact(code, high)
+            if is_exact_float(expr):
+                return plain
+            return plain._replace(size=code.emit(o.FMUL, plain.size, code.constant(FLOAT_SIZE, is_float=True)))
+
+
+def _of_decimal(code: Code, expr: Expr) -> Twofold:
+    register, unit = code.lower(expr), code.unit(expr)
+    return exact(code, code.emit(o.TO_FLOAT, register, unit), code.emit(o.TO_FLOAT_REST, register, unit))
+
+
+def _signed(code: Code, expr: Unary) -> Twofold:
+    number = _twofold(code, expr.argument)
+    minus = Twofold(code.emit(o.FNEG, number.high), code.emit(o.FNEG, number.low), number.size)
+    if expr.op == "neg":
+        return minus
+    is_negative = code.emit(o.FLT, number.high, code.constant(0.0, is_float=True))
+    high, low = (code.emit(o.SELECT, is_negative, minus[part], number[part]) for part in (0, 1))
+    return Twofold(high, low, number.size)
+
+
+def _arithmetic(code: Code, expr: Binary) -> Twofold:
+    left, right = _twofold(code, expr.left), _twofold(code, expr.right)
+    if expr.op == "/":
+        return divided(code, left, right)
+    if expr.op == "*":
+        rest = code.emit(o.FADD, code.emit(o.FMUL, left.high, right.low), code.emit(o.FMUL, left.low, right.high))
+        rest = code.emit(o.FADD, code.emit(o.FMUL_REST, left.high, right.high), rest)
+        size = code.emit(o.FMUL, left.size, right.size)
+        return _normal(code, code.emit(o.FMUL, left.high, right.high), rest, size)
+    size = code.emit(o.FADD, left.size, right.size)
+    if expr.op == "-":
+        right = Twofold(code.emit(o.FNEG, right.high), code.emit(o.FNEG, right.low), right.size)
+    rest = code.emit(o.FADD, left.low, right.low)
+    rest = code.emit(o.FADD, code.emit(o.FADD_REST, left.high, right.high), rest)
+    return _normal(code, code.emit(o.FADD, left.high, right.high), rest, size)

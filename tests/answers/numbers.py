@@ -1,0 +1,66 @@
+"""Numbers behind thresholds: averages and spreads of equal payments, and what arithmetic does at its edges."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from functools import cache
+
+import pyarrow as pa
+
+import cep
+from tests.answers import Row
+
+_EVENT = "event tx { tx_id id  event_time time  card string  amount decimal(2)  km float  n int }\n"
+_START_MS = 1_772_359_200_000
+_FORMS = {
+    "more than the average": "seq t where t: tx amount > avg(tx.amount over previous 30 d)",
+    "less than the average": "seq t where t: tx amount < avg(tx.amount over previous 30 d)",
+    "a float": "seq t where t: tx km > avg(tx.km over previous 30 d)",
+    "an int near 2^60": "seq t where t: tx n != avg(tx.n over 30 d)",
+    "three deviations": "seq t where t: tx amount - avg(tx.amount over 30 d) > 3 * stddev(tx.amount over 30 d)",
+    "in a loop": "seq a{2,} -> b where a: tx  b: tx amount > avg(a.amount) or km > avg(a.km) or n > avg(a.n)",
+    "deviations of a loop": "seq a{2,} -> b where a: tx  b: tx abs(km - avg(a.km)) > 3 * stddev(a.km)",
+}
+
+
+@cache
+def alerts(form: str, cents: tuple[int, ...]) -> int:
+    """Return the number of alerts of a pattern over payments of these amounts, one a second."""
+    count = len(cents)
+    events = pa.table(
+        {
+            "tx_id": [str(at) for at in range(count)],
+            "event_time": pa.array([_START_MS + 1000 * at for at in range(count)], pa.timestamp("ms", "UTC")),
+            "card": ["c"] * count,
+            "amount": pa.array([Decimal(amount).scaleb(-2) for amount in cents], pa.decimal128(18, 2)),
+            "km": [amount / 100 for amount in cents],
+            "n": [2**60 + amount for amount in cents],
+        }
+    )
+    pattern = f"{_EVENT}pattern p by card {{ {form} }}"
+    return len(cep.parse(pattern).match(events))
+
+
+def _equal(cents: int) -> list[Row]:
+    return [
+        Row("C", f"40 payments of {cents / 100:.2f}: {name}", 0, lambda form=form: alerts(form, (cents,) * 40))
+        for name, form in _FORMS.items()
+    ]
+
+
+_TIMES = "seq t where t: tx amount {op} {factor} * avg(tx.amount over previous 30 d)"
+
+
+def _factor(op: str, factor: str, cents: tuple[int, ...], expected: int) -> Row:
+    form = _TIMES.format(op=op, factor=factor)
+    return Row("C", f"amount {op} {factor} * avg over {cents}", expected, lambda: alerts(form, cents))
+
+
+ROWS = [
+    *(row for cents in (10, 110, 4999) for row in _equal(cents)),
+    _factor(">=", "3", (110, 110, 110, 330), 1),
+    _factor(">", "3", (110, 110, 110, 330), 0),
+    _factor(">=", "1.2", (1000, 1000, 1000, 1200), 1),
+    _factor(">", "1.2", (1000, 1000, 1000, 1200), 0),
+    _factor(">=", "1.1", (7, 7, 7, 7, 7, 7), 0),
+]

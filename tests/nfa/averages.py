@@ -1,0 +1,180 @@
+"""Random columns of decimals, ints and floats: comparisons with aggregates, against exact fractions.
+
+    python -m tests.nfa.averages 100000        compare so many, from seed 0 on; exits with 1 if one differs
+
+A column has a scale of 0 to 9 and up to 18 digits. Amounts repeat, so that many comparisons are between equal numbers.
+Tested by: tests/nfa/test_twofold.py
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from random import Random
+
+import pyarrow as pa
+
+import cep
+
+_START_MS = 1_772_359_200_000
+_STEP_MS = 1_000
+EVENTS = 24
+_OPERATORS: dict[str, Callable[[Fraction, Fraction], bool]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+_FACTORS = ("1", "3", "1.1", "0.25", "1.5", "2.75")
+_INT64 = (-(2**63), 2**63 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of amounts: its type in a pattern, its digits behind the point (None: floats) and its values."""
+
+    type: str
+    scale: int | None
+    values: Sequence[int | float]
+
+    @property
+    def fractions(self) -> list[Fraction]:
+        """The values as exact numbers."""
+        return [Fraction(value) / 10 ** (self.scale or 0) for value in self.values]
+
+    @property
+    def arrow(self) -> pa.Array:
+        """The values as an Arrow array."""
+        if self.scale is None:
+            return pa.array(self.values, pa.float64())
+        if self.scale == 0:
+            return pa.array(self.values, pa.int64())
+        return pa.array([Decimal(value).scaleb(-self.scale) for value in self.values], pa.decimal128(18, self.scale))
+
+
+def random_column(random: Random) -> Column:
+    """Return a column in which amounts repeat."""
+    scale = random.choice([None, *range(10)])
+    top = 10 ** random.randint(1, 18)
+    few = [random.randint(1, top - 1) for _ in range(random.randint(1, 3))]
+    few += [few[0] * 3, few[0] + 1, -few[0]][: random.randint(0, 3)]
+    values: list[int | float] = [value for value in few if abs(value) < 10**18]
+    if scale is None:
+        values = [value / 100 for value in values]
+    return Column(
+        "float" if scale is None else "int" if scale == 0 else f"decimal({scale})",
+        scale,
+        [random.choice(values) for _ in range(EVENTS)],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A comparison as a pattern has it, and its answer for the last amount and the window's amounts."""
+
+    text: str
+    answer: Callable[[Fraction, Sequence[Fraction]], bool | None]
+
+
+def _mean(window: Sequence[Fraction]) -> Fraction:
+    return sum(window, Fraction(0)) / len(window)
+
+
+def _variance(window: Sequence[Fraction]) -> Fraction:
+    mean = _mean(window)
+    return sum(((value - mean) ** 2 for value in window), Fraction(0)) / len(window)
+
+
+def _signed_square(number: Fraction) -> Fraction:
+    return number * abs(number)
+
+
+def comparisons(random: Random, column: Column, aggregate: Callable[[str], str], count: int) -> Iterator[Comparison]:
+    """Yield comparisons of the field `a` with aggregates, which `aggregate` writes."""
+    units = 10 ** (column.scale or 0)
+
+    def total(window: Sequence[Fraction]) -> Fraction:
+        return Fraction(max(_INT64[0], min(sum(window, Fraction(0)) * units, _INT64[1]))) / units
+
+    for _ in range(count):
+        sign, factor = random.choice(list(_OPERATORS)), random.choice(_FACTORS)
+        holds, times = _OPERATORS[sign], Fraction(factor)
+        avg, stddev = aggregate("avg"), aggregate("stddev")
+        forms = [
+            Comparison(f"t.a {sign} {avg}", lambda a, w, holds=holds: holds(a, _mean(w))),
+            Comparison(f"t.a {sign} {factor} * {avg}", lambda a, w, h=holds, k=times: h(a, k * _mean(w))),
+            Comparison(f"{avg} / {factor} {sign} t.a", lambda a, w, h=holds, k=times: h(_mean(w) / k, a)),
+            Comparison(f"t.a - {avg} {sign} {factor}", lambda a, w, h=holds, k=times: h(a - _mean(w), k)),
+            Comparison(
+                f"t.a - {avg} {sign} {factor} * {stddev}",
+                lambda a, w, h=holds, k=times: h(_signed_square(a - _mean(w)), k * k * _variance(w)),
+            ),
+            Comparison(f"{aggregate('max')} {sign} {avg}", lambda _, w, h=holds: h(max(w), _mean(w))),
+            Comparison(f"{aggregate('min')} {sign} t.a", lambda a, w, h=holds: h(min(w), a)),
+            Comparison(f"{stddev} {random.choice(('==', '!='))} 0.0", lambda _, _window: None),
+        ]
+        if column.scale is not None:
+            forms.append(Comparison(f"t.a {sign} {aggregate('sum')}", lambda a, w, h=holds: h(a, total(w))))
+        chosen = random.choice(forms)
+        if chosen.text.startswith(stddev):
+            equals = " == " in chosen.text
+            chosen = Comparison(chosen.text, lambda _, w, e=equals: (_variance(w) == 0) is e)
+        yield chosen
+
+
+def wrong_answers(seed: int, count: int) -> tuple[int, list[str]]:
+    """Compare `count` comparisons over one random column. Return how many answers there were, and the wrong ones."""
+    random = Random(seed)
+    column = random_column(random)
+    size = random.randint(2, 9)
+    if random.random() < 0.5:
+        body = "seq t where t: tx"
+        window = f"over {size} s"
+        asked = list(comparisons(random, column, lambda fn: f"{fn}(tx.a {window})", count))
+    else:
+        body = f"seq t{{{size}}} where t: tx"
+        asked = list(comparisons(random, column, lambda fn: f"{fn}(t.a)", count))
+    emits = ", ".join(f"c{at} = {one.text}" for at, one in enumerate(asked))
+    text = (
+        f"event tx {{ tx_id id  event_time time  card string  a {column.type} }}\n"
+        f"pattern p by card {{ {body} skip none emit first_id = first(t).tx_id, last_id = last(t).tx_id, {emits} }}"
+    )
+    events = pa.table(
+        {
+            "tx_id": [f"{at:03}" for at in range(EVENTS)],
+            "event_time": pa.array([_START_MS + _STEP_MS * at for at in range(EVENTS)], pa.timestamp("ms", "UTC")),
+            "card": ["c"] * EVENTS,
+            "a": column.arrow,
+        }
+    )
+    wrong, answers_count = [], 0
+    fractions = column.fractions
+    for fields in cep.parse(text).match(events).measures("p").to_pylist():
+        first, last = int(fields["first_id"]), int(fields["last_id"])
+        begin = first if "{" in body else max(0, last - size + 1)
+        amounts = fractions[begin : last + 1]
+        for at, one in enumerate(asked):
+            answers_count += 1
+            expected = one.answer(fractions[last], amounts)
+            if fields[f"c{at}"] is not expected:
+                values = [column.values[i] for i in range(begin, last + 1)]
+                wrong.append(f"seed {seed}: {one.text} of {column.type} {values}: {fields[f'c{at}']}, not {expected}")
+    return answers_count, wrong
+
+
+def main(count: int) -> int:
+    """Compare at least `count` comparisons. Return 1 if one differs."""
+    compared_count, seed = 0, 0
+    while compared_count < count:
+        answers_count, wrong = wrong_answers(seed, 25)
+        compared_count, seed = compared_count + answers_count, seed + 1
+        if wrong:
+            print("\n".join(wrong[:10]))
+            return 1
+    print(f"{compared_count} comparisons over {seed} columns are right")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000))
