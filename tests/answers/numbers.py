@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from functools import cache
+from functools import cache, partial
 
 import pyarrow as pa
 
@@ -43,7 +43,7 @@ def alerts(form: str, cents: tuple[int, ...]) -> int:
 
 def _equal(cents: int) -> list[Row]:
     return [
-        Row("C", f"40 payments of {cents / 100:.2f}: {name}", 0, lambda form=form: alerts(form, (cents,) * 40))
+        Row("C", f"40 payments of {cents / 100:.2f}: {name}", 0, partial(alerts, form, (cents,) * 40))
         for name, form in _FORMS.items()
     ]
 

@@ -41,7 +41,7 @@ def check_in_pieces(written: Sequence[str], events: dict[str, list[Event]], rand
     """The engine's values are those of the definition, however finely the events are cut."""
     program = program_over(*written)
     assert program.histories is not None
-    wanted = [column.expr for column in program.histories.histories]
+    wanted = [column.expr for column in program.histories.written]
     found = engine_values(program, split(batch_of(program.schema, events), random, 40), wanted)
     expected = oracle_values(events, wanted)
     assert {event: found[event] for event in expected} == expected
@@ -108,7 +108,7 @@ def test_of_a_key_that_nothing_is_known_of_nothing_is_taken_away(monkeypatch: py
     monkeypatch.setattr("cep.histories.retained._CARRIED_SHARE", 0.0)
     program = program_over("distinct(pay.shop over 40 ms) > 1", "count(pay over 1 h) > 1")
     assert program.histories is not None
-    wanted = [column.expr for column in program.histories.histories]
+    wanted = [column.expr for column in program.histories.written]
     moments = [[(0, "x"), (1, "z"), (2, "z")], [(10, "x")], [(100, "x")], [(101, "z"), (102, "z")]]
     events: dict[str, list[Event]] = {"x": [], "z": []}
     deliveries = []

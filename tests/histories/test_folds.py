@@ -139,8 +139,8 @@ def one_by_one(batch: EventBatch) -> list[Delivery]:
 def asked_of(program: Program, written: Sequence[str]) -> list[History]:
     plan = program.histories
     assert plan is not None
-    assert len(plan.histories) == len(written)
-    return [history.expr for history in plan.histories]
+    assert len(plan.written) == len(written)
+    return [history.expr for history in plan.written]
 
 
 @pytest.mark.parametrize("seed", seeds(4))

@@ -36,7 +36,7 @@ def payment(order: int, time_ms: int, key: str, size: int) -> Event:
 
 def asked_of(program: Program) -> list[History]:
     assert program.histories is not None
-    return [history.expr for history in program.histories.histories]
+    return [history.expr for history in program.histories.written]
 
 
 def least(past: list[Event], expr: History, most: int) -> int:

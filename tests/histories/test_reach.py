@@ -170,7 +170,7 @@ def test_where_too_much_would_be_carried_windows_are_looked_at(seed: int, monkey
     written = [text.format("9 ms") for text in (*SUMS[3:], *SPARSE)]
     program = program_over(*written)
     assert program.histories is not None
-    wanted = [column.expr for column in program.histories.histories]
+    wanted = [column.expr for column in program.histories.written]
     events = random_events(random)
     batch = batch_of(program.schema, events)
     expected = oracle_values(events, wanted)
@@ -218,7 +218,7 @@ def test_a_rule_that_comes_later_finds_keys_without_new_events_too() -> None:
     watermark_ms = 8
     kept = advance(before, None, batch_of(after.schema, events), watermark_ms).keyed_state
     new = batch_of(after.schema, {"k7": [payment(20, 20, "k7")]})
-    wanted = [column.expr for column in after.histories.histories]
+    wanted = [column.expr for column in after.histories.written]
     found = engine_values(after, [(new, 20)], wanted, through_bytes(before, kept, watermark_ms))
     assert found == {event_id(20): oracle_values({"k7": [*events["k7"], payment(20, 20, "k7")]}, wanted)[event_id(20)]}
 

@@ -227,7 +227,7 @@ def test_equal_histories_of_different_rules_are_one_column() -> None:
     schema, every = patterns()
     program = program_of(schema, *every, *every)
     assert program.histories is not None
-    assert len(program.histories.histories) == len(every)
+    assert len(program.histories.written) == len(every)
 
 
 def test_past_a_limit_the_oldest_are_folded_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:

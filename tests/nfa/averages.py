@@ -92,35 +92,34 @@ def _signed_square(number: Fraction) -> Fraction:
 
 def comparisons(random: Random, column: Column, aggregate: Callable[[str], str], count: int) -> Iterator[Comparison]:
     """Yield comparisons of the field `a` with aggregates, which `aggregate` writes."""
-    units = 10 ** (column.scale or 0)
+    for _ in range(count):
+        forms = _forms(random.choice(list(_OPERATORS)), random.choice(_FACTORS), column, aggregate)
+        yield random.choice(forms)
+
+
+def _forms(sign: str, factor: str, column: Column, aggregate: Callable[[str], str]) -> list[Comparison]:
+    holds, times, units = _OPERATORS[sign], Fraction(factor), 10 ** (column.scale or 0)
+    avg, stddev, least, most = (aggregate(fn) for fn in ("avg", "stddev", "min", "max"))
 
     def total(window: Sequence[Fraction]) -> Fraction:
         return Fraction(max(_INT64[0], min(sum(window, Fraction(0)) * units, _INT64[1]))) / units
 
-    for _ in range(count):
-        sign, factor = random.choice(list(_OPERATORS)), random.choice(_FACTORS)
-        holds, times = _OPERATORS[sign], Fraction(factor)
-        avg, stddev = aggregate("avg"), aggregate("stddev")
-        forms = [
-            Comparison(f"t.a {sign} {avg}", lambda a, w, holds=holds: holds(a, _mean(w))),
-            Comparison(f"t.a {sign} {factor} * {avg}", lambda a, w, h=holds, k=times: h(a, k * _mean(w))),
-            Comparison(f"{avg} / {factor} {sign} t.a", lambda a, w, h=holds, k=times: h(_mean(w) / k, a)),
-            Comparison(f"t.a - {avg} {sign} {factor}", lambda a, w, h=holds, k=times: h(a - _mean(w), k)),
-            Comparison(
-                f"t.a - {avg} {sign} {factor} * {stddev}",
-                lambda a, w, h=holds, k=times: h(_signed_square(a - _mean(w)), k * k * _variance(w)),
-            ),
-            Comparison(f"{aggregate('max')} {sign} {avg}", lambda _, w, h=holds: h(max(w), _mean(w))),
-            Comparison(f"{aggregate('min')} {sign} t.a", lambda a, w, h=holds: h(min(w), a)),
-            Comparison(f"{stddev} {random.choice(('==', '!='))} 0.0", lambda _, _window: None),
-        ]
-        if column.scale is not None:
-            forms.append(Comparison(f"t.a {sign} {aggregate('sum')}", lambda a, w, h=holds: h(a, total(w))))
-        chosen = random.choice(forms)
-        if chosen.text.startswith(stddev):
-            equals = " == " in chosen.text
-            chosen = Comparison(chosen.text, lambda _, w, e=equals: (_variance(w) == 0) is e)
-        yield chosen
+    forms = [
+        Comparison(f"t.a {sign} {avg}", lambda a, w: holds(a, _mean(w))),
+        Comparison(f"t.a {sign} {factor} * {avg}", lambda a, w: holds(a, times * _mean(w))),
+        Comparison(f"{avg} / {factor} {sign} t.a", lambda a, w: holds(_mean(w) / times, a)),
+        Comparison(f"t.a - {avg} {sign} {factor}", lambda a, w: holds(a - _mean(w), times)),
+        Comparison(
+            f"t.a - {avg} {sign} {factor} * {stddev}",
+            lambda a, w: holds(_signed_square(a - _mean(w)), times * times * _variance(w)),
+        ),
+        Comparison(f"{most} {sign} {avg}", lambda _, w: holds(max(w), _mean(w))),
+        Comparison(f"{least} {sign} t.a", lambda a, w: holds(min(w), a)),
+        Comparison(f"{stddev} == 0.0", lambda _, w: _variance(w) == 0),
+    ]
+    if column.scale is not None:
+        forms.append(Comparison(f"t.a {sign} {aggregate('sum')}", lambda a, w: holds(a, total(w))))
+    return forms
 
 
 def wrong_answers(seed: int, count: int) -> tuple[int, list[str]]:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_UP, Context, Decimal
+from fractions import Fraction
 from zoneinfo import ZoneInfo
 
 from cep.base.schema import Kind, Type
@@ -104,10 +105,17 @@ def _aggregate(expr: Aggregate, bound: Bound) -> Value:
     if expr.fn in ("min", "max"):
         return min(numbers) if expr.fn == "min" else max(numbers)
     units: int = 10**expr.argument.type.scale
-    mean = total / units / len(numbers)
+    mean = average(numbers, units)
     if expr.fn == "avg":
         return mean
     return math.sqrt(sum((number / units - mean) ** 2 for number in numbers) / len(numbers))
+
+
+def average(numbers: Sequence[int | float], units: int) -> float:
+    """The float nearest to the average of these numbers of units."""
+    if not all(math.isfinite(number) for number in numbers):
+        return math.fsum(numbers) / len(numbers)
+    return float(sum((Fraction(number) for number in numbers), Fraction(0)) / (units * len(numbers)))
 
 
 def _unary(op: str, value: Value) -> Value:

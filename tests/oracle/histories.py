@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 from cep.base.schema import Kind
 from cep.lang.ir import Const, History, HistoryWindow
-from tests.oracle.expressions import Value, bounded, evaluate
+from tests.oracle.expressions import Value, average, bounded, evaluate
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PANES = 64
@@ -130,7 +130,7 @@ def _aggregate(history: History, values: Sequence[Value]) -> Value:
         return min(numbers) if history.fn == "min" else max(numbers)
     units = 10**kind.scale if kind.kind is Kind.DECIMAL else 1
     if history.fn == "avg":
-        return total / units / len(numbers)
+        return average(numbers, units)
     if history.fn in ("median", "percentile", "approx_percentile"):
         percent = history.percent.value if isinstance(history.percent, Const) else 50
         assert isinstance(percent, int)
