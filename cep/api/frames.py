@@ -127,8 +127,8 @@ def _with_times_as_texts(frame: Any) -> Any:
     changed = {}
     for name in frame.columns:
         column = frame[name]
-        times = column.dropna() if column.dtype == object else ()
-        if not len(times) or not isinstance(times.iloc[0], datetime):
+        times = column.dropna().to_list() if column.dtype == object else []
+        if not times or not isinstance(times[0], datetime):
             continue
         zones = {value.tzinfo is None if isinstance(value, datetime) else None for value in times}
         if zones == {True, False}:

@@ -316,10 +316,12 @@ def _is_single(
     different numbers of units are different float32.
     """
     singles = values.astype(np.float32)
-    nearest = (whole / 10.0**scale).astype(np.float32) == singles
+    nearest: NDArray[np.bool_] = (whole / 10.0**scale).astype(np.float32) == singles
     if is_single:
-        return nearest & (np.abs(whole) <= _FLOAT_UNITS_MAX)
-    return nearest & (singles == values) & (np.spacing(np.abs(singles)) * 10.0**scale <= _SINGLE_UNITS_MAX)
+        nearest &= np.abs(whole) <= _FLOAT_UNITS_MAX
+    else:
+        nearest &= (singles == values) & (np.spacing(np.abs(singles)) * 10.0**scale <= _SINGLE_UNITS_MAX)
+    return nearest
 
 
 def _slack(units: NDArray[np.float64]) -> NDArray[np.float64]:

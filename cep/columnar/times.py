@@ -411,15 +411,6 @@ def _by_rule(local: pa.Array, times: pa.Array, zone: str) -> pa.Array:
     return pc.replace_with_mask(times, _mask(rows, len(times)), corrected)
 
 
-def skipped_count(source: pa.Array, zone: str) -> int:
-    """Count the local times of a column of timestamps that the clocks of a zone skip."""
-    before, after = (
-        pc.assume_timezone(source.cast(_NAIVE), zone, ambiguous="earliest", nonexistent=side)
-        for side in ("earliest", "latest")
-    )
-    return int(pc.sum(pc.not_equal(before, after)).as_py() or 0)
-
-
 # ------------------------------------------------------------------------------------------------------------- arrays
 
 

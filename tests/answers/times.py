@@ -19,7 +19,8 @@ TEN_O_CLOCK_MS = 1_772_359_200_000  # 2026-03-01T10:00:00Z
 
 def time_ms(value: Any, arrow: pa.DataType | None = None, written: Written | None = None) -> int | None:
     """Read one value as a time. Return milliseconds since 1970, None if the value is set aside."""
-    return convert(pa.array([value], arrow), Type(Kind.TIME), written).values.to_pylist()[0]
+    times: list[int | None] = convert(pa.array([value], arrow), Type(Kind.TIME), written).values.to_pylist()
+    return times[0]
 
 
 def read(value: Any, kind: Kind, arrow: pa.DataType | None = None, **type_: Any) -> Any:
