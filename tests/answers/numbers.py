@@ -56,7 +56,46 @@ def _factor(op: str, factor: str, cents: tuple[int, ...], expected: int) -> Row:
     return Row("C", f"amount {op} {factor} * avg over {cents}", expected, lambda: alerts(form, cents))
 
 
+_EDGES: dict[str, object] = {
+    "greatest(t.n, t.none)": None,
+    "least(t.n, t.none)": None,
+    "t.n / t.zero": None,
+    "t.n % t.zero": None,
+    "t.most + 1": 2**63 - 1,
+    "t.most * 2": 2**63 - 1,
+    "-t.most - 2": -(2**63),
+    "sum(t.none)": 0,
+    "count(t.none)": 0,
+    "distinct(t.none)": 0,
+    "avg(t.none)": None,
+    "min(t.none)": None,
+    "stddev(t.none)": None,
+    "stddev(t.n)": 0.0,
+}
+
+
+@cache
+def edges() -> dict[str, object]:
+    """Return the values at the edges that reference/language/expressions.md lists, for one event."""
+    names = {f"v{at}": text for at, text in enumerate(_EDGES)}
+    emits = ", ".join(f"{name} = {text}" for name, text in names.items())
+    text = (
+        "event tx { tx_id id  event_time time  card string  n int  zero int  most int  none int? }\n"
+        f"pattern p by card {{ seq t where t: tx emit {emits} }}"
+    )
+    fields = {"n": [5], "zero": [0], "most": [2**63 - 1], "none": pa.array([None], pa.int64())}
+    time = pa.array([_START_MS], pa.timestamp("ms", "UTC"))
+    events = pa.table({"tx_id": ["1"], "event_time": time, "card": ["c"], **fields})
+    (values,) = cep.parse(text).match(events).measures("p").to_pylist()
+    return {text: values[name] for name, text in names.items()}
+
+
+def _edge(text: str) -> object:
+    return edges()[text]
+
+
 ROWS = [
+    *(Row("C", f"at the edge: {text}", value, partial(_edge, text)) for text, value in _EDGES.items()),
     *(row for cents in (10, 110, 4999) for row in _equal(cents)),
     _factor(">=", "3", (110, 110, 110, 330), 1),
     _factor(">", "3", (110, 110, 110, 330), 0),

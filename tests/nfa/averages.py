@@ -87,7 +87,8 @@ def _variance(window: Sequence[Fraction]) -> Fraction:
 
 
 def _signed_square(number: Fraction) -> Fraction:
-    return number * abs(number)
+    squared: Fraction = number * abs(number)
+    return squared
 
 
 def comparisons(random: Random, column: Column, aggregate: Callable[[str], str], count: int) -> Iterator[Comparison]:

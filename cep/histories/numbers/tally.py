@@ -86,7 +86,7 @@ def averages(tallies: Int64, counts: Int64, scale: int) -> tuple[np.ndarray, np.
     high, low = tallies[:, _HIGH] * 2.0**32, tallies[:, _LOW].astype(np.float64)
     total = high + low
     average = quotients((total, low - (total - high)), np.maximum(counts, 1).astype(np.float64))
-    return quotients(average, np.float64(10**scale)) if scale else average
+    return quotients(average, np.full(1, 10.0**scale)) if scale else average
 
 
 def spreads(tallies: Int64) -> np.ndarray:

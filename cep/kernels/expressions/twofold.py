@@ -63,7 +63,7 @@ def quotient(x: int, unit: int) -> tuple[float, float]:
 @inlined
 def as_nearest_float(x: int, unit: int) -> float:
     """Return the float64 nearest to x / unit."""
-    value = np.float64(x) / np.float64(unit)
+    value: float = np.float64(x) / np.float64(unit)
     if unit != 1 and (x > _EXACT_INT or x < -_EXACT_INT):
         value = quotient(x, unit)[0]
     return value
