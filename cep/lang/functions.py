@@ -63,10 +63,11 @@ FUNCTIONS: dict[str, Function] = {
     "count": Function(
         Family.AGGREGATE, "count(x): events bound to x; of past events `count(transaction over 1 h where …)`"
     ),
-    "sum": Function(Family.AGGREGATE, "sum(x.field): 0 of no events"),
+    "sum": Function(Family.AGGREGATE, "sum(x.field): 0 of no events, where SQL has null"),
     "avg": Function(
         Family.AGGREGATE,
-        "avg(x.field): mean of the events bound to x; of past events `avg(transaction.amount over 1 h)`",
+        "avg(x.field): mean of the events bound to x, without the event under test; of past events "
+        "`avg(transaction.amount over 1 h)`",
     ),
     "min": Function(Family.AGGREGATE, "min(x.field), or the lesser of min(a, b)"),
     "max": Function(Family.AGGREGATE, "max(x.field), or the greater of max(a, b)"),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tests.conformance.names import UntranslatableError
-from tests.conformance.run import RefusedError, Subject, answer, check_pattern
+from tests.conformance.run import RefusedError, Subject, answer, answer_without_limits, check_pattern
 from tests.conformance.scenario import Answer, Bindings, Scenario
 from tests.conformance.structure import PatternText, pattern_text
 
@@ -27,6 +27,7 @@ class Verdict(StrEnum):
 
     PASS = "pass"
     DIFFERS = "differs"  # as is known and meant
+    BOUND = "bound"  # we hand out fewer matches of one event than there are, and agree without that limit
     NO_ANSWER = "no answer"  # the peer refused what we answer: there is nothing to compare with
     UNSUPPORTED = "unsupported"  # the language has no such thing, or refuses it
     FAIL = "fail"
@@ -77,6 +78,15 @@ def run_scenario(scenario: Scenario) -> Outcome:
         return Outcome(scenario, Verdict.NO_ANSWER, f"the peer refuses it: {scenario.refusal}", written)
     found = disagreement(scenario, subject, scenario.expected, ours)
     return Outcome(scenario, Verdict.FAIL if found else Verdict.PASS, "", written, found)
+
+
+def is_bound(outcome: Outcome) -> bool:
+    """Return True if the two sides only differ because the engine limits the matches that one event completes."""
+    scenario, found = outcome.scenario, outcome.disagreement
+    if scenario.expected is None or outcome.written is None or not found.missing:
+        return False
+    subject = check_pattern(outcome.written)
+    return not disagreement(scenario, subject, scenario.expected, answer_without_limits(subject, scenario))
 
 
 def _without_answer(scenario: Scenario, reason: str, written: PatternText | None, code: str = "") -> Outcome:

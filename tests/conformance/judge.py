@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from tests.conformance.compare import Outcome, Verdict, is_tie, run_scenario
+from tests.conformance.compare import Outcome, Verdict, is_bound, is_tie, run_scenario
 from tests.conformance.differences import REASONS, known_differences
 from tests.conformance.scenario import Bindings, Scenario
 from tests.conformance.stages import flatten, groups_in
@@ -28,6 +28,8 @@ def judge(scenario: Scenario) -> Outcome:
         numbers = known_differences(scenario, found.disagreement)
         if not numbers and is_tie(found):
             return replace(found, verdict=Verdict.PASS, reason="a skip tie: another choice of what starts alike")
+        if not numbers and is_bound(found):
+            return replace(found, verdict=Verdict.BOUND, reason="the engine limits the matches of one event")
     elif found.verdict is Verdict.UNSUPPORTED and found.code in _REFUSALS:
         numbers = (_REFUSALS[found.code],)
     elif found.verdict is Verdict.UNSUPPORTED and _is_greedy_and_any(scenario, found.code):
@@ -49,7 +51,7 @@ def _is_greedy_and_any(scenario: Scenario, code: str) -> bool:
 
 def is_clean(outcomes: Iterable[Outcome]) -> bool:
     """Whether every scenario passes, differs as is known, or has nothing to be compared with."""
-    return all(o.verdict in (Verdict.PASS, Verdict.DIFFERS, Verdict.NO_ANSWER) for o in outcomes)
+    return all(o.verdict in (Verdict.PASS, Verdict.DIFFERS, Verdict.BOUND, Verdict.NO_ANSWER) for o in outcomes)
 
 
 def headline(outcome: Outcome) -> str:

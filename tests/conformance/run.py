@@ -8,8 +8,10 @@ Tested by: tests/conformance/test_conformance.py
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +36,8 @@ from tests.conformance.structure import PATTERN, PatternText
 _END_MS = TIME_MS_MAX
 # Event ids are compared by length, then by bytes: with one length their order is that of arrival.
 _ID_DIGITS = 9
+_LIMITS = ("RUNS_PER_KEY_MAX", "NODES_PER_KEY_MAX", "MATCHES_PER_EVENT_MAX", "WAYS_PER_EVENT_MAX")
+_NO_LIMIT = 100_000  # more than a scenario can need that the library answers
 
 
 class RefusedError(Exception):
@@ -106,6 +110,25 @@ def answer(subject: Subject, scenario: Scenario) -> Answer:
             if timed_out:
                 timeouts.add((bindings, detected_ms))
     return Answer(frozenset(matches), frozenset(timeouts))
+
+
+@contextmanager
+def without_limits() -> Iterator[None]:
+    """Compile rules that keep all runs and matches, as the library and the oracle do: what is compared is the meaning,
+    and fifteen events have more than ten thousand combinations."""
+    with ExitStack() as patched:
+        for name in _LIMITS:
+            patched.enter_context(patch(f"cep.nfa.rule_tables.{name}", _NO_LIMIT))
+        yield
+
+
+def answer_without_limits(subject: Subject, scenario: Scenario) -> Answer:
+    """Return what the engine would answer if it handed out every match of an event."""
+    _compiled.cache_clear()
+    with without_limits():
+        found = answer(subject, scenario)
+    _compiled.cache_clear()
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------- events

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -308,3 +309,20 @@ def test_a_refusal_of_both_is_a_pass() -> None:
     outcome: Outcome = judge(refused)
     assert outcome.verdict is Verdict.PASS
     assert outcome.code
+
+
+def test_the_limit_of_matches_is_a_bound_and_no_failure() -> None:
+    loop = stage("a", times=[1, None], inner="combinations")
+    subsets = [list(ids) for count in range(1, 10) for ids in combinations(range(9), count)]
+    given = scenario(
+        [loop], " ".join(f"a@{at}" for at in range(9)), matches=[{"a": ids} for ids in subsets],
+        times=[ids[-1] for ids in subsets],
+    )  # fmt: skip
+    assert judge(given).verdict is Verdict.BOUND
+    wrong = scenario(
+        [{**loop, "where": {"op": "==", "l": {"f": "name"}, "r": "a"}}],
+        "a@0 b@1",
+        matches=[{"a": [0]}, {"a": [1]}],
+        times=[0, 1],
+    )
+    assert judge(wrong).verdict is Verdict.FAIL

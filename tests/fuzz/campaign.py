@@ -11,17 +11,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from tests.conformance.compare import Verdict
 from tests.conformance.judge import difference_lines, event_line, headline
+from tests.conformance.run import without_limits
 from tests.fuzz.examine import Finding, examine
 from tests.fuzz.features import features, richest
 from tests.fuzz.peer import PEER, answered, draft, would_hang
@@ -31,7 +30,6 @@ from tests.fuzz.strategy import MATCHES_MAX, beginnings, chunks, prove
 ROOT = Path(__file__).resolve().parents[2]
 ROUND = 2_000
 KINDS = ("random", "richest", "small", "nested")
-_NO_LIMIT = 100_000  # more than a scenario can need that the library answers
 # What the library answers when a scenario is too much for it; there is nothing to compare with.
 _NO_ANSWERS = ("TooMany", "Hang", "NullPointerException")
 
@@ -87,17 +85,6 @@ def lines_of(found: Finding) -> list[str]:
         text = outcome.written.text
         lines += ["    " + line for line in text[text.index("pattern ") :].splitlines()]
     return [*lines, f"    events: {event_line(outcome.scenario)}", *("    " + d for d in difference_lines(outcome))]
-
-
-@contextmanager
-def without_limits() -> Iterator[None]:
-    """Rules that are compiled here keep all runs and matches, as the library and the oracle do: what is compared is the
-    meaning, and fifteen events have more than ten thousand combinations."""
-    limits = ("RUNS_PER_KEY_MAX", "NODES_PER_KEY_MAX", "MATCHES_PER_EVENT_MAX", "WAYS_PER_EVENT_MAX")
-    with ExitStack() as patched:
-        for name in limits:
-            patched.enter_context(patch(f"cep.nfa.rule_tables.{name}", _NO_LIMIT))
-        yield
 
 
 @without_limits()

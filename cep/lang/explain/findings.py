@@ -106,6 +106,12 @@ FINDINGS: dict[str, Entry] = {
         "A busy key needs more bytes for this pattern than the budget allows, by estimate. The bytes grow with the "
         "number of runs, the events that they remember, and the buckets of histories. `cep plan` shows each.",
     ),
+    "CEP707": Entry(
+        "partial matches without an end",
+        "`a -> b`, `(a & b) -> c` and `a -> !b -> c` without a window wait for the last event for ever. Each a stays "
+        "in the state of its key, and under `in order` it keeps back the matches that start later. `within` ends the "
+        "wait, as does a time in every step: `a ->[5 min] b`.",
+    ),
     "CEP710": Entry(
         "silence that says too little",
         "`# allow(CODE): reason` silences one code on its line, or on the next line when it stands alone. It needs a "
