@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from cep.lang.lint.run import lint
 from cep.lang.load import load_text
 from tests.answers import Row
@@ -37,6 +39,6 @@ ROWS = [
     Row("E4", "skip to a variable that is not bound skips nothing",
         ["a1 a2 @1", "a1 a2 a3 @3", "a1 a2 b=c1 b=a3 @3"],
         lambda: matches("a{2,} ->> (b{2,3} any)?", "a1 a2 c1 a3", {"b": "kind == a or kind == c"}, "to first b")),
-    *(Row("G5", f"lint of {text}", {"CEP707"}, lambda text=text: codes(text))
+    *(Row("G5", f"lint of {text}", {"CEP707"}, partial(codes, text))
       for text in ("x -> y", "(x & y) -> z", "x -> !y -> z")),
 ]  # fmt: skip

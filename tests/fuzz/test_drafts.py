@@ -7,10 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.conformance.run import RefusedError, Subject, answer, check_pattern
+from tests.conformance.run import RefusedError, Subject, answer, check_pattern, without_limits
 from tests.conformance.scenario import Scenario, scenario_of
 from tests.conformance.structure import pattern_text
-from tests.fuzz.campaign import without_limits
 from tests.fuzz.examine import oracle_answer
 from tests.fuzz.features import features, richest
 from tests.fuzz.small import Json, nested, small
