@@ -40,6 +40,8 @@ from cep.sources.whole_table import joined_tables, read_whole
 ReadKey = Callable[[Schema, KeyDomain, str], KeyRecords]
 # How a verb says what to do, and how Python says the same.
 _WORDS = (
+    (re.compile(r"--(delimiter|quote|encoding|decimal|thousands)\b"), r"\1="),
+    (re.compile(r"flags such as"), "arguments such as"),
     (re.compile(r"--columns (\S+)=PATH"), r'columns={"\1": …}'),
     (re.compile(r"--time-unit s \(or ms, if it is\)"), 'time_unit="s", or "ms" if it is'),
     (re.compile(r"--time-zone UTC, or another such as Europe/Berlin"), 'tz="UTC" or tz="Europe/Paris"'),
@@ -126,7 +128,7 @@ def check_paths(paths: Sequence[Path], schema: Schema, mapping: FieldMapping) ->
         for line in check_records(Records(tuple(paths), mapping), schema):
             sys.stderr.write(f"cep: {_in_python(line)}\n")
     except UsageError as error:
-        raise UsageError(_in_python(str(error))) from error
+        raise type(error)(_in_python(str(error))) from error
 
 
 def _in_python(message: str) -> str:

@@ -44,7 +44,7 @@ FORMS = tuple(NumberForm(decimal, sign) for decimal in ",." for sign in ("", *_T
 
 
 class AmbiguousError(ValueError):
-    """Numbers that mean one value or another; the text of the error is one of them."""
+    """Numbers that mean one value or another; the text of the error says which."""
 
 
 def plain_numbers(source: pa.Array, form: NumberForm) -> pa.Array:
@@ -64,7 +64,8 @@ def form_of(
     """Return the form that most of the texts have; signs that are given must be the form's. None: the plain form.
 
     `is_european`: other signs of the file let expect a decimal comma, so that `1.200` alone may mean 1200.
-    Raises: AmbiguousError if the texts mean one value with a decimal comma and another one with a decimal point.
+    Raises: AmbiguousError if the texts mean one value with a decimal comma and another one with a decimal point, or if
+    numbers of different forms are among them.
     """
     numbers = [text.strip() for text in texts if _DIGIT.search(text)]
     if not (decimal or thousands) and all(map(_PLAIN.fullmatch, numbers)):
@@ -81,8 +82,13 @@ def form_of(
     if len({form.decimal for form in best}) > 1:
         signed = [text for text in numbers if re.search(r"\d[.,]\d", text)]
         if signed:
-            raise AmbiguousError(signed[0])
+            raise AmbiguousError(f"{signed[0]} is one number with a decimal comma and another one with a decimal point")
         best = [form for form in best if form.decimal == "."]
+    others = [text for text in numbers if not (decimal or thousands) and not _matcher(best[0])(text)]
+    others = [text for text in others if any(_matcher(form)(text) for form in FORMS)]
+    if others and not any(all(_matcher(form)(text) for text in others) for form in best):
+        fitting = next(text for text in numbers if _matcher(best[0])(text))
+        raise AmbiguousError(f"{others[0]} and {fitting} have different signs")
     # Of forms that differ in the sign of thousands alone, the usual one takes the most of what comes later.
     return next((form for form in best if form.thousands), best[0])
 

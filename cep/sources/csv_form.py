@@ -58,8 +58,8 @@ class CsvFile:
             )
         except AmbiguousError as error:
             raise InputError(
-                f"{self.path}: {error} is one number with a decimal comma and another one with a decimal point; say "
-                "which with --decimal , or --decimal ."
+                f"{self.path}: {error}; write the file with one decimal sign, and say which with --decimal , or "
+                "--decimal ."
             ) from None
         return form if numbers is None else replace(form, decimal=numbers.decimal, thousands=numbers.thousands)
 

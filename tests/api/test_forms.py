@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -108,3 +109,20 @@ def test_a_spark_frame_too(spark: SparkSession, rules: cep.Rules, tmp_path: Path
     assert sorted(row["alert_id"] for row in found.select("alert_id").collect()) == sorted(
         expected.table["alert_id"].to_pylist()
     )
+
+
+def test_a_file_of_another_country(rules: cep.Rules, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = plain()
+    texts = table
+    for name in ("amount", "score"):
+        values = [None if value is None else str(value).replace(".", ",") for value in table[name].to_pylist()]
+        texts = texts.set_column(table.column_names.index(name), name, [values])
+    path = tmp_path / "a.csv"
+    with path.open("wb") as file:
+        pcsv.write_csv(texts, file, pcsv.WriteOptions(delimiter=";"))
+    expected = rules.match(table).table["alert_id"]
+    assert rules.match(path).table["alert_id"].equals(expected)
+    assert "`;` between fields, `,` as decimal sign" in capsys.readouterr().err
+    assert rules.match(path, delimiter=";", decimal=",").table["alert_id"].equals(expected)
+    with pytest.raises(UsageError, match="one sign"):
+        rules.match(path, delimiter="ab")

@@ -52,6 +52,8 @@ def test_one_text_with_two_meanings_is_not_guessed() -> None:
     with pytest.raises(AmbiguousError, match=r"1\.200"):
         form_of(["1.200", "850"], is_european=True)
     assert form_of(["1.200", "1.5"], is_european=True) is None
+    with pytest.raises(AmbiguousError, match="different signs"):
+        form_of(["0,50", "1,5", "0.25"])
 
 
 def test_texts_of_another_form_are_null() -> None:
