@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from cep.lang.ir import Binary, Call, Cast, Const, Expr, If, In, Param, Unary
 from cep.lang.show import show_expr, show_value
+from cep.nfa.twofold import has_average
 from cep.testing.values import BoundFields, Fields, value_of
 
 _COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
@@ -16,7 +17,10 @@ def operands(expr: Expr, event: Fields, bound: BoundFields) -> list[tuple[str, s
     """List what a condition looked at, with its values: the sides of its comparisons, else the names in it."""
     values: dict[str, str] = {}
     for part in _looked_at(expr):
-        values.setdefault(show_expr(part), show_value(value_of(part, event, bound), part.type))
+        value = value_of(part, event, bound)
+        # Ten digits of an average may look like the amount that it is compared with.
+        shown = repr(value) if isinstance(value, float) and has_average(part) else show_value(value, part.type)
+        values.setdefault(show_expr(part), shown)
     return list(values.items())
 
 
