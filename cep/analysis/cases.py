@@ -144,7 +144,10 @@ def _walk(
     fraud_of = _fraud_of_ids(measured)
     for key, frauds in sorted(of_keys.items()):
         try:
-            trace = trace_key(pattern, by_key.get(key, ()), Interval(rule.from_ms, rule.starts_until_ms, rule.until_ms))
+            trace = trace_key(
+                pattern, by_key.get(key, ()), Interval(rule.from_ms, rule.starts_until_ms, rule.until_ms),
+                measured.history.replayed.watermark_ms,
+            )  # fmt: skip
         except LimitError:
             funnel.skipped += len(frauds)
             continue

@@ -8,7 +8,7 @@ Tested by: tests/analysis/test_backtest.py
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -134,7 +134,7 @@ def _watched(pieces: Pieces, columns: tuple[str, ...], parts: dict[int, Decoded]
 
         return Piece(piece.size, decode)
 
-    return Pieces(pieces.rows, pieces.size, (watch(number, piece) for number, piece in enumerate(pieces.pieces)))
+    return replace(pieces, pieces=(watch(number, piece) for number, piece in enumerate(pieces.pieces)))
 
 
 def _joined(schema: Schema, columns: tuple[str, ...], parts: Sequence[Decoded]) -> Events:

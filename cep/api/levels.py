@@ -8,6 +8,7 @@ Tested by: tests/api/test_levels.py
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,7 +20,8 @@ import pyarrow.compute as pc
 
 from cep.api.events import ReadKey
 from cep.api.given import GivenRules
-from cep.base.limits import TIME_MS_MAX
+from cep.api.replay import Terms, job_of
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Schema
 from cep.columnar.batch import concat_batches
 from cep.columnar.decode import Decoded, concat_decoded
@@ -29,6 +31,8 @@ from cep.lang.walk import histories
 from cep.nfa.deployed import DeployedRule
 from cep.sources.files import KeyRecords
 from cep.sources.pieces import Pieces
+from cep.step.history_end import watermark_at_end, within_history
+from cep.step.job import Job
 from cep.step.match import MatchOutput, match_events
 from cep.step.programs import programs_by_level
 
@@ -92,18 +96,33 @@ def produce(given: GivenRules, pieces: Pieces) -> Produced:
     """Match a history, level by level, and keep what the patterns produce. Raises: SourceError."""
     deployment = given.deployment
     schema = deployment.schema
-    seen = concat_decoded(schema, [piece.decode() for piece in pieces.pieces])
+    seen, job, watermark_ms = _read(given, pieces)
     produced: list[Decoded] = []
     made: list[pa.Table] = []
     for programs in programs_by_level(deployment.rulebook, schema, given.levels_count):
         events = concat_decoded(schema, [seen, *produced])
         for domain, program in programs.items():
             output = MatchOutput(since_ms=int(seen.time_ms.min()) if len(seen) else TIME_MS_MAX, made=[])
-            match_events(program, None, route(events, domain, schema.columns())[0], TIME_MS_MAX, output)
-            produced += output.produced
+            batch, _ = route(events, domain, schema.columns())
+            match_events(program, None, batch, watermark_ms, output, is_end=True)
+            produced += [within_history(job, each) for each in output.produced]
             made += output.made or []
     matches = {row["alert_id"]: row["events"] for table in made for row in table.to_pylist()}
     return Produced(concat_decoded(schema, produced), matches)
+
+
+def end_of(given: GivenRules, pieces: Pieces) -> int:
+    """Return the watermark at the end of a history, which takes reading it. Raises: SourceError."""
+    return _read(given, pieces)[2]
+
+
+def _read(given: GivenRules, pieces: Pieces) -> tuple[Decoded, Job, int]:
+    """Return the events of a history, the job that replays it, and the watermark at its end."""
+    now_ms = int(time.time() * 1_000)
+    job = job_of(given.deployment, Terms(until_ms=pieces.until_ms))
+    decoded = [piece.decode().between(TIME_MS_MIN, job.latest_ms(now_ms) + 1) for piece in pieces.pieces]
+    seen = concat_decoded(job.schema, decoded)
+    return seen, job, watermark_at_end(job, int(seen.time_ms.max(initial=TIME_MS_MIN)), now_ms)
 
 
 def _match_of(event_id: str) -> str:

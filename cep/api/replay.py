@@ -22,6 +22,7 @@ from cep.rulebook.suppression import Policies, Suppression, count_suppressed, su
 from cep.runners.compiling import announced_compiling
 from cep.runners.embedded import replay as embedded
 from cep.runners.output import Replayed
+from cep.runners.to_the_end import replay_to_the_end
 from cep.sources.pieces import Pieces
 from cep.step.dead_letters import under_rules
 from cep.step.job import Job
@@ -31,7 +32,7 @@ from cep.step.rules import refusal_dead_letters
 @dataclass(frozen=True, slots=True)
 class Terms:
     """The terms of a replay: threads, for how long event ids are remembered, how far ahead of the clock an event may be
-    dated (None: as far as it likes), and from when to when events count."""
+    dated (None: as far as it likes), from when to when events count, and whether all windows close at the end."""
 
     cores: int = 2
     key_groups: int = KEY_GROUPS_DEFAULT
@@ -39,6 +40,7 @@ class Terms:
     ahead_ms: int | None = AHEAD_MS_DEFAULT
     since_ms: int = TIME_MS_MIN
     until_ms: int = TIME_MS_MAX
+    to_the_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ def job_of(deployment: Deployment, terms: Terms, levels_count: int = 1) -> Job:
         begins_ms=terms.since_ms,
         ends_ms=terms.until_ms,
         ahead_ms=terms.ahead_ms,
+        to_the_end=terms.to_the_end,
     )
 
 
@@ -81,7 +84,9 @@ def matches(given: GivenRules, pieces_of: Callable[[Schema], Pieces], terms: Ter
     cpus = pa.cpu_count()  # the replay sets it for the whole process, which is the caller's
     try:
         with announced_compiling():
-            return embedded.replay(job, deployment.rulebook, pieces_of(job.schema), terms.cores)
+            return replay_to_the_end(
+                job, lambda one: embedded.replay(one, deployment.rulebook, pieces_of(one.schema), terms.cores)
+            )
     finally:
         pa.set_cpu_count(cpus)
 

@@ -99,7 +99,7 @@ class Rules:
     def match(
         self, events: Any, *, columns: Mapping[str, str] | None = None, tz: str | None = None,
         dedup: str = "0 s", ahead_max: str = "1 min", cores: int | None = None, partitions: int | None = None,
-        **forms: Unpack[HistoryForms],
+        to_the_end: bool = False, **forms: Unpack[HistoryForms],
     ) -> Alerts:  # fmt: skip
         """Match a history and return its alerts, which are those of `cep replay`, byte for byte.
 
@@ -109,7 +109,8 @@ class Rules:
 
         `fixed` gives fields one value in every row, `minor` names decimals that come in whole cents; `time_unit`
         ("s", "ms", "us", "ns") and `time_form` (as strptime has it) say how times are written. `since` and `until`
-        leave out events before the one time, and from the other on. The others are the flags of `cep replay`.
+        leave out events before the one time, and from the other on. A window that is open at the end gives no alert;
+        with `to_the_end` it does, and the alert is `unconfirmed`. The others are the flags of `cep replay`.
 
         Of a Spark DataFrame it returns another one, of the alerts in no order: a part of the user's query, which Spark
         plans and runs in `partitions` tasks when rows are asked for.
@@ -128,6 +129,7 @@ class Rules:
             ahead_ms=None if ahead_max == OFF else length_ms("ahead_max", ahead_max),
             since_ms=period.since_ms,
             until_ms=period.until_ms,
+            to_the_end=to_the_end,
         )
         naming = Naming(columns, tz, written)
         if is_spark(events):
@@ -195,8 +197,8 @@ class Rules:
 
         `columns`, `tz`, `since`, `until` and how values are written are as in `match`. Raises: UsageError, SourceError.
         """
-        terms = Terms(cores=cores or processors_count())
         written, period = parted(forms)
+        terms = Terms(cores=cores or processors_count(), until_ms=period.until_ms)
         source = open_source(events, Naming(columns, tz, written)).within(period)
         given = (other._given, self._given)
         before, after = (matches(each, source.pieces, terms).alerts for each in given)

@@ -17,16 +17,17 @@ from rich.table import Table
 from rich.text import Text
 
 from cep.api.given import GivenRules
-from cep.api.levels import Past, Produced, produce, producers_of, reads_produced
+from cep.api.levels import Past, Produced, end_of, produce, producers_of, reads_produced
 from cep.base.errors import UsageError
+from cep.base.limits import TIME_MS_MAX
 from cep.columnar.route import KEY_SEPARATOR, KeyDomain, key_of
 from cep.columnar.tokens import tokens_of_key
 from cep.lang.show import show_time
 from cep.nfa.deployed import DeployedRule
-from cep.rulebook.deploy import Deployment
 from cep.sources.files import KeyRecords
 from cep.testing.inquiry import Answer, MatchPath, World, why, why_not
 from cep.testing.suppressed import suppression_reasons
+from cep.testing.trace import fires_on_deadlines
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ALERTS_SHOWN_MAX = 3
@@ -81,7 +82,7 @@ def explain(given: GivenRules, alert: dict[str, Any], past: Past) -> Why:
         parts.append(Text("the rule's content has changed since: what follows is what it says now", style="yellow"))
     records, produced = _records(given, rule, past, alert["key"])
     answer = why(
-        _world(given.deployment),
+        _world(given, [rule], past, to_the_end=bool(alert.get("unconfirmed"))),
         rule,
         records.batch,
         [e["event_id"] for e in alert["events"]],
@@ -115,14 +116,15 @@ def explain_not(
     values = tokens_of_key(deployment.schema, domain, key)[0]
     records, produced = _records(given, versions[-1], past, key_of(values))
     late = frozenset[str]() if late_ids is None else late_ids(domain, key_of(values))
-    answer = why_not(_world(deployment), versions, records.batch, at_ms, late)
+    world = _world(given, versions, past)
+    answer = why_not(world, versions, records.batch, at_ms, late)
     shown = f"{rule_id} for {', '.join(f'{f} {v}' for f, v in zip(domain, values, strict=True))}"
     parts: list[Text | Table] = [*_poison(records), *_doc(versions[-1])]
     parts += [Text(line, style="yellow") for line in given.set_aside(rule_id)]
     if not answer.matches:
         below = _below(given, versions[-1])
         return Why(False, (*parts, Text(f"no alert of {shown}:", style="bold"), *_reasons(answer), *below))
-    suppressed = suppression_reasons(deployment, domain, records.batch, late)
+    suppressed = suppression_reasons(deployment, domain, records.batch, late, world.end_ms)
     reasons = [suppressed.get((rule_id, p.version, tuple(step[1] for step in p.steps)), "") for p in answer.matches]
     out = [path for path, reason in zip(answer.matches, reasons, strict=True) if not reason]
     if not out:
@@ -140,8 +142,15 @@ def explain_not(
     return Why(True, tuple(parts))
 
 
-def _world(deployment: Deployment) -> World:
-    return World(deployment.schema, deployment.rulebook.lists.timelines())
+def _world(
+    given: GivenRules, versions: Sequence[DeployedRule], past: Past, *, to_the_end: bool = False
+) -> World:  # fmt: skip
+    """Return what traces need beside events. The whole history is read only where its end can decide anything."""
+    deployment = given.deployment
+    end_ms = TIME_MS_MAX
+    if not to_the_end and any(fires_on_deadlines(rule.pattern) for rule in versions):
+        end_ms = end_of(given, past.pieces(deployment.schema))
+    return World(deployment.schema, deployment.rulebook.lists.timelines(), end_ms)
 
 
 def _records(given: GivenRules, rule: DeployedRule, past: Past, key: str) -> tuple[KeyRecords, Produced | None]:
@@ -195,6 +204,12 @@ def _head(alert: dict[str, Any]) -> list[Text]:
             "a condition looked back at a window of more events than are kept one by one; "
             "the older ones are summed up, and its far edge is rounded outwards by up to a 64th of the window, "
             "or not at all where it is one of the calendar"
+        )
+        parts.append(Text(sentence, style="yellow"))
+    if alert.get("unconfirmed"):
+        sentence = (
+            "the history ended before this was certain: a later event could still refute it. "
+            "`--to-the-end` asked for such alerts"
         )
         parts.append(Text(sentence, style="yellow"))
     if alert.get("history_from"):

@@ -17,7 +17,13 @@ from rich.text import Text
 from cep.api.given import GivenRules
 from cep.api.replay import Terms, finish, job_of
 from cep.base.errors import UsageError
-from cep.base.limits import IN_PROCESS_BYTES_MAX, KEY_GROUPS_DEFAULT, TIME_MS_MAX
+from cep.base.limits import (
+    EVENT_TIME_MS_MAX,
+    EVENT_TIME_MS_MIN,
+    IN_PROCESS_BYTES_MAX,
+    KEY_GROUPS_DEFAULT,
+    TIME_MS_MAX,
+)
 from cep.base.secrets import secret_keys, use_secrets_file
 from cep.base.utc import utc_text
 from cep.cli.configured import add_secrets_argument
@@ -132,7 +138,7 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
         "--savepoint",
         type=Path,
         metavar="FOLDER",
-        help="end in a cut instead of at the end of time, and put the state there: `cep live --from FOLDER` and "
+        help="end in a cut, and put the state there: `cep live --from FOLDER` and "
         "`cep run --from FOLDER` go on with open windows, runs and histories",
     )
     parser.add_argument(
@@ -140,6 +146,12 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="events from this event time on are left out, like 2026-03-01T00:00:00Z; with --savepoint it is the cut: "
         "the rest belongs to the job that goes on (default: just behind the last event)",
+    )
+    parser.add_argument(
+        "--to-the-end",
+        action="store_true",
+        help="close all windows that are open at the last event, or at --until; an alert that only this gives has "
+        "`unconfirmed`, because a later event could still refute it",
     )
     parser.add_argument("--since", metavar="TIME", help="events before this event time are left out")
     add_secrets_argument(parser)
@@ -204,6 +216,7 @@ def _job(options: argparse.Namespace, deployment: Deployment, levels_count: int)
         ahead_ms,
         period.since_ms,
         period.until_ms if options.savepoint is None else TIME_MS_MAX,
+        options.to_the_end,
     )
     return job_of(deployment, terms, levels_count)
 
@@ -252,6 +265,10 @@ def _size(path: Path) -> int:
 def _check_numbers(options: argparse.Namespace) -> None:
     if options.rules is None and options.control is None:
         raise UsageError("give --rules, --control, or both")
+    if options.to_the_end and options.savepoint is not None:
+        raise UsageError(
+            "--to-the-end closes all windows, and --savepoint leaves them open for the job that goes on; give one"
+        )
     for name in ("cores", "partitions"):
         value = getattr(options, name)
         if value is not None and value < 1:
@@ -291,6 +308,9 @@ def _print_summary(deployment: Deployment, replayed: Replayed, paths: Sequence[P
         figures.add_row(Text(name), value)  # `poison[…]` is no markup
     console.print()
     console.print(figures)
+    if EVENT_TIME_MS_MIN <= replayed.watermark_ms <= EVENT_TIME_MS_MAX and ending is None:
+        end = f"the history ends at {utc_text(replayed.watermark_ms)}; windows that end later are open"
+        console.print(end, markup=False, soft_wrap=True)
     for path in paths:
         console.print(f"wrote {path}", markup=False, soft_wrap=True)
     if ending is not None and replayed.until_ms is not None:

@@ -107,27 +107,32 @@ _NO_CODES, _NO_TIMES, _NO_FLAGS = np.empty(0, np.int32), np.empty(0, np.int64), 
 CARRIERS = (advance_plain_rules, advance_rules)
 
 
-def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int) -> Advanced:
+def advance(
+    program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, *, is_end: bool = False
+) -> Advanced:
     """Carry the runs of all keys over a batch of events and close what is over by the watermark.
 
     The batch may hold any keys in any order; of one key no event may be earlier than those of former calls.
-    `keyed_state` None is the state in which nothing has happened. Inputs are left unchanged.
+    `keyed_state` None is the state in which nothing has happened. Inputs are left unchanged. `is_end`: no event follows
+    the batch, so the new keyed state is empty.
     Cost: O(N) for the columns read, plus for each rule its events times their keys' open runs.
     """
-    advanced = advance_within(program, keyed_state, batch, watermark_ms, _NO_BOUNDS)
+    advanced = advance_within(program, keyed_state, batch, watermark_ms, _NO_BOUNDS, is_end=is_end)
     assert isinstance(advanced, Advanced), "nothing is over no bounds"
     return advanced
 
 
 def advance_within(
-    program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, most: Bounds
-) -> Advanced | Int64:
+    program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, most: Bounds, *,
+    is_end: bool = False,
+) -> Advanced | Int64:  # fmt: skip
     """Do as `advance`, but give up past the bounds: then return the order of the events, rows int64[N] of the batch."""
     fitted, orphans = migrate_state(empty_state(program) if keyed_state is None else keyed_state, program)
     if len(batch) == 0 and (fitted.expiry_min is None or fitted.expiry_min > watermark_ms):
         nothing = _no_matches(program, fitted.keys)
         return Advanced(fitted, nothing, {"runs_orphaned": orphans} if orphans else {})
-    prepared = prepare(program, fitted, batch, watermark_ms)
+    # At the end of time histories retain no events.
+    prepared = prepare(program, fitted, batch, TIME_MS_MAX if is_end else watermark_ms)
     bounds = fitted.run_rule.searchsorted(np.arange(len(program.places) + 1))
     starts = [find_starts(shared, prepared, fitted, bounds) for shared in program.shared]
     outputs = Outputs(program, fitted.runs, fitted.nodes, len(batch), len(prepared.keys))
@@ -143,7 +148,7 @@ def advance_within(
         if count:
             counters[name] = count
     live = _live_runs(program, outputs, starts, watermark_ms, counters)
-    next_state = _next_state(program, fitted, batch, prepared, live)
+    next_state = empty_state(program) if is_end else _next_state(program, fitted, batch, prepared, live)
     counters["arithmetic_overflows"] = 0  # counted by rule
     count_overflows(program, prepared.overflows, of_rules[y.COUNT_OVERFLOW], counters)
     counters["histories_folded"] = prepared.folded

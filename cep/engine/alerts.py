@@ -64,6 +64,8 @@ ALERT_SCHEMA = pa.schema(
         ("history_folded", pa.bool_()),
         # Since when the past is complete, if a condition looked back further.
         ("history_from", _TIMESTAMP),
+        # The history ended before the alert was certain; only `--to-the-end` gives such alerts.
+        ("unconfirmed", pa.bool_()),
         ("match_start", _TIMESTAMP),
         ("match_end", _TIMESTAMP),
         ("detected_at", _TIMESTAMP),
@@ -276,6 +278,7 @@ def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, counters:
         "history_cut": pa.array(flags & FLAG_CUT != 0),
         "history_folded": pa.array(flags & FLAG_FOLDED != 0),
         "history_from": _stamps(from_ms, from_ms > TIME_MS_MIN),
+        "unconfirmed": pa.repeat(pa.scalar(False), len(rows)),
         "match_start": _stamps(first_ms),
         "match_end": _stamps(last_ms),
         "detected_at": _stamps(detected_ms),

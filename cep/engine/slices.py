@@ -20,21 +20,24 @@ from cep.nfa.program import Program
 
 
 def advance_in_slices(
-    program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int
+    program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, *, is_end: bool = False
 ) -> Iterator[Advanced]:
-    """Yield what `advance` gives, in one part or in several; the last part has the keyed state after all events."""
+    """Yield what `advance` gives, in one part or in several; the last part has the keyed state after all events.
+
+    `is_end`: no event follows the batch, so the last part has no keyed state.
+    """
     most = Bounds(MATCHES_AT_ONCE_MAX, BINDINGS_AT_ONCE_MAX)
-    left = [(batch, watermark_ms)]
+    left = [(batch, watermark_ms, is_end)]
     while left:
-        events, until_ms = left.pop()
+        events, until_ms, is_last = left.pop()
         if len(events) < 2:
-            advanced = advance(program, keyed_state, events, until_ms)
+            advanced = advance(program, keyed_state, events, until_ms, is_end=is_last)
         else:
-            part = advance_within(program, keyed_state, events, until_ms, most)
+            part = advance_within(program, keyed_state, events, until_ms, most, is_end=is_last)
             if not isinstance(part, Advanced):
                 half = len(part) // 2
-                left.append((events.take(part[half:]), until_ms))
-                left.append((events.take(part[:half]), min(until_ms, int(events.time_ms.min()))))
+                left.append((events.take(part[half:]), until_ms, is_last))
+                left.append((events.take(part[:half]), min(until_ms, int(events.time_ms.min())), False))
                 continue
             advanced = part
         keyed_state = advanced.keyed_state

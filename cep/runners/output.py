@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from cep.base.durable import replace_file
 from cep.base.errors import SinkError, UsageError
-from cep.base.limits import TIME_MS_MAX
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.engine.alerts import ALERT_SCHEMA
 from cep.sinks.json_form import json_lines
 from cep.state.manifest import StoredFile
@@ -40,7 +40,7 @@ class Replayed:
     """The outcome of a replay: alerts in their order, dead letters (JSON), counters by name, and how long it took.
 
     `since_ms` is the time of the first event. Of a replay that ends in a cut the event time of that, and the files of
-    the keyed state there (warm_start.py).
+    the keyed state there (warm_start.py). `watermark_ms` is the watermark at the end (step/history_end.py).
     """
 
     alerts: pa.Table
@@ -50,6 +50,7 @@ class Replayed:
     since_ms: int = TIME_MS_MAX
     until_ms: int | None = None
     state_files: tuple[StoredFile, ...] = ()
+    watermark_ms: int = TIME_MS_MIN
 
 
 def format_of(path: Path) -> Format:

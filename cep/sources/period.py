@@ -37,7 +37,7 @@ class Period:
         """Return the pieces without the events outside of the period."""
         if self.cuts_nothing:
             return pieces
-        return Pieces(pieces.rows, pieces.size, self._cut(pieces.pieces))
+        return Pieces(pieces.rows, pieces.size, self._cut(pieces.pieces), self.until_ms)
 
     def _cut(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
         return (Piece(piece.size, self._decoder(piece.decode)) for piece in pieces)

@@ -19,6 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cep.base.limits import TIME_MS_MAX
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, Poison, decode_json, decode_table
 from cep.columnar.mapping import PLAIN, FieldMapping
@@ -43,11 +44,15 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """The records of a path, in the order of files and rows. `rows` estimates how many; `size` None is not known."""
+    """The records of a path, in the order of files and rows. `rows` estimates how many; `size` None is not known.
+
+    `until_ms`: the history ends at this time, although its last event may be earlier (step/history_end.py).
+    """
 
     rows: int
     size: int | None
     pieces: Iterator[Piece]
+    until_ms: int = TIME_MS_MAX
 
 
 @dataclass(frozen=True, slots=True)

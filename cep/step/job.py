@@ -42,6 +42,7 @@ class Job:
     begins_ms: earlier events are in the state that the job began with (warm_start.py).
     ends_ms: events from then on are for the job that goes on from this one.
     ahead_ms: how far ahead of the clock an event may be dated; None: as far as it likes.
+    to_the_end: a finite history closes all windows at its end (history_end.py); a live job has no end.
     trust: who may sign changes of its rules; None: nobody needs to.
     is_audited: changes of its rules go into an audit though nobody signs them; with `trust` they always do.
     """
@@ -60,6 +61,7 @@ class Job:
     ahead_ms: int | None = AHEAD_MS_DEFAULT
     trust: Trust | None = None
     is_audited: bool = False
+    to_the_end: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.groups_count <= KEY_GROUPS_MAX:

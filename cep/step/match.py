@@ -44,9 +44,12 @@ class MatchOutput:
 
 
 def match_events(
-    program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, output: MatchOutput
-) -> KeyedState:
+    program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, output: MatchOutput, *,
+    is_end: bool = False,
+) -> KeyedState:  # fmt: skip
     """Advance one key domain, add its alerts and counters to `output` and return the new keyed state.
+
+    `is_end`: no event follows the batch, so the new keyed state is empty.
 
     Where a version takes over the runs of the one before, the events before and after that time are matched one after
     the other. Once an event at or after it is here, no earlier one will come.
@@ -60,13 +63,14 @@ def match_events(
         keyed_state = _advanced(program, keyed_state, batch.take(is_before), min(change_ms, watermark_ms), output)
         keyed_state = hand_over(keyed_state, program, giver, taker)
         batch = batch.take(~is_before)
-    return _advanced(program, keyed_state, batch, watermark_ms, output)
+    return _advanced(program, keyed_state, batch, watermark_ms, output, is_end=is_end)
 
 
 def _advanced(
-    program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, output: MatchOutput
-) -> KeyedState:
-    for advanced in advance_in_slices(program, keyed_state, batch, watermark_ms):
+    program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, output: MatchOutput, *,
+    is_end: bool = False,
+) -> KeyedState:  # fmt: skip
+    for advanced in advance_in_slices(program, keyed_state, batch, watermark_ms, is_end=is_end):
         keyed_state = advanced.keyed_state
         add_counts(output.counters, advanced.counters)
         if len(advanced.matches):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from cep.base.limits import TIME_MS_MAX
 from cep.lang.ir import Expr, Link
 from cep.lang.show import show_duration, show_expr, show_value
 from cep.nfa.positions import Guard, Wait
@@ -130,9 +131,16 @@ class Explainer:
                 yield from self.miss(run, run.misses[index])
         for index in run.opened:
             if index not in closings:
-                yield "nothing more came"
+                yield self._open(run, waits[index])
             elif closings[index].why not in (Why.TAKEN, Why.CERTAIN):
                 yield from self.closing(run, closings[index])
+
+    def _open(self, run: Run, wait: Wait) -> str:
+        """Say why a wait is open at the end of the events."""
+        if wait.target is not None:
+            return "nothing more came"
+        at = f", which it would be at {self.clock(run.expiry_ms)}" if run.expiry_ms < TIME_MS_MAX else ""
+        return f"the events end before `{self._name(wait)}` is certain{at}"
 
     def miss(self, run: Run, miss: Miss) -> list[str]:
         """Say why an event does not fit what the run waited for."""

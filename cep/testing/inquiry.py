@@ -51,10 +51,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The event types, and the versions of the lists that rules ask."""
+    """The event types, the versions of the lists that rules ask, and the watermark at the end of the events."""
 
     schema: Schema
     lists: Lists = field(default_factory=dict)
+    end_ms: int = TIME_MS_MAX
 
 
 def why(
@@ -116,12 +117,14 @@ def _trace(world: World, pattern: PatternIR, batch: EventBatch, interval: Interv
     past = past_values(world.schema, pattern, batch, world.lists)
     events = next(iter(traced_events(world.schema, pattern, batch, past).values()), ())
     try:
-        return trace_key(pattern, events, interval)
+        return trace_key(pattern, events, interval, world.end_ms)
     except LimitError:
         if at_ms is None or not isinstance(pattern.within_ms, int):
             raise
     near = _near(batch, at_ms, 2 * pattern.within_ms)
-    return trace_key(pattern, next(iter(traced_events(world.schema, pattern, near, past).values()), ()), interval)
+    return trace_key(
+        pattern, next(iter(traced_events(world.schema, pattern, near, past).values()), ()), interval, world.end_ms
+    )
 
 
 def _near(batch: EventBatch, at_ms: int, span_ms: int) -> EventBatch:

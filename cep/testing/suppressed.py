@@ -28,18 +28,19 @@ _WORDS = {
 
 
 def suppression_reasons(
-    deployment: Deployment, domain: KeyDomain, batch: EventBatch, late: frozenset[str] = frozenset()
-) -> dict[tuple[str, int, tuple[str, ...]], str]:
+    deployment: Deployment, domain: KeyDomain, batch: EventBatch, late: frozenset[str] = frozenset(),
+    end_ms: int = TIME_MS_MAX,
+) -> dict[tuple[str, int, tuple[str, ...]], str]:  # fmt: skip
     """Return the reason against each suppressed alert, by rule, version and the ids of its events.
 
-    `late` are the ids of events that were not matched.
+    `late` are the ids of events that were not matched; `end_ms` is the watermark at the end of the events.
     """
     batch = batch.take(~np.isin(np.array(batch.event_id.to_pylist(), object), list(late)))
     rules = deployment.rulebook.domains().get(domain, ())
     if not rules or not len(batch):
         return {}
     program = replace(compile_rules(deployment.schema, domain, rules), lists=deployment.rulebook.lists.timelines())
-    alerts = alert_table(program, advance(program, None, batch, TIME_MS_MAX).matches)
+    alerts = alert_table(program, advance(program, None, batch, end_ms, is_end=True).matches)
     suppression = suppress_alerts(alerts, Policies.of(deployment.rulebook), {})
     return {
         (a["rule_id"], a["version"], tuple(event["event_id"] for event in a["events"])): _WORDS[reason]

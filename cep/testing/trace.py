@@ -33,17 +33,24 @@ class Interval:
 ALWAYS = Interval()
 
 
-def trace_key(pattern: PatternIR, events: Sequence[TracedEvent], interval: Interval = ALWAYS) -> Trace:
-    """Walk the events of one key, in their order, to the end of time.
+def trace_key(
+    pattern: PatternIR, events: Sequence[TracedEvent], interval: Interval = ALWAYS, end_ms: int = TIME_MS_MAX
+) -> Trace:
+    """Walk the events of one key, in their order, up to the watermark `end_ms`; by default to the end of time.
 
     `pattern` is bound, and compiles. Raises: LimitError when it takes more steps than one can want to read about.
     """
-    return _Tracer(pattern, tuple(events), interval).run()
+    return _Tracer(pattern, tuple(events), interval, end_ms).run()
+
+
+def fires_on_deadlines(pattern: PatternIR) -> bool:
+    """Return True if a deadline alone can give a match or a time-out, so that it matters where the events end."""
+    return _Tracer(pattern, (), ALWAYS, TIME_MS_MAX).fires
 
 
 class _Tracer:
-    def __init__(self, pattern: PatternIR, events: tuple[TracedEvent, ...], interval: Interval) -> None:
-        self.pattern, self.events, self.interval = pattern, events, interval
+    def __init__(self, pattern: PatternIR, events: tuple[TracedEvent, ...], interval: Interval, end_ms: int) -> None:
+        self.pattern, self.events, self.interval, self.end_ms = pattern, events, interval, end_ms
         self.automaton: Automaton = build(pattern.structure)
         self.positions = self.automaton.positions
         names = tuple(p.variable for p in self.positions)
@@ -352,10 +359,10 @@ class _Tracer:
     def _finish(self, seen: int) -> None:
         """End the input: windows that end while the rule sees events close, waits without a window stay open."""
         if self.fires:
-            self._expire(self.interval.until_ms, seen)
+            self._expire(min(self.interval.until_ms, self.end_ms), seen)
         for run in self.runs:
             self._close_missed(run, seen)
-            if run.expiry_ms < _FOREVER and not self.fires:
+            if run.expiry_ms < _FOREVER and run.expiry_ms <= self.end_ms and not self.fires:
                 self._run_out(run)
 
     # -------------------------------------------------------------------------------------------------- skip

@@ -368,11 +368,19 @@ def test_why(place: Path, format_: str, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_why_of_a_time_out(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     alerts = alerts_of(place)
-    write_outputs(alerts, [], place / "alerts.jsonl", "jsonl")
     timeouts = [a for a in alerts.to_pylist() if a["kind"] == "timeout" and a["key"] == "between"]
     (alert,) = timeouts
-    assert ask(place, "why", "--alerts", str(place / "alerts.jsonl"), "--alert", alert["alert_id"]) == 0
+    asked = ("why", "--alerts", str(place / "alerts.jsonl"), "--alert", alert["alert_id"])
+    # The window is open at the last event, so these events alone do not give the alert.
+    write_outputs(alerts, [], place / "alerts.jsonl", "jsonl")
+    assert ask(place, *asked) == 1
+    assert "these rules and events do not give this alert" in capsys.readouterr().out
+    at = alerts.schema.get_field_index("unconfirmed")
+    marked = alerts.set_column(at, alerts.schema.field(at), pa.array([True] * len(alerts)))
+    write_outputs(marked, [], place / "alerts.jsonl", "jsonl")
+    assert ask(place, *asked) == 0
     out = capsys.readouterr().out
+    assert "the history ended before this was certain" in out
     assert "waiting version 1 for between at 2026-03-01T11:00:00" in out
     assert "timeout at 2026-03-01T11:00:00Z by version 1: amount = 200.00" in out
 

@@ -27,6 +27,7 @@ ALERT_FIELDS = {
     "history_cut": "a condition asked for a value of a sub-key whose events may be forgotten",
     "history_folded": "a condition looked at a window whose older events are summed up",
     "history_from": "the time since when the past is complete, if a condition looked back further",
+    "unconfirmed": "the history ended before the alert was certain; only `--to-the-end` gives such alerts",
     "match_start": "event time of the first bound event",
     "match_end": "event time of the last bound event",
     "detected_at": "event time at which the match became certain",

@@ -61,6 +61,7 @@ def test_an_alert_says_everything() -> None:
         "history_cut": False,
         "history_folded": False,
         "history_from": None,
+        "unconfirmed": False,
         "match_start": moment.replace(microsecond=1_000),
         "match_end": moment.replace(microsecond=5_000),
         "detected_at": moment.replace(microsecond=5_000),

@@ -29,6 +29,7 @@ def alert(number: int, time_ms: int, **changes: Any) -> dict[str, Any]:
         "history_cut": False,
         "history_folded": False,
         "history_from": None,
+        "unconfirmed": False,
         **fields,
     }
 

@@ -2,12 +2,12 @@
 
     files ─▶ pieces ─▶ decode, route, split by key ─┐ a thread a piece
                                                     ▼
-              shares of keys, each in the cache ─▶ advance to the end of time ─▶ alerts, sorted
+              shares of keys, each in the cache ─▶ advance to the last event ──▶ alerts, sorted
                               ▲                             │
                               └──── what patterns produce ──┘ level by level (rulebook/levels.py)
 
-The same events, keys and rules give the alerts of the replay on Spark, byte for byte. Instead of at the end of time a
-replay can end at a cut, from which a live job goes on (warm_start.py). The events are held in memory,
+The same events, keys and rules give the alerts of the replay on Spark, byte for byte. history_end.py says where a
+replay ends. It can also end at a cut, from which a live job goes on (warm_start.py). The events are held in memory,
 with the columns that rules read. Kernels and Arrow let go of the interpreter's lock, so threads use all cores.
 Tested by: tests/runners/embedded/test_replay.py
 """
@@ -38,11 +38,13 @@ from cep.rulebook.rulebook import Rulebook
 from cep.runners.ahead import carriers, compiled_ahead
 from cep.runners.handover.warm_start import Ending, by_group, cut_ms, job_until, put_state
 from cep.runners.output import Replayed
+from cep.runners.to_the_end import replay_to_the_end
 from cep.sources.inputs import Records
 from cep.sources.pieces import Piece, Pieces, read_pieces
 from cep.state.manifest import StoredFile
 from cep.step.dead_letters import count_once
 from cep.step.duplicates import first_ones
+from cep.step.history_end import watermark_at_end, within_history
 from cep.step.job import Job
 from cep.step.match import MatchOutput, match_events
 from cep.step.programs import programs_by_level
@@ -68,6 +70,15 @@ class _Split:
     span_ms: tuple[int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """The time of the first event, and the watermark at the end. `is_end`: no job goes on from there."""
+
+    first_ms: int
+    watermark_ms: int
+    is_end: bool
+
+
 def read_and_replay(
     job: Job, rulebook: Rulebook, events: Records | Path, workers: int, console: Console, ending: Ending | None = None
 ) -> Replayed:
@@ -78,7 +89,12 @@ def read_and_replay(
     """
     job = job_until(job, ending)
     given = Records.of(events)
-    return replay_shown(job, rulebook, read_pieces(given.paths, job.schema, given.mapping), workers, console, ending)
+
+    def replay_once(one: Job) -> Replayed:
+        pieces = read_pieces(given.paths, one.schema, given.mapping)
+        return replay_shown(one, rulebook, pieces, workers, console, ending)
+
+    return replay_to_the_end(job, replay_once)
 
 
 def replay_shown(
@@ -113,6 +129,7 @@ def replay(
     events, where it is asked for: their ids and the events that they have bound.
     """
     started = time.monotonic()
+    job = replace(job, ends_ms=min(job.ends_ms, history.until_ms))
     pa.set_cpu_count(workers)
     now_ms = int(time.time() * 1_000)  # one clock for the whole history
     levels = programs_by_level(rulebook, job.schema, job.levels_count)
@@ -140,8 +157,7 @@ def replay(
         if job.dedup_ms > 0:
             counters["duplicates"] += sum(pool.map(lambda at: _without_repeats(job, at[0], shares[at]), list(shares)))
         until_ms = None if ending is None else cut_ms(ending, last_ms)
-        # Windows that are open at the cut are the live job's; what it will see next may have that very time.
-        watermark_ms = TIME_MS_MAX if until_ms is None else until_ms - 1
+        watermark_ms = watermark_at_end(job, last_ms, now_ms, until_ms)
         tables: list[pa.Table] = []
         files: list[StoredFile] = []
         for number, programs in enumerate(levels):
@@ -154,7 +170,7 @@ def replay(
                 programs,
                 shares,
                 show,
-                (first_ms, watermark_ms),
+                _Span(first_ms, watermark_ms, is_end=ending is None),
                 is_last=is_last,
                 keeps_made=made is not None,
             ):
@@ -168,9 +184,13 @@ def replay(
             if ending is not None:
                 files += _put_states(ending, job, programs, number, ended)
             if produced and not is_last:
-                _add_produced(job, read, concat_decoded(job.schema, produced), shares_count, shares)
+                history = within_history(job, concat_decoded(job.schema, produced))
+                _add_produced(job, read, history, shares_count, shares)
     alerts = sorted_together(tables)
-    return Replayed(alerts, tuple(dead_letters), counters, time.monotonic() - started, first_ms, until_ms, tuple(files))
+    seconds = time.monotonic() - started
+    return Replayed(
+        alerts, tuple(dead_letters), counters, seconds, first_ms, until_ms, tuple(files), watermark_ms
+    )  # fmt: skip
 
 
 def _put_states(
@@ -205,18 +225,18 @@ def _in_order(
 
 def _matched(
     pool: ThreadPoolExecutor, job: Job, programs: Mapping[KeyDomain, Program], shares: Shares,
-    show: Callable[[str, int, int | None], None], span_ms: tuple[int, int], *, is_last: bool, keeps_made: bool,
+    show: Callable[[str, int, int | None], None], span: _Span, *, is_last: bool, keeps_made: bool,
 ) -> Iterator[tuple[int, MatchOutput, KeyedState]]:  # fmt: skip
-    """Match every share with the rules of one level; after the last one the events are let go of. `span_ms`: the time
-    of the first event, and the watermark at the end.
+    """Match every share with the rules of one level; after the last one the events are let go of.
 
     Gives: the number of the share's key domain, what was found, the keyed state at the end.
     """
     wanted = [at for at in sorted(shares) if job.domains[at[0]] in programs]
 
     def work(at: tuple[int, int]) -> Callable[[], tuple[MatchOutput, KeyedState]]:
-        output = MatchOutput(since_ms=span_ms[0], made=[] if keeps_made else None)
-        return lambda: _match(programs[job.domains[at[0]]], shares.pop(at) if is_last else shares[at], span_ms, output)
+        output = MatchOutput(since_ms=span.first_ms, made=[] if keeps_made else None)
+        program = programs[job.domains[at[0]]]
+        return lambda: _match(program, shares.pop(at) if is_last else shares[at], span, output)
 
     matched = _in_order(pool, ((at, work(at)) for at in wanted), len(wanted))
     for number, (at, (output, left)) in enumerate(matched):
@@ -288,7 +308,7 @@ def _add_produced(
 
 
 def _match(
-    program: Program, parts: list[EventBatch], span_ms: tuple[int, int], output: MatchOutput
+    program: Program, parts: list[EventBatch], span: _Span, output: MatchOutput
 ) -> tuple[MatchOutput, KeyedState]:
-    left = match_events(program, None, concat_batches(parts), span_ms[1], output)
+    left = match_events(program, None, concat_batches(parts), span.watermark_ms, output, is_end=span.is_end)
     return output, left

@@ -1,6 +1,6 @@
 """Rules and a user's Spark DataFrame → a DataFrame of alerts, which Spark plans and runs with the rest of a query.
 
-    events ─▶ pack (packed.py) ─▶ shuffle by key group ─▶ advance to the end of time ─▶ suppress ─▶ alerts
+    events ─▶ pack (packed.py) ─▶ shuffle by key group ─▶ advance to the last event ──▶ suppress ─▶ alerts
                                         ▲                          │
                                         └── what patterns produce ─┘ level by level
 
@@ -16,6 +16,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from cep.runners.spark.packed import ALERTS, CLOCK_COLUMN, DEAD, EVENTS, TIMES, 
 from cep.runners.spark.packed_schema import PACKED_SCHEMA
 from cep.runners.spark.replay import Shipped, matcher, ship_lists
 from cep.runners.spark.sources import batch_clock
+from cep.runners.to_the_end import UNCONFIRMED
 from cep.step.dead_letters import under_rules
 from cep.step.event_time import TimesRead
 from cep.step.job import Job
@@ -68,12 +70,22 @@ def match(
 
     Raises: UsageError for lists where the session is one of Spark Connect.
     """
-    matched = _matched(job, rulebook, events, partitions, mapping)
-    alerts = matched.filter(F.col("kind") == ALERTS).select("payload").mapInArrow(decoded, alert_schema())
+    alerts = _alerts(replace(job, to_the_end=False), rulebook, events, partitions, mapping)
+    if job.to_the_end:  # as in to_the_end.py: the alerts that only the end of time gives, with their mark
+        whole = _alerts(job, rulebook, events, partitions, mapping)
+        more = whole.join(alerts.select("alert_id"), "alert_id", "left_anti").withColumn(UNCONFIRMED, F.lit(True))
+        alerts = alerts.unionByName(more)
     policies = Policies.of(rulebook)
     if policies.versions or policies.snoozes or any(rule.status == SHADOW for rule in rulebook.deployed()):
         alerts = alerts.repartition(1).mapInArrow(_suppressor(policies), alert_schema())
     return alerts
+
+
+def _alerts(
+    job: Job, rulebook: Rulebook, events: DataFrame, partitions: int | None, mapping: FieldMapping
+) -> DataFrame:
+    matched = _matched(job, rulebook, events, partitions, mapping)
+    return matched.filter(F.col("kind") == ALERTS).select("payload").mapInArrow(decoded, alert_schema())
 
 
 def fields_of(

@@ -1,12 +1,12 @@
 """The replay job: a finite history → all its alerts, with Spark in batch mode.
 
-    read ─▶ pack (packed.py) ─▶ shuffle by key group ─▶ advance once per task, to the end of time ─▶ driver ─▶ sinks
+    read ─▶ pack (packed.py) ─▶ shuffle by key group ─▶ advance once per task, to the last event ─▶ driver ─▶ sinks
                                         ▲                          │
                                         └── what patterns produce ─┘ level by level (rulebook/levels.py)
 
-A history is complete when it is read, so its watermark is infinite: every window closes, nothing is late. Or it ends in
-a cut, from which a live job goes on (warm_start.py): then each task writes the keyed state of its key groups. Where the
-job looks for duplicates, they are those of a stream in which nothing is late (duplicates.py).
+Nothing of a history is late. Its watermark ends at its last event (history_end.py): windows that are open then stay
+open. Or it ends in a cut, from which a live job goes on (warm_start.py): then each task writes the keyed state of its
+key groups. Where the job looks for duplicates, they are those of a stream in which nothing is late (duplicates.py).
 Tested by: tests/runners/spark/test_replay.py
 """
 
@@ -27,7 +27,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 the name that Spark's own documentation uses
 from rich.console import Console
 
-from cep.base.limits import TIME_MS_MAX
 from cep.columnar.batch import EventBatch, concat_batches
 from cep.columnar.codec import decode_batch
 from cep.columnar.mapping import PLAIN, FieldMapping
@@ -56,12 +55,14 @@ from cep.runners.spark.packed import (
 from cep.runners.spark.packed_schema import PACKED_SCHEMA
 from cep.runners.spark.progress import with_progress
 from cep.runners.spark.session import create_session
+from cep.runners.to_the_end import replay_to_the_end
 from cep.sources.inputs import Records, kind_of
 from cep.sources.pieces import parts_of, shares_of
 from cep.state.manifest import StoredFile
 from cep.step.dead_letters import count_once
 from cep.step.duplicates import first_ones
 from cep.step.event_time import TimesRead
+from cep.step.history_end import watermark_at_end, within_history
 from cep.step.job import Job
 from cep.step.match import MatchOutput, match_events
 from cep.step.programs import programs_by_level
@@ -96,7 +97,10 @@ def read_and_replay(
         events, values_column = read_events(spark, *records.paths)
 
         def work() -> Replayed:
-            return replay(job, rulebook, events, values_column, tasks.count or tasks.cores, ending, records.mapping)
+            count = tasks.count or tasks.cores
+            return replay_to_the_end(
+                job, lambda one: replay(one, rulebook, events, values_column, count, ending, records.mapping)
+            )
 
         return with_progress(spark, "matching", work, console)
     except PySparkException as error:  # such as a file that a task cannot read
@@ -140,7 +144,7 @@ def replay(
                 packed = packed.filter(F.col("kind").isin(EVENTS, TIMES))
                 packed = packed.unionByName(matched.filter(F.col("kind") == EVENTS))
             rows = matched.filter(F.col("kind") != EVENTS).select("kind", "payload").toArrow()
-            output = _with_rows(output, rows, ending)
+            output = _with_rows(job, output, rows, ending)
     return replace(output, alerts=sort_alerts(output.alerts), seconds=time.monotonic() - started)
 
 
@@ -166,7 +170,7 @@ def ship_lists(spark: SparkSession, rulebook: Rulebook, folder: Path) -> tuple[s
     return tuple(files.path(name).name for name in files.names())
 
 
-def _with_rows(output: Replayed, rows: pa.Table, ending: Ending | None) -> Replayed:
+def _with_rows(job: Job, output: Replayed, rows: pa.Table, ending: Ending | None) -> Replayed:
     """Add the rows of one level to the output."""
     tables, dead_letters, counters = [output.alerts], list(output.dead_letters), Counter(output.counters)
     files, times = list(output.state_files), TimesRead({})
@@ -181,14 +185,18 @@ def _with_rows(output: Replayed, rows: pa.Table, ending: Ending | None) -> Repla
             times = times.joined(TimesRead.from_bytes(payload.as_py()))
         else:
             dead_letters.append(payload.as_py())
+    until_ms = output.until_ms
+    if until_ms is None and ending is not None:
+        until_ms = cut_ms(ending, times.last_ms)
     return replace(
         output,
         alerts=pa.concat_tables(tables),
         dead_letters=tuple(dead_letters),
         counters=counters,
         since_ms=min(output.since_ms, times.first_ms),
-        until_ms=output.until_ms if ending is None or output.until_ms is not None else cut_ms(ending, times.last_ms),
+        until_ms=until_ms,
         state_files=tuple(files),
+        watermark_ms=watermark_at_end(job, times.last_ms, times.now_ms, until_ms),
     )
 
 
@@ -212,8 +220,8 @@ def matcher(
                 elif kind in (DEAD, COUNTERS):
                     rows.append((0, kind, 0, 0, payloads[row].as_py()))
         output = MatchOutput(since_ms=times.first_ms)
-        # Windows that are open at the cut are the live job's; what it will see next may have that very time.
-        watermark_ms = TIME_MS_MAX if ending is None or not shares else cut_ms(ending, times.last_ms) - 1
+        cut = None if ending is None or not shares else cut_ms(ending, times.last_ms)
+        watermark_ms = watermark_at_end(job, times.last_ms, times.now_ms, cut)
         if job.dedup_ms > 0:
             for (number, _), batches_of_group in shares.items():
                 batches_of_group[:], repeated = first_ones(job, batches_of_group)
@@ -223,7 +231,7 @@ def matcher(
         for number, events in _bunches(shares):
             domain = job.domains[number]
             if domain in programs:
-                left = match_events(programs[domain], None, events, watermark_ms, output)
+                left = match_events(programs[domain], None, events, watermark_ms, output, is_end=ending is None)
                 if left and ending is not None:
                     for group, share in by_group(left, programs[domain], job.groups_count):
                         file = put_state(ending.folder, level, number, group, share)
@@ -231,7 +239,7 @@ def matcher(
             elif domain not in rulebook.domains():
                 output.counters["events_without_rule"] += len(events)
         rows += [(0, ALERTS, 0, 0, encode_alerts(alerts)) for alerts in output.alerts]
-        rows += [row for events in output.produced for row in produced_rows(job, events)]
+        rows += [row for events in output.produced for row in produced_rows(job, within_history(job, events))]
         rows.append((0, COUNTERS, 0, 0, json.dumps(output.counters).encode()))
         rows.append((0, TIMES, 0, 0, times.to_bytes()))
         yield as_batch(rows)

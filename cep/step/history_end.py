@@ -1,0 +1,40 @@
+"""A finite history → the watermark at its end, for both engines and for the questions about alerts.
+
+    last event ──────────┐
+    --until ─────────────┼─▶ watermark at the end ─▶ windows that end by then close, later windows stay open
+    the clock ───────────┤
+    the cut of a savepoint ┘
+
+The end of the data is not the end of time: a live job that has read the same events still waits for the events that
+could refute an open absence. So a replay ends where the watermark of that live job stands. `cep test` does not use this
+module: its events are complete, so each test goes on to the end of time.
+Tested by: tests/step/test_history_end.py
+"""
+
+from __future__ import annotations
+
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.columnar.decode import Decoded
+from cep.step.job import Job
+
+
+def watermark_at_end(job: Job, last_ms: int, now_ms: int, cut_ms: int | None = None) -> int:
+    """Return the watermark at the end of a history whose last event has the time `last_ms` (TIME_MS_MIN: no event).
+
+    A window covers the times before its deadline. So all windows whose deadline is at or before the last event are
+    certain: no later event of the history can have an earlier time. `now_ms` is the clock, which no watermark passes
+    unless the job takes events from any distance ahead. `cut_ms`: a live job goes on from there.
+    """
+    if cut_ms is not None:
+        return cut_ms - 1  # the live job may get an event of the very time of the cut
+    if job.to_the_end:
+        return TIME_MS_MAX
+    clock_ms = TIME_MS_MAX if job.ahead_ms is None else now_ms
+    return min(job.ends_ms if job.ends_ms < TIME_MS_MAX else last_ms, clock_ms)
+
+
+def within_history(job: Job, produced: Decoded) -> Decoded:
+    """Leave out produced events from the end of the history on, as events of the source are left out there."""
+    if job.to_the_end or not len(produced):
+        return produced
+    return produced.between(TIME_MS_MIN, job.ends_ms)
