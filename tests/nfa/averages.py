@@ -83,7 +83,7 @@ def _mean(window: Sequence[Fraction]) -> Fraction:
 
 def _variance(window: Sequence[Fraction]) -> Fraction:
     mean = _mean(window)
-    return sum(((value - mean) ** 2 for value in window), Fraction(0)) / len(window)
+    return sum(((value - mean) * (value - mean) for value in window), Fraction(0)) / len(window)
 
 
 def _signed_square(number: Fraction) -> Fraction:
