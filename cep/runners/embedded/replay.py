@@ -184,8 +184,8 @@ def replay(
             if ending is not None:
                 files += _put_states(ending, job, programs, number, ended)
             if produced and not is_last:
-                history = within_history(job, concat_decoded(job.schema, produced))
-                _add_produced(job, read, history, shares_count, shares)
+                in_time = within_history(job, concat_decoded(job.schema, produced))
+                _add_produced(job, read, in_time, shares_count, shares)
     alerts = sorted_together(tables)
     seconds = time.monotonic() - started
     return Replayed(
