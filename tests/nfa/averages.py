@@ -99,7 +99,8 @@ def comparisons(random: Random, column: Column, aggregate: Callable[[str], str],
 
 
 def _forms(sign: str, factor: str, column: Column, aggregate: Callable[[str], str]) -> list[Comparison]:
-    holds, times, units = _OPERATORS[sign], Fraction(factor), 10 ** (column.scale or 0)
+    holds, times = _OPERATORS[sign], Fraction(factor)
+    units: int = 10 ** (column.scale or 0)
     avg, stddev, least, most = (aggregate(fn) for fn in ("avg", "stddev", "min", "max"))
 
     def total(window: Sequence[Fraction]) -> Fraction:
