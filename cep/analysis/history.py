@@ -18,7 +18,7 @@ from rich.console import Console
 
 from cep.base.limits import PRODUCE_DEPTH_MAX
 from cep.base.schema import Kind, Schema
-from cep.columnar.batch import TEXT, arrow_type
+from cep.columnar.batch import TEXT, arrow_type, joined_orders
 from cep.columnar.decode import Decoded
 from cep.columnar.texts import rows_among
 from cep.engine.alerts import ALERT_ID_CHARS
@@ -41,6 +41,7 @@ class Events:
     event_type: NDArray[np.int16]
     time_ms: NDArray[np.int64]
     columns: Mapping[str, pa.Array]
+    order: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.time_ms)
@@ -49,7 +50,8 @@ class Events:
         """Take the events at these rows."""
         at = pa.array(rows)
         columns = {name: column.take(at) for name, column in self.columns.items()}
-        return Decoded(self.event_id.take(at), self.event_type[rows], self.time_ms[rows], columns, ())
+        order = None if self.order is None else self.order[rows]
+        return Decoded(self.event_id.take(at), self.event_type[rows], self.time_ms[rows], columns, (), order)
 
     def rows_of(self, event_ids: pa.Array) -> NDArray[np.int64]:
         """Return the row of each id, -1 for one that no event has. A produced event is the one that completed it."""
@@ -129,7 +131,7 @@ def _watched(pieces: Pieces, columns: tuple[str, ...], parts: dict[int, Decoded]
         def decode() -> Decoded:
             decoded = piece.decode()
             lean = {name: decoded.columns[name] for name in columns}
-            parts[number] = Decoded(decoded.event_id, decoded.event_type, decoded.time_ms, lean, ())
+            parts[number] = replace(decoded, columns=lean, poison=())
             return decoded
 
         return Piece(piece.size, decode)
@@ -148,4 +150,5 @@ def _joined(schema: Schema, columns: tuple[str, ...], parts: Sequence[Decoded]) 
             name: pa.concat_arrays([pa.array([], arrow_type(types[name])), *(part.columns[name] for part in parts)])
             for name in columns
         },
+        joined_orders([(part.order, len(part)) for part in parts]),
     )

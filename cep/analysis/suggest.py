@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from rich.console import Console
 
 from cep.analysis.atoms import atoms_of, different
 from cep.analysis.backtest import DAY_MS, Ratio, judge, ratio
@@ -28,6 +27,7 @@ from cep.analysis.suggested_text import declarations, pattern_text, tests_text
 from cep.base.errors import UsageError
 from cep.base.limits import SUGGEST_EVENTS_MAX, SUGGEST_STEPS_MAX
 from cep.base.schema import Kind, Schema
+from cep.base.terminal import Terminal
 from cep.columnar.batch import TEXT
 from cep.columnar.texts import encoded
 from cep.lang.load import load_text
@@ -225,7 +225,7 @@ def _replayed(
     ]  # fmt: skip
     deployment = deploy(records)
     assert not deployment.set_aside, deployment.set_aside
-    history = replay_history(deployment, pieces_of, (), 2, Console(quiet=True))
+    history = replay_history(deployment, pieces_of, (), 2, Terminal(quiet=True))
     judged = judge(history, marks)
     begin_ms, middle_ms = edges_ms
     outcome = []

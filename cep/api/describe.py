@@ -2,7 +2,7 @@
 
     | column of Arrow                    | field                                                    |
     | ---------------------------------- | -------------------------------------------------------- |
-    | a time                             | `event_time time`: the first one, whatever its name       |
+    | a time, a date                     | `time`; the first time is `event_time`, whatever its name |
     | year, month, day and time; texts of | the same, with a form; numbers of seconds, hours or days  |
     | days; numbers named as times        | since a moment get a base                                 |
     | none with another value in each row | `row_id id`: the number of the row of a file              |
@@ -124,7 +124,7 @@ def draft(table: pa.Table, name: str, *, has_rows: bool = False) -> Draft:
         taken.add(named)
         if named != column:
             columns[named] = column
-        nullable = "?" if values.null_count and kind not in ("id", "time") else ""
+        nullable = "?" if values.null_count and column not in (id_, time) else ""
         lines.append(f"  {named.ljust(_COLUMN_CHARS)} {kind}{nullable}")
     return Draft("\n".join([*lines, "}"]), columns, forms)
 
@@ -211,6 +211,8 @@ def _kind(values: pa.ChunkedArray) -> str | None:
         return f"enum({', '.join(sorted(words))})" if is_enum else "string"
     if pa.types.is_decimal(type_) and 0 <= type_.scale <= _SCALE_MAX:
         return f"decimal({type_.scale})"
+    if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
+        return "time"
     if pa.types.is_boolean(type_):
         return "bool"
     if pa.types.is_integer(type_):

@@ -85,7 +85,7 @@ def events_table(frame: Frame, schema: Schema, naming: Naming, *, keeps_views: b
     present = [present_types(schema, table, fixed) for _, fixed in fields]
     for (names, _), types in zip(fields, present, strict=True):
         check_columns(types, names, frame.names)
-    times = {event_type.time_field for types in present for event_type in types}
+    times = {name for types in present for event_type in types for name in event_type.times}
     for name in sources:
         if view_of(name)[1] in times:
             index = table.column_names.index(name)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
-from rich.console import Console
 
 from cep.analysis.axes import axes_of
 from cep.analysis.labels import Labels, labels_of_table, read_labels
@@ -41,6 +40,7 @@ from cep.base.errors import PatternError, UsageError
 from cep.base.limits import PLAN_EVENTS_PER_KEY
 from cep.base.processors import processors_count
 from cep.base.schema import Schema
+from cep.base.terminal import Terminal
 from cep.lang.diagnostics import Diagnostic
 from cep.lang.explain.render import render_text, to_json
 from cep.lang.load import Checked, bundle_source, load_files, load_text
@@ -216,7 +216,7 @@ class Rules:
         naming, terms = measuring(given)
         source = open_source(events, naming).within(terms.period)
         replays = Replays(
-            self._one_rule, source.pieces, lambda schema: _labels(source, labels, schema), terms, Console(quiet=True)
+            self._one_rule, source.pieces, lambda schema: _labels(source, labels, schema), terms, Terminal(quiet=True)
         )
         return Quality(self._measured(source, labels, terms, ()), source.pieces, partial(drawn, replays))
 
@@ -254,7 +254,7 @@ class Rules:
         rule = self._one_rule(rule_id)
         axes = axes_of(rule.pattern, rule.record.params, tries or {})
         gap_ms = rule.gap_ms if gap is None else length_ms("gap", gap)
-        console = Console(quiet=True)
+        console = Terminal(quiet=True)
         labelled = _labels(source, labels, rule.deployment.schema)
         measured = measure(rule.deployment, source.pieces, labelled, terms, console)
         parts = parts_of_time(measured.history.events, measured.marks, gap_ms)
@@ -270,7 +270,7 @@ class Rules:
         """Replay and judge."""
         deployment = self._given.deployment
         given = _labels(source, labels, deployment.schema)
-        return measure(deployment, source.pieces, given, terms, Console(quiet=True), fields)
+        return measure(deployment, source.pieces, given, terms, Terminal(quiet=True), fields)
 
     def __getitem__(self, rule_id: str) -> Rule:
         """Return the newest version of a rule. Raises: KeyError with the reason why it is not in force."""

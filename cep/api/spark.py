@@ -131,7 +131,7 @@ def _fields(events: Any, schema: Schema, naming: Naming) -> Any:
         from_source = present_types(schema, None, fixed)
         if TYPE_FIELD not in fields_given or len(from_source) == 1:  # else the rows say of which types they are
             check_columns(from_source, fields_given, names)
-        time_fields |= {event_type.time_field for event_type in from_source}
+        time_fields |= {name for event_type in from_source for name in event_type.times}
     times = [name for name in sources if view_of(name)[1] in time_fields]
     paths = {field: path_of(column, names) for field, column in sources.items()}
     fields = fields_of(events, paths)

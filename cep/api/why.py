@@ -20,6 +20,7 @@ from cep.api.given import GivenRules
 from cep.api.levels import Past, Produced, end_of, produce, producers_of, reads_produced
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MAX
+from cep.base.terminal import Terminal
 from cep.columnar.route import KEY_SEPARATOR, KeyDomain, key_of
 from cep.columnar.tokens import tokens_of_key
 from cep.lang.show import show_time
@@ -51,7 +52,7 @@ class Why:
             console.print(part)
 
     def __str__(self) -> str:
-        console = Console(file=io.StringIO(), width=_WIDTH, highlight=False, no_color=True, soft_wrap=True)
+        console = Terminal(file=io.StringIO(), width=_WIDTH, highlight=False, no_color=True, soft_wrap=True)
         with console.capture() as captured:
             self.show(console)
         return "\n".join(line.rstrip() for line in captured.get().splitlines())
@@ -59,7 +60,7 @@ class Why:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        console = Console(file=io.StringIO(), record=True, width=_WIDTH, highlight=False, soft_wrap=True)
+        console = Terminal(file=io.StringIO(), record=True, width=_WIDTH, highlight=False, soft_wrap=True)
         self.show(console)
         lines = console.export_html(inline_styles=True, code_format="{code}").splitlines()
         text = "\n".join(line.rstrip() for line in lines)

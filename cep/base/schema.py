@@ -36,6 +36,7 @@ class Kind(StrEnum):
     __hash__ = str.__hash__  # types are hashed wherever expressions are, and the hash of an enum is Python
 
 
+TIME_FIELD = "event_time"  # the field that holds the time of an event; its other times are values like any
 TEXT_KINDS = (Kind.ID, Kind.STRING)
 NUMBER_KINDS = (Kind.INT, Kind.DECIMAL, Kind.FLOAT)
 
@@ -102,16 +103,19 @@ class Field:
 
 @dataclass(frozen=True)  # without slots: it remembers its fields by name
 class EventType:
-    """An event type: exactly one field of kind ID and one of kind TIME named `event_time` identify an event.
+    """An event type. Its one field of kind ID and the field `event_time` identify an event.
 
+    Other fields of kind TIME are values: when an account was opened, when a card expires.
     `retain_ms` is how long events are kept at least for conditions over past events; None: as long as a rule asks.
-    `derived` events come out of patterns (`produce`), not from a source.
+    `derived` events come out of patterns (`produce`), not from a source. `order_field` orders events of one
+    time, before their ids; empty without one.
     """
 
     name: str
     fields: tuple[Field, ...]
     retain_ms: int | None = None
     derived: bool = False
+    order_field: str = ""
 
     @property
     def id_field(self) -> str:
@@ -119,7 +123,12 @@ class EventType:
 
     @property
     def time_field(self) -> str:
-        return next(f.name for f in self.fields if f.type.kind is Kind.TIME)
+        return TIME_FIELD
+
+    @property
+    def times(self) -> tuple[str, ...]:
+        """The fields of kind TIME, the event's time among them."""
+        return tuple(f.name for f in self.fields if f.type.kind is Kind.TIME)
 
     @cached_property
     def types(self) -> Mapping[str, Type]:
@@ -150,7 +159,9 @@ OF_DERIVED = {
 
 @dataclass(frozen=True)
 class ColumnUse:
-    """A column of a job. By the event type's code: whether it has the field, must have it, and has it as its id."""
+    """A column of a job. By the event type's code: whether it has the field, must have it, has it as its id, and
+    orders events of one time by it.
+    """
 
     name: str
     type: Type
@@ -158,6 +169,7 @@ class ColumnUse:
     is_required: tuple[bool, ...]
     is_id: tuple[bool, ...]
     is_time: bool
+    is_order: tuple[bool, ...]
 
     @cached_property
     def is_everywhere(self) -> bool:
@@ -254,6 +266,7 @@ class Schema:
                     tuple(f is not None and not f.type.nullable for f in fields),
                     tuple(e.id_field == name for e in self.event_types),
                     any(e.time_field == name for e in self.event_types),
+                    tuple(e.order_field == name for e in self.event_types),
                 )
             )
         return tuple(uses)
@@ -264,6 +277,7 @@ class Schema:
                 "name": e.name,
                 "retain_ms": e.retain_ms,
                 "derived": e.derived,
+                **({"order_field": e.order_field} if e.order_field else {}),
                 "fields": [
                     {
                         "name": f.name,
@@ -287,7 +301,9 @@ class Schema:
 def _event_type_from_json(data: Mapping[str, Any]) -> EventType:
     fields = tuple(Field(of_type("a field", f["name"], str), _type_from_json(f)) for f in data["fields"])
     retain_ms = of_type("retain_ms", data.get("retain_ms"), int | None)
-    return EventType(of_type("an event type", data["name"], str), fields, retain_ms, data.get("derived", False))
+    order_field = of_type("order_field", data.get("order_field", ""), str)
+    name, derived = of_type("an event type", data["name"], str), data.get("derived", False)
+    return EventType(name, fields, retain_ms, derived, order_field)
 
 
 def _type_from_json(data: Mapping[str, Any]) -> Type:

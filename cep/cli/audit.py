@@ -17,6 +17,7 @@ from rich.table import Table
 from cep.base.audit import Head, Line, is_letter, texts_of, verify
 from cep.base.errors import UnreadableError, UsageError
 from cep.base.reading import read_lines
+from cep.base.terminal import Terminal
 from cep.cli.configured import add_setting_arguments, settings_of
 from cep.rulebook.kafka import Topic
 from cep.rulebook.trust import FIRST
@@ -57,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run `cep audit`. Returns 0, or 1 if something is wrong with the trail. Raises: UsageError, SourceError."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(highlight=False, soft_wrap=True)
     if options.what == "show":
         _show(_trail(options), console)
         return 0

@@ -17,6 +17,7 @@ from cep.analysis.backtest import Backtest, Figures, Ratio
 from cep.analysis.measure import measure_files
 from cep.analysis.show import time_text, with_interval
 from cep.base.secrets import use_secrets_file
+from cep.base.terminal import Terminal
 from cep.cli.given_events import given_events
 from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_json
 from cep.cli.rejected import judged
@@ -46,12 +47,12 @@ def run(options: argparse.Namespace) -> int:
     use_secrets_file(options.secrets)
     if options.json is not None:
         check_writable(options.json)
-    errors = Console(stderr=True, highlight=False)
+    errors = Terminal(stderr=True, highlight=False)
     deployment = deployed_folder(options.rules, errors)
     measured = measure_files(
         deployment, given_events(options, deployment.schema), options.labels, terms_of(options), errors
     )
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(highlight=False, soft_wrap=True)
     print_figures(measured.figures, console)
     if options.json is not None:
         write_json(measured.figures.to_json(), options.json)

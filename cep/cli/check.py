@@ -67,7 +67,7 @@ def run(paths: list[str], as_json: bool, color: bool) -> int:
         printed(json.dumps(data, indent=2))
         return 0 if ok else 1
     if checked.diagnostics:
-        printed(render_text(checked.diagnostics, checked.sources, color=color))
+        printed(render_text(checked.diagnostics, checked.sources, color=color), is_styled=True)
     for problem in problems:
         printed(problem)
     written = {p.name: None for file in checked.files for p in file.declarations if isinstance(p, PatternSyntax)}

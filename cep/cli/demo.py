@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cep.base.errors import UsageError
+from cep.base.terminal import Terminal
 from cep.demo.compare import SEED, Outcome
 from cep.demo.day import PAYMENTS_FILE, SIZES, Day, run_day
 from cep.demo.feed import CONTROL, PAYMENTS
@@ -50,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     if options.cores < 1:
         raise UsageError(f"--cores is 1 or more, not {options.cores}")
     began_s = time.monotonic()
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(highlight=False, soft_wrap=True)
     if options.into is not None:
         copy_library(options.into)
     topics = MemoryTopics()

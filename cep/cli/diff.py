@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cep.analysis.measure import Measured, Terms, measure_files
+from cep.base.terminal import Terminal
 from cep.cli.backtest import show_ratio
 from cep.cli.given_events import add_events_arguments, given_events
 from cep.cli.labelled import deployed_folder
@@ -58,8 +59,8 @@ def run(options: argparse.Namespace) -> int:
 
     Raises: UsageError and other CepErrors.
     """
-    console = Console(highlight=False, soft_wrap=True)
-    errors = Console(stderr=True, highlight=False)
+    console = Terminal(highlight=False, soft_wrap=True)
+    errors = Terminal(stderr=True, highlight=False)
     period = given_period(options)
     deployments = [deployed_folder(folder, errors) for folder in (options.old, options.new)]
     warm_up()  # or the first replay would be charged with what is compiled or loaded once

@@ -16,6 +16,7 @@ from rich.markdown import CodeBlock, Markdown
 from rich.text import Text
 
 from cep.base.errors import UsageError
+from cep.base.terminal import Terminal
 from cep.cli.doc_html import write_html
 from cep.cli.doc_pages import page_named, page_paths, page_title, pages_in_order
 from cep.cli.paths import printed
@@ -75,7 +76,7 @@ class _Page(Markdown):
 
 
 def _show(name: str) -> None:
-    console = Console()
+    console = Terminal()
     text = page_paths()[name].read_text(encoding="utf-8")
     console.print(_Page(text, hyperlinks=False), width=min(console.width, _WIDTH_MAX), crop=False)
 

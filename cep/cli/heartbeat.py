@@ -8,9 +8,8 @@ from __future__ import annotations
 import argparse
 import time
 
-from rich.console import Console
-
 from cep.base.errors import UsageError
+from cep.base.terminal import Terminal
 from cep.base.utc import utc_ms, utc_text
 from cep.cli.configured import add_setting_arguments
 from cep.cli.given_job import trust_of
@@ -53,5 +52,5 @@ def run(options: argparse.Namespace) -> int:
         if refusal is not None:
             raise UsageError(refusal.full_reason)
     topics.control.create()
-    send(topics, [record], Console(highlight=False, soft_wrap=True))
+    send(topics, [record], Terminal(highlight=False, soft_wrap=True))
     return 0

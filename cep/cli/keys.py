@@ -14,6 +14,7 @@ from rich.table import Table
 
 from cep.base.errors import UsageError
 from cep.base.signing import SigningKey, new_key, read_key
+from cep.base.terminal import Terminal
 from cep.rulebook.signers import read_trust, sign_signers, signature_path
 from cep.rulebook.trust import Trust
 from cep.rulebook.withdraw import withdraw
@@ -51,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run `cep keys`. Returns 0. Raises: UsageError."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(highlight=False, soft_wrap=True)
     match options.what:
         case "new":
             key = new_key(options.file, os.environ.get(PASSPHRASE))

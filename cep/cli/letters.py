@@ -23,6 +23,7 @@ from cep.base.audit import is_audit
 from cep.base.durable import replace_file
 from cep.base.errors import UnreadableError, UsageError
 from cep.base.reading import read_lines
+from cep.base.terminal import Terminal
 from cep.cli.diff import print_changes
 from cep.cli.given_events import add_events_arguments, given_events
 from cep.cli.labelled import deployed_folder
@@ -70,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Replay both, or remove letters. Returns 1 if an alert changes, else 0. Raises: UsageError and other CepErrors."""
-    console, errors = Console(highlight=False, soft_wrap=True), Console(stderr=True, highlight=False)
+    console, errors = Terminal(highlight=False, soft_wrap=True), Terminal(stderr=True, highlight=False)
     if options.what == "remove":
         try:
             older_ms = duration_ms(options.older_than)

@@ -52,7 +52,7 @@ def run(options: argparse.Namespace, color: bool) -> int:
         printed(json.dumps({"ok": not findings, "findings": [to_json(d, checked.sources) for d in findings]}, indent=2))
     else:
         if findings:
-            printed(render_text(findings, checked.sources, color=color))
+            printed(render_text(findings, checked.sources, color=color), is_styled=True)
         printed(summary(findings, checked.dropped))
         if line := read_on(findings):
             printed(line)

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cep.base.errors import UsageError
+from cep.base.terminal import Terminal
 from cep.cli.configured import settings_of
 from cep.cli.signed_changes import stand_for
 from cep.cli.topics import (
@@ -77,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run `cep lists`. Returns 0, or 1 if something is wrong with a list. Raises: UsageError and other CepErrors."""
-    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    console = Terminal(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     return _show(options, console) if options.what == "show" else _change(options, console)
 
 

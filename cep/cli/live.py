@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from cep.base.errors import CepError, UsageError
+from cep.base.terminal import Terminal
 from cep.cli.configured import settings_of
 from cep.cli.given_events import mapping_of_settings
 from cep.cli.given_job import (
@@ -80,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     from cep.runners.spark.live_output import LiveOutput  # noqa: PLC0415
 
     settings = settings_of(options)
-    console = Console(stderr=True, highlight=False)
+    console = Terminal(stderr=True, highlight=False)
     log = Log(settings.observe.log, sys.stderr)
     begins_with = beginning_of(settings, log)
     checkpoint = _needed(settings.job.checkpoint, "--checkpoint")

@@ -28,6 +28,7 @@ from cep.base.collection import paused
 from cep.base.errors import CepError, UsageError
 from cep.base.extras import missing_extra
 from cep.base.private import private_files
+from cep.base.visible import visible
 from cep.cli.help_pages import page_of_error, with_page
 
 CLEAN = 0
@@ -179,7 +180,7 @@ def entry() -> None:
 
 
 def _print_error(error: CepError, verb: str) -> None:
-    print(with_page(f"cep: {error}", page_of_error(error, verb)), file=sys.stderr)
+    print(visible(with_page(f"cep: {error}", page_of_error(error, verb))), file=sys.stderr)
 
 
 def _report_bug(error: Exception) -> None:

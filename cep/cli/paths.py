@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cep.base.durable import replace_file, repository_root
 from cep.base.errors import UsageError
+from cep.base.visible import visible
 
 
 def pattern_files(paths: list[str]) -> list[Path]:
@@ -29,8 +30,12 @@ def pattern_files(paths: list[str]) -> list[Path]:
     return list(pattern_paths)
 
 
-def printed(text: str) -> None:
-    """Print what the terminal's encoding can say; a file name may hold what it cannot."""
+def printed(text: str, *, is_styled: bool = False) -> None:
+    """Print a text. Hidden characters, and characters that the terminal's encoding lacks, become escapes.
+
+    A styled text has escape sequences of its own; its maker has escaped its values.
+    """
+    text = text if is_styled else visible(text)
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding))
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from rich.console import Console
-
+from cep.base.terminal import Terminal
 from cep.cli.signed_changes import send_change
 from cep.cli.topics import (
     add_person_arguments,
@@ -61,7 +60,7 @@ def run_resume(options: argparse.Namespace) -> int:
 
 def _turn(options: argparse.Namespace, kind: type[PauseRecord | ResumeRecord]) -> int:
     """Send a pause or a resumption. Return 0, or 1 if the job refuses it."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(highlight=False, soft_wrap=True)
     topics = topics_of(options)
     there = published(topics)
     running_rule(options.rule, topics, there)

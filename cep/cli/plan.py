@@ -50,7 +50,9 @@ def run(options: argparse.Namespace, color: bool) -> int:
     """Print the plan; returns 1 if the files have mistakes or a pattern cannot be compiled."""
     checked = load_files(pattern_files(options.paths))
     if not checked.ok:
-        printed(render_text([d for d in checked.diagnostics if d.is_error], checked.sources, color=color))
+        printed(
+            render_text([d for d in checked.diagnostics if d.is_error], checked.sources, color=color), is_styled=True
+        )
         return 1
     wanted = checked.patterns
     if options.pattern is not None:

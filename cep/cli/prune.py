@@ -16,6 +16,7 @@ from cep.analysis.measure import measure_files
 from cep.analysis.prune import Pruned, prune
 from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
+from cep.base.terminal import Terminal
 from cep.cli.given_events import given_events
 from cep.cli.labelled import add_label_arguments, alerts_a_day, deployed_folder, terms_of, write_json
 from cep.cli.rejected import judged
@@ -54,14 +55,14 @@ def run(options: argparse.Namespace) -> int:
     budget = None if options.budget is None else alerts_a_day(options.budget)
     if options.json is not None:
         check_writable(options.json)
-    errors = Console(stderr=True, highlight=False)
+    errors = Terminal(stderr=True, highlight=False)
     deployment = deployed_folder(options.rules, errors)
     measured = measure_files(
         deployment, given_events(options, deployment.schema), options.labels, terms_of(options), errors
     )
     alerts_max = None if budget is None else budget * measured.figures.about["days"]
     pruned = prune(measured.judged, measured.marks, options.tolerance, alerts_max)
-    _print(pruned, Console(highlight=False, soft_wrap=True))
+    _print(pruned, Terminal(highlight=False, soft_wrap=True))
     if options.json is not None:
         write_json(asdict(pruned), options.json)
     return judged(options, errors, int(bool(pruned.removed)), measured.history.replayed)

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cep.base.errors import UsageError
+from cep.base.terminal import Terminal
 from cep.cli.earlier import in_git, on_topic
 from cep.cli.given_job import trust_of
 from cep.cli.lists import send_lists
@@ -98,7 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Publish. Returns 0, or 1 if something is refused, by us or by the job. Raises: UsageError and other CepErrors."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(highlight=False, soft_wrap=True)
     topics = topics_of(options)
     if options.change:
         return _send_changes(options, topics, console)
@@ -243,7 +244,7 @@ def _check_patterns(files: Sequence[Path], console: Console) -> int:
     findings = [d for d in checked.diagnostics if d.is_error]
     findings += lint(checked, [file_name(path) for path in files], budget.find(checked))
     if findings:
-        printed(render_text(findings, checked.sources, color=not console.no_color))
+        printed(render_text(findings, checked.sources, color=not console.no_color), is_styled=True)
         return len(findings)
     suite = run_checked(checked)
     failed = [verdict for verdict in suite.tested if verdict.outcome in (Outcome.FAILED, Outcome.BROKEN)]

@@ -25,6 +25,7 @@ from cep.base.limits import (
     TIME_MS_MAX,
 )
 from cep.base.secrets import secret_keys, use_secrets_file
+from cep.base.terminal import Terminal
 from cep.base.utc import utc_text
 from cep.cli.configured import add_secrets_argument
 from cep.cli.given_events import add_events_arguments, given_events
@@ -171,7 +172,7 @@ def run(options: argparse.Namespace) -> int:
         options.rules, options.control, options.levels, keys, given_trust(options.signers, options.root_key)
     )
     problems, deployment = given.problems, given.deployment
-    errors = Console(stderr=True, highlight=False)
+    errors = Terminal(stderr=True, highlight=False)
     _print_problems(problems, deployment, errors)
     findings = bool(problems or deployment.set_aside)
     if deployment.schema.protected:
@@ -292,7 +293,7 @@ def _print_problems(problems: Sequence[str], deployment: Deployment, errors: Con
 
 
 def _print_summary(deployment: Deployment, replayed: Replayed, paths: Sequence[Path], ending: Ending | None) -> None:
-    console = Console(highlight=False)
+    console = Terminal(highlight=False)
     rules = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("rule", "version", "status", "severity"):
         rules.add_column(title)

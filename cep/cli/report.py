@@ -9,8 +9,6 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from rich.console import Console
-
 from cep.analysis.labels import read_labels
 from cep.analysis.measure import measure_files
 from cep.analysis.one_rule import one_rule
@@ -19,6 +17,7 @@ from cep.analysis.thresholds import Replays, drawn
 from cep.base.errors import UsageError
 from cep.base.limits import REPORT_REPLAYED_EVENTS_MAX
 from cep.base.secrets import use_secrets_file
+from cep.base.terminal import Terminal
 from cep.cli.given_events import given_events
 from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_bytes
 from cep.cli.rejected import judged
@@ -76,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     if options.out.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"--out {options.out}: name it *.html; the numbers get the same name with .json")
     check_writable(options.out)
-    errors = Console(stderr=True, highlight=False)
+    errors = Terminal(stderr=True, highlight=False)
     terms = terms_of(options)
     folders = [options.rules] if options.against is None else [options.rules, options.against]
     deployments = [deployed_folder(folder, errors) for folder in folders]
@@ -98,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
     )
     other = measured[1] if len(measured) > 1 else None
     made = report(measured[0], pieces_of, other, options.review_cost, drawn(replays, measured[0].figures, names))
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(highlight=False, soft_wrap=True)
     for path in write_report(made, options.out):
         console.print(f"wrote {path}", markup=False)
     return judged(options, errors, 0, *(each.history.replayed for each in measured))

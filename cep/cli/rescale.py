@@ -8,8 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
+from cep.base.terminal import Terminal
 from cep.cli.paths import printed
 
 HELP = """\
@@ -41,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     from cep.runners.spark.state import job_of  # noqa: PLC0415
 
     job_of(options.checkpoint)
-    console = Console(stderr=True, highlight=False)
+    console = Terminal(stderr=True, highlight=False)
     with console.status("starting Spark"):
         spark = create_session("cep rescale", options.cores)
     try:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
 from cep.base.errors import UsageError
+from cep.base.terminal import Terminal
 from cep.cli.earlier import in_git, on_topic
 from cep.cli.signed_changes import send_change
 from cep.cli.topics import (
@@ -56,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Roll back. Returns 0, or 1 if the job refuses it. Raises: UsageError and other CepErrors."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(highlight=False, soft_wrap=True)
     topics = topics_of(options)
     records = published(topics)
     version = running_rule(options.rule, topics, records).version

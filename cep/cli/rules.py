@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cep.base.errors import UsageError
+from cep.base.terminal import Terminal
 from cep.cli.help_pages import RULE_FILES, with_page
 from cep.cli.paths import printed, replace_text
 from cep.cli.rule_card import card_of
@@ -69,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--rules {options.rules} is not a folder")
     records, problems = read_rules(options.rules)
     # Into a file or another program nothing is cut off.
-    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _WIDTH)
+    console = Terminal(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _WIDTH)
     match options.what:
         case "list":
             return _list(options.rules, records, problems, console)

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
-from rich.console import Console
 
 from cep.base.errors import CepError, UsageError
 from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import Schema
+from cep.base.terminal import Terminal
 from cep.base.utc import utc_text
 from cep.cli.changelog import changelog_of, client_of
 from cep.cli.configured import settings_of
@@ -230,7 +230,7 @@ def _work(given: _Given, begins_with: Beginning, seen: _Seen, around: _Around, s
         stop.set()  # a delivery that waits for a sink gives up
         engine.close()
         commits.close()
-        tell_totals(commits.totals, "", log, Console(stderr=True, highlight=False))
+        tell_totals(commits.totals, "", log, Terminal(stderr=True, highlight=False))
 
 
 def _report(reports: JobReports, traces: Traces | None) -> Callable[[BatchReport], None]:

@@ -13,12 +13,12 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
-from rich.console import Console
 from rich.table import Table
 
 from cep.base.errors import SourceError, StateCorruptError, UnreadableError, UsageError
 from cep.base.limits import AHEAD_MS_DEFAULT, EVENT_TIME_MS_MIN, TIME_MS_MIN
 from cep.base.reading import read_lines
+from cep.base.terminal import Terminal
 from cep.base.utc import utc_text
 from cep.cli.alert_shape import checked_alert
 from cep.cli.configured import add_setting_arguments, settings_of
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Report. Returns 0. Raises: UsageError if the job has no such rule in shadow."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(highlight=False, soft_wrap=True)
     from_ms, version = _shadow(options.checkpoint, options.rule)
     suppressed = options.checkpoint / SUPPRESSED_FOLDER
     shadow = _compared(_shadow_alerts(suppressed), options.rule, suppressed)

@@ -7,23 +7,27 @@ from __future__ import annotations
 
 import argparse
 import difflib
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from cep.base.errors import UsageError
+from cep.base.terminal import Terminal
 from cep.base.utc import utc_ms, utc_text
 from cep.cli.configured import add_setting_arguments, settings_of
 from cep.cli.given_job import trust_of
 from cep.cli.keys import private_key
 from cep.cli.paths import printed
+from cep.lang.format.file import format_text
+from cep.lang.parse.lexer import without_comments
 from cep.model.rule import HeartbeatRecord, RetireRecord, UpsertRecord
 from cep.model.settings import Settings
 from cep.rulebook.changes import change_path, read_change, version_before, write_change
 from cep.rulebook.files import read_rules
 from cep.rulebook.lock import problems_of_lock, read_lock
 from cep.rulebook.meaning import content_hash
-from cep.rulebook.statement import Signable, approve, sign, sign_heartbeat
+from cep.rulebook.statement import Signable, approve, digest_of, sign, sign_heartbeat
 from cep.rulebook.trust import Trust, reason_against, reason_against_heartbeat
 
 HELP = """\
@@ -63,7 +67,7 @@ def add_arguments_approve(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Sign. Returns 0, or 1 if the rule is not sound. Raises: UsageError."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(highlight=False, soft_wrap=True)
     settings = settings_of(options)
     trust = _needed(settings)
     if (options.rule is None) == (options.heartbeat is None):
@@ -106,7 +110,7 @@ def _sign_heartbeat(time_text: str, settings: Settings, trust: Trust) -> int:
 
 def run_approve(options: argparse.Namespace) -> int:
     """Show, and approve. Returns 0. Raises: UsageError if the author's signature does not count, or the approver's."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(highlight=False, soft_wrap=True)
     settings = settings_of(options)
     trust = _needed(settings)
     records = read_change(options.change)
@@ -175,16 +179,47 @@ def _show(path: Path, records: list[Signable], trust: Trust) -> None:
     )
     if isinstance(record, UpsertRecord):
         printed(f"meaning {content_hash(record)}")
-    before = path.with_name(f"{record.id}.{record.signed.previous_version}.json")
-    old = _lines(read_change(before)) if isinstance(record, UpsertRecord) and before.exists() else []
-    for line in difflib.unified_diff(old, _lines(records), "before", "after", lineterm=""):
-        printed(f"  {line}")
+    before = _before(path, record, trust) if isinstance(record, UpsertRecord) else []
+    for title, lines in (("text", _lines), ("meaning, without comments and layout", _meaning)):
+        printed(f"{title}:")
+        for line in difflib.unified_diff(lines(before), lines(records), "before", "after", lineterm=""):
+            printed(f"  {line}")
 
 
-def _lines(records: list[Signable]) -> list[str]:
+def _before(path: Path, record: UpsertRecord, trust: Trust) -> list[Signable]:
+    """Return the version that a change follows. A file with another hash, or without signatures, shows nothing."""
+    assert record.signed is not None, "asked before"
+    if record.signed.previous_version == 0:
+        return []
+    file = path.with_name(f"{record.id}.{record.signed.previous_version}.json")
+    if not file.exists():
+        printed(f"there is no {file.name} to compare with: all of the text is shown")
+        return []
+    before = read_change(file)
+    refusal = reason_against(before[0], trust)
+    if digest_of(before[0]) != record.signed.previous:
+        printed(f"{file.name} is not the version that this change follows: all of the text is shown")
+    elif refusal is not None:
+        printed(f"{file.name} does not count ({refusal.reason}): all of the text is shown")
+    else:
+        return before
+    return []
+
+
+def _lines(records: Sequence[Signable]) -> list[str]:
     lines: list[str] = []
     for record in records:
         values = record.model_dump(exclude_none=True, exclude={"signed", "source"})
         lines += [f"{name} = {value}" for name, value in values.items()]
-        lines += record.source.splitlines() if isinstance(record, UpsertRecord) else []
+        lines += record.source.split("\n") if isinstance(record, UpsertRecord) else []
     return lines
+
+
+def _meaning(records: Sequence[Signable]) -> list[str]:
+    lines: list[str] = []
+    for record in records:
+        if isinstance(record, UpsertRecord):
+            _, mistakes = format_text(record.source, record.id)
+            text, _ = format_text(without_comments(record.source), record.id)
+            lines += [f"{mistake.code}: {mistake.message}" for mistake in mistakes] + (text or "").split("\n")
+    return [line for line in lines if line]

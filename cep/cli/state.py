@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from cep.base.errors import UsageError
 from cep.base.limits import NODES_PER_KEY_MAX, RUNS_PER_KEY_MAX
+from cep.base.terminal import Terminal
 from cep.cli.paths import printed
 from cep.report.busy_keys import BusyKey, busiest_keys
 from cep.report.keyed_state import RunFacts, RunTotals, count_runs, runs_of_key
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
     from cep.runners.spark.state import job_of, programs_of, stored_pages, stored_pasts  # noqa: PLC0415
 
     job = job_of(options.checkpoint)
-    console = Console(stderr=True, highlight=False)
+    console = Terminal(stderr=True, highlight=False)
     with console.status("starting Spark"):
         spark = create_session("cep state", 1)
     try:
@@ -113,7 +113,7 @@ def _print_totals(totals: RunTotals, past: Sequence[PastShare], as_json: bool) -
     for rule in totals.rules:
         counts = (f"{rule.runs:,}", f"{rule.keys:,}", f"{rule.size:,}")
         table.add_row(Text(_named(rule.rule_id, rule.version)), Text(",".join(rule.domain)), *counts)
-    Console(highlight=False).print(table)
+    Terminal(highlight=False).print(table)
     for share in past:
         printed(
             f"histories by {','.join(share.domain)}: {share.events:,} past events, {share.panes:,} rows of panes, "
@@ -134,7 +134,7 @@ def _print_busiest(busiest: Sequence[BusyKey], as_json: bool) -> int:
     for busy in busiest:
         counts = (f"{busy.runs:,}", f"{busy.bound:,}", f"{busy.fullness:.0%}")
         table.add_row(Text(_named(busy.rule_id, busy.version)), Text(",".join(busy.domain)), Text(busy.key), *counts)
-    Console(highlight=False, soft_wrap=True).print(table)
+    Terminal(highlight=False, soft_wrap=True).print(table)
     printed(
         f"a rule keeps {RUNS_PER_KEY_MAX:,} runs of a key and {NODES_PER_KEY_MAX:,} events that they have bound; the "
         "oldest go first, and `cep_rule_runs_evicted_total` counts them"
@@ -153,7 +153,7 @@ def _print_parts(parts: Sequence[PastPart]) -> None:
         named += f" and {left_out:,} others" if left_out > 0 else ""
         table.add_row(part.kind, Text(part.of), f"{part.rows:,}", f"{part.size:,}", Text(named))
     if parts:
-        Console(highlight=False).print(table)
+        Terminal(highlight=False).print(table)
 
 
 def _print_key(key: str, runs: list[RunFacts], past: list[KeyPast], as_json: bool) -> int:

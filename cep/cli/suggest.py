@@ -19,6 +19,7 @@ from cep.analysis.suggest import Suggested, check_wanted, fields_of, suggest
 from cep.base.errors import UsageError
 from cep.base.limits import SUGGEST_STEPS_MAX
 from cep.base.secrets import use_secrets_file
+from cep.base.terminal import Terminal
 from cep.cli.backtest import show_ratio
 from cep.cli.given_events import given_events
 from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_bytes
@@ -71,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     check_wanted(wanted := (options.max_steps, options.count, options.precision))
     if options.out is not None:
         check_writable(options.out)
-    errors = Console(stderr=True, highlight=False)
+    errors = Terminal(stderr=True, highlight=False)
     deployment = deployed_folder(options.rules, errors)
     schema = deployment.schema
     fields = fields_of(schema)
@@ -84,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     measured = measure(deployment, pieces_of, labels, terms, errors, fields)
     present = np.asarray(measured.judged.has_detected.any(axis=0))
     outcome = suggest(measured.history.events, measured.marks, pieces_of, options.key, wanted, present)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(highlight=False, soft_wrap=True)
     _print(outcome, options.precision, console)
     if outcome.suggestions and options.out is not None:
         write_bytes(outcome.text.encode(), options.out)

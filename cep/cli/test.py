@@ -19,6 +19,7 @@ from rich.text import Text
 from cep.base.durable import replace_file
 from cep.base.errors import SinkError, UsageError
 from cep.base.limits import WATCH_POLLS_MAX
+from cep.base.terminal import Terminal
 from cep.cli.help_pages import read_on
 from cep.cli.paths import pattern_files, printed
 from cep.engine.advance import CARRIERS
@@ -70,7 +71,7 @@ def run(options: argparse.Namespace, color: bool) -> int:
 
     Raises: UsageError for a path or test that is not there, SinkError for a report that cannot be written.
     """
-    console = Console(highlight=False, no_color=not color, force_terminal=color or None, soft_wrap=True)
+    console = Terminal(highlight=False, no_color=not color, force_terminal=color or None, soft_wrap=True)
 
     def once() -> int:
         return _once(options, console)
@@ -83,7 +84,9 @@ def _once(options: argparse.Namespace, console: Console) -> int:
     with compiled_ahead(CARRIERS):
         suite = run_suite(pattern_files(options.paths), options.only)
     if suite.checked.diagnostics:
-        printed(render_text(suite.checked.diagnostics, suite.checked.sources, color=not console.no_color))
+        printed(
+            render_text(suite.checked.diagnostics, suite.checked.sources, color=not console.no_color), is_styled=True
+        )
     for name in dict.fromkeys(t.test.span.file for t in suite.tested):
         _print_file(name, suite, console)
     for refused in suite.refused:

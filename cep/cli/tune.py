@@ -21,6 +21,7 @@ from cep.analysis.split import parts_of_time
 from cep.analysis.tune import Aim, Row, Tuned, tune
 from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
+from cep.base.terminal import Terminal
 from cep.cli.given_events import given_events
 from cep.cli.labelled import add_label_arguments, alerts_a_day, terms_of, write_bytes, write_json
 from cep.cli.rejected import judged
@@ -81,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
     """Tune and print; returns 0, or 1 if too many records were rejected. Raises: UsageError and other CepErrors."""
     use_secrets_file(options.secrets)
     aim, terms, tries = _aim(options), terms_of(options), _tries(options.tries)
-    errors = Console(stderr=True, highlight=False)
+    errors = Terminal(stderr=True, highlight=False)
     rule = one_rule(options.rules, options.rule)
     axes = axes_of(rule.pattern, rule.record.params, tries)
     gap_ms = rule.gap_ms if options.gap is None else _gap_ms(options.gap)
@@ -89,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
     measured = rule.measure(given, options.labels, terms, errors)
     parts = parts_of_time(measured.history.events, measured.marks, gap_ms)
     tuned = tune(rule.bench(given, measured, parts, terms, errors), rule.pattern, rule.bound, axes, aim)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(highlight=False, soft_wrap=True)
     _print(tuned, gap_ms, console)
     if options.json is not None:
         write_json(asdict(tuned), options.json)

@@ -22,6 +22,7 @@ from cep.api.why import explain, explain_not
 from cep.base.errors import SourceError, UnreadableError, UsageError
 from cep.base.reading import open_file, read_lines
 from cep.base.secrets import use_secrets_file
+from cep.base.terminal import Terminal
 from cep.cli.alert_shape import checked_alert
 from cep.cli.configured import add_secrets_argument
 from cep.cli.given_events import add_events_arguments, given_events
@@ -204,4 +205,4 @@ def _late_ids(path: Path | None, domain: KeyDomain, key: str) -> frozenset[str]:
 def _console(color: bool) -> Console:
     """Return the width of the terminal. A pipe has none: lines stay whole, so that they can be searched."""
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    return Console(highlight=False, no_color=not color, force_terminal=color or None, soft_wrap=True, width=width)
+    return Terminal(highlight=False, no_color=not color, force_terminal=color or None, soft_wrap=True, width=width)

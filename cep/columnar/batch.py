@@ -7,8 +7,8 @@ Tested by: tests/columnar/test_batch.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,6 +23,9 @@ N = TypeVar("N", bound=np.generic)
 
 TEXT, WHOLES, FLOATS = pa.large_string(), pa.int64(), pa.float64()
 _SLOT_BITS = 64
+# The columns of an order table: microseconds inside the millisecond, the declared field, the view (order.py).
+ORDER_US, ORDER_FIELD, ORDER_VIEW, ORDER_COLUMNS = 0, 1, 2, 3
+NO_VALUE = np.iinfo(np.int64).min  # of a declared field that an event does not have
 NO_TEXTS = pa.nulls(0, TEXT)
 
 
@@ -40,7 +43,8 @@ class EventBatch:
     """Events of one key domain, in any order.
 
     Shapes: all of length N. key and event_id are text without nulls; event_type int16 is an index of the schema's
-    event types; time_ms int64 is event time, UTC; columns hold every field of the schema but id and time.
+    event types; time_ms int64 is event time, UTC; columns hold every field of the schema but id and time. order
+    int64[N, 3] orders the events of one millisecond (order.py); None if their ids alone do.
     """
 
     key: pa.Array
@@ -48,6 +52,7 @@ class EventBatch:
     event_type: NDArray[np.int16]
     time_ms: NDArray[np.int64]
     columns: Mapping[str, pa.Array]
+    order: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.time_ms)
@@ -62,6 +67,7 @@ class EventBatch:
             self.event_type[chosen],
             self.time_ms[chosen],
             {name: column.take(indices) for name, column in self.columns.items()},
+            None if self.order is None else self.order[chosen],
         )
 
 
@@ -91,7 +97,7 @@ def conformed(batch: EventBatch, schema: Schema) -> EventBatch:
         name: batch.columns[name] if name in batch.columns else pa.nulls(len(batch), arrow_type(type_))
         for name, type_ in wanted.items()
     }
-    return EventBatch(batch.key, batch.event_id, batch.event_type, batch.time_ms, columns)
+    return replace(batch, columns=columns)
 
 
 def concat_batches(batches: Iterable[EventBatch]) -> EventBatch:
@@ -105,7 +111,22 @@ def concat_batches(batches: Iterable[EventBatch]) -> EventBatch:
         np.concatenate([b.event_type for b in parts]),
         np.concatenate([b.time_ms for b in parts]),
         {name: pa.concat_arrays([b.columns[name] for b in parts]) for name in parts[0].columns},
+        joined_orders([(b.order, len(b)) for b in parts]),
     )
+
+
+def joined_orders(parts: Sequence[tuple[NDArray[np.int64] | None, int]]) -> NDArray[np.int64] | None:
+    """Join the order tables of batches, each with how many events its batch has."""
+    if all(order is None for order, _ in parts):
+        return None
+    return np.concatenate([no_order(count) if order is None else order for order, count in parts])
+
+
+def no_order(count: int) -> NDArray[np.int64]:
+    """Return the order table of events that milliseconds and ids order: int64[count, 3]."""
+    table = np.zeros((count, ORDER_COLUMNS), np.int64)
+    table[:, ORDER_FIELD] = NO_VALUE
+    return table
 
 
 def slots(array: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:

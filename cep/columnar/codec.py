@@ -18,20 +18,22 @@ import pyarrow as pa
 from cep.base.errors import StateCorruptError, StateFormatError
 from cep.columnar.batch import EventBatch
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_WITHOUT_ORDER = 1  # of all blocks but batches with an order table, which an earlier build must not read
 _HEADER = struct.Struct("<3sBI")
 _MAGIC = b"CEP"
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 _FIXED = ("\x00key", "\x00event_id", "\x00event_type", "\x00time_ms")  # no field can have such a name
+_ORDER = ("\x00order_us", "\x00order_field", "\x00order_view")  # of a batch with an order table, in format 2
 
 
-def encode_table(batch: pa.RecordBatch, *, compressed: bool = False) -> bytes:
+def encode_table(batch: pa.RecordBatch, *, compressed: bool = False, version: int = _WITHOUT_ORDER) -> bytes:
     """Write a record batch (with its schema's metadata) as bytes; compressing costs about a millisecond a megabyte."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=_COMPRESSED if compressed else None) as writer:
         writer.write_batch(batch)
     body = memoryview(sink.getvalue())
-    return b"".join((_HEADER.pack(_MAGIC, FORMAT_VERSION, zlib.crc32(body)), body))
+    return b"".join((_HEADER.pack(_MAGIC, version, zlib.crc32(body)), body))
 
 
 def decode_table(data: bytes) -> pa.RecordBatch:
@@ -44,9 +46,9 @@ def decode_table(data: bytes) -> pa.RecordBatch:
     magic, version, checksum = _HEADER.unpack_from(data)
     if magic != _MAGIC:
         raise StateCorruptError(f"a block begins with {magic!r}, not {_MAGIC!r}; the bytes are not ours")
-    if version != FORMAT_VERSION:
+    if version not in (_WITHOUT_ORDER, FORMAT_VERSION):
         raise StateFormatError(
-            f"a block has format {version}, this build reads {FORMAT_VERSION}; "
+            f"a block has format {version}, this build reads {FORMAT_VERSION} and earlier ones; "
             "start from an empty checkpoint, or read it with the build that wrote it"
         )
     body = pa.py_buffer(data).slice(_HEADER.size)
@@ -67,17 +69,24 @@ def decode_table(data: bytes) -> pa.RecordBatch:
 def encode_batch(batch: EventBatch) -> bytes:
     """Write an EventBatch as bytes."""
     arrays = [batch.key, batch.event_id, pa.array(batch.event_type), pa.array(batch.time_ms), *batch.columns.values()]
-    return encode_table(pa.record_batch(arrays, names=[*_FIXED, *batch.columns]))
+    if batch.order is None:
+        return encode_table(pa.record_batch(arrays, names=[*_FIXED, *batch.columns]))
+    arrays += [pa.array(np.ascontiguousarray(batch.order[:, number])) for number in range(len(_ORDER))]
+    names = [*_FIXED, *batch.columns, *_ORDER]
+    return encode_table(pa.record_batch(arrays, names=names), version=FORMAT_VERSION)
 
 
 def decode_batch(data: bytes) -> EventBatch:
     """Read the EventBatch in `data`. Raises as decode_table."""
     table = decode_table(data)
     names = table.schema.names
+    fields_end = len(names) - len(_ORDER) if names[-1] == _ORDER[-1] else len(names)
+    order = [np.asarray(table.column(number)) for number in range(fields_end, len(names))]
     return EventBatch(
         table.column(0),
         table.column(1),
         np.asarray(table.column(2)),
         np.asarray(table.column(3)),
-        {names[i]: table.column(i) for i in range(len(_FIXED), table.num_columns)},
+        {names[i]: table.column(i) for i in range(len(_FIXED), fields_end)},
+        np.column_stack(order) if order else None,
     )

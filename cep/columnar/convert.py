@@ -25,6 +25,8 @@ from cep.columnar.number_texts import NumberForm, plain_numbers
 from cep.columnar.shown import shown_value
 from cep.columnar.times import times_us
 
+US_PER_MS = 1_000
+_US_MIN, _US_MAX = EVENT_TIME_MS_MIN * US_PER_MS, EVENT_TIME_MS_MAX * US_PER_MS + US_PER_MS - 1
 _FLOAT_UNITS_MAX = 2.0**53
 _SHOWN_CHARACTERS = 40
 # What sums of doubles may be off by, in units; for large sums some of their last bits, never a visible part of a unit.
@@ -73,7 +75,7 @@ class Converted(NamedTuple):
     reason: Callable[[int], str] = str
 
 
-def convert(source: pa.Array, type_: Type, written: Written | None = None) -> Converted:
+def convert(source: pa.Array, type_: Type, written: Written | None = None, *, in_us: bool = False) -> Converted:
     """Convert a column, whose values are `written` so, None: as they are.
 
     Cost: a pass or two; values that do not fit are found one by one only if there are any.
@@ -87,7 +89,12 @@ def convert(source: pa.Array, type_: Type, written: Written | None = None) -> Co
     nulls = np.asarray(pc.is_null(source)) if source.null_count else None
     if pa.types.is_null(source.type):
         return Converted(pa.nulls(len(source), arrow_type(type_)), nulls)
-    values = _CONVERSIONS[type_.kind](source, type_) if written is None else _convert_written(source, type_, written)
+    if in_us:
+        values = _time_us(source, written or AS_IT_IS)
+    elif written is None:
+        values = _CONVERSIONS[type_.kind](source, type_)
+    else:
+        values = _convert_written(source, type_, written)
     if values.null_count == source.null_count:
         return Converted(values, nulls)
     bad = np.asarray(pc.is_null(values))
@@ -98,6 +105,11 @@ def convert(source: pa.Array, type_: Type, written: Written | None = None) -> Co
         return f"{str(shown_value(source, row))[:_SHOWN_CHARACTERS]!r} is not a value of type {shown_type}"
 
     return Converted(values, nulls, bad, reason)
+
+
+def convert_us(source: pa.Array, written: Written | None = None) -> Converted:
+    """Convert a column of times as `convert` does, but to whole microseconds, int64."""
+    return convert(source, Type(Kind.TIME), written, in_us=True)
 
 
 def _convert_written(source: pa.Array, type_: Type, written: Written) -> pa.Array:
@@ -176,12 +188,15 @@ def _exact_doubles(source: pa.Array) -> pa.Array:
 
 def _time(source: pa.Array, _type: Type, written: Written = AS_IT_IS) -> pa.Array:
     """Return milliseconds: the microseconds of the reader, cut towards the past."""
+    times = _time_us(source, written)
+    return pa.array(slot_values(times) // US_PER_MS, mask=np.asarray(pc.is_null(times)) if times.null_count else None)
+
+
+def _time_us(source: pa.Array, written: Written) -> pa.Array:
     times = times_us(source, written.unit, written.form, written.zone)
-    values = slot_values(times) // 1_000
-    outside = (values < EVENT_TIME_MS_MIN) | (values > EVENT_TIME_MS_MAX)
-    if times.null_count:
-        outside |= np.asarray(pc.is_null(times))
-    return pa.array(values, mask=outside) if outside.any() else pa.array(values)
+    values = slot_values(times)
+    outside = (values < _US_MIN) | (values > _US_MAX)
+    return pc.if_else(pa.array(outside), pa.scalar(None, pa.int64()), times) if outside.any() else times
 
 
 def _integer(source: pa.Array, _type: Type) -> pa.Array:

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from cep.base.limits import FIELD_BYTES_MAX
 from cep.base.schema import ColumnUse, Schema
-from cep.columnar.batch import TEXT, are_short, data_columns, slot_values, text_offsets
-from cep.columnar.convert import convert
+from cep.columnar.batch import NO_VALUE, TEXT, are_short, data_columns, joined_orders, slot_values, text_offsets
+from cep.columnar.convert import US_PER_MS, convert, convert_us
 from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
+from cep.columnar.order import order_table
 from cep.columnar.parse_json import columns_of, parse_json, text_of
 from cep.columnar.texts import numbered, rows_among
 from cep.columnar.tokens import with_tokens
@@ -55,6 +56,7 @@ class Decoded:
     time_ms: NDArray[np.int64]
     columns: Mapping[str, pa.Array]
     poison: tuple[Poison, ...]
+    order: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.time_ms)
@@ -72,7 +74,10 @@ class Decoded:
             return self
         indices = pa.array(rows)
         columns = {name: column.take(indices) for name, column in self.columns.items()}
-        return Decoded(self.event_id.take(indices), self.event_type[rows], self.time_ms[rows], columns, self.poison)
+        order = None if self.order is None else self.order[rows]
+        return Decoded(
+            self.event_id.take(indices), self.event_type[rows], self.time_ms[rows], columns, self.poison, order
+        )
 
 
 def decode_json(schema: Schema, values: pa.Array, mapping: FieldMapping = PLAIN) -> Decoded:
@@ -147,12 +152,14 @@ def _decode(
         show = show if mapping.is_plain else partial(_by_field, schema, mapping, show)
         given = with_tokens(schema, given, verdict.refuse)
     columns: dict[str, pa.Array] = {}
-    times = np.zeros(rows, np.int64)
+    times_us = np.zeros(rows, np.int64)
+    declared: NDArray[np.int64] | None = None
     ids: pa.Array | pa.Scalar = _NO_ID
     for use in schema.column_uses:
         name = use.name
         written = None if mapping.is_plain else mapping.written(name, use.type.kind)
-        converted = convert(given[name] if name in given else pa.nulls(rows), use.type, written)
+        source = given[name] if name in given else pa.nulls(rows)
+        converted = convert_us(source, written) if use.is_time else convert(source, use.type, written)
         values = converted.values
         if converted.bad is not None:
             bad = converted.bad & np.array(use.has_field)[event_type]
@@ -167,8 +174,10 @@ def _decode(
         if use.type.is_text:
             _refuse_long(use, values, event_type, verdict)
         if use.is_time:
-            times = slot_values(values)
+            times_us = slot_values(values)
             continue
+        if any(use.is_order):
+            declared = _declared(use, values, event_type, declared)
         if mapping.view and use.may_be_id:
             values = pc.if_else(_is_id(use, event_type), mapping.event_ids(values), values)
         columns[name] = values
@@ -176,8 +185,10 @@ def _decode(
             ids = values
         elif use.may_be_id:
             ids = pc.if_else(_is_id(use, event_type), values, ids)
+    times = times_us // US_PER_MS
+    order = order_table(times_us - times * US_PER_MS, declared, mapping.view, mapping.position, rows)
     if verdict.bad is None:
-        return Decoded(ids, event_type, times, columns, ())
+        return Decoded(ids, event_type, times, columns, (), order)
     good = np.flatnonzero(~verdict.bad)
     indices = pa.array(good)
     return Decoded(
@@ -186,7 +197,18 @@ def _decode(
         times[good],
         {name: column.take(indices) for name, column in columns.items()},
         verdict.poison(show),
+        None if order is None else order[good],
     )
+
+
+def _declared(
+    use: ColumnUse, values: pa.Array, event_type: NDArray[np.int16], declared: NDArray[np.int64] | None
+) -> NDArray[np.int64]:
+    """Return the values of the fields that order events of one time, with those of this column filled in."""
+    has_value = np.array(use.is_order)[event_type] & np.asarray(pc.is_valid(values))
+    others = NO_VALUE if declared is None else declared
+    filled: NDArray[np.int64] = np.where(has_value, slot_values(values), others)
+    return filled
 
 
 def _of_view(
@@ -308,4 +330,5 @@ def concat_decoded(schema: Schema, parts: Sequence[Decoded]) -> Decoded:
         np.concatenate([p.time_ms for p in parts]),
         {name: pa.concat_arrays([p.columns[name] for p in parts]) for name in names},
         tuple(record for p in parts for record in p.poison),
+        joined_orders([(p.order, len(p)) for p in parts]),
     )

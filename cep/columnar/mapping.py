@@ -53,6 +53,7 @@ class FieldMapping:
     """The place and the form of each field of events in a record. Without anything: by its name, as it is.
 
     `view`: the name of the view that its events are of. `needs`: fields of which an event of it must have one.
+    `position`: the place of the view among all views, which orders the events of one record.
     """
 
     columns: tuple[tuple[str, Path], ...] = ()
@@ -61,6 +62,7 @@ class FieldMapping:
     time: Written = field(default_factory=Written)
     view: str = ""
     needs: tuple[str, ...] = ()
+    position: int = 0
     file: FileForm = AS_FOUND
 
     def __hash__(self) -> int:
@@ -90,15 +92,15 @@ class FieldMapping:
         """The mapping of each view: what it says itself, and for all other fields what is said of all views."""
         names = dict.fromkeys(view_of(name)[0] for name, _ in (*self.columns, *self.fixed))
         names.pop("", None)
-        return tuple(self._of_view(name) for name in names) or (self,)
+        return tuple(self._of_view(name, position) for position, name in enumerate(names)) or (self,)
 
-    def _of_view(self, view: str) -> FieldMapping:
+    def _of_view(self, view: str, position: int) -> FieldMapping:
         columns, fixed = _said_of(self.columns, view), _said_of(self.fixed, view)
         shared_columns, shared_fixed = _said_of(self.columns, ""), _said_of(self.fixed, "")
         return FieldMapping(
             tuple({**{n: p for n, p in shared_columns.items() if n not in fixed}, **columns}.items()),
             tuple({**{n: v for n, v in shared_fixed.items() if n not in columns}, **fixed}.items()),
-            self.minor, self.time, view, tuple(columns), self.file,
+            self.minor, self.time, view, tuple(columns), position, self.file,
         )  # fmt: skip
 
     def with_folders(self, schema: Schema, values: Mapping[str, str]) -> FieldMapping:
@@ -175,7 +177,7 @@ class FieldMapping:
 
     def without_names(self) -> FieldMapping:
         """Return the mapping of columns that have the names of their fields."""
-        return FieldMapping((), self.fixed, self.minor, self.time, self.view, self.needs, self.file)
+        return FieldMapping((), self.fixed, self.minor, self.time, self.view, self.needs, self.position, self.file)
 
     def to_json(self) -> str:
         """Write the mapping as text, for the options of a source."""

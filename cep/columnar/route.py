@@ -30,7 +30,7 @@ def route(decoded: Decoded, domain: KeyDomain, types: dict[str, Type]) -> tuple[
     """Return the events with a key in this domain, and how many have none."""
     parts = [_key_text(decoded.columns[field], types[field]) for field in domain]
     key = parts[0] if len(parts) == 1 else _composite(parts)
-    batch = EventBatch(key, decoded.event_id, decoded.event_type, decoded.time_ms, decoded.columns)
+    batch = EventBatch(key, decoded.event_id, decoded.event_type, decoded.time_ms, decoded.columns, decoded.order)
     if key.null_count == 0:
         return batch, 0
     keyed = np.asarray(pc.is_valid(key))
@@ -120,4 +120,5 @@ def slice_batch(batch: EventBatch, start: int, end: int) -> EventBatch:
         batch.event_type[start:end],
         batch.time_ms[start:end],
         {name: column.slice(start, end - start) for name, column in batch.columns.items()},
+        None if batch.order is None else batch.order[start:end],
     )

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import FLAG_CUT, FLAG_FOLDED, MADE_FLAGS, MADE_FROM, MADE_OF
-from cep.columnar.batch import NO_TEXTS, EventBatch, from_slots, read_only
+from cep.columnar.batch import NO_TEXTS, EventBatch, from_slots, no_order, read_only
 from cep.columnar.table_key import table_key
 from cep.columnar.texts import taken
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, empty_state
@@ -56,7 +56,8 @@ class Matches:
     binding order. history_flags int64[M] has FLAG_CUT where a history of the rule lacked older events at a bound event,
     and FLAG_FOLDED where it had them folded. A bound derived event hands on its own flags. made_ms int64[M] is the
     latest `MADE_FROM` of the derived events, or TIME_MS_MIN. made_of text[B] is `MADE_OF` of the bound events, None in
-    a program that reads no derived ones.
+    a program that reads no derived ones. order int64[B, 3] is the order of bound events among those of one millisecond
+    (columnar/order.py), for events of this call; None if none has any.
     """
 
     rule: Int32
@@ -75,6 +76,7 @@ class Matches:
     history_flags: Int64
     made_ms: Int64
     made_of: pa.Array | None = None
+    order: Int64 | None = None
 
     def __len__(self) -> int:
         return len(self.rule)
@@ -251,7 +253,17 @@ def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepa
         _history_flags(program, prepared, finished[:, y.MATCH_RULE], offsets, rows),
         _made_ms(program, prepared, offsets, rows),
         _made_of(program, prepared, rows),
+        _orders(batch, prepared, rows),
     )
+
+
+def _orders(batch: EventBatch, prepared: PreparedEvents, rows: Int64) -> Int64 | None:
+    """Return the order of rows of the event table that are new, and no order for retained ones."""
+    if batch.order is None:
+        return None
+    order, is_new = no_order(len(rows)), rows >= prepared.first_row
+    order[is_new] = batch.order[prepared.batch_rows[rows[is_new] - prepared.first_row]]
+    return order
 
 
 def _history_flags(program: Program, prepared: PreparedEvents, rule: Int64, offsets: Int64, rows: Int64) -> Int64:

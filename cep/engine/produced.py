@@ -3,8 +3,8 @@
     id = "<id of the source's event that completed it>~<id that the alert would have>"
     time = when the match was detected, fields = its measures, and what its alert would say of the past and of origins
 
-The same match gives the same event, whichever runner finds it and however often. Events of one time are matched in the
-order of their ids (shorter first): so what events of one time become, at any level, stands in their order behind them.
+The same match gives the same event, whichever runner finds it and however often. Derived events of one millisecond are
+matched in the order of the events that completed them, behind all events of a source in that millisecond.
 Tested by: tests/runners/test_produced.py
 """
 
@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 
 from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import FLAG_CUT, FLAG_FOLDED, MADE_FLAGS, MADE_FROM, MADE_OF
-from cep.columnar.batch import TEXT, arrow_type, data_columns
+from cep.columnar.batch import TEXT, arrow_type, data_columns, no_order
 from cep.columnar.decode import Decoded, concat_decoded
+from cep.columnar.order import order_behind
 from cep.engine.advance import Matches
 from cep.engine.alerts import ALERT_ID_CHARS, measure_values, of_rule, rule_alerts
 from cep.engine.origins import made_of
@@ -74,7 +75,16 @@ def _events(program: Program, rule: RuleProgram, alerts: pa.Table, matches: Matc
             columns[column] = pa.nulls(len(rows), arrow_type(type_))
     columns |= _history_columns(alerts)
     code = np.full(len(rows), program.schema.code(event_type.name), np.int16)
-    return Decoded(ids, code, times, columns, ())
+    return Decoded(ids, code, times, columns, (), _order(matches, rows, times))
+
+
+def _order(matches: Matches, rows: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Return the order of derived events of these times: that of the events which completed them, behind all of a
+    source. One of a deadline has no such event."""
+    last = matches.offsets[rows + 1] - 1
+    order = no_order(len(rows)) if matches.order is None else matches.order[last]
+    order[matches.event_time_ms[last] != times] = no_order(1)
+    return order_behind(order, 1 + ALERT_ID_CHARS)
 
 
 def _history_columns(alerts: pa.Table) -> dict[str, pa.Array]:

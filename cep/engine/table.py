@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from cep.columnar.batch import NO_TEXTS, TEXT, EventBatch, null_flags, read_only, slot_values, slots, text_buffers
+from cep.columnar.batch import NO_TEXTS, TEXT, EventBatch, null_flags, slot_values, slots
+from cep.columnar.order import arranged_rows
 from cep.columnar.table_key import table_key
 from cep.columnar.texts import encoded, numbered
 from cep.engine.keyed_state import KeyedState
@@ -21,11 +22,11 @@ from cep.functions.columns import fill_computed
 from cep.histories.store import Histories
 from cep.histories.values import CallKeys, HistoryValues, NewEvents, history_values
 from cep.kernels import layout as y
-from cep.kernels.arrange import arrange_events, queue_rows
+from cep.kernels.arrange import queue_rows
 from cep.kernels.expressions.evaluate import BLOCK, evaluate_blocks
 from cep.kernels.expressions.lookup import FILTER_SIZE, look_up
 from cep.kernels.layout import Int32, Int64, UInt8, UInt64
-from cep.kernels.records import Arrivals, Events, PredicateIndex, Work
+from cep.kernels.records import Events, PredicateIndex, Work
 from cep.nfa.columns import INCOMPLETE
 from cep.nfa.program import Program
 
@@ -74,7 +75,7 @@ class PreparedEvents:
 
 
 def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, watermark_ms: int) -> PreparedEvents:
-    """Sort the batch by (key, time, event id) behind the retained events, and evaluate what needs no run.
+    """Sort the batch by key and the order of events, behind the retained events, and evaluate what needs no run.
 
     Cost: a sort by time if the batch is not sorted yet, else O(N) for each column that the program reads.
     """
@@ -120,15 +121,11 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
 
 
 def _arranged(batch: EventBatch, key: Int32, keys_count: int, first_row: int, columns: Int64) -> Int64:
-    """Sort the batch's events by (key, time, event id); in this order they come into the event table."""
-    ordered = np.empty(len(batch), np.int64)
-    if len(batch) == 0:
-        return ordered
-    time = batch.time_ms
-    is_sorted = np.count_nonzero(time[1:] < time[:-1]) == 0
-    by_time = np.arange(len(batch)) if is_sorted else np.argsort(time, kind="stable")
-    new = Arrivals(key, read_only(time), read_only(batch.event_type), *text_buffers(batch.event_id))
-    arrange_events(by_time, new, keys_count, first_row, columns, ordered)
+    """Sort the batch's events by key and the order of events (columnar/order.py), and write them into the table."""
+    ordered = arranged_rows(batch, key, keys_count)
+    columns[y.COLUMN_TYPE, first_row:] = batch.event_type[ordered]
+    _gather(batch.time_ms, ordered, columns[y.COLUMN_TIME, first_row:])
+    columns[y.COLUMN_KEY, first_row:] = key[ordered]
     return ordered
 
 

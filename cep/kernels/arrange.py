@@ -16,6 +16,7 @@ from cep.kernels.records import Arrivals
 # It never changes: key groups of stored state and sets on disk depend on it.
 HASH_SEED = np.uint64(0xCBF29CE484222325)
 HASH_PRIME = np.uint64(0x100000001B3)
+VIEW_TAIL_BITS = 8  # of the view in an order table: how many bytes of an id it has; its position lies above
 
 
 @inlined
@@ -89,44 +90,66 @@ def group_rows(codes: Int64, starts: Int64, out: Int64) -> None:
 
 
 @kernel
-def _id_before(a: int, b: int, offsets: Int64, data: UInt8) -> bool:
-    """Return True if id a comes before id b: the shorter first, then by bytes.
+def _compare_ids(a: int, b: int, tails: tuple[int, int], offsets: Int64, data: UInt8) -> int:
+    """Return -1, 0 or 1 for ids a and b without as many bytes as `tails` says: the shorter first, then by bytes.
 
     So whole numbers that are written as text keep their order.
     """
-    length_a, length_b = offsets[a + 1] - offsets[a], offsets[b + 1] - offsets[b]
+    length_a, length_b = offsets[a + 1] - offsets[a] - tails[0], offsets[b + 1] - offsets[b] - tails[1]
     if length_a != length_b:
-        return length_a < length_b
+        return -1 if length_a < length_b else 1
     for k in range(length_a):
         x, y = data[offsets[a] + k], data[offsets[b] + k]
         if x != y:
-            return x < y
-    return a < b
+            return -1 if x < y else 1
+    return 0
 
 
 @kernel
-def _sift(rows: Int64, lo: int, root: int, count: int, offsets: Int64, data: UInt8) -> None:
+def is_before(a: int, b: int, order: Int64, offsets: Int64, data: UInt8) -> bool:
+    """Return True if event a comes before event b, which has the same time in ms. This is the order of events.
+
+    Shapes: order int64[N, 3] (columnar/order.py) has for each event its microseconds, its declared field, and its view:
+    the view's position, and in the lowest VIEW_TAIL_BITS how many bytes of the id are the view's. int64[0, 3]: ids
+    alone order events. Events that are equal in everything keep the order in which they came.
+    """
+    if order.shape[0] > 0:
+        for column in range(2):
+            if order[a, column] != order[b, column]:
+                return order[a, column] < order[b, column]
+        view_a, view_b = order[a, 2], order[b, 2]
+        if view_a != 0 or view_b != 0:
+            tails = (view_a & ((1 << VIEW_TAIL_BITS) - 1), view_b & ((1 << VIEW_TAIL_BITS) - 1))
+            record = _compare_ids(a, b, tails, offsets, data)
+            if record != 0:
+                return record < 0
+            if view_a >> VIEW_TAIL_BITS != view_b >> VIEW_TAIL_BITS:
+                return view_a < view_b
+    whole = _compare_ids(a, b, (0, 0), offsets, data)
+    return a < b if whole == 0 else whole < 0
+
+
+@kernel
+def _sift(rows: Int64, lo: int, root: int, count: int, new: Arrivals) -> None:
+    order, offsets, data = new.order, new.id_offsets, new.id_bytes
     while 2 * root + 1 < count:
         child = 2 * root + 1
-        if child + 1 < count and _id_before(rows[lo + child], rows[lo + child + 1], offsets, data):
+        if child + 1 < count and is_before(rows[lo + child], rows[lo + child + 1], order, offsets, data):
             child += 1
-        if not _id_before(rows[lo + root], rows[lo + child], offsets, data):
+        if not is_before(rows[lo + root], rows[lo + child], order, offsets, data):
             return
         rows[lo + root], rows[lo + child] = rows[lo + child], rows[lo + root]
         root = child
 
 
 @kernel
-def arrange_events(
-    rows_by_time: Int64, new: Arrivals, keys_count: int, first_row: int, columns: Int64, out: Int64
-) -> None:
-    """Sort new events by (key, time, event id) and write them into the event table.
+def arrange_events(rows_by_time: Int64, new: Arrivals, keys_count: int, out: Int64) -> None:
+    """Sort new events by key, time and `is_before`: fill out int64[N] with their rows in the new order.
 
-    Shapes: rows_by_time int64[N] are their rows sorted by time; keys are below keys_count. Fills out int64[N] with the
-    rows in the new order, and of columns int64[C, first_row + N] type, time and key from first_row on.
-    Cost: O(N), and a heap sort of each group of equal key and time.
+    Shapes: rows_by_time int64[N] are their rows sorted by time; keys are below keys_count.
+    Cost: O(N), and a heap sort of each group of equal key and time that is not in order yet.
     """
-    key, time, offsets, data = new.keys, new.time_ms, new.id_offsets, new.id_bytes
+    key, time = new.keys, new.time_ms
     start = np.zeros(keys_count + 1, np.int64)
     for i in range(key.shape[0]):
         start[key[i] + 1] += 1
@@ -139,19 +162,17 @@ def arrange_events(
     lo = 0
     while lo < out.shape[0]:
         hi = lo + 1
+        in_order = True
         while hi < out.shape[0] and time[out[hi]] == time[out[lo]] and key[out[hi]] == key[out[lo]]:
+            in_order = in_order and is_before(out[hi - 1], out[hi], new.order, new.id_offsets, new.id_bytes)
             hi += 1
-        if hi - lo > 1:
+        if not in_order:
             for root in range((hi - lo) // 2 - 1, -1, -1):
-                _sift(out, lo, root, hi - lo, offsets, data)
+                _sift(out, lo, root, hi - lo, new)
             for last in range(hi - lo - 1, 0, -1):
                 out[lo], out[lo + last] = out[lo + last], out[lo]
-                _sift(out, lo, 0, last, offsets, data)
+                _sift(out, lo, 0, last, new)
         lo = hi
-    for i in range(out.shape[0]):
-        columns[y.COLUMN_TYPE, first_row + i] = new.event_type[out[i]]
-        columns[y.COLUMN_TIME, first_row + i] = time[out[i]]
-        columns[y.COLUMN_KEY, first_row + i] = key[out[i]]
 
 
 @bare

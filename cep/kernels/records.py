@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cep.kernels.layout import Bool, Float64, Int16, Int32, Int64, UInt8, UInt64
+from cep.kernels.layout import Bool, Float64, Int32, Int64, UInt8, UInt64
 
 # ------------------------------------------------------------------------------------------------------- texts
 
@@ -116,13 +116,13 @@ class Events(NamedTuple):
 class Arrivals(NamedTuple):
     """The new events of a batch, N of them.
 
-    keys int32[N] are numbers of keys, time_ms int64[N] and event_type int16[N]; the id of event n is
-    id_bytes[id_offsets[n] : id_offsets[n + 1]], int64 offsets into UTF-8 bytes.
+    keys int32[N] are numbers of keys, time_ms int64[N]; order int64[N, 3], or int64[0, 3] where ids alone order events
+    of one time. The id of event n is id_bytes[id_offsets[n] : id_offsets[n + 1]], int64 offsets into UTF-8 bytes.
     """
 
     keys: Int32
     time_ms: Int64
-    event_type: Int16
+    order: Int64
     id_offsets: Int64
     id_bytes: UInt8
 

@@ -296,7 +296,10 @@ class FieldSyntax:
 
 @valueclass(frozen=True, slots=True)
 class EventSyntax:
-    """`event name { fields }`; `span` is that of the name, here and below. `retain` is how long events are kept."""
+    """`event name { fields }`; `span` is that of the name, here and below. `retain` is how long events are kept.
+
+    `order` names the field that orders events of one time.
+    """
 
     name: str
     span: Span
@@ -304,6 +307,7 @@ class EventSyntax:
     broken: bool  # a field could not be read, so a missing one is no news
     doc: str
     retain: DurationLiteral | None = None
+    order: NameRef | None = None
 
 
 @valueclass(frozen=True, slots=True)

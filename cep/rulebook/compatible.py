@@ -116,6 +116,9 @@ def _schema_reason(pattern: PatternIR, rule_schema: Schema, job: Schema) -> str:
         if offered is None:
             names = tuple(e.name for e in job.event_types)
             return f"the job has no events `{name}`{_did_you_mean(name, names)}"
+        if wanted.order_field not in ("", offered.order_field):
+            in_job = f"by `{offered.order_field}`" if offered.order_field else "by no field"
+            return f"`{name}` is in order by `{wanted.order_field}` in the rule and {in_job} in the job"
         if offered.fields == wanted.fields:
             continue  # as for nearly all rules: to look for the fields that they read takes a walk through the pattern
         named = _names(pattern) if named is None else named

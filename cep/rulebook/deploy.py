@@ -8,11 +8,11 @@ Tested by: tests/step/test_job.py, tests/rulebook/test_deploy.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from cep.base.collection import paused
-from cep.base.schema import EventType, Field, Kind, Schema
+from cep.base.schema import TIME_FIELD, EventType, Field, Kind, Schema
 from cep.lang.diagnostics import Diagnostic
 from cep.lang.load import Checked
 from cep.lists.store import ListStore
@@ -144,6 +144,7 @@ def schema_of(records: Iterable[UpsertRecord]) -> Schema:
     merged: dict[str, dict[str, Field]] = {}
     columns: dict[str, Field] = {}
     retained: dict[str, int] = {}
+    ordered: dict[str, str] = {}
     derived: set[str] = set()
     last: Checked | None = None
     for record in records:
@@ -155,26 +156,34 @@ def schema_of(records: Iterable[UpsertRecord]) -> Schema:
             if event_type.retain_ms is not None:
                 retained[event_type.name] = max(event_type.retain_ms, retained.get(event_type.name, 0))
             _merge(merged.setdefault(event_type.name, {}), columns, event_type)
+            if event_type.order_field:
+                ordered.setdefault(event_type.name, event_type.order_field)
             if event_type.derived:
                 derived.add(event_type.name)
-    whole = {name: fields for name, fields in merged.items() if _kinds(fields) == {Kind.ID, Kind.TIME}}
+    whole = {name: fields for name, fields in merged.items() if TIME_FIELD in fields and _has_id(fields)}
     return Schema(
         tuple(
-            EventType(name, tuple(fields.values()), retained.get(name), derived=name in derived)
+            EventType(
+                name, tuple(fields.values()), retained.get(name), name in derived, _order(fields, ordered.get(name))
+            )
             for name, fields in whole.items()
         )
     )
+
+
+def _order(fields: Mapping[str, Field], order_field: str | None) -> str:
+    """Return the field that orders events of one time, empty if the event type lacks it."""
+    return order_field if order_field in fields else ""
 
 
 def _merge(merged: dict[str, Field], columns: dict[str, Field], event_type: EventType) -> None:
     """Add the fields that agree with the column of their name, whatever event type has it; nullability may differ."""
     for field in event_type.fields:
         column = columns.setdefault(field.name, field)
-        is_second = field.name not in merged and field.type.kind in _kinds(merged)  # an event has one id and one time
+        is_second = field.name not in merged and field.type.kind is Kind.ID and _has_id(merged)  # an event has one id
         if column.type.as_nullable() == field.type.as_nullable() and not is_second:
             merged.setdefault(field.name, field)
 
 
-def _kinds(fields: dict[str, Field]) -> set[Kind]:
-    """Return the kinds of id and time that are among the fields; every event type has both."""
-    return {field.type.kind for field in fields.values()} & {Kind.ID, Kind.TIME}
+def _has_id(fields: dict[str, Field]) -> bool:
+    return any(field.type.kind is Kind.ID for field in fields.values())

@@ -30,7 +30,7 @@ def difference(before: Signable, after: Signable) -> list[str]:
     if isinstance(first, UpsertRecord) and isinstance(second, UpsertRecord):
         hashes = [pattern_hash(record.source, record.pattern) for record in (first, second)]
         if hashes[0] != hashes[1]:
-            compared = list(difflib.ndiff(first.source.splitlines(), second.source.splitlines()))
+            compared = list(difflib.ndiff(first.source.split("\n"), second.source.split("\n")))
             counts = [sum(line.startswith(sign) for line in compared) for sign in ("+ ", "- ")]
             lines.append(f"text of the pattern: {counts[0]} line(s) new, {counts[1]} gone")
     return lines

@@ -32,6 +32,7 @@ from prometheus_client.registry import Collector
 
 from cep.base.limits import EVENT_TIME_MS_MIN
 from cep.base.utc import utc_text
+from cep.base.visible import visible
 from cep.runners.latency import Latency
 from cep.runners.meanings import FROM_ZERO, GAUGES, LABELS, POISON_CODES, TOTALS_THAT_FALL, counter_text
 
@@ -49,10 +50,10 @@ class Log:
     def tell(self, event: str, sentence: str, **fields: float | str | None) -> None:
         """One line. `event` is a fixed word, `sentence` the whole for a person, `fields` numbers and names."""
         if self.form == "text":
-            print(sentence, file=self.stream, flush=True)
+            print(visible(sentence), file=self.stream, flush=True)
             return
         line = {"time": utc_text(int(time.time() * 1_000)), "event": event, **fields}
-        print(orjson.dumps(line).decode(), file=self.stream, flush=True)
+        print(visible(orjson.dumps(line).decode()), file=self.stream, flush=True)
 
 
 @dataclass(eq=False)

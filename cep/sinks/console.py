@@ -9,6 +9,9 @@ import pyarrow as pa
 from rich.console import Console
 from rich.text import Text
 
+from cep.base.terminal import Terminal
+from cep.base.visible import visible
+
 _STYLES = {"low": "cyan", "medium": "yellow", "high": "red", "critical": "bold white on red"}
 
 
@@ -16,7 +19,7 @@ class ConsoleSink:
     """Lines `time severity rule vVERSION message` on a terminal, shadow alerts dimmed."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False, soft_wrap=True)
+        self._console = console or Terminal(highlight=False, soft_wrap=True)
         self._printed_batch_id = -1
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
@@ -31,8 +34,7 @@ class ConsoleSink:
             line.append(f"{alert['match_end']:%Y-%m-%d %H:%M:%S} ")
             line.append(f"{severity:<8}", style=_STYLES.get(severity, ""))
             line.append(f" {alert['rule_id']} v{alert['version']}{' (shadow)' if shadow else ''}  ")
-            # A message holds text of the events: control characters must not reach the terminal.
-            line.append("".join(c if c.isprintable() else "�" for c in alert["message"]))
+            line.append(visible(alert["message"]).replace("\n", "\\n"))
             self._console.print(line)
         self._printed_batch_id = batch_id
 

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from cep.base.schema import Schema
+from cep.base.schema import Kind, Schema
 from cep.columnar.batch import TEXT, EventBatch, arrow_type, data_columns
 from cep.columnar.decode import Decoded
+from cep.columnar.order import rows_in_order
 from cep.columnar.route import KeyDomain, route
 from cep.lang.ir import PatternIR
 from cep.lang.ir_tests import ScriptedEvent
@@ -26,10 +28,10 @@ from cep.testing.past import PastValues, past_values
 def batch_of(schema: Schema, events: Sequence[ScriptedEvent], domain: KeyDomain, start_ms: int) -> EventBatch:
     """Make a batch of a test's events, keyed as the engine's are, in the order given. The test starts at `start_ms`."""
     rows = [dict(event.fields) for event in events]
-    columns = {
-        name: pa.array([row.get(name) for row in rows], arrow_type(type_))
-        for name, type_ in data_columns(schema).items()
-    }
+    columns = {}
+    for name, type_ in data_columns(schema).items():
+        values = pa.array([row.get(name) for row in rows], arrow_type(type_))
+        columns[name] = pc.add(values, start_ms) if type_.kind is Kind.TIME else values
     decoded = Decoded(
         pa.array([event.event_id for event in events], TEXT),
         np.array([schema.code(event.event_type) for event in events], np.int16),
@@ -45,7 +47,7 @@ def batch_of(schema: Schema, events: Sequence[ScriptedEvent], domain: KeyDomain,
 def traced_events(
     schema: Schema, pattern: PatternIR, batch: EventBatch, past: PastValues | None = None, lists: Lists = NO_LISTS
 ) -> dict[str, tuple[TracedEvent, ...]]:
-    """Return the events of each key in the engine's order: by time, then by id.
+    """Return the events of each key in the engine's order (columnar/order.py).
 
     Beside its fields an event has the values of the pattern's histories, and whether lists have it; they are worked out
     from these events and lists unless they are given.
@@ -54,7 +56,7 @@ def traced_events(
     names = list(batch.columns)
     columns = [batch.columns[name].to_pylist() for name in names]
     keys, ids = batch.key.to_pylist(), batch.event_id.to_pylist()
-    order = sorted(range(len(batch)), key=lambda row: (int(batch.time_ms[row]), ids[row]))
+    order = rows_in_order(batch).tolist()
     by_key: dict[str, list[TracedEvent]] = {}
     ordinals: dict[str, int] = {}
     for row in order:

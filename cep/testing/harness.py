@@ -18,6 +18,7 @@ from cep.base.errors import LimitError
 from cep.base.limits import TIME_MS_MAX
 from cep.base.schema import Schema
 from cep.columnar.batch import EventBatch, empty_batch
+from cep.columnar.order import rows_in_order
 from cep.engine.advance import advance
 from cep.engine.keyed_state import KeyedState
 from cep.lang.ir_tests import Expected, PatternTest
@@ -97,9 +98,8 @@ def run_test(schema: Schema, test: PatternTest, lists: Lists = NO_LISTS) -> Verd
 
 
 def _one_by_one(schema: Schema, batch: EventBatch) -> list[tuple[EventBatch, int]]:
-    """Each event alone (of very many, a few together), in the engine's order: by time, then by id."""
-    ids = batch.event_id.to_pylist()
-    order = sorted(range(len(batch)), key=lambda row: (int(batch.time_ms[row]), ids[row]))
+    """Each event alone (of very many, a few together), in the engine's order."""
+    order = rows_in_order(batch).tolist()
     size = 1 + len(batch) // _DELIVERIES_MAX
     parts = [order[at : at + size] for at in range(0, len(order), size)]
     singles = [(batch.take(np.array(rows)), int(batch.time_ms[rows[-1]])) for rows in parts]

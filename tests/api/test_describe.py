@@ -37,6 +37,19 @@ def test_names_that_no_field_may_have_are_mapped() -> None:
     assert len(rules.match(table, columns=draft.columns, cores=2)) > 10
 
 
+def test_other_times_and_dates_are_drafted_too() -> None:
+    opened = pa.array([None, *range(239)], pa.timestamp("s", "UTC"))
+    table = payments().append_column("opened", opened).append_column("expiry", pa.array([20_000] * 240, pa.date32()))
+    draft = cep.describe(table, "payment")
+    types = {name: str(type_) for name, type_ in load_text(draft.text).schema.columns().items()}
+    assert (types["event_time"], types["opened"], types["expiry"]) == ("time", "time?", "time")
+    pattern = "pattern p by card_id { seq p  where p: payment opened < event_time and expiry < event_time - 300 d }"
+    rules = cep.parse(f"{draft.text}\n{pattern}")
+    with pytest.raises(cep.CepError, match="expiry"):
+        rules.match(table, cores=2)
+    assert len(rules.match(table, tz="UTC", cores=2)) == 239
+
+
 def test_a_frame_without_an_id_or_a_time_is_refused() -> None:
     with pytest.raises(cep.CepError, match="another value in every row"):
         cep.describe(payments().drop_columns(["tx_id"]))

@@ -42,7 +42,7 @@ def test_an_event_type_finds_its_fields_by_name_in_every_process() -> None:
     assert list(PAYMENT.types.items()) == [(field.name, field.type) for field in PAYMENT.fields]
     sent = pickle.loads(pickle.dumps(PAYMENT))
     assert sent == PAYMENT
-    assert vars(sent).keys() == {"name", "fields", "retain_ms", "derived"}
+    assert vars(sent).keys() == {"name", "fields", "retain_ms", "derived", "order_field"}
 
 
 def test_the_code_of_a_type_is_its_place() -> None:

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from cep.base.visible import HIDDEN
 from cep.cli.main import main
-from cep.rulebook.changes import read_change
+from cep.model.rule import UpsertRecord
+from cep.rulebook.changes import read_change, write_change
 from cep.rulebook.signers import read_trust
-from cep.rulebook.statement import unsigned
+from cep.rulebook.statement import sign, unsigned
 from tests.cli.test_publish import ROOT as CHECKOUT
 from tests.cli.test_publish import Answering, changed
 from tests.real_kafka import KafkaCluster
-from tests.rulebook.people import ADA, BOB, EVE, ROOT, write_key, write_signers
+from tests.rulebook.people import ADA, BOB, EVE, ROOT, RULE_SET, write_key, write_signers
 
 NUMBERS = itertools.count()
 RULE = "card_testing"
@@ -86,6 +88,58 @@ def test_a_rule_is_signed_and_approved(folder: Path, capsys: pytest.CaptureFixtu
     assert main(["approve", str(path), *by(folder, "bob")]) == 2
     changed(folder, "tries = 3", "tries = 4")
     assert main(["sign", RULE, *rules, *by(folder, "ada")]) == 1, "its version has another meaning"
+
+
+def next_version(folder: Path, old: str, new: str) -> Path:
+    """Sign version 1 and approve it, then sign version 2 with a changed pattern; return the file of version 2."""
+    rules = ["--rules", str(folder)]
+    first, second = (folder / "signed" / f"{RULE}.{version}.json" for version in (1, 2))
+    assert main(["rules", "lock", *rules]) == 0
+    assert main(["sign", RULE, *rules, *by(folder, "ada")]) == 0
+    assert main(["approve", str(first), *by(folder, "bob")]) == 0
+    source = folder.parent / "patterns" / "cards.cep"
+    source.write_text(source.read_text().replace(old, new, 1))
+    assert main(["rules", "bump", RULE, *rules]) == 0
+    assert main(["sign", RULE, *rules, *by(folder, "ada")]) == 0
+    return second
+
+
+CONDITION = "status == approved and amount > large"
+
+
+def test_an_approver_sees_the_difference_to_the_signed_version(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = next_version(folder, CONDITION, f'{CONDITION} and card_id != "c9"  # as before')
+    before = folder / "signed" / f"{RULE}.1.json"
+    signed = before.read_bytes()
+    edited = signed.replace(CONDITION.encode(), f'{CONDITION} and card_id != \\"c9\\"'.encode())
+    for data, is_compared in ((signed, True), (edited, False), (None, False)):
+        before.unlink() if data is None else before.write_bytes(data)
+        capsys.readouterr()
+        assert main(["approve", str(path), *trusting(folder)]) == 0
+        shown = capsys.readouterr().out
+        text, meaning = shown.split("meaning, without comments and layout:")
+        assert all('card_id != "c9"' in part for part in (text, meaning)), "an edited file hides nothing"
+        assert ("all of the text is shown" in shown) != is_compared
+        assert "# as before" in text
+        assert "# as before" not in meaning
+
+
+def test_an_approver_sees_hidden_characters(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hidden = f"{CONDITION} # \u2028 and amount < 2 \x1b[2K\u202e"
+    path = folder / "signed" / f"{RULE}.1.json"
+    assert main(["sign", RULE, "--rules", str(folder), *by(folder, "ada")]) == 0
+    (record,) = read_change(path)
+    assert isinstance(record, UpsertRecord)
+    source = record.source.replace(CONDITION, hidden)
+    write_change(path, [sign(unsigned(record).model_copy(update={"source": source}), ADA, RULE_SET)])
+    capsys.readouterr()
+    assert main(["approve", str(path), *trusting(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "\\u2028 and amount < 2 \\u001b[2K\\u202e" in shown
+    assert "CEP101" in shown
+    assert HIDDEN.search(shown) is None
 
 
 def test_from_the_author_to_a_job(job: Answering, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -159,11 +159,11 @@ def test_a_field_is_a_number_if_the_first_record_says_so() -> None:
 
 
 def test_a_schema_may_have_more_fields_than_a_word_has_bits() -> None:
-    fields = [Field("id", Type(Kind.ID)), Field("at", Type(Kind.TIME))]
+    fields = [Field("id", Type(Kind.ID)), Field("event_time", Type(Kind.TIME))]
     fields += [Field(f"f{n}", Type(Kind.INT, nullable=True)) for n in range(120)]
     wide = Schema((EventType("wide", tuple(fields)),))
     written = [
-        orjson.dumps({"id": "a", "at": 1_772_323_200_000, **{f"f{n}": n for n in range(0, 120, step)}})
+        orjson.dumps({"id": "a", "event_time": 1_772_323_200_000, **{f"f{n}": n for n in range(0, 120, step)}})
         for step in (1, 3)
     ]
     decoded, theirs = decode_json(wide, pa.array(written, pa.large_binary())), _by_arrow(wide, written)

@@ -114,7 +114,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, content: bytes | None, reason
 def test_strange_paths_are_refused() -> None:
     for path in ("", "\0", "/" * 5_000, "x" * 5_000, "."):
         assert not load_files([path]).ok
-        (found,) = load_text(f'import "{path}"', "x.cep").diagnostics
+        found = load_text(f'import "{path}"', "x.cep").diagnostics[-1]
         assert found.code in ("CEP208", "CEP101")
 
 

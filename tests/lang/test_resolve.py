@@ -30,9 +30,18 @@ def test_lists() -> None:
 
 def test_identity_of_event_types() -> None:
     assert codes("event t { a id b id event_time time }") == ["CEP213"]
-    assert codes("event t { a id event_time time at time }") == ["CEP213"]
+    assert codes("event t { a id opened time }") == ["CEP213"]
+    assert codes("event t { a id event_time int opened time }") == ["CEP213"]
     assert codes("event t { a id? event_time time? }") == ["CEP213", "CEP213"]
     assert codes("event t { a int }") == ["CEP213", "CEP213"]
+
+
+def test_an_event_has_times_beside_its_own() -> None:
+    checked = load_text("event t { opened time?  a id  event_time time  expiry time }")
+    assert checked.ok
+    event_type = checked.schema.event_types[0]
+    assert event_type.time_field == "event_time"
+    assert event_type.times == ("opened", "event_time", "expiry")
 
 
 def test_fields_and_symbols_once() -> None:

@@ -13,7 +13,11 @@ from tests.oracle.matcher import Event
 INT, FLOAT = Type(Kind.INT, nullable=True), Type(Kind.FLOAT, nullable=True)
 CENTS = Type(Kind.DECIMAL, nullable=True, scale=2)
 BOOL, TEXT = Type(Kind.BOOL, nullable=True), Type(Kind.STRING, nullable=True)
-FIELDS = {"i": INT, "j": Type(Kind.INT), "d": CENTS, "f": FLOAT, "b": BOOL, "s": TEXT, "t": TEXT}
+TIME, DURATION = Type(Kind.TIME, nullable=True), Type(Kind.DURATION, nullable=True)
+FIELDS = {
+    "i": INT, "j": Type(Kind.INT), "d": CENTS, "f": FLOAT, "b": BOOL, "s": TEXT, "t": TEXT,
+    "o": TIME, "event_time": Type(Kind.TIME),
+}  # fmt: skip
 SCHEMA = Schema(
     (
         EventType(
@@ -22,7 +26,7 @@ SCHEMA = Schema(
                 Field("id", Type(Kind.ID)),
                 Field("event_time", Type(Kind.TIME)),
                 Field("key", Type(Kind.STRING)),
-                *(Field(name, type_) for name, type_ in FIELDS.items()),
+                *(Field(name, type_) for name, type_ in FIELDS.items() if name != "event_time"),
             ),
         ),
     )
@@ -55,6 +59,7 @@ def random_events(random: Random, count: int) -> list[Event]:
             "b": random.choice((None, True, False)),
             "s": random.choice((None, *WORDS)),
             "t": random.choice((None, *WORDS)),
+            "o": random.choice((None, 0, random.randint(-5, 60))),
         }
         found.append(Event(order, "e", order, order, {"id": str(order), "event_time": order, "key": "x", **values}))
     return found
@@ -72,6 +77,8 @@ class Maker:
             Kind.FLOAT: self._float,
             Kind.BOOL: self._bool,
             Kind.STRING: self._text,
+            Kind.TIME: self._time,
+            Kind.DURATION: self._duration,
         }
 
     def make(self, type_: Type, depth: int) -> Expr:
@@ -137,13 +144,25 @@ class Maker:
             return Binary(op, self.make(BOOL, depth - 1), self.make(BOOL, depth - 1), BOOL)
         if shape < 0.45:
             return Unary("not", self.make(BOOL, depth - 1), BOOL)
-        type_ = self.random.choice((INT, CENTS, FLOAT, TEXT))
+        type_ = self.random.choice((INT, CENTS, FLOAT, TEXT, TIME, DURATION))
         if shape < 0.55:
             return Unary("is_null", self.make(type_, depth - 1), Type(Kind.BOOL))
         if shape < 0.65:
             return In(self.make(type_, depth - 1), tuple(self._constant(type_) for _ in range(3)), BOOL)
         ops = ("==", "!=") if type_ is TEXT else _COMPARISONS
         return Binary(self.random.choice(ops), self.make(type_, depth - 1), self.make(type_, depth - 1), BOOL)
+
+    def _time(self, depth: int) -> Expr:
+        if depth <= 0 or self.random.random() < 0.7:
+            return self._field(TIME)
+        return Binary(self.random.choice(("+", "-")), self.make(TIME, depth - 1), self.make(DURATION, depth - 1), TIME)
+
+    def _duration(self, depth: int) -> Expr:
+        if depth <= 0 or self.random.random() < 0.3:
+            return Const(self.random.randint(-9, 9), Type(Kind.DURATION))
+        if self.random.random() < 0.5:
+            return Binary("-", self.make(TIME, depth - 1), self.make(TIME, depth - 1), DURATION)
+        return Binary(self.random.choice(("+", "-")), *(self.make(DURATION, depth - 1) for _ in range(2)), DURATION)
 
     def _text(self, depth: int) -> Expr:
         return self._field(TEXT) if self.random.random() < 0.7 else self._constant(TEXT)

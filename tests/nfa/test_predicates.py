@@ -24,7 +24,7 @@ SCHEMA = Schema(
             name,
             (
                 Field("id", Type(Kind.ID)),
-                Field("at", Type(Kind.TIME)),
+                Field("event_time", Type(Kind.TIME)),
                 Field("v", INT),
                 Field("w", INT),
                 Field("k", TEXT_TYPE),

@@ -17,9 +17,10 @@ from cep.rulebook.deploy import deploy
 from tests.runners.spark import transactions
 from tests.runners.spark.live_cases import payments, rules
 
-_EVENTS = transactions.SOURCE[: transactions.SOURCE.index("pattern")]
+_EVENTS = transactions.SOURCE[: transactions.SOURCE.index("pattern")].replace("}", "  opened  time?\n}")
 _RULES_COUNT = 6
 _BEGIN_MS = 1_772_323_200_000
+_DAY_MS = 86_400_000
 _LINKS = ("->", "->", "->>", ",")
 _QUANTIFIERS = ("", "", "", "+", "+ greedy", "{2}", "{1,3}", "{2,} greedy", "?")
 _SKIPS = ("none", "past last", "to next", "to last a")
@@ -29,6 +30,7 @@ _HISTORIES = (
     "amount >= max(payment.amount over 5 d)",
     "last(payment over 9 d).amount < amount",
     "amount > approx_percentile(payment.amount over previous 20 d, 80)",
+    "opened > max(payment.opened over 9 d)",
     "approx_distinct(payment.terminal_id over 8 d where amount > 20.00) > 2",
 )
 
@@ -72,7 +74,7 @@ def drawn(seed: int, customers: int = 30) -> Stream:
 
 
 def lines_of(customers: int | None) -> list[bytes]:
-    """Transactions as JSON lines, in event-time order."""
+    """Transactions as JSON lines, in event-time order. `opened` is up to 29 days before the event, or null."""
     table = transactions.transactions() if customers is not None else transactions.everything()
     if customers is not None:
         table = table.filter(pc.less(table["customer_id"], customers))
@@ -82,7 +84,10 @@ def lines_of(customers: int | None) -> list[bytes]:
     columns: list[Sequence[object]] = [table[name].to_pylist() for name in names]
     rows = zip(times, *columns, strict=True)
     texts = ((ms, {n: v if n == "amount" else str(v) for n, v in zip(names, row, strict=True)}) for ms, *row in rows)
-    return [orjson.dumps({"event_time": utc_text(ms), **fields}) for ms, fields in texts]
+    return [
+        orjson.dumps({"event_time": utc_text(ms), "opened": ms - ms % 29 * _DAY_MS if ms % 7 else None, **fields})
+        for ms, fields in texts
+    ]
 
 
 def drawn_rule(random: Random, name: str) -> UpsertRecord:
@@ -103,7 +108,7 @@ def drawn_rule(random: Random, name: str) -> UpsertRecord:
         f"  seq    {''.join(parts)}  within {random.choice((6, 30, 90))} h\n"
         f"  where  {chr(10).join(where)}\n"
         f"  skip   {random.choice(_SKIPS)}\n"
-        f"  emit   n = count(a), total = sum(a.amount), {past}{timeout}\n}}\n"
+        f"  emit   n = count(a), total = sum(a.amount), opened = min(a.opened), {past}{timeout}\n}}\n"
     )
     suppress = "1 d" if random.random() < 0.3 else None
     return UpsertRecord(
@@ -119,7 +124,9 @@ def _condition(random: Random, variable: str, place: int, *, repeats: bool) -> s
         return f"{amount} and {random.choice(_HISTORIES)}"
     if what < 0.5 and place:
         return "amount > a.amount"
-    if what < 0.6 and repeats:
+    if what < 0.6:
+        return f"{amount} and event_time - {'a.' if place else ''}opened < {random.randint(1, 29)} d"
+    if what < 0.7 and repeats:
         return f"{variable}.amount is null or amount > 1.1 * {variable}.amount"
     return amount
 

@@ -131,6 +131,12 @@ def test_files_are_written_in_one_place() -> None:
     assert sorted(writers) == sorted(WRITERS)
 
 
+def test_texts_are_printed_in_one_way() -> None:
+    """A console of rich, unlike ours, would let escape sequences of values through."""
+    makers = {source.name for source in sources("cep") if re.search(r"\bConsole\(", source.text)}
+    assert makers == set()
+
+
 def test_no_path_of_a_developers_machine() -> None:
     # Tests and tools find things from the root of the repository; anything else works on one machine only.
     pattern = re.compile(r"/(home|Users|work|root)/\w+")

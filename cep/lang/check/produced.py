@@ -11,7 +11,7 @@ Tested by: tests/lang/test_produced.py
 from __future__ import annotations
 
 from cep.base.limits import PRODUCE_DEPTH_MAX
-from cep.base.schema import EventType, Kind
+from cep.base.schema import TIME_FIELD, EventType, Field, Kind
 from cep.lang.check.draft import Draft
 from cep.lang.check.levels import levels_of
 from cep.lang.check.resolve import Resolved
@@ -20,7 +20,10 @@ from cep.lang.diagnostics import Collector, Label
 from cep.lang.ir import Measure, PatternIR
 from cep.lang.syntax import NameRef
 
-_GIVEN = (Kind.ID, Kind.TIME)  # of an event that a match becomes
+
+def _comes_from_match(field: Field) -> bool:
+    """Return True for the id and the time of an event that a match becomes."""
+    return field.type.kind is Kind.ID or field.name == TIME_FIELD
 
 
 def check_produced(draft: Draft) -> None:
@@ -37,7 +40,7 @@ def check_produced(draft: Draft) -> None:
     label = (Label(resolved.event_spans[event_type.name], "this event type"),)
     emitted = {m.name: m for m in measures}
     for field in event_type.fields:
-        if field.name not in emitted and not field.type.nullable and field.type.kind not in _GIVEN:
+        if field.name not in emitted and not field.type.nullable and not _comes_from_match(field):
             message = f"an event `{event_type.name}` needs a field `{field.name}`, which the pattern does not emit"
             collector.add("CEP426", message, name.span, f"add `emit {field.name} = …`, or declare it with `?`", label)
     for syntax in pattern.measures:
@@ -48,11 +51,11 @@ def _check_value(
     name: str, measure: Measure, event_type: EventType, place: NameRef, label: tuple[Label, ...], collector: Collector
 ) -> None:
     field = event_type.field(name)
-    names = [f.name for f in event_type.fields if f.type.kind not in _GIVEN]
+    names = [f.name for f in event_type.fields if not _comes_from_match(f)]
     if field is None:
         message = f"an event `{event_type.name}` has no field `{name}`"
         collector.unknown("CEP426", message, name, place.span, names, "its fields", label)
-    elif field.type.kind in _GIVEN:
+    elif _comes_from_match(field):
         message = f"`{name}` is the {field.type.kind.value} of the event, and comes from the match"
         collector.add("CEP426", message, place.span, "leave it out", label)
     elif not same(field.type, measure.value.type):

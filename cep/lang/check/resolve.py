@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Protocol, TypeVar
 
-from cep.base.schema import EventType, Field, Kind, Schema, Type
+from cep.base.schema import TIME_FIELD, EventType, Field, Kind, Schema, Type
 from cep.lang.check.scope import Definitions
 from cep.lang.check.types import resolve_field_type, resolve_list_type, same
-from cep.lang.diagnostics import Collector, Label, Span
+from cep.lang.diagnostics import Collector, Label, Span, did_you_mean
 from cep.lang.functions import FUNCTIONS
 from cep.lang.syntax import (
     DefineSyntax,
@@ -30,7 +30,7 @@ from cep.lang.syntax import (
     UnarySyntax,
 )
 
-TIME_FIELD = "event_time"
+_ORDER_KINDS = (Kind.INT, Kind.DECIMAL, Kind.DURATION, Kind.TIME)
 ListValue = int | float | str | bool | Decimal
 
 
@@ -150,10 +150,14 @@ def _event(resolved: Resolved, event: EventSyntax, first: dict[str, tuple[Type, 
             _clash(declared, value_type, first, collector)
     if complete:
         _identity(event, fields, collector)
+        _order(event, fields, collector)
     else:
         resolved.partial.add(event.name)
     resolved.events[event.name] = EventType(
-        event.name, tuple(fields), None if event.retain is None else event.retain.ms
+        event.name,
+        tuple(fields),
+        None if event.retain is None else event.retain.ms,
+        order_field="" if event.order is None else event.order.name,
     )
     resolved.event_spans[event.name] = event.span
     if collector.error_count > errors or event.broken:
@@ -172,24 +176,45 @@ def _clash(declared: FieldSyntax, value_type: Type, first: dict[str, tuple[Type,
 
 
 def _identity(event: EventSyntax, fields: list[Field], collector: Collector) -> None:
-    """Check that an event has one id and one time."""
-    for kind, example in ((Kind.ID, "tx_id id"), (Kind.TIME, f"{TIME_FIELD} time")):
-        of_kind = [f for f in fields if f.type.kind is kind]
-        if not of_kind:
-            message = f"the event type `{event.name}` has no field of type {kind.value}"
-            collector.add("CEP213", message, event.span, f"add `{example}`")
-        for extra in of_kind[1:]:
-            span = next(s.span for s in event.fields if s.name == extra.name)
-            message = f"the event type `{event.name}` has two fields of type {kind.value}"
-            other = "string" if kind is Kind.ID else "int"
-            collector.add("CEP213", message, span, f"make this one of type {other}")
-        if of_kind and of_kind[0].type.nullable:
-            span = next(s.span for s in event.fields if s.name == of_kind[0].name)
-            collector.add("CEP213", f"the {kind.value} of an event cannot be null", span, "leave out the `?`")
-    time = next((f for f in fields if f.type.kind is Kind.TIME), None)
-    if time is not None and time.name != TIME_FIELD:
-        span = next(s.span for s in event.fields if s.name == time.name)
-        collector.add("CEP213", f"the time of an event is called `{TIME_FIELD}`", span, "rename this field")
+    """Check that an event has one id, and a time that is called `event_time`."""
+    spans = {declared.name: declared.span for declared in reversed(event.fields)}
+    ids = [f for f in fields if f.type.kind is Kind.ID]
+    if not ids:
+        message = f"the event type `{event.name}` has no field of type id"
+        collector.add("CEP213", message, event.span, "add `tx_id id`")
+    for extra in ids[1:]:
+        message = f"the event type `{event.name}` has two fields of type id"
+        collector.add("CEP213", message, spans[extra.name], "make this one of type string")
+    time = next((f for f in fields if f.name == TIME_FIELD), None)
+    if time is None:
+        other = next((f for f in fields if f.type.kind is Kind.TIME), None)
+        if other is None:
+            message = f"the event type `{event.name}` has no field of type time"
+            collector.add("CEP213", message, event.span, f"add `{TIME_FIELD} time`")
+        else:
+            message = f"the time of an event is called `{TIME_FIELD}`"
+            help_line = f"rename this field, or add `{TIME_FIELD} time`"
+            collector.add("CEP213", message, spans[other.name], help_line)
+    elif time.type.kind is not Kind.TIME:
+        message = f"`{TIME_FIELD}` is the time of the event, and not of type {time.type}"
+        collector.add("CEP213", message, spans[TIME_FIELD], f"write `{TIME_FIELD} time`, or rename this field")
+    for identity in (*ids[:1], *([] if time is None else [time])):
+        if identity.type.nullable:
+            message = f"the {identity.type.kind.value} of an event cannot be null"
+            collector.add("CEP213", message, spans[identity.name], "leave out the `?`")
+
+
+def _order(event: EventSyntax, fields: list[Field], collector: Collector) -> None:
+    """Check that the field which orders events of one time is there and has whole numbers or units."""
+    if event.order is None:
+        return
+    named = next((f for f in fields if f.name == event.order.name), None)
+    if named is None:
+        message = f"the event type `{event.name}` has no field `{event.order.name}`"
+        collector.add("CEP217", message, event.order.span, did_you_mean(event.order.name, [f.name for f in fields]))
+    elif named.type.kind not in _ORDER_KINDS or named.name == TIME_FIELD:
+        message = f"`{named.name}` is of type {named.type}: it cannot order events of one time"
+        collector.add("CEP217", message, event.order.span, "name a field of type int, decimal(n), duration or time")
 
 
 # ------------------------------------------------------------------------------------------------------- lists

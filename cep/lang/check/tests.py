@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cep.base.limits import TEST_EVENTS_MAX
-from cep.base.schema import EventType, Kind, Type
+from cep.base.schema import TIME_FIELD, EventType, Kind, Type
 from cep.lang.check.bind import bind
 from cep.lang.check.expected import ExpectationChecker
 from cep.lang.check.resolve import Resolved, duplicate
@@ -235,7 +235,7 @@ class _TestChecker:
         if event.count < 1:
             self.collector.add("CEP608", "an event is repeated at least once", event.span, "write `x2 every 20s`")
         given = values.get(event_type.id_field)
-        fields = tuple((f.name, values[f.name]) for f in event_type.fields if f.type.kind is not Kind.TIME)
+        fields = tuple((f.name, values[f.name]) for f in event_type.fields if f.name != TIME_FIELD)
         every = 0 if event.every is None else event.every.ms
         event_id = "" if given is None else str(given)
         if event_id:
@@ -275,7 +275,7 @@ class _TestChecker:
         elif given.name in pattern.key:
             help_line = "write the events of another key under a label of their own"
             self.collector.add("CEP603", f"the key field `{given.name}` comes from the label", given.span, help_line)
-        elif declared.type.kind is Kind.TIME:
+        elif given.name == TIME_FIELD:
             help_line = "the time of an event stands before its type: `20s transaction`"
             message = f"`{given.name}` is the time of the event, and no field to set"
             self.collector.add("CEP603", message, given.span, help_line)

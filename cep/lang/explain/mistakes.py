@@ -12,7 +12,9 @@ MISTAKES: dict[str, Entry] = {
     "CEP101": Entry(
         "character without a meaning",
         "Outside of texts and comments, a pattern file has letters, digits, `_` and the operators of the language. "
-        "Copied text often brings other characters along, like typographic quotes. Replace them.",
+        "Copied text often brings other characters along, like typographic quotes. Replace them. Characters that "
+        "cannot be seen, such as control characters and marks of direction, are refused in texts and comments too: "
+        "with them a pattern can look different from what it does.",
     ),
     "CEP102": Entry(
         "text cannot be read",
@@ -119,8 +121,9 @@ MISTAKES: dict[str, Entry] = {
     ),
     "CEP213": Entry(
         "event type without identity",
-        "Every event type has exactly one field of type id and one of type time. The id tells a repeated delivery from "
-        "a new event. The time is called event_time. Neither can be null.",
+        "Every event type has exactly one field of type id, and a field `event_time` of type time. The id tells a "
+        "repeated delivery from a new event. Neither can be null. Other fields of type time are values, and may be "
+        "null: `opened time?`.",
     ),
     "CEP215": Entry(
         "one field name with two types",
@@ -130,6 +133,11 @@ MISTAKES: dict[str, Entry] = {
     "CEP216": Entry(
         "variable without an event type",
         "There are several event types, so each variable needs an entry in `where`: `a: transaction`.",
+    ),
+    "CEP217": Entry(
+        "field that cannot order events",
+        "`order by` in an event type names one of its fields, of type int, decimal(n), duration or time: a sequence "
+        "number, or the offset of the system that wrote the event. It orders events of one time, before their ids.",
     ),
     # -------------------------------------------------------------------------------------------------- types
     "CEP301": Entry(

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from cep.base.visible import visible
 from cep.lang.diagnostics import Diagnostic, Fix, Severity, Span
 from cep.lang.explain.catalogue import CATALOGUE
 
@@ -149,8 +150,8 @@ def _excerpt(span: Span, note: str, what: str, texts: Mapping[str, Lines], margi
 
 
 def _printable(text: str) -> str:
-    """Tabs as spaces, and nothing that could move a terminal's cursor."""
-    return "".join(c if c.isprintable() else _TAB if c == "\t" else "?" for c in text)
+    """Write tabs as spaces, and hidden characters and line feeds as escapes."""
+    return visible(text).replace("\t", _TAB).replace("\n", "\\n")
 
 
 def summary(diagnostics: Iterable[Diagnostic], dropped: int = 0) -> str:

@@ -164,6 +164,9 @@ def _rows(group: list[Piece]) -> list[list[Piece]]:
             # The comma between two fields is left out, its comment is not.
             rows[-1][-1].trail = " ".join(c for c in (rows[-1][-1].trail, *piece.lead, piece.trail) if c)
             continue
+        if depth == 0 and rows and [p.text for p in rows[-1]] == ["order", "by"]:
+            rows[-1].append(piece)
+            continue
         is_name = piece.token.kind is TokenKind.NAME
         if depth == 0 and complete and piece.text == "sensitive" and _ends_field(piece, group[at + 1 : at + 2]):
             rows[-1].append(piece)

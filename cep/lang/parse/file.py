@@ -111,11 +111,15 @@ class _Parser:
         fields: list[FieldSyntax] = []
         broken = False
         retain: DurationLiteral | None = None
+        order: NameRef | None = None
         while not cursor.at("}") and not cursor.at_end():
             start = cursor.index
             try:
                 if self._at_retain():
                     retain = self._retain(retain)
+                    continue
+                if cursor.at("order") and cursor.ahead().text == "by":
+                    order = self._order(order)
                     continue
                 field_name = cursor.name("the name of a field", _RESERVED_HELP)
                 cursor.accept(":")
@@ -128,7 +132,7 @@ class _Parser:
                 self._skip_line(start)
         if not (broken and cursor.at_declaration()):
             cursor.expect("}", "at the end of the fields")
-        return EventSyntax(name.text, name.span, tuple(fields), broken, doc, retain)
+        return EventSyntax(name.text, name.span, tuple(fields), broken, doc, retain, order)
 
     def _field_type(self) -> TypeSyntax:
         """Parse a type, perhaps with `sensitive` behind it. That may also be the name of the next field."""
@@ -160,6 +164,17 @@ class _Parser:
             cursor.collector.add("CEP402", "events are kept longer than 0", amount.span)
             return before
         return amount
+
+    def _order(self, before: NameRef | None) -> NameRef:
+        """Parse `order by field`."""
+        cursor = self.cursor
+        word = cursor.take()
+        cursor.take()
+        field = cursor.name("the field that orders events of one time")
+        cursor.accept(",", ";")
+        if before is not None:
+            cursor.collector.add("CEP106", "`order by` is given twice", word.span, "leave out one")
+        return NameRef(field.text, field.span)
 
     def _skip_line(self, start: int) -> None:
         """Go to the next line, `}` or the end; always past the token at index `start`."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from string import ascii_letters
 
 from cep.base.limits import TIME_MS_MAX
+from cep.base.visible import HIDDEN
 from cep.lang.diagnostics import Collector, Fix, Span, did_you_mean
 
 
@@ -72,6 +74,9 @@ UNITS_MS = {
 _DIGITS_MAX = 40
 _ESCAPES = {'"': '"', "\\": "\\", "n": "\n", "t": "\t"}
 
+# Joiners, soft hyphens and variants of a letter or a picture.
+_SHAPING = frozenset("\u200c\u200d\xad\u034f" + "".join(map(chr, range(0xFE00, 0xFE10))))
+
 _SPACE = r"[ \t\r\f\v\ufeff]+"
 _COMMENT = r"\#[^\n]*"
 _VISIBLE = r"""[A-Za-z_][A-Za-z0-9_]*
@@ -109,6 +114,7 @@ class _Lexer:
         self.doc: list[str] = []
 
     def run(self) -> Lexed:
+        self._refuse_hidden()
         end = 0
         for text in _PIECES.findall(self.text):
             start, end = end, end + len(text)
@@ -129,6 +135,21 @@ class _Lexer:
         self._push(TokenKind.END, "", Span(self.file, end, end), "")
         return Lexed(tuple(self.tokens), tuple(self.comments))
 
+    def _refuse_hidden(self) -> None:
+        """Report each hidden character. A comment may hold characters that only shape their neighbours."""
+        end = 0
+        for piece in _PIECES.findall(self.text) if HIDDEN.search(self.text) else ():
+            start, end = end, end + len(piece)
+            for match in HIDDEN.finditer(piece):
+                place = start + match.start()
+                is_byte_order_mark = place == 0 and match[0] == "\ufeff"
+                is_harmless = match[0] in _SHAPING and piece[0] == "#"
+                if not (is_byte_order_mark or is_harmless or self.text.startswith("\r\n", place)):
+                    name = unicodedata.name(match[0], "a control character")
+                    message = f"U+{ord(match[0]):04X} {name} cannot be seen, so the text is not what it looks like"
+                    span = Span(self.file, place, place + 1)
+                    self.collector.add("CEP101", message, span, "remove the character", fix=Fix(span, ""))
+
     def take(self, text: str, span: Span) -> None:
         """Take a piece that is neither space nor the end of a line."""
         first = text[0]
@@ -140,7 +161,7 @@ class _Lexer:
             self._number(text, span)
         elif first in "\"'":
             self._string(text, span)
-        else:
+        elif HIDDEN.search(text) is None:
             self.collector.add("CEP101", f"`{text[:20]}` is not a character of the language", span)
 
     def _push(self, kind: TokenKind, text: str, span: Span, value: float | str | Decimal) -> None:
@@ -231,6 +252,11 @@ def spell(text: str) -> list[str]:
             words += [f"{t.kind} {t.value}" if t.kind in _VALUED else t.text for t in lexer.tokens]
             lexer.tokens.clear()
     return [*words, ""]
+
+
+def without_comments(text: str) -> str:
+    """Return the text without its comments."""
+    return "".join(piece for piece in _PIECES.findall(text) if piece[0] != "#")
 
 
 def duration_ms(number: Decimal, unit: str, span: Span, collector: Collector) -> int:

@@ -20,7 +20,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,7 +91,7 @@ def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> 
         poison.append(Poison("unreadable", reason, _shown(value)))
     parts = [part for view in form.mapping.views for part in _columns(schema, view, rows, decoded)]
     merged = concat_decoded(schema, parts)
-    return Decoded(merged.event_id, merged.event_type, merged.time_ms, merged.columns, (*merged.poison, *poison))
+    return replace(merged, poison=(*merged.poison, *poison))
 
 
 def _without_frames(values: pa.Array) -> pa.Array:
@@ -130,7 +130,7 @@ def _columns(
         if len(rows) == 1:
             failed = Poison("unreadable", str(error).split("\n")[0], _shown(values[0]))
             nothing = decode_table(schema, pa.table({name: pa.nulls(0) for name in names}), str)
-            return [Decoded(nothing.event_id, nothing.event_type, nothing.time_ms, nothing.columns, (failed,))]
+            return [replace(nothing, poison=(failed,))]
         half = len(rows) // 2
         halves = ((rows[:half], values[:half]), (rows[half:], values[half:]))
         return [part for of_rows, of_values in halves for part in _columns(schema, mapping, of_rows, of_values)]

@@ -1,0 +1,31 @@
+"""Tables and styled text on a terminal, with the hidden characters of values shown as escapes.
+
+Tested by: tests/base/test_visible.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from cep.base.visible import HIDDEN, visible
+
+
+class Terminal(Console):
+    """A console of rich that shows hidden characters of the printed text as escapes. Its own styles stay."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return the text of a string or of a cell of a table, escaped before its width is measured."""
+        return super().render_str(visible(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments of a renderable, each with visible text."""
+        for segment in super().render(renderable, options):
+            if segment.control or HIDDEN.search(segment.text) is None:
+                yield segment
+            else:
+                yield Segment(visible(segment.text), segment.style)
