@@ -114,7 +114,7 @@ def convert_us(source: pa.Array, written: Written | None = None) -> Converted:
 
 def _convert_written(source: pa.Array, type_: Type, written: Written) -> pa.Array:
     if type_.kind is Kind.TIME:
-        return _time(moments_since(source, written.base, written.unit) if written.base else source, type_, written)
+        return _time(source, type_, written)
     if written.numbers is not None and (pa.types.is_string(source.type) or pa.types.is_large_string(source.type)):
         source = plain_numbers(source, written.numbers)
     return _minor(source) if written.minor else _CONVERSIONS[type_.kind](source, type_)
@@ -193,6 +193,8 @@ def _time(source: pa.Array, _type: Type, written: Written = AS_IT_IS) -> pa.Arra
 
 
 def _time_us(source: pa.Array, written: Written) -> pa.Array:
+    if written.base:
+        source = moments_since(source, written.base, written.unit)
     times = times_us(source, written.unit, written.form, written.zone)
     values = slot_values(times)
     outside = (values < _US_MIN) | (values > _US_MAX)

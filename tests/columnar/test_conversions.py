@@ -63,12 +63,8 @@ AVRO: dict[str, list[Any]] = {
 
 
 def schema_of(type_: Type) -> Schema:
-    """The value is in the field `v`, or is the event's time."""
-    fields = [Field("i", Type(Kind.ID)), Field("k", Type(Kind.STRING))]
-    fields.append(Field("v" if type_.kind is Kind.TIME else "event_time", Type(Kind.TIME)))
-    if type_.kind is not Kind.TIME:
-        fields.append(Field("v", type_))
-    return Schema((EventType("e", tuple(fields)),))
+    fields = (("i", Type(Kind.ID)), ("k", Type(Kind.STRING)), ("event_time", Type(Kind.TIME)), ("v", type_))
+    return Schema((EventType("e", tuple(Field(name, of_field) for name, of_field in fields)),))
 
 
 def shown(type_: Type, ids: pa.Array, values: Any, count: int) -> list[str]:
@@ -79,8 +75,7 @@ def shown(type_: Type, ids: pa.Array, values: Any, count: int) -> list[str]:
 
 
 def of_decoded(type_: Type, decoded: Any, count: int) -> list[str]:
-    values = decoded.time_ms if type_.kind is Kind.TIME else decoded.columns["v"]
-    return shown(type_, decoded.event_id, values, count)
+    return shown(type_, decoded.event_id, decoded.columns["v"], count)
 
 
 def records(values: Sequence[Any]) -> list[dict[str, Any]]:
