@@ -24,7 +24,11 @@ from cep.columnar.convert import convert
 from cep.columnar.texts import encoded
 
 NO_CARD_NUMBER = "no_card_number"
-MANY_DIGITS = re.compile(r"\d(?:[ -]?\d){11,}")  # also as people write them, in groups
+# Twelve ASCII digits or more, also in groups: up to three characters that are no letters stand between two digits.
+MANY_DIGITS = re.compile(r"[0-9](?:[^\w\n]{0,3}[0-9]){11,}")
+# A time such as 2026-03-01 10:00 is no card number: no card begins with 19 or 20.
+_TIME = r"\b(?:19|20)[0-9]{2}-[01][0-9]-[0-3][0-9][T ][0-2][0-9]:[0-5][0-9](?::[0-5][0-9])?(?![0-9])"
+_TIME_OR_DIGITS = re.compile(f"(?P<time>{_TIME})|{MANY_DIGITS.pattern}")
 _DOUBLED = bytes.maketrans(b"0123456789", b"0246813579")
 _ZERO = ord("0")
 Refuse = Callable[[NDArray[np.bool_], str, str], None]
@@ -39,10 +43,26 @@ def is_card_number(digits: bytes) -> bool:
 
 
 def hide_card_numbers(text: str) -> str:
-    """Return what a person wrote without the card numbers in it, with spaces and hyphens or without."""
-    return MANY_DIGITS.sub(
-        lambda run: "•••" if is_card_number(run[0].encode().translate(None, b" -")) else run[0], text
-    )
+    """Return what a person wrote without the card numbers in it, whatever stands between or beside their digits."""
+    return _TIME_OR_DIGITS.sub(_without_card_numbers, text)
+
+
+def _without_card_numbers(run: re.Match[str]) -> str:
+    """Replace each window of 12 to 19 digits that is a card number, the longest one first."""
+    text = run[0]
+    if run["time"]:
+        return text
+    places = [place for place, character in enumerate(text) if character.isdigit()]
+    digits = "".join(text[place] for place in places).encode()
+    shown, end, start = [], 0, 0
+    while start <= len(digits) - PAN_DIGITS_MIN:
+        sizes = range(min(PAN_DIGITS_MAX, len(digits) - start), PAN_DIGITS_MIN - 1, -1)
+        size = next((size for size in sizes if is_card_number(digits[start : start + size])), 0)
+        if size:
+            shown += [text[end : places[start]], "•••"]
+            end = places[start + size - 1] + 1
+        start += size or 1
+    return "".join((*shown, text[end:]))
 
 
 def token_of(key: SecretKey, kind: str, text: str, ids: frozenset[str] | set[str]) -> str | None:

@@ -13,7 +13,7 @@ from cep.base.errors import UsageError
 from cep.base.schema import Schema
 from cep.base.secrets import SecretKey, secret_keys, token_key
 from cep.columnar.decode import Decoded, decode_json, decode_table
-from cep.columnar.tokens import is_card_number, tokens_of_key, with_tokens
+from cep.columnar.tokens import hide_card_numbers, is_card_number, tokens_of_key, with_tokens
 from tests.columnar.common import ONE
 from tests.columnar.crafted import assert_crafted_cost_what_others_do
 from tests.columnar.protected import AMEX, CARDS, KEYS, PAYMENT, SECOND, VISA, card_numbers, keys
@@ -132,3 +132,28 @@ def test_texts_that_collide_in_arrow_cost_what_others_do(monkeypatch: pytest.Mon
         assert with_tokens(CARDS, {"email": texts}, lambda *_: None)["email"].equals(texts)
 
     assert_crafted_cost_what_others_do(read_emails)
+
+
+CARD = "4111111111111111"
+
+
+@pytest.mark.parametrize("separator", ["", " ", "-", ".", "/", "\t", "\u00a0", " - ", "–", "\u200b"])
+@pytest.mark.parametrize(
+    ("before", "after"), [("", ""), ("call 2 ", " 2 calls"), ("12", "34"), ("at 2026-01-01 10:00, ", " x")]
+)
+def test_a_card_number_in_a_text_is_hidden(separator: str, before: str, after: str) -> None:
+    """Every window of the digits counts, so a number that stands beside it does not protect a card number."""
+    written = separator.join(CARD[place : place + 4] for place in range(0, len(CARD), 4))
+    hidden = hide_card_numbers(f"{before}{written}{after}")
+    assert "•••" in hidden
+    digits = "".join(filter(str.isdigit, hidden))
+    assert not any(is_card_number(digits[place : place + 16].encode()) for place in range(len(digits)))
+
+
+def test_other_numbers_stay() -> None:
+    texts = ("on 2026-03-01 10:00", "tries 3 → 4", "12345678901", "call +49 30 1234567")
+    assert [hide_card_numbers(text) for text in texts] == list(texts)
+
+
+def test_a_long_run_of_digits_is_read_once() -> None:
+    assert len(hide_card_numbers("0" * 100_000)) < 100_000
