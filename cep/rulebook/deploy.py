@@ -173,7 +173,7 @@ def schema_of(records: Iterable[UpsertRecord]) -> Schema:
 
 def _order(fields: Mapping[str, Field], order_field: str | None) -> str:
     """Return the field that orders events of one time, empty if the event type lacks it."""
-    return order_field if order_field in fields else ""
+    return order_field if order_field is not None and order_field in fields else ""
 
 
 def _merge(merged: dict[str, Field], columns: dict[str, Field], event_type: EventType) -> None:

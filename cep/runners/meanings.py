@@ -23,6 +23,7 @@ FROM_ZERO: Mapping[str, str] = {
     "records": "Records read, also those that cannot be decoded.",
     "events": "Records that could be decoded.",
     "late_events": "Events behind the watermark, set aside.",
+    "ties_out_of_order": "Events that stand before one of their millisecond which was matched before they came.",
     "events_ahead": "Events dated too far ahead of the clock, set aside.",
     "duplicates": "Events that have come before, ignored.",
     "matches": "Matches completed; rules in shadow, suppressed and snoozed ones among them.",

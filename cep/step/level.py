@@ -16,12 +16,13 @@ from cep.base.limits import TIME_MS_MIN
 from cep.columnar.batch import EventBatch, concat_batches, empty_batch
 from cep.columnar.route import KeyDomain
 from cep.nfa.program import Program
-from cep.step.dead_letters import split_late
+from cep.step.dead_letters import count_once, split_late
 from cep.step.duplicates import drop_duplicates
 from cep.step.job import ARRIVAL, Job
 from cep.step.match import MatchOutput
 from cep.step.pages import drop_pages, match_pages
 from cep.step.ports import ArrivalPorts, Events, LevelPorts, Portion
+from cep.step.ties import LastEvent, out_of_order
 
 # Every level is handed the events of the source; the first one counts what becomes of them.
 _OF_FIRST_LEVEL = ("late_events", "duplicates", "events_without_rule")
@@ -37,6 +38,7 @@ class LevelTask:
     watermark_ms: the watermark that it ends with.
     due_ms: events before it may be matched.
     since_ms: the job has seen all events from then on.
+    last_event: the last one that was matched at `before_ms`, if others of that time may come.
     """
 
     job: Job
@@ -47,6 +49,7 @@ class LevelTask:
     watermark_ms: int
     due_ms: int
     since_ms: int = TIME_MS_MIN
+    last_event: LastEvent | None = None
 
 
 @dataclass(slots=True)
@@ -69,6 +72,11 @@ def match_level(task: LevelTask, portion: Portion) -> LevelOutcome:
         fresh, late = split_late(task.job, new, task.before_ms, output)
         late_events += late
         # 6 due
+        if task.last_event is not None:
+            for number, batch in fresh.items():
+                ties = out_of_order(batch, task.before_ms, task.last_event)
+                if len(ties):
+                    output.counters["ties_out_of_order"] += count_once(task.job, number, batch.take(ties))
         for number, batch in _due_events(task, arrivals, fresh).items():
             due.setdefault(number, []).append(batch)
     # 7 match

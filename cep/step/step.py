@@ -43,6 +43,7 @@ from cep.step.level import LevelTask, match_level
 from cep.step.ports import Events, Ports
 from cep.step.programs import InForce
 from cep.step.rules import JobRules, NamedRulebook, change_rules, forget_rules, has_unsaid
+from cep.step.ties import LastEvent, last_matched
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class Progress:
     `since_ms` on.
 
     `heartbeat_ms` is the latest heartbeat that does not count yet: some partition has records from before it.
+    `last_event` was matched before events of its millisecond that may still come (ties.py).
     """
 
     rulebook: NamedRulebook
@@ -58,6 +60,7 @@ class Progress:
     times: PartitionTimes = field(default_factory=dict)
     since_ms: int = TIME_MS_MAX
     heartbeat_ms: int = TIME_MS_MIN
+    last_event: LastEvent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +106,15 @@ def step(progress: Progress, ports: Ports, micro_batch: MicroBatch) -> Outcome:
     # 3 times
     progress = _move_times(rules.job, outcome.progress, micro_batch.times, before_ms)
     # 4 to 7, level by level: a level matches what the ones below it have produced.
-    at_once = rules.job.lateness_ms == 0 and len(progress.times) == 1
+    at_once = rules.job.lateness_ms == 0 and len(progress.times) == 1 and rules.job.order != ARRIVAL
     events = micro_batch.events
+    last_event = progress.last_event if at_once else None
     for level in ports.levels:
         # What a pattern produces may have the time of an event that is still to come, and stands behind it.
         due_ms = due_before(progress.watermark_ms, at_once=at_once and level == 0)
         task = LevelTask(
             rules.job, level, outcome.in_force.programs[level], outcome.in_force.domains,
-            before_ms, progress.watermark_ms, due_ms, progress.since_ms,
+            before_ms, progress.watermark_ms, due_ms, progress.since_ms, last_event if level == 0 else None,
         )  # fmt: skip
         outcome.produced = []
         for matched in ports.spread(level, events, due_ms, partial(match_level, task)):
@@ -120,6 +124,10 @@ def step(progress: Progress, ports: Ports, micro_batch: MicroBatch) -> Outcome:
             add_counts(outcome.counters, matched.output.counters)
         if outcome.produced and level + 1 < ports.levels.stop:
             events = _with_produced(rules.job, events, outcome.produced)
+    if at_once and ports.levels.start == 0:
+        last_event = last_event if progress.watermark_ms == before_ms else None
+        batches = (batch for number in micro_batch.events for batch in micro_batch.events[number])
+        progress = replace(progress, last_event=last_matched(batches, progress.watermark_ms, last_event))
     # 8 forget. Not before: events that waited may belong to a version that is over by now.
     if progress.rulebook.forget_ms <= progress.watermark_ms:
         after = forget_rules(rules, progress.rulebook, progress.watermark_ms)
@@ -162,6 +170,7 @@ def _move_times(job: Job, progress: Progress, read: TimesRead, before_ms: int) -
         times=times,
         since_ms=earliest_seen(progress.since_ms, read.first_ms, before_ms),
         heartbeat_ms=heartbeat_ms,
+        last_event=progress.last_event,
     )
 
 

@@ -25,7 +25,7 @@ def alerts(kinds_and_ids: Sequence[str], us: int, clause: str = "", numbers: Seq
         "kind": ["a", "b"],
         "number": numbers,
     }
-    return cep.parse(EVENT.format(clause=clause)).match(pd.DataFrame(rows)).table.num_rows
+    return int(cep.parse(EVENT.format(clause=clause)).match(pd.DataFrame(rows)).table.num_rows)
 
 
 ROWS = [

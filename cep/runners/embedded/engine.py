@@ -58,6 +58,7 @@ from cep.step.job import Job
 from cep.step.rules import JobRules, NamedRulebook, restore_rulebook, rulebook_of
 from cep.step.step import MicroBatch, Progress, step
 from cep.step.suppress import filter_alerts
+from cep.step.ties import LastEvent
 from cep.step.validate import ValidEvents, validate_events
 
 # Pages of the store for each part of a key group's state that the job asks for, as long as a store does not say how
@@ -259,6 +260,7 @@ class Engine:
             "watermark_ms": self._progress.watermark_ms,
             "since_ms": self._progress.since_ms,
             "heartbeat_ms": self._progress.heartbeat_ms,
+            "last_event": LastEvent.to_json(self._progress.last_event),
             "times": times_json(self._progress.times),
             "pages": self._shares.cache.pages_count,
         }
@@ -294,6 +296,7 @@ class Engine:
                 times_from_json(saved_progress["times"]),
                 int(saved_progress.get("since_ms", TIME_MS_MIN)),  # an earlier build did not ask
                 int(saved_progress.get("heartbeat_ms", TIME_MS_MIN)),
+                LastEvent.from_json(saved_progress.get("last_event")),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise StateCorruptError(f"there is no job described ({error!r}); restore a checkpoint") from error
@@ -308,6 +311,7 @@ class Engine:
             "watermark_ms": self._progress.watermark_ms,
             "since_ms": self._progress.since_ms,
             "heartbeat_ms": self._progress.heartbeat_ms,
+            "last_event": LastEvent.to_json(self._progress.last_event),
             "times": times_json(self._progress.times),
         }
 

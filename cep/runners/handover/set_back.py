@@ -45,7 +45,7 @@ def set_back(payload: Payload, to_ms: int, now_ms: int) -> Payload:
     # A heartbeat that waits may be the wrong one.
     engine = {
         **progress, "watermark_ms": to_ms, "since_ms": since_ms, "times": times_json(times),
-        "heartbeat_ms": TIME_MS_MIN,
+        "heartbeat_ms": TIME_MS_MIN, "last_event": None,
     }  # fmt: skip
     return replace(payload, engine=engine)
 

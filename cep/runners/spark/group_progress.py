@@ -12,8 +12,9 @@ import orjson
 from cep.base.errors import StateFormatError
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.step.event_time import PartitionTimes, times_from_json, times_json
+from cep.step.ties import LastEvent
 
-_VALUES_COUNTS = (9, 10)  # an earlier build had no heartbeat that waits
+_VALUES_COUNTS = (9, 10, 11)  # earlier builds had no last event, or no heartbeat that waits either
 
 
 @dataclass(slots=True)
@@ -30,12 +31,14 @@ class GroupProgress:
     since_ms: int = TIME_MS_MAX  # of the first event
     digests: dict[int, str] = field(default_factory=dict)  # page id → hash of its bytes (cached_pages.py), if known
     heartbeat_ms: int = TIME_MS_MIN  # of the latest that does not count yet
+    last_event: LastEvent | None = None  # matched at the watermark (step/ties.py)
 
     def to_bytes(self) -> bytes:
         """Encode it for Spark's state."""
         values = [
             self.rulebook, self.watermark_ms, times_json(self.times), self.deadlines, self.waiting_ms, self.seen,
             self.over, self.since_ms, self.digests, self.heartbeat_ms,
+            LastEvent.to_json(self.last_event),
         ]  # fmt: skip
         return orjson.dumps(values, option=orjson.OPT_NON_STR_KEYS)
 
@@ -48,7 +51,8 @@ class GroupProgress:
                 "the checkpoint is of a build that kept other things of a key group; "
                 "start from an empty checkpoint directory, or with the build that wrote it"
             )
-        rulebook, watermark_ms, times, pages, waiting_ms, seen, over, since_ms, digests, *heartbeat = values
+        rulebook, watermark_ms, times, pages, waiting_ms, seen, over, since_ms, digests, *later = values
+        heartbeat_ms, last_event, *_ = *later, *(TIME_MS_MIN, None)[len(later) :]
         return GroupProgress(
             rulebook,
             watermark_ms,
@@ -59,5 +63,6 @@ class GroupProgress:
             {int(page): ms for page, ms in over.items()},
             since_ms,
             {int(page): digest for page, digest in digests.items()},
-            *heartbeat,
+            heartbeat_ms,
+            LastEvent.from_json(last_event),
         )

@@ -108,7 +108,9 @@ class MatchStage:
         stored = self._load_progress(group)
         has_folder = self._rules.store is not None
         rulebook = (rulebook_of if has_folder else given_rulebook)(self._rules, stored.rulebook)
-        progress = Progress(rulebook, stored.watermark_ms, stored.times, stored.since_ms, stored.heartbeat_ms)
+        progress = Progress(
+            rulebook, stored.watermark_ms, stored.times, stored.since_ms, stored.heartbeat_ms, stored.last_event
+        )
         ports = GroupPorts(self._rules, (self._level, group), stored, self._stored)
         outcome = step(progress, ports, micro_batch)
         after = outcome.progress
@@ -118,7 +120,7 @@ class MatchStage:
             save_rulebook(self._rules, after.rulebook)
         stored.rulebook = digest
         stored.watermark_ms, stored.times, stored.since_ms = after.watermark_ms, after.times, after.since_ms
-        stored.heartbeat_ms = after.heartbeat_ms
+        stored.heartbeat_ms, stored.last_event = after.heartbeat_ms, after.last_event
         self._stored.progress.put(0, stored.to_bytes())
         yield from self._matched_rows(group, outcome)
         if self._level == 0 and group == 0:  # all key groups have the same rules and times; one of them reports

@@ -1,0 +1,79 @@
+"""Events of one millisecond in several micro-batches → how many of them came out of their order; step 6.
+
+Where one partition brings events without lateness, no event waits: the last millisecond of a micro-batch is matched
+before the next micro-batch may bring another event of it. A replay has both events together, in the order of events.
+So live and replay can differ only by an event that stands before one which is matched already. Each of these counts as
+`ties_out_of_order`; none does where the source brings its events in the order of events (columnar/order.py). With a
+lateness, or several partitions, events wait until the watermark is past them, and nothing is counted.
+Tested by: tests/step/test_ties.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from cep.columnar.batch import TEXT, EventBatch, concat_batches, no_order
+from cep.columnar.order import rows_in_order
+from cep.kernels.layout import Int64
+
+
+class LastEvent(NamedTuple):
+    """The last event, in the order of events, that was matched in the millisecond of the watermark."""
+
+    event_id: str
+    us: int
+    declared: int
+    view: int
+
+    @staticmethod
+    def to_json(event: LastEvent | None) -> list[Any] | None:
+        """Return an event for JSON."""
+        return None if event is None else list(event)
+
+    @staticmethod
+    def from_json(data: list[Any] | None) -> LastEvent | None:
+        """Read an event that `to_json` made."""
+        return None if data is None else LastEvent(*data)
+
+
+def last_matched(events: Iterable[EventBatch], watermark_ms: int, earlier: LastEvent | None) -> LastEvent | None:
+    """Return the last event of the watermark's millisecond, among these events and the `earlier` one."""
+    there = [] if earlier is None else [_batch_of(earlier)]
+    for batch in events:
+        rows = np.flatnonzero(batch.time_ms == watermark_ms)
+        if len(rows):
+            there.append(_identities(batch, rows))
+    if not there:
+        return None
+    whole = concat_batches(there)
+    row = int(rows_in_order(whole)[-1]) if len(whole) > 1 else 0
+    order = no_order(1)[0] if whole.order is None else whole.order[row]
+    return LastEvent(whole.event_id[row].as_py(), *order.tolist())
+
+
+def out_of_order(batch: EventBatch, before_ms: int, last: LastEvent) -> Int64:
+    """Return the rows of the batch that have the time `before_ms` and stand before the last event: int64[T]."""
+    rows = np.flatnonzero(batch.time_ms == before_ms)
+    if not len(rows):
+        return rows
+    joined = concat_batches([_batch_of(last), _identities(batch, rows)])
+    ordered = rows_in_order(joined)
+    before = ordered[: int(np.flatnonzero(ordered == 0)[0])]
+    return rows[before - 1]
+
+
+def _identities(batch: EventBatch, rows: Int64) -> EventBatch:
+    """Return the ids and the order of these events, all of one time."""
+    ids = batch.event_id.take(pa.array(rows))
+    nothing = np.zeros(len(rows), np.int64)
+    order = None if batch.order is None else batch.order[rows]
+    return EventBatch(ids, ids, nothing.astype(np.int16), nothing, {}, order)
+
+
+def _batch_of(event: LastEvent) -> EventBatch:
+    ids, nothing = pa.array([event.event_id], TEXT), np.zeros(1, np.int64)
+    return EventBatch(ids, ids, nothing.astype(np.int16), nothing, {}, np.array([event[1:]], np.int64))

@@ -1,0 +1,58 @@
+"""Events of one millisecond in several micro-batches: those that come out of their order are counted, no others."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cep.columnar.batch import TEXT, EventBatch, no_order
+from cep.runners.spark.group_progress import GroupProgress
+from cep.step.ties import LastEvent, last_matched, out_of_order
+
+Tied = tuple[int, str]
+
+
+def batch_of(events: list[Tied], time_ms: int) -> EventBatch:
+    ids = pa.array([event_id for _, event_id in events], TEXT)
+    nothing, order = np.full(len(events), time_ms, np.int64), no_order(len(events))
+    order[:, 0] = [us for us, _ in events]
+    return EventBatch(ids, ids, np.zeros(len(events), np.int16), nothing, {}, order)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_event_counts_if_it_stands_before_one_that_was_matched(seed: int) -> None:
+    random = Random(seed)
+    events = [(random.randint(0, 3), f"{'x' * random.randint(0, 2)}{number}") for number in range(12)]
+    last: LastEvent | None = None
+    done: list[Tied] = []
+    for first in range(0, 12, 3):
+        arrived = events[first : first + 3]
+        batch = batch_of(arrived, 7)
+        expected = [e for e in arrived if done and key(e) < max(map(key, done))]
+        rows = [] if last is None else out_of_order(batch, 7, last).tolist()
+        assert sorted(key(arrived[row]) for row in rows) == sorted(map(key, expected))
+        last = last_matched([batch_of([(999, "late")], 6), batch], 7, last)
+        done += arrived
+        assert last is not None
+        assert (last.us, last.event_id) == max(done, key=key)
+
+
+def key(event: Tied) -> tuple[int, int, str]:
+    return event[0], len(event[1]), event[1]
+
+
+def test_an_event_of_another_time_is_no_tie() -> None:
+    last = last_matched([batch_of([(5, "b")], 7)], 7, None)
+    assert last is not None
+    assert not len(out_of_order(batch_of([(0, "a")], 8), 7, last))
+    assert last_matched([batch_of([(5, "b")], 7)], 8, None) is None
+
+
+def test_a_checkpoint_keeps_the_last_event_and_an_earlier_one_has_none() -> None:
+    last = LastEvent("é", 5, -(2**63), 0)
+    assert GroupProgress.from_bytes(GroupProgress(last_event=last).to_bytes()).last_event == last
+    assert GroupProgress.from_bytes(b'["",0,{},{},null,{},{},0,{},5]').heartbeat_ms == 5
+    assert GroupProgress.from_bytes(b'["",0,{},{},null,{},{},0,{},5]').last_event is None
