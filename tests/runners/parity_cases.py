@@ -179,3 +179,46 @@ def losing() -> Stream:
     nobody = ("customer_id  string\n", "customer_id  string?\n")
     all_rules = [each for each in busy.records if isinstance(each, UpsertRecord)] + more
     return Stream(lines, [each.model_copy(update={"source": each.source.replace(*nobody)}) for each in all_rules])
+
+
+def tied(seed: int) -> Stream:
+    """Events in the order of microseconds and of a declared number, many of one millisecond, whose ids say nothing."""
+    random = Random(seed)
+    source = """
+event t {
+  tx_id       id
+  event_time  time
+  card_id     string
+  kind        enum(a, b, c)
+  number      int?
+  order       by number
+}
+
+pattern steps by card_id {
+  seq    x -> y -> z  within 1 s
+  where  x: t  kind == a
+         y: t  kind == b
+         z: t  kind == c and count(t over 1 s) > 3
+  skip   none
+  emit   n = z.number, before = last(t).number
+}
+"""
+    record = UpsertRecord(
+        id="steps", version=1, pattern="steps", status="live", severity="low", owner="o", message="{key} {n} {before}",
+        source=source,
+    )  # fmt: skip
+    names = [f"{random.choice('xyz')}{n}" for n in range(600)]
+    random.shuffle(names)
+    lines, us = [], 0
+    for number, name in enumerate(names):
+        us += random.choice((0, 0, 0, 1, 100, 999, 1_000))
+        second, rest = divmod(us, 1_000_000)
+        event = {
+            "tx_id": name,
+            "event_time": f"{utc_text(_BEGIN_MS + 1_000 * second)[:19]}.{rest:06d}Z",
+            "card_id": random.choice("pq"),
+            "kind": random.choice("abc"),
+            "number": number,
+        }
+        lines.append(orjson.dumps(event))
+    return Stream(lines, [record])

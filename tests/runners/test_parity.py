@@ -34,7 +34,7 @@ from cep.sinks.json_form import json_lines
 from cep.sources.live.files import FilesSource
 from cep.sources.pieces import read_pieces
 from cep.step.job import Job
-from tests.runners.parity_cases import Stream, drawn, hot, losing, public, simulated_day
+from tests.runners.parity_cases import Stream, drawn, hot, losing, public, simulated_day, tied
 from tests.runners.spark.live_cases import END, LiveRun, disordered, write_file
 
 pytestmark = pytest.mark.spark
@@ -136,6 +136,14 @@ def test_public_transactions(customers: int | None, spark: SparkSession, tmp_pat
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=SLOW) for seed in range(2, 8))])
 def test_rules_drawn_by_a_seed(seed: int, spark: SparkSession, tmp_path: Path) -> None:
     check(ways(spark, tmp_path, drawn(seed), seed))
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=SLOW) for seed in (2, 3))])
+def test_events_of_one_millisecond_keep_their_order(seed: int, spark: SparkSession, tmp_path: Path) -> None:
+    found = ways(spark, tmp_path, tied(seed), seed)
+    counts = [counters["ties_out_of_order"] for _, counters in found.values()]
+    assert counts == [0] * len(found), "the source brings its events in order"
+    check(found)
 
 
 @SLOW
