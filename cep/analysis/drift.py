@@ -46,7 +46,7 @@ def fields_read(deployment: Deployment) -> dict[str, tuple[str, ...]]:
     """Return each field of source events that a condition reads, with the rules that read it."""
     schema = deployment.schema
     sources = [each for each in schema.event_types if not each.derived]
-    fixed = {name for each in schema.event_types for name in (each.id_field, each.time_field)}
+    fixed = {name for each in schema.event_types for name in (each.id_field, *each.times)}
     usable = {field.name for each in sources for field in each.fields if not field.type.protected} - fixed
     readers: dict[str, set[str]] = {}
     for rule in deployment.rulebook.deployed():

@@ -74,7 +74,7 @@ class Suggested:
 
 def fields_of(schema: Schema) -> tuple[str, ...]:
     """Return the fields that a suggestion may ask for: all but ids and times."""
-    fixed = {field.name for e in schema.event_types for field in e.fields if field.name in (e.id_field, e.time_field)}
+    fixed = {name for e in schema.event_types for name in (e.id_field, *e.times)}
     return tuple(name for name in schema.columns() if name not in fixed)
 
 

@@ -7,6 +7,7 @@ Tested by: tests/base/test_schema.py
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -37,6 +38,7 @@ class Kind(StrEnum):
 
 
 TIME_FIELD = "event_time"  # the field that holds the time of an event; its other times are values like any
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 TEXT_KINDS = (Kind.ID, Kind.STRING)
 NUMBER_KINDS = (Kind.INT, Kind.DECIMAL, Kind.FLOAT)
 
@@ -73,13 +75,24 @@ class Type:
         if self.kind is Kind.DECIMAL:
             text = f"decimal({self.scale})"
         elif self.kind is Kind.ENUM:
-            text = f"enum({', '.join(self.symbols)})"
+            text = f"enum({', '.join(map(shown_symbol, self.symbols))})"
         elif self.kind is Kind.LIST:
             text = f"list of {self.symbols[0]}"
         else:
             text = self.protected if self.protected == PAN else self.kind.value
         text = text + "?" if self.nullable else text
         return f"{text} {SENSITIVE}" if self.protected == SENSITIVE else text
+
+
+def is_word(symbol: str) -> bool:
+    """Return True if a symbol of an enum can be written without quotes."""
+    return _WORD.fullmatch(symbol) is not None
+
+
+def shown_symbol(symbol: str) -> str:
+    """Return a symbol as a pattern has it: `declined`, `"3DS"`."""
+    escaped = symbol.replace("\\", "\\\\").replace('"', '\\"')
+    return symbol if is_word(symbol) else f'"{escaped}"'
 
 
 def list_type(kind: str) -> Type:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from cep.base.limits import TIME_MS_MAX
-from cep.base.schema import Kind, Type, list_kind
+from cep.base.schema import Kind, Type, list_kind, shown_symbol
 from cep.lang.ir import (
     Aggregate,
     Binary,
@@ -76,7 +76,7 @@ def show_value(value: Slot, type_: Type) -> str:
     if type_.kind is Kind.DECIMAL:
         return str(Decimal(value).scaleb(-type_.scale))
     if type_.kind is Kind.ENUM:
-        return type_.symbols[value]
+        return shown_symbol(type_.symbols[value])
     if type_.kind is Kind.BOOL:
         return "true" if value else "false"
     if type_.kind is Kind.DURATION:

@@ -10,7 +10,6 @@ import cep
 from tests.answers import Row
 
 _ACCOUNTS = "event tx { id id  event_time time  opened time?  expiry time  card string  amount int }\n"
-_DAY_MS = 86_400_000
 _PAYMENTS = [
     {"id": f"{n}", "event_time": f"2026-03-{n + 1:02}T05:00:00Z", "opened": opened, "expiry": "2026-03-05T00:00:00Z",
      "card": "c", "amount": 100 * n + n % 2}
@@ -24,6 +23,50 @@ def matched(body: str, events: str = _ACCOUNTS, rows: list[dict[str, Any]] | Non
     return [" ".join(event["event_id"] for event in bound) for bound in alerts.table["events"].to_pylist()]
 
 
+_KINDS = (
+    'event tx { id id  event_time time  card string  kind enum("3DS", "card-present", other)  n int?  m decimal(2) }\n'
+)
+_KIND_ROWS = [
+    {"id": f"{n}", "event_time": f"2026-03-{n + 1:02}T05:00:00Z", "card": "c", "kind": kind, "n": number, "m": amount}
+    for n, (kind, number, amount) in enumerate(
+        [("3DS", 1, "100.00"), ("card-present", None, "250.50"), ("other", 2, "-300.00"), ("3DS", None, "0.01")]
+    )
+]
+
+
+def kinds(condition: str) -> list[str]:
+    """Return the ids of the events that fulfil a condition."""
+    return matched(f"seq a where a: tx {condition}", _KINDS, _KIND_ROWS)
+
+
+def waited() -> list[str]:
+    """Return the ids of the requests without a reply within their own limit: the reply to 0 is too late."""
+    events = "event tx { id id  event_time time  card string  limit_ms duration?  reply bool }\n"
+    rows = [
+        {
+            "id": f"{n}",
+            "event_time": f"2026-03-0{day}T05:{minute:02}:00Z",
+            "card": card,
+            "limit_ms": limit,
+            "reply": not limit,
+        }
+        for n, (card, day, minute, limit) in enumerate(
+            [("c", 1, 0, 600_000), ("c", 1, 20, None), ("d", 1, 0, 1_800_000), ("d", 1, 20, None), ("e", 9, 0, None)]
+        )
+    ]  # fmt: skip
+    where = "a: tx limit_ms is not null  r: tx reply and event_time - a.event_time < a.limit_ms"
+    return matched(f"seq a -> !r within 1 d where {where}", events, rows)
+
+
+def help_of(body: str, key: str = "card") -> str:
+    """Return the help of the first mistake of a pattern."""
+    try:
+        cep.parse(f"{_KINDS}pattern p by {key} {{ {body} }}")
+    except cep.PatternError as error:
+        return str(error.mistakes[0]["help"])
+    return "no mistake"
+
+
 ROWS = [
     Row("F1", "an account is younger than 30 days", ["0", "3"],
         lambda: matched("seq a where a: tx event_time - opened < 30 d")),
@@ -31,4 +74,16 @@ ROWS = [
     Row("F1", "a null time", ["2", "4"], lambda: matched("seq a where a: tx opened is null")),
     Row("F1", "the time of an earlier event", ["0 3"],
         lambda: matched("seq a -> b where a: tx  b: tx opened > a.event_time")),
+    Row("F4", "a symbol that begins with a digit", ["0", "3"], lambda: kinds('kind == "3DS"')),
+    Row("F4", "a symbol with a hyphen", ["1", "2"], lambda: kinds('kind in ["card-present", other]')),
+    Row("F4", "a key that is computed", True, lambda: "field of its own" in help_of("seq a", "lower(card)")),
+    Row("F4", "an absence within a time of the event", True,
+        lambda: "event_time - a.event_time < a.limit" in help_of("seq a -> !r within a.limit")),
+    Row("F4", "an absence within a time of the event, by a condition", ["0"], waited),
+    Row("F4", "the second event of a loop", True,
+        lambda: "x1 -> x2 -> x*" in help_of("seq a{2,3} -> b where a: tx b: tx a[2].n > 1")),
+    Row("H", "round amounts", ["0", "2"], lambda: kinds("m % 100 == 0")),
+    Row("H", "a list with a field that may be null", ["0", "2"], lambda: kinds("m in [100.00, -300.00, n]")),
+    Row("H", "a list with a null field is unknown, not false", ["2"], lambda: kinds("m not in [100.00, 7.00, n]")),
+    Row("H", "a key of several fields", "write `by (card, kind)`", lambda: help_of("seq a", "card, kind")),
 ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 from cep.base.schema import Kind, Type
+from cep.lang.format.file import format_text
 from cep.lang.load import load_text
 from tests.lang.common import EVENTS, codes
 
@@ -42,6 +43,29 @@ def test_an_event_has_times_beside_its_own() -> None:
     event_type = checked.schema.event_types[0]
     assert event_type.time_field == "event_time"
     assert event_type.times == ("opened", "event_time", "expiry")
+
+
+_SYMBOLS = """event t { i id  event_time time  k string  s enum("3DS", "or", other) }
+event u { j id  event_time time  k string  s enum("3DS", "or", other) }
+pattern p(wanted: enum("3DS", "or", other) = "3DS") by k {
+  seq a
+  where a: t s == wanted or "3DS" == s or s in ["3DS", other] or s == "or" or (if k == "x" then s else "3DS") != other
+  emit s = other, k = a.k
+  produce u
+}
+pattern q by k { seq a  where a: u s == other  emit s = a.s }
+test "one" of p { c: 0s t s="3DS"  expect match on c at 0s { s: other } }
+"""
+
+
+def test_symbols_in_quotes() -> None:
+    checked = load_text(_SYMBOLS)
+    assert checked.diagnostics == ()
+    assert checked.patterns["p"].params[0].default == 0
+    assert str(checked.schema.columns()["s"]) == 'enum("3DS", or, other)'
+    formatted, _ = format_text(_SYMBOLS)
+    assert formatted is not None
+    assert load_text(formatted).ok
 
 
 def test_fields_and_symbols_once() -> None:

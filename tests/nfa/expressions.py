@@ -117,7 +117,7 @@ class Maker:
             return Cast(self.make(INT, depth - 1), CENTS)
         if self.random.random() < 0.15:
             return Cast(self._rounded(self.make(CENTS, depth - 1), INT), CENTS)
-        return self._numeric(CENTS, ("+", "-"), depth)
+        return self._numeric(CENTS, ("+", "-", "%"), depth)
 
     def _float(self, depth: int) -> Expr:
         if depth <= 0 or self.random.random() < 0.3:

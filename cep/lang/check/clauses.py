@@ -12,6 +12,7 @@ from cep.base.schema import EventType, Schema, Type
 from cep.lang.check.draft import Draft
 from cep.lang.check.order import Before, Names, may_be_last
 from cep.lang.check.resolve import duplicate
+from cep.lang.check.types import as_symbol
 from cep.lang.diagnostics import Span
 from cep.lang.ir import Measure, Skip
 from cep.lang.syntax import ChoiceSyntax, ExprSyntax, MeasureSyntax, SequenceSyntax, VariableSyntax
@@ -76,11 +77,16 @@ def _measures(draft: Draft, written: tuple[MeasureSyntax, ...], before: Before, 
     spans: dict[str, Span] = {}
     last = [draft.event_types[name] for name in may_end if name in draft.event_types]
     scope = draft.scope(None, "", draft.variables_in_scope(before), _common_fields(last))
+    produces = draft.pattern.produces
+    produced = None if produces is None else draft.resolved.events.get(produces.name)
     for measure in written:
         if measure.name in spans:
             duplicate("value", measure.name, measure.span, spans[measure.name], draft.collector)
         spans.setdefault(measure.name, measure.span)
-        value = draft.expressions.check_value(measure.value, scope)
+        field = None if produced is None else produced.types.get(measure.name)
+        value = draft.expressions.check_value(measure.value, scope, field)
+        if value is not None and field is not None:
+            value = as_symbol(value, field)
         if value is not None:
             measures.append(Measure(measure.name, value))
     every = (*draft.pattern.measures, *(draft.pattern.timeout_measures or ()))

@@ -15,6 +15,7 @@ from cep.lang.check.scope import Bound, Scope, VariableInScope
 from cep.lang.check.types import DURATION, literal_const
 from cep.lang.diagnostics import Collector, Fix, Label, did_you_mean, nearest_fix
 from cep.lang.ir import Const, CurrentField, Expr, Param, VarField, Which
+from cep.lang.parse.cursor import NTH_EVENT
 from cep.lang.syntax import (
     BetweenSyntax,
     BinarySyntax,
@@ -49,10 +50,10 @@ class ExpressionChecker:
         self._nodes = 0
         return check_operators.condition(self, node, scope, where)
 
-    def check_value(self, node: ExprSyntax, scope: Scope) -> Expr | None:
-        """Check a whole expression of any type but the bare null."""
+    def check_value(self, node: ExprSyntax, scope: Scope, expected: Type | None = None) -> Expr | None:
+        """Check a whole expression of any type but the bare null. `expected` gives a symbol its enum."""
         self._nodes = 0
-        value = self.check(node, scope)
+        value = self.check(node, scope, expected)
         if value is not None and value.type.kind is Kind.NULL:
             self.collector.add("CEP303", "null alone has no type", node.span)
             return None
@@ -161,6 +162,11 @@ class ExpressionChecker:
         else:
             names = (*(scope.fields or ()), *scope.params, *scope.arguments, *scope.definitions.defines)
             message = f"`{name}` is not a parameter"
+            types = [field.type for variable in scope.variables.values() for field in variable.event_type.fields]
+            if scope.fields is None and any(name in type_.symbols for type_ in types):
+                help_line = f'write the symbol as a text: "{name}"'
+                self.collector.add("CEP201", message, node.span, help_line, labels, Fix(node.span, f'"{name}"'))
+                return
             if scope.fields is not None:
                 message = f"`{name}` is neither a field of {scope.fields_of} nor a parameter"
             self.collector.unknown("CEP201", message, name, node.span, names, labels=labels)
@@ -181,7 +187,13 @@ class ExpressionChecker:
         while isinstance(owner, NameRef) and owner.name in inner.arguments:
             owner, inner = inner.argument(owner.name)
         if not isinstance(owner, NameRef):
-            self.collector.add("CEP204", "only a variable has fields", owner.span, "write `x.field`", scope.labels())
+            message, help_line = "only a variable has fields", "write `x.field`"
+            if isinstance(owner, CallSyntax) and owner.name == "next":
+                message = "a condition cannot see an event that comes later"
+                help_line = "move the comparison to the condition of the later variable"
+            elif isinstance(owner, CallSyntax) and owner.name in _WHICH:
+                message, help_line = f"`{owner.name}` takes a variable, and no number", NTH_EVENT
+            self.collector.add("CEP204", message, owner.span, help_line, scope.labels())
             return None
         variable = self.find_variable(owner, inner)
         if variable is None:

@@ -268,7 +268,11 @@ def _percent(checker: Checker, node: HistorySyntax, fn: HistoryFn, scope: Scope)
     wanted = 1 if fn in _OF_PERCENT else 0
     if len(node.extra) != wanted:
         more = f"the field and a number, `{fn}(t.amount over 30 d, 95)`" if wanted else "one argument"
-        checker.collector.add("CEP307", f"`{fn}` takes {more}", node.span, "", scope.labels())
+        names = [extra.name for extra in node.extra if isinstance(extra, NameRef)]
+        help_line = ""
+        if len(node.by) == 1 and names:
+            help_line = f"for a sub-key of several fields write `by ({', '.join((node.by[0].name, *names))})`"
+        checker.collector.add("CEP307", f"`{fn}` takes {more}", node.span, help_line, scope.labels())
         return None
     if not wanted:
         return None

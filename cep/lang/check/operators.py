@@ -13,8 +13,8 @@ from cep.lang.check.types import (
     BOOL,
     DURATION,
     FLOAT,
-    INT,
     TIME,
+    as_symbol,
     balanced,
     cast,
     common_number,
@@ -121,6 +121,7 @@ def unify(
         if isinstance(const, Const) and is_raw(const, other.type):
             raw(checker, other.type, span, scope)
             return None
+    left, right = as_symbol(left, right.type), as_symbol(right, left.type)
     if same(left.type, right.type):
         pair = (cast(left, right.type), cast(right, left.type)) if left.type.is_text else (left, right)
         assert pair[0] is not None
@@ -244,9 +245,6 @@ def membership(checker: Checker, node: InSyntax, scope: Scope) -> Expr | None:
         value = checker.check(item, item_scope, argument.type)
         if value is None:
             return None
-        if not isinstance(value, Const) and value.type.nullable:
-            checker.collector.add("CEP313", "a list holds constants and parameters", item.span)
-            return None
         if value.type.kind is Kind.NULL:
             checker.collector.add("CEP303", "null is in no list", item.span, "write `or … is null`")
             return None
@@ -257,8 +255,10 @@ def membership(checker: Checker, node: InSyntax, scope: Scope) -> Expr | None:
         values.append(value)
     aligned = [cast(value, argument.type) for value in values]
     assert all(value is not None for value in aligned)
-    result = BOOL.as_nullable(argument.type.nullable)
-    test = In(argument, tuple(value for value in aligned if value is not None), result)
+    result = BOOL.as_nullable(argument.type.nullable or any(value.type.nullable for value in values))
+    test: Expr = In(argument, tuple(value for value in aligned if value is not None), result)
+    if any(value.type.nullable for value in values):  # the test of a set knows no null among its members
+        test = balanced("or", [Binary("==", argument, value, result) for value in aligned if value is not None])
     return Unary("not", test, result) if node.negated else test
 
 
@@ -342,10 +342,11 @@ def _number_arithmetic(
         assert second is not None
         return Binary("/", first, second, FLOAT.as_nullable(nullable or not _is_not_zero(right)))
     if op == "%":
-        if left.type.kind is not Kind.INT or right.type.kind is not Kind.INT:
-            checker.collector.add("CEP301", "`%` works on integers", spans[0].to(spans[1]), labels=scope.labels())
+        if Kind.FLOAT in (left.type.kind, right.type.kind):
+            message = "`%` works on integers and decimals"
+            checker.collector.add("CEP301", message, spans[0].to(spans[1]), labels=scope.labels())
             return None
-        return Binary("%", left, right, INT.as_nullable(nullable or not _is_not_zero(right)))
+        nullable = nullable or not _is_not_zero(right)
     if op == "*" and common_number(left.type, right.type).kind is Kind.DECIMAL:
         return _product(checker, left, right, spans, scope)
     both = unify(checker, left, right, spans, scope, exact=False)

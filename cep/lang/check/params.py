@@ -16,6 +16,7 @@ from cep.lang.check.types import (
     literal_const,
     resolve_list_type,
     resolve_type,
+    symbol_const,
     written_constant,
 )
 from cep.lang.diagnostics import Collector, Span, did_you_mean
@@ -124,7 +125,7 @@ def _slot(node: ExprSyntax | None, value_type: Type, collector: Collector) -> Sl
         collector.add("CEP505", f"`{node.name}` is not a constant of type {value_type}", node.span, help_line)
         return None
     const = written_constant(node)
-    converted = convert_const(const, value_type) if const is not None else None
+    converted = None if const is None else symbol_const(const.value, value_type) or convert_const(const, value_type)
     if converted is None or converted.value is None:
         collector.add("CEP505", f"this is not a constant of type {value_type}", node.span)
         return None

@@ -9,7 +9,7 @@ from decimal import Decimal
 
 from cep.base.limits import PAN_DIGITS_MIN
 from cep.base.schema import Kind, Type
-from cep.lang.check.types import convert_const, written_constant
+from cep.lang.check.types import convert_const, symbol_const, written_constant
 from cep.lang.diagnostics import Collector, did_you_mean
 from cep.lang.ir import Const
 from cep.lang.ir_tests import Slot
@@ -33,6 +33,9 @@ def slot_of(node: ExprSyntax, value_type: Type, what: str, collector: Collector)
         collector.add("CEP604", f"`{node.name}` is not a value of {what}, {_a(value_type)}", node.span, help_line)
         return None
     const = written_constant(node)
+    symbol = None if const is None else symbol_const(const.value, value_type)
+    if symbol is not None:
+        return symbol
     if const is not None and const.value is None and not value_type.nullable:
         collector.add("CEP604", f"{what} is never null", node.span)
         return None

@@ -11,10 +11,11 @@ from dataclasses import replace
 from decimal import Decimal
 
 from cep.base.limits import DECIMAL_SCALE_MAX
-from cep.base.schema import Kind, Type, list_type
+from cep.base.schema import Kind, Type, is_word, list_type
 from cep.base.secrets import PAN, SENSITIVE, token_key
 from cep.lang.diagnostics import Collector, did_you_mean
 from cep.lang.ir import Binary, Cast, Const, Expr
+from cep.lang.parse.cursor import RESERVED
 from cep.lang.syntax import DurationLiteral, ExprSyntax, Literal, TypeSyntax, UnarySyntax
 
 INT = Type(Kind.INT)
@@ -79,6 +80,21 @@ def resolve_list_type(of: TypeSyntax, collector: Collector) -> Type | None:
     help_line = did_you_mean(of.name, LIST_KINDS) or f"{', '.join(LIST_KINDS)} or decimal(2)"
     collector.add("CEP212", "a list cannot hold values of this type", of.span, help_line)
     return None
+
+
+def symbol_const(value: object, enum: Type) -> Const | None:
+    """Return the symbol that a text in quotes means, None if it is another text or can be written without quotes."""
+    if enum.kind is not Kind.ENUM or not isinstance(value, str) or value not in enum.symbols:
+        return None
+    if is_word(value) and value not in RESERVED:
+        return None
+    return Const(enum.symbols.index(value), enum.as_nullable(nullable=False))
+
+
+def as_symbol(value: Expr, enum: Type) -> Expr:
+    """Return a constant text as the symbol that it means beside this enum, other values unchanged."""
+    symbol = symbol_const(value.value, enum) if isinstance(value, Const) else None
+    return value if symbol is None else symbol
 
 
 def is_raw(value: Const, other: Type) -> bool:

@@ -19,6 +19,8 @@ RESERVED = frozenset(
     "and or not in between is like null true false if then else seq where skip emit produce within by".split()  # noqa: SIM905
 )
 CLAUSE_WORDS = ("seq", "where", "skip", "emit", "produce")  # reserved; `over all` and `on timeout emit` are not
+# The help of a message about the n-th event of a loop.
+NTH_EVENT = "write `first(x).f`, `x.f` for the last one, `prev(x).f`; or name the events apart: `x1 -> x2 -> x*`"
 # The word of each declaration, and what may stand after its name: how a declaration is recognised after a mistake.
 DECLARATIONS = {
     "event": ("{",),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 from cep.lang.diagnostics import Fix, Span
-from cep.lang.parse.cursor import Cursor
+from cep.lang.parse.cursor import NTH_EVENT, Cursor, Panic
 from cep.lang.parse.history import at_history, parse_history
 from cep.lang.parse.lexer import UNITS_MS, Token, TokenKind, duration_ms
 from cep.lang.syntax import (
@@ -38,7 +38,14 @@ _PRECEDENCE = {
     **dict.fromkeys(("*", "/", "%"), _PRODUCT),
 }
 # What other languages write, and what is written here.
-_FOREIGN = {"=": "==", "<>": "!=", "&&": "and", "||": "or", "&": "and", "|": "or"}
+_FOREIGN = {"=": "==", "<>": "!=", "&&": "and", "||": "or", "&": "and", "|": "or", "AND": "and", "OR": "or"}
+# Words of SQL that begin a value, with the help of their message. Each of them may be the name of a field, too.
+_SQL = {
+    "case": "write `if condition then value else value`",
+    "interval": "write the number and its unit: `1 h`, `30 min`",
+    "running": "leave it out: a condition sees the events that are bound so far",
+    "final": "leave it out: `emit` sees all events of the match",
+}
 _LOOK_TWICE = frozenset((*_FOREIGN, "matches", "not"))
 _OF_OPERATORS = (TokenKind.SYMBOL, TokenKind.NAME)
 _WORDS = {"true": True, "false": False, "null": None}
@@ -75,10 +82,11 @@ def _operator(cursor: Cursor) -> str:
     token = cursor.token
     if token.text not in _LOOK_TWICE:
         return token.text if token.kind in _OF_OPERATORS else ""
-    if token.kind is TokenKind.SYMBOL and token.text in _FOREIGN:
+    if token.kind in _OF_OPERATORS and token.text in _FOREIGN:
         ours = _FOREIGN[token.text]
         message, fix = f"`{token.text}` is not an operator here", Fix(token.span, ours)
-        cursor.collector.add("CEP111", message, token.span, f"write `{ours}`", fix=fix)
+        texts = "; texts are not joined: emit each of them" if token.text == "||" else ""
+        cursor.collector.add("CEP111", message, token.span, f"write `{ours}`{texts}", fix=fix)
         return ours
     if token.text == "matches" and cursor.ahead().kind is not TokenKind.STRING and cursor.ahead().text in (":", "="):
         return ""  # not reserved: the name of the next entry or value
@@ -156,6 +164,8 @@ def _operand(cursor: Cursor) -> ExprSyntax:
             argument = _operand(cursor)
         return UnarySyntax("-", argument, token.span.to(argument.span))
     operand = _primary(cursor)
+    if isinstance(operand, NameRef) and cursor.at("[") and not cursor.token.first_on_line:
+        cursor.fail("the events of a loop have no numbers", NTH_EVENT)
     while cursor.at("."):
         cursor.take()
         field = cursor.name("a field after the dot")
@@ -181,9 +191,25 @@ def _primary(cursor: Cursor) -> ExprSyntax:
     if token.kind is TokenKind.NAME and token.text == "if":
         return _if(cursor)
     name = cursor.name("a value")
+    _no_sql(cursor, name)
     if cursor.at("(") and cursor.token.line == name.line:
         return _call(cursor, name)
     return NameRef(name.text, name.span)
+
+
+def _no_sql(cursor: Cursor, name: Token) -> None:
+    """Report a word of SQL that the language does not have."""
+    word, after = name.text.lower(), cursor.token
+    if word == "case":
+        is_sql = after.text.lower() == "when"
+    elif word == "interval":
+        is_sql = after.kind is TokenKind.STRING
+    else:
+        is_sql = after.kind is TokenKind.NAME and cursor.ahead().text in ("(", ".")
+    if is_sql and word in _SQL and after.line == name.line:
+        message = f"`{name.text} {after.text}` is not a value here"
+        cursor.collector.add("CEP111", message, name.span.to(after.span), _SQL[word])
+        raise Panic
 
 
 def parse_number(cursor: Cursor) -> Literal | DurationLiteral:

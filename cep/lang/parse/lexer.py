@@ -207,6 +207,12 @@ class _Lexer:
             self.collector.add("CEP103", "this number is too long", span, "numbers have 64 bits")
             text = "1"
         is_float = "e" in text.lower()
+        if suffix[:1].isupper() and not is_float:
+            fix = Fix(span, f'"{written}"')
+            help_line = f'a text or a symbol that begins with a digit stands in quotes: "{written}"'
+            self.collector.add("CEP103", f"`{written}` is not a number", span, help_line, fix=fix)
+            self._push(TokenKind.STRING, written, span, written)
+            return
         if suffix and not is_float:
             self._push(TokenKind.DURATION, written, span, self._duration(Decimal(text), suffix, span))
             return

@@ -105,10 +105,28 @@ def parse_type(cursor: Cursor) -> TypeSyntax:
                     "a decimal names its digits after the point alone: `decimal(2)`",
                 )
         else:
-            symbols = cursor.name_refs("a symbol")
+            symbols = _symbols(cursor)
+        if not cursor.at(")") and symbols:
+            message = f"expected `)`, found {cursor.shown()}"
+            cursor.fail(message, 'a symbol that is no name stands in quotes: `enum("3DS", "card-present")`')
         cursor.expect(")")
     nullable = cursor.accept("?") is not None
     return TypeSyntax(name.text, name.span.to(cursor.previous_span), scale, symbols, nullable)
+
+
+def _symbols(cursor: Cursor) -> tuple[NameRef, ...]:
+    """Parse the symbols of an enum. One that is no name, like `"3DS"`, stands in quotes."""
+    symbols: list[NameRef] = []
+    while not cursor.at(")"):
+        token = cursor.token
+        if token.kind is TokenKind.STRING:
+            cursor.take()
+            symbols.append(NameRef(str(token.value), token.span))
+        else:
+            symbols.append(cursor.name_ref("a symbol"))
+        if not cursor.accept(","):
+            break
+    return tuple(symbols)
 
 
 # --------------------------------------------------------------------------------------------------- header
@@ -133,6 +151,12 @@ def _head(cursor: Cursor, head: _Head) -> None:
         cursor.expect(")", "at the end of the parameters")
     cursor.expect("by", "and the key of the pattern")
     head.key = _key(cursor)
+    if cursor.at(","):
+        names = f"{head.key[-1].name}, {cursor.ahead().text}"
+        cursor.fail("a key of several fields stands in parentheses", f"write `by ({names})`")
+    if cursor.at("(", "."):
+        help_line = "write the value into a field of its own where the records are made, and name that field here"
+        cursor.fail("a key is a field, and is not computed", help_line)
     if not cursor.at("{"):
         cursor.expect("{", "at the start of the pattern")
 
@@ -246,6 +270,8 @@ def _clause(cursor: Cursor, clauses: _Clauses) -> None:
     if not _at_clause(cursor):
         names = (*CLAUSE_WORDS, "over all", "on timeout emit")
         help_line = did_you_mean(cursor.token.text, names, "clauses")
+        if cursor.at("within"):
+            help_line = "a window stands at the end of `seq`, before the other clauses"
         if cursor.token.kind is TokenKind.NAME and cursor.ahead().text == "=":
             help_line = f"values are separated by commas: `, {cursor.token.text} = …`"
         cursor.fail(f"expected a clause, found {cursor.shown()}", help_line)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from cep.lang.diagnostics import Span
 from cep.lang.ir import Inner, Link
-from cep.lang.parse.cursor import Cursor
+from cep.lang.parse.cursor import RESERVED, Cursor
 from cep.lang.parse.expressions import parse_expression, parse_number
 from cep.lang.parse.lexer import TokenKind
 from cep.lang.syntax import (
@@ -54,6 +54,7 @@ def _body(cursor: Cursor) -> SequenceSyntax | ChoiceSyntax:
             at = cursor.take()
             steps.append(_step(cursor, _LINKS[at.text], at.span))
         _no_mix(cursor, "|", "&")
+        _no_gap(cursor)
         windows = _windows(cursor)
         return SequenceSyntax(tuple(steps), windows, start.to(cursor.previous_span))
 
@@ -82,6 +83,15 @@ def _no_mix(cursor: Cursor, *texts: str) -> None:
         )
 
 
+def _no_gap(cursor: Cursor) -> None:
+    """Report two steps without an operator between them, as SQL has them."""
+    token, after = cursor.token, cursor.ahead()
+    is_step = token.kind is TokenKind.NAME and token.text not in RESERVED and after.text not in (":", "all", "timeout")
+    if (is_step or cursor.at("(")) and not token.first_on_line:
+        help_line = "write `a -> b`, or `a, b` where `b` comes directly after `a`"
+        cursor.fail("two steps need an operator between them", help_line)
+
+
 def _step(cursor: Cursor, link: Link, start: Span) -> StepSyntax:
     gap_min: Bound | None = None
     gap_max: Bound | None = None
@@ -102,6 +112,9 @@ def _element(cursor: Cursor) -> ElementSyntax:
         end = cursor.expect(")", "at the end of the group").span
         return GroupSyntax(body, start.to(end), _suffix(cursor), _inner_window(cursor))
     name = cursor.name("a variable")
+    if cursor.at("("):
+        help_line = "write `a & b` for both in any order" if name.text.lower() == "permute" else "write `a -> (b | c)`"
+        cursor.fail(f"`{name.text}` is a variable, and takes no arguments", help_line)
     return VariableSyntax(name.text, name.span, _suffix(cursor))
 
 
@@ -141,12 +154,20 @@ def _bound(cursor: Cursor) -> Bound:
     token = cursor.token
     if token.kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION):
         return parse_number(cursor)
-    return cursor.name_ref("a number, a duration or a parameter")
+    name = cursor.name_ref("a number, a duration or a parameter")
+    if cursor.at("."):
+        field = f"{name.name}.{cursor.ahead().text}"
+        help_line = f"write the longest time here, and in `where`: `event_time - {name.name}.event_time < {field}`"
+        cursor.fail("a field cannot say how long to wait", help_line)
+    return name
 
 
 def _suffix(cursor: Cursor) -> SuffixSyntax:
     repeat = _repeat(cursor)
     suffix = NO_SUFFIX if repeat is None else SuffixSyntax(repeat)
+    if repeat is not None and cursor.at("?"):
+        help_line = "leave out the `?`: only a loop with the word `greedy` takes as many as it can"
+        cursor.fail("`?` does not stand after a repetition", help_line)
     while True:
         token = cursor.token
         if cursor.at("[") and suffix.gap is None:
