@@ -30,7 +30,6 @@ from cep.lang.syntax import (
     UnarySyntax,
 )
 
-_ORDER_KINDS = (Kind.INT, Kind.DECIMAL, Kind.DURATION, Kind.TIME)
 ListValue = int | float | str | bool | Decimal
 
 
