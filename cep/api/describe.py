@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from cep.api.events import open_any, paths_of
 from cep.base.errors import UsageError
-from cep.columnar.file_form import AS_FOUND, FileForm
+from cep.columnar.file_form import AS_WRITTEN, FileForm
 from cep.columnar.mapping import JOIN, ROW_NUMBER
 from cep.columnar.numbers import different_count
 from cep.columnar.texts import different_texts
@@ -70,7 +70,7 @@ class Draft:
     __repr__ = __str__
 
 
-def describe(events: Any, name: str = "event_of_frame", form: FileForm = AS_FOUND) -> Draft:
+def describe(events: Any, name: str = "event_of_frame", form: FileForm = AS_WRITTEN) -> Draft:
     """Draft the declaration of an event type that fits a frame or files; `name` is that of the type, `form` of CSV.
 
         Of numbers that count from an unknown moment, the moment in `time_base` is a guess.

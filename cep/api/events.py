@@ -24,7 +24,7 @@ from cep.api.frames import Frame, Like, events_table, open_frame
 from cep.api.naming import Forms, Naming
 from cep.base.errors import UsageError
 from cep.base.schema import Schema
-from cep.columnar.file_form import AS_FOUND, FileForm
+from cep.columnar.file_form import AS_WRITTEN, FileForm
 from cep.columnar.mapping import FieldMapping, check_fields
 from cep.columnar.route import KeyDomain
 from cep.columnar.shown import shown_row
@@ -89,7 +89,7 @@ def paths_of(events: Any) -> tuple[Path, ...] | None:
     return given_inputs(map(Path, events))
 
 
-def open_any(events: Any, form: FileForm = AS_FOUND) -> Frame:
+def open_any(events: Any, form: FileForm = AS_WRITTEN) -> Frame:
     """See a frame, or the files at paths as one. Raises: UsageError, SourceError."""
     paths = paths_of(events)
     if paths is None:

@@ -89,7 +89,7 @@ READ_AHEAD_MS_MAX = 3_600_000
 AHEAD_MS_DEFAULT = 60_000
 # The share of the records that may be set aside, or have a value that cannot be read, before a verb ends with 1. A
 # history has some bad records; one in a hundred is more often a wrong column, zone or unit.
-REJECTED_SHARE_MAX = 0.01
+REJECTED_PERCENT_MAX = 1
 
 # A control record larger than this is refused: rules are a few kB, the topic's own limit is 1 MB.
 CONTROL_RECORD_BYTES_MAX = 1_048_576

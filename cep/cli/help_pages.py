@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from cep.base.errors import (
     CepError,
     LimitError,
+    LinkedPathError,
     RecordError,
     SinkError,
     SourceError,
@@ -57,6 +58,7 @@ ERROR_PAGES: dict[type[CepError], str] = {
     StateError: "guides/operate",
     SourceError: "reference/files",
     SinkError: "guides/operate",
+    LinkedPathError: "guides/approve",
 }
 # By the first digit of the code of a diagnostic.
 CODE_PAGES = {

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from rich.console import Console
 
-from cep.base.limits import REJECTED_SHARE_MAX
+from cep.base.limits import REJECTED_PERCENT_MAX
 from cep.runners.output import Replayed
 from cep.step.rejections import Rejections, rejections_of
 
@@ -22,10 +22,10 @@ def add_rejected_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         REJECTED_MAX,
         type=_share,
-        default=REJECTED_SHARE_MAX,
+        default=REJECTED_PERCENT_MAX / 100,
         metavar="SHARE",
         help="end with 1 if more than this share of the records, from 0 to 1, was set aside or has a value that cannot "
-        f"be read (default {REJECTED_SHARE_MAX:g}); all or none end with 1 in any case",
+        f"be read (default {REJECTED_PERCENT_MAX / 100:g}); all or none end with 1 in any case",
     )
 
 
@@ -39,11 +39,11 @@ def _share(text: str) -> float:
 def judged(options: argparse.Namespace, errors: Console, code: int, *replays: Replayed) -> int:
     """Print which records of the replays were rejected; return the exit code, which was `code` without them."""
     for replayed in replays:
-        code = max(code, told(options, errors, replayed.counters, replayed.dead_letters))
+        code = max(code, report_rejected(options, errors, replayed.counters, replayed.dead_letters))
     return code
 
 
-def told(
+def report_rejected(
     options: argparse.Namespace, errors: Console, counters: Mapping[str, int], dead_letters: Iterable[bytes]
 ) -> int:
     """Print which records were rejected; return 1 if they are too many, else 0."""

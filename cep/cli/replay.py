@@ -80,7 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, required=True, metavar="FILE", help="alerts go here; set-aside records to FILE.dead.jsonl"
     )
     parser.add_argument(
-        "--format", choices=("parquet", "jsonl"), help="of the alerts; told from the name of FILE if left out"
+        "--format",
+        choices=("parquet", "jsonl"),
+        help="of the alerts; report_rejected from the name of FILE if left out",
     )
     parser.add_argument(
         "--engine",

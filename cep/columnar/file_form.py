@@ -27,7 +27,7 @@ class FileForm:
     thousands: str = ""
 
 
-AS_FOUND = FileForm()
+AS_WRITTEN = FileForm()
 
 
 def form_of_flags(delimiter: str, quote: str, encoding: str, decimal: str, thousands: str) -> FileForm:

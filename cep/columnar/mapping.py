@@ -32,7 +32,7 @@ from cep.base.values import field_values
 from cep.columnar.batch import TEXT
 from cep.columnar.convert import Written
 from cep.columnar.elapsed import UNITS_US
-from cep.columnar.file_form import AS_FOUND, FileForm
+from cep.columnar.file_form import AS_WRITTEN, FileForm
 from cep.columnar.number_texts import NumberForm
 from cep.columnar.times import TIME_UNITS, check_form
 
@@ -63,7 +63,7 @@ class FieldMapping:
     view: str = ""
     needs: tuple[str, ...] = ()
     position: int = 0
-    file: FileForm = AS_FOUND
+    file: FileForm = AS_WRITTEN
 
     def __hash__(self) -> int:
         return self._hash
@@ -268,7 +268,7 @@ def mapping_of(
         near = difflib.get_close_matches(written.zone, zoneinfo.available_timezones(), n=1)
         hint = f"; did you mean {near[0]}?" if near else ", such as UTC or Europe/Berlin"
         raise UsageError(f"{written.zone} is no time zone{hint}")
-    return FieldMapping(paths, constants, tuple(minor), written, file=file or AS_FOUND)
+    return FieldMapping(paths, constants, tuple(minor), written, file=file or AS_WRITTEN)
 
 
 def _check_base(written: Written) -> None:

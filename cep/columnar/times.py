@@ -126,31 +126,31 @@ def has_zone(text: str) -> bool | None:
 
 def form_has_zone(form: str) -> bool:
     """Return True if each time of the form names its offset or zone."""
-    return "z" in _letters(form) or "Z" in _letters(form)
+    return "z" in _directives(form) or "Z" in _directives(form)
 
 
 def check_form(form: str) -> None:
     """Refuse a form of times that leaves the day open, or that has unknown directives. Raises: UsageError."""
-    letters = _letters(form)
-    unknown = [letter for letter in letters if letter not in _DIRECTIVES]
+    directives = _directives(form)
+    unknown = [letter for letter in directives if letter not in _DIRECTIVES]
     if unknown:
         raise UsageError(f"%{unknown[0]} in the form {form!r} is not supported; there are %{' %'.join(_DIRECTIVES)}")
-    twice = [letter for letter in letters if letters.count(letter) > 1 and letter not in "aA%"]
+    twice = [letter for letter in directives if directives.count(letter) > 1 and letter not in "aA%"]
     if twice:
         raise UsageError(f"the form {form!r} has %{twice[0]} twice")
-    has_day = ("d" in letters and bool(set("mbB") & set(letters))) or "j" in letters
-    if not set("Yy") & set(letters) or not has_day:
+    has_day = ("d" in directives and bool(set("mbB") & set(directives))) or "j" in directives
+    if not set("Yy") & set(directives) or not has_day:
         raise UsageError(
             f"the form {form!r} does not name a year, a month and a day, so the times of different days would be the "
             "same; add %Y, %m and %d"
         )
-    if "I" in letters and "p" not in letters:
+    if "I" in directives and "p" not in directives:
         raise UsageError(
             f"the form {form!r} has %I without %p, which leaves morning and evening open; add %p or use %H"
         )
 
 
-def _letters(form: str) -> list[str]:
+def _directives(form: str) -> list[str]:
     return re.findall(r"%(.?)", _long_form(form), re.DOTALL)
 
 
@@ -257,11 +257,11 @@ def _pattern(form: str) -> str:
 
 def _of_pattern(texts: pa.Array, pattern: str, zone: str) -> pa.Array:
     """Read the texts that a pattern fits, by its groups: Y m d H … are those of `strptime`."""
-    found = pc.extract_regex(texts, pattern)
-    fits = np.asarray(pc.is_valid(found))
+    parts = pc.extract_regex(texts, pattern)
+    fits = np.asarray(pc.is_valid(parts))
     if not fits.any():
         return pa.nulls(len(texts), pa.int64())
-    groups = {field.name: pc.struct_field(found, [field.name]) for field in found.type}
+    groups = {field.name: pc.struct_field(parts, [field.name]) for field in parts.type}
     days, is_day = _days(groups, fits)
     clock = _hours(groups, fits) * 60 + _number(groups, "M", fits)
     seconds = clock * 60 + _number(groups, "S", fits)
@@ -320,8 +320,8 @@ def _month(groups: dict[str, pa.Array], fits: NDArray[np.bool_]) -> NDArray[np.i
     if "m" in groups:
         return _number(groups, "m", fits, "1")
     names = pc.utf8_slice_codeunits(pc.utf8_lower(groups.get("b", groups.get("B"))), 0, 3)
-    found = pc.index_in(names, pa.array([name[:3] for name in _MONTHS], names.type))
-    return np.asarray(found.fill_null(0)).astype(np.int64) + 1
+    months = pc.index_in(names, pa.array([name[:3] for name in _MONTHS], names.type))
+    return np.asarray(months.fill_null(0)).astype(np.int64) + 1
 
 
 def _hours(groups: dict[str, pa.Array], fits: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -334,8 +334,8 @@ def _offsets(groups: dict[str, pa.Array], fits: NDArray[np.bool_]) -> tuple[NDAr
     """Return the offset of each text in microseconds, and which texts have one."""
     if "name" in groups:
         names = pa.array(list(ZONE_NAMES), groups["name"].type)
-        found = np.asarray(pc.index_in(pc.utf8_upper(groups["name"]), names).fill_null(0))
-        return np.array(list(ZONE_NAMES.values()))[found] * 60_000_000, np.ones(len(fits), bool)
+        zones = np.asarray(pc.index_in(pc.utf8_upper(groups["name"]), names).fill_null(0))
+        return np.array(list(ZONE_NAMES.values()))[zones] * 60_000_000, np.ones(len(fits), bool)
     if "z" not in groups:
         return np.zeros(len(fits), np.int64), ~fits
     texts = groups["z"].fill_null("")

@@ -14,6 +14,7 @@ Tested by: tests/sources/test_json_forms.py
 from __future__ import annotations
 
 import codecs
+import re
 from typing import BinaryIO, Protocol
 
 import numpy as np
@@ -27,6 +28,8 @@ _MARK = codecs.BOM_UTF8
 _WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _QUOTE, _ESCAPE, _OPEN, _CLOSE = (ord(sign) for sign in '"\\{}')
 _BLANK, _NEWLINE, _RETURN = (ord(sign) for sign in " \n\r")
+_OPEN_ENDS = (b"{", b"[", b",", b":")
+_IN_A_ROW = re.compile(rb"\}\s*,?\s*\{")
 _BLOCK_BYTES = 1 << 20
 
 
@@ -70,8 +73,10 @@ def _are_lines(begin: bytes) -> bool:
         return not value or not all(isinstance(each, dict) for each in value)
     if isinstance(value, dict):
         return True
-    # A broken first record, if the next line is one; otherwise the line is a part of something larger.
-    return isinstance(_value(second), dict) and not first.startswith(b"[") and not first.endswith(b",")
+    if first.startswith(b"[") or _IN_A_ROW.search(first):
+        return False
+    # The line of a larger object ends where a value or a field is to come. Any other line is a broken record.
+    return not first.endswith(_OPEN_ENDS) or (isinstance(_value(second), dict) and not first.endswith(b","))
 
 
 def _value(line: bytes) -> object:

@@ -47,7 +47,7 @@ _TYPES = (
 
 @dataclass(frozen=True, slots=True)
 class WholeFile:
-    """All columns of a file, and a function that decodes the same bytes as the events of a schema."""
+    """The whole of a file: all of its columns, and a function that decodes the same bytes as the events of a schema."""
 
     table: pa.Table
     decode: Callable[[Schema, FieldMapping], Decoded]

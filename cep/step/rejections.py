@@ -3,7 +3,7 @@
 A record is rejected if it was set aside, or if a value of it could not be read and is null. Verbs, jobs and Python
 judge and show rejected records here alone, so that all of them say the same.
 
-Tested by: tests/step/test_rejections.py, tests/cli/test_rejected.py
+Tested by: tests/cli/test_rejected.py
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cep.base.audit import is_audit
 
 FLAWED_EVENTS = "flawed_events"
 _FIELD = re.compile(r"field `([^`]*)`")
-_LETTERS_READ_MAX = 1_000  # of one micro-batch or replay: a look at all of them would cost a replay of noise its time
+_DEAD_LETTERS_READ_MAX = 1_000  # of one micro-batch or replay: looking at all of them would slow down a noisy replay
 _REASONS_MAX = 5
 _KINDS_MAX = 32
 _EXAMPLE_CHARACTERS = 200
@@ -33,18 +33,18 @@ _CODES = {"events_ahead": "ahead", "late_events": "late"}
 class Examples:
     """The first dead letter of each code and field."""
 
-    letters: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+    dead_letters: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
 
     def add(self, dead_letters: Iterable[bytes]) -> None:
-        """Look at the first letters of a micro-batch or a replay."""
-        if len(self.letters) >= _KINDS_MAX:
+        """Look at the first dead letters of a micro-batch or a replay."""
+        if len(self.dead_letters) >= _KINDS_MAX:
             return
-        for line in islice(dead_letters, _LETTERS_READ_MAX):
+        for line in islice(dead_letters, _DEAD_LETTERS_READ_MAX):
             if is_audit(line):
                 continue
             letter = orjson.loads(line)
             code, place = str(letter.get("code", "")), _FIELD.match(str(letter.get("reason", "")))
-            self.letters.setdefault((code, place[1] if place else ""), letter)
+            self.dead_letters.setdefault((code, place[1] if place else ""), letter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Rejections:
     records: int
     count: int
     by_code: Mapping[str, int]
-    letters: Sequence[Mapping[str, Any]]
+    dead_letters: Sequence[Mapping[str, Any]]
 
     @classmethod
     def of(cls, counters: Mapping[str, int], examples: Examples) -> Rejections:
@@ -67,11 +67,11 @@ class Rejections:
             elif base in _CODES:
                 by_code[_CODES[base]] += count
         aside = sum(count for name, count in counters.items() if name.startswith("poison[") or name in _CODES)
-        # Other letters are of refused control records and of suppressed alerts.
-        letters = [letter for letter in examples.letters.values() if by_code[letter.get("code", "")]]
-        letters.sort(key=lambda letter: -by_code[letter["code"]])
+        # Other dead letters are of refused control records and of suppressed alerts.
+        dead_letters = [letter for letter in examples.dead_letters.values() if by_code[letter.get("code", "")]]
+        dead_letters.sort(key=lambda letter: -by_code[letter["code"]])
         count = aside + counters.get(FLAWED_EVENTS, 0)
-        return cls(counters.get("records", 0), count, by_code, letters[:_REASONS_MAX])
+        return cls(counters.get("records", 0), count, by_code, dead_letters[:_REASONS_MAX])
 
     @property
     def share(self) -> float:
@@ -85,7 +85,7 @@ class Rejections:
     @property
     def top_reason(self) -> str:
         """The reason that most records were rejected for, with its code; "" if none was."""
-        return _reason(self.letters[0]) if self.letters else ""
+        return _reason(self.dead_letters[0]) if self.dead_letters else ""
 
     def lines(self, limit: str, share_max: float) -> list[str]:
         """Return the report: a line for each reason, with an example, and the count. Nothing if all is well.
@@ -97,7 +97,7 @@ class Rejections:
         if not self.count:
             return []
         lines, counted = [], set()
-        for letter in self.letters:
+        for letter in self.dead_letters:
             code = letter["code"]
             times = "also" if code in counted else f"{self.by_code[code]:,} times"
             counted.add(code)

@@ -17,11 +17,10 @@ OTHER_KEY = {"i": "4", "event_time": "2026-03-27T05:27:04Z", "h": "h2", "k": "re
 IN_2199 = {**OTHER_KEY, "event_time": "2199-01-01T00:00:00Z"}
 
 
-def marks(*rows: dict[str, str], until: str | None = None, to_the_end: bool = False) -> list[bool]:
+def marks(*rows: dict[str, str], until: str = "", to_the_end: bool = False) -> list[bool]:
     """Return for each alert whether it is unconfirmed."""
-    period = {} if until is None else {"until": until}
-    found = cep.parse(RULES).match(pa.Table.from_pylist(list(rows)), to_the_end=to_the_end, **period)
-    unconfirmed: list[bool] = found.table["unconfirmed"].to_pylist()
+    alerts = cep.parse(RULES).match(pa.Table.from_pylist(list(rows)), to_the_end=to_the_end, until=until)
+    unconfirmed: list[bool] = alerts.table["unconfirmed"].to_pylist()
     return unconfirmed
 
 

@@ -94,7 +94,7 @@ def of_json(type_: Type, values: Sequence[Any]) -> list[str]:
 
 def of_file(type_: Type, path: Path, count: int) -> list[str]:
     batch = read_key(path, schema_of(type_), ("k",), "k").batch
-    return shown(type_, batch.event_id, batch.time_ms if type_.kind is Kind.TIME else batch.columns["v"], count)
+    return shown(type_, batch.event_id, batch.columns["v"], count)
 
 
 def of_csv(type_: Type, values: Sequence[Any], place: Path) -> list[str]:

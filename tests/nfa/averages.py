@@ -104,7 +104,7 @@ def _forms(sign: str, factor: str, column: Column, aggregate: Callable[[str], st
     avg, stddev, least, most = (aggregate(fn) for fn in ("avg", "stddev", "min", "max"))
 
     def total(window: Sequence[Fraction]) -> Fraction:
-        return Fraction(max(_INT64[0], min(sum(window, Fraction(0)) * units, _INT64[1]))) / units
+        return max(Fraction(_INT64[0]), min(sum(window, Fraction(0)) * units, Fraction(_INT64[1]))) / units
 
     forms = [
         Comparison(f"t.a {sign} {avg}", lambda a, w: holds(a, _mean(w))),

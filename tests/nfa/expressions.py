@@ -162,7 +162,9 @@ class Maker:
             return Const(self.random.randint(-9, 9), Type(Kind.DURATION))
         if self.random.random() < 0.5:
             return Binary("-", self.make(TIME, depth - 1), self.make(TIME, depth - 1), DURATION)
-        return Binary(self.random.choice(("+", "-")), *(self.make(DURATION, depth - 1) for _ in range(2)), DURATION)
+        return Binary(
+            self.random.choice(("+", "-")), self.make(DURATION, depth - 1), self.make(DURATION, depth - 1), DURATION
+        )
 
     def _text(self, depth: int) -> Expr:
         return self._field(TEXT) if self.random.random() < 0.7 else self._constant(TEXT)

@@ -31,6 +31,7 @@ from cep.lang.syntax import (
 )
 
 ListValue = int | float | str | bool | Decimal
+_ORDER_KINDS = (Kind.INT, Kind.DECIMAL, Kind.DURATION, Kind.TIME)
 
 
 @dataclass(slots=True)

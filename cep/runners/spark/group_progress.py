@@ -6,7 +6,6 @@ Tested by: tests/runners/spark/test_state.py, tests/runners/spark/test_live.py
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import orjson
 
@@ -53,8 +52,8 @@ class GroupProgress:
                 "start from an empty checkpoint directory, or with the build that wrote it"
             )
         rulebook, watermark_ms, times, pages, waiting_ms, seen, over, since_ms, digests, *later = values
-        defaults: tuple[Any, ...] = (TIME_MS_MIN, None)
-        heartbeat_ms, last_event = (*later, *defaults[len(later) :])
+        defaults = [TIME_MS_MIN, None]
+        heartbeat_ms, last_event = later + defaults[len(later) :]
         return GroupProgress(
             rulebook,
             watermark_ms,

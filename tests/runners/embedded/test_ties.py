@@ -21,7 +21,8 @@ from tests.runners.spark.live_cases import END
 
 def run(lines: list[bytes], size: int, records: list[bytes], job: Job, *, restart: bool) -> tuple[list[bytes], int]:
     """Return the alerts, sorted, and the counted ties of micro-batches of so many lines."""
-    store, counters, alerts = MemoryStore(), Counter[str](), []
+    store, counters = MemoryStore(), Counter[str]()
+    alerts: list[bytes] = []
     engine = Engine(job, tuple(records), store, Workers(1))
     for commit, first in enumerate(range(0, len(lines), size), 1):
         piece = lines[first : first + size]

@@ -1,0 +1,79 @@
+"""A verb never hides rejected records: reasons in its last lines, and exit code 1 above the share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import pytest
+
+from cep.cli.main import main
+
+PATTERN = """event tx { i id  event_time time  card string  amount decimal(2) }
+pattern p by card { seq a -> b within 1 h  where a: tx amount > 1.00  b: tx amount > 2.00 }
+"""
+RULE = """id = "p"
+pattern = "p"
+file = "../patterns/p.cep"
+version = 1
+status = "live"
+severity = "low"
+owner = "a"
+message = "m"
+"""
+
+
+def history(folder: Path, form: str, bad_count: int) -> Path:
+    """Write 100 records, of which so many have an amount that is no number."""
+    for name, text in (("patterns/p.cep", PATTERN), ("rules/p.toml", RULE)):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    rows = [
+        {
+            "i": str(n),
+            "event_time": f"2026-01-01T00:{n % 60:02}:00Z",
+            "card": "c",
+            "amount": "x" if n < bad_count else "3.00",
+        }
+        for n in range(100)
+    ]
+    table, path = pa.Table.from_pylist(rows), folder / f"events.{form}"
+    if form == "jsonl":
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    elif form == "csv":
+        pa_csv.write_csv(table, path)
+    else:
+        pq.write_table(table, path)
+    return path
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize(
+    ("bad_count", "share", "code"), [(0, "0.01", 0), (1, "0.01", 0), (2, "0.01", 1), (2, "0.05", 0)]
+)
+def test_a_replay_tells_of_rejected_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str, bad_count: int, share: str, code: int
+) -> None:
+    events = history(tmp_path, form, bad_count)
+    out = ["--out", str(tmp_path / "alerts.jsonl")]
+    command = ["replay", "--rules", str(tmp_path / "rules"), "--events", str(events), *out, "--rejected-max", share]
+    assert main(command) == code
+    lines = capsys.readouterr().err.splitlines()
+    if bad_count:
+        assert "field `amount`" in lines[-2]
+        assert f"{bad_count} of 100 records" in lines[-1]
+    assert any("more than --rejected-max" in line for line in lines) == bool(code)
+
+
+@pytest.mark.parametrize("verb", ["backtest", "report", "diff"])
+def test_other_verbs_end_with_1_too(tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    events = history(tmp_path, "jsonl", 100)
+    rules = [str(tmp_path / "rules")] * 2 if verb == "diff" else ["--rules", str(tmp_path / "rules")]
+    (tmp_path / "labels.csv").write_text("i,fraud\n1,true\n")
+    labels = [] if verb == "diff" else ["--labels", str(tmp_path / "labels.csv")]
+    out = ["--out", str(tmp_path / "page.html")] if verb == "report" else []
+    assert main([verb, *rules, "--events", str(events), *labels, *out]) == 1
+    assert "100 of 100 records" in capsys.readouterr().err.splitlines()[-1]
