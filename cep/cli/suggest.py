@@ -31,7 +31,7 @@ Look for sequences that frauds have and other events have not, and write the bes
 the first seven tenths of the time. The rest, behind a gap, is cut in two: what is precise on its first half is
 proposed, each with three tests from the data, and the second half, which has no say, shows what to expect.
 
-The rules of the folder say which events there are; what they find already is report_rejected apart. With --out stands a rule of
+The rules of the folder say which events there are; what they find already is told apart. With --out stands a rule of
 each beside it, in status shadow. Nothing is put in force: give a pattern a name, and say why it is fraud.
 
 examples:
