@@ -73,20 +73,19 @@ class Draft:
 def describe(events: Any, name: str = "event_of_frame", form: FileForm = AS_WRITTEN) -> Draft:
     """Draft the declaration of an event type that fits a frame or files; `name` is that of the type, `form` of CSV.
 
-        Of numbers that count from an unknown moment, the moment in `time_base` is a guess.
+    Of numbers that count from an unknown moment, the moment in `time_base` is a guess.
 
-        Raises: UsageError if the frame has no column of times, or none whose values are all different.
+    Raises: UsageError if the frame has no column of times, or none whose values are all different.
 
-        >>> import pyarrow as pa
-    import pyarrow.compute as pc
-        >>> times = pa.array([0, 1], pa.timestamp("ms", "UTC"))
-        >>> cep.describe(pa.table({"id": ["a", "b"], "ts": times, "n": [1, None]}), "login")
-        # columns={'event_time': 'ts'}
-        event login {
-          id             id
-          event_time     time
-          n              int?
-        }
+    >>> import pyarrow as pa
+    >>> times = pa.array([0, 1], pa.timestamp("ms", "UTC"))
+    >>> cep.describe(pa.table({"id": ["a", "b"], "ts": times, "n": [1, None]}), "login")
+    # columns={'event_time': 'ts'}
+    event login {
+      id             id
+      event_time     time
+      n              int?
+    }
     """
     is_file = paths_of(events) is not None
     drafted = draft(open_any(events, form).whole(), name, has_rows=is_file)

@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
         choices=("parquet", "jsonl"),
-        help="of the alerts; report_rejected from the name of FILE if left out",
+        help="of the alerts; told from the name of FILE if left out",
     )
     parser.add_argument(
         "--engine",

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import orjson
@@ -30,6 +31,7 @@ from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
 from cep.columnar.plain_json import PlainShape, plain_rows, plain_shape, read_plain
 from cep.kernels.text.lines import join_lines
 
+_PARTS_IN_ORDER_MAX = 16
 _BLOCK_BYTES = 1 << 16  # at least; the reader takes a while to begin with larger ones
 _TOO_LONG = f"the record has more than {RECORD_BYTES_MAX} bytes"
 _SHOWN_BYTES = 2_000
@@ -94,10 +96,17 @@ def parse_json(
 
 
 def _of_one_kind(schema: Schema, block: pa.Array, mapping: FieldMapping) -> list[pa.Array]:
-    """Divide records so that a field is written in one way in each part: as a number, as text or as a boolean."""
+    """Divide records so that a field is written in one way in each part: as a number, as text or as a boolean.
+
+    The records keep their order, unless their kinds alternate so often that many small parts would cost too much.
+    """
+    kinds = [_unusual_types(schema, record or b"", mapping) for record in block.to_pylist()]
+    starts = [row for row, kind in enumerate(kinds) if row == 0 or kind != kinds[row - 1]]
+    if len(starts) <= _PARTS_IN_ORDER_MAX:
+        return [block.slice(start, end - start) for start, end in pairwise([*starts, len(kinds)])][::-1]
     rows: dict[AbstractSet[tuple[str, pa.DataType]], list[int]] = {}
-    for row, record in enumerate(block.to_pylist()):
-        rows.setdefault(_unusual_types(schema, record or b"", mapping), []).append(row)
+    for row, kind in enumerate(kinds):
+        rows.setdefault(kind, []).append(row)
     return [block.take(pa.array(places)) for places in reversed(rows.values())]
 
 

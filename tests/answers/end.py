@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 
 import cep
@@ -19,7 +21,8 @@ IN_2199 = {**OTHER_KEY, "event_time": "2199-01-01T00:00:00Z"}
 
 def marks(*rows: dict[str, str], until: str = "", to_the_end: bool = False) -> list[bool]:
     """Return for each alert whether it is unconfirmed."""
-    alerts = cep.parse(RULES).match(pa.Table.from_pylist(list(rows)), to_the_end=to_the_end, until=until)
+    period: dict[str, Any] = {"until": until} if until else {}
+    alerts = cep.parse(RULES).match(pa.Table.from_pylist(list(rows)), to_the_end=to_the_end, **period)
     unconfirmed: list[bool] = alerts.table["unconfirmed"].to_pylist()
     return unconfirmed
 

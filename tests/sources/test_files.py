@@ -102,8 +102,8 @@ def test_what_cannot_be_read_is_an_operating_error(tmp_path: Path) -> None:
 
 def test_times_of_old_parquet_are_exact_and_far_ones_stay_far(tmp_path: Path) -> None:
     moments = [datetime(2026, 3, 1, 10, 0, 0, 123456), datetime(8999, 12, 31)]  # noqa: DTZ001 these times have no zone
-    table = pa.table({"i": ["a", "b"], "k": ["k", "k"], "t": pa.array(moments, pa.timestamp("us"))})
+    table = pa.table({"i": ["a", "b"], "k": ["k", "k"], "event_time": pa.array(moments, pa.timestamp("us"))})
     pq.write_table(table, tmp_path / "old.parquet", use_deprecated_int96_timestamps=True)
-    fields = (Field("i", Type(Kind.ID)), Field("k", Type(Kind.STRING)), Field("t", Type(Kind.TIME)))
+    fields = (Field("i", Type(Kind.ID)), Field("k", Type(Kind.STRING)), Field("event_time", Type(Kind.TIME)))
     found = read_key(tmp_path, Schema((EventType("e", fields),)), ("k",), "k")
     assert found.batch.time_ms.tolist() == [1_772_359_200_123, 221_845_305_600_000]
