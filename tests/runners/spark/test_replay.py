@@ -83,7 +83,9 @@ def found(replayed: Replayed) -> set[tuple[str, str, tuple[str, ...], int]]:
 @pytest.mark.parametrize("names", [BY_CUSTOMER, BY_TERMINAL])
 def test_replay_finds_what_the_oracle_finds(spark: SparkSession, history: History, names: tuple[str, ...]) -> None:
     replayed = run(spark, history.path("parquet"), records(*names))
-    assert found(replayed) == oracle_alerts(history.table, *names)
+    last_ms = max(history.table["event_time"].cast(pa.int64()).to_pylist())
+    certain = {alert for alert in oracle_alerts(history.table, *names) if alert[-1] <= last_ms}
+    assert found(replayed) == certain, "no absence is certain after the last event"
     assert replayed.alerts.num_rows == len(found(replayed)) == len(set(replayed.alerts["alert_id"].to_pylist()))
     assert replayed.counters["events"] == replayed.counters["records"] == len(history.table)
     for name in names:
