@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 
 from cep.base.audit import is_audit
+from cep.base.visible import visible
 
 FLAWED_EVENTS = "flawed_events"
 _FIELD = re.compile(r"field `([^`]*)`")
@@ -82,11 +83,6 @@ class Rejections:
         """Return True if more records were rejected than allowed, if all were, or if there was none to read."""
         return self.share > share_max or self.count >= self.records
 
-    @property
-    def top_reason(self) -> str:
-        """The reason that most records were rejected for, with its code; "" if none was."""
-        return _reason(self.dead_letters[0]) if self.dead_letters else ""
-
     def lines(self, limit: str, share_max: float) -> list[str]:
         """Return the report: a line for each reason, with an example, and the count. Nothing if all is well.
 
@@ -101,7 +97,7 @@ class Rejections:
             code = letter["code"]
             times = "also" if code in counted else f"{self.by_code[code]:,} times"
             counted.add(code)
-            lines.append(_printable(f"  {times} {_reason(letter)}; for example {_example(letter)}"))
+            lines.append(visible(f"  {times} {_reason(letter)}; for example {_example(letter)}").replace("\n", "\\n"))
         verdict = f", more than {limit} {share_max:g} allows" if self.is_above(share_max) else ""
         return [*lines, f"{self.count:,} of {self.records:,} records ({self.share:.2%}) were rejected{verdict}"]
 
@@ -121,8 +117,3 @@ def _reason(letter: Mapping[str, Any]) -> str:
 def _example(letter: Mapping[str, Any]) -> str:
     record = str(letter.get("record") or letter.get("event_id") or "a record without text")
     return record if len(record) <= _EXAMPLE_CHARACTERS else record[:_EXAMPLE_CHARACTERS] + "…"
-
-
-def _printable(text: str) -> str:
-    """Replace control characters: the text of a record must not reach the terminal as commands."""
-    return "".join(c if c.isprintable() else "�" for c in text)

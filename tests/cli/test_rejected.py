@@ -11,18 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from cep.cli.main import main
+from tests.cli.test_links import RULE
 
 PATTERN = """event tx { i id  event_time time  card string  amount decimal(2) }
 pattern p by card { seq a -> b within 1 h  where a: tx amount > 1.00  b: tx amount > 2.00 }
-"""
-RULE = """id = "p"
-pattern = "p"
-file = "../patterns/p.cep"
-version = 1
-status = "live"
-severity = "low"
-owner = "a"
-message = "m"
 """
 
 
