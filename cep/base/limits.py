@@ -272,9 +272,14 @@ POSTGRES_WAIT_MS_MAX = 30_000
 
 # A file with one secret of a settings file, such as a password: a wrong path gives a larger one.
 SECRET_FILE_BYTES_MAX = 65_536
-# Connections to a job's port at once, and seconds that one may last. A scrape takes milliseconds and there are a few
-# scrapers; what is above is closed without an answer, so that a stranger holds neither threads nor memory.
+# Connections to a job's port at once. There are a few scrapers and probes; a refused connection costs neither a thread
+# nor memory. Answers that are not probes leave some of the connections free, so that a probe always finds one.
 HTTP_CONNECTIONS_MAX = 32
+HTTP_PROBE_CONNECTIONS = 8
+# Seconds for the headers of a request, which an honest client sends within milliseconds, and for the answer. A new
+# connection takes the place of one that has sent no headers for longer than the pause.
+HTTP_HEADERS_S_MAX = 2
+HTTP_HEADERS_PAUSE_S = 0.1
 HTTP_REQUEST_S_MAX = 10
 # Trust: who may change what, and what a job remembers of signed changes.
 SIGNERS_MAX = 1_000  # keys in a signers file

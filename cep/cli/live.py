@@ -93,11 +93,12 @@ def run(options: argparse.Namespace) -> int:
     tell_problems(begins_with.problems, deployment, log)
     job = job_of(settings, deployment, begins_with.warm)
     dead_letters_path = settings.output.dead_letters or checkpoint / "dead_letters"
-    observed = Observed(settings.observe.stalled, log)
+    observe = settings.observe
+    observed = Observed(observe.stalled, log)
     stop = stop_on_signals()
     with (
         lock_checkpoint(checkpoint),
-        served(settings.observe.listen, observed, token=settings.observe.bearer_token()) as address,
+        served(observe.listen, observed, token=observe.bearer_token(), hosts=observe.hosts) as address,
         watch_of(settings, observed),
         ExitStack() as stack,
     ):

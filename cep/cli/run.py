@@ -120,7 +120,7 @@ def run(options: argparse.Namespace) -> int:
     stop = stop_on_signals()
     answers = {"/key": key_answers.answer} if observe.answer_keys else {}
     with (
-        served(observe.listen, observed, answers, observe.bearer_token()) as address,
+        served(observe.listen, observed, answers, observe.bearer_token(), observe.hosts) as address,
         watch_of(settings, observed),
         compiled_ahead(CARRIERS),
         ExitStack() as stack,

@@ -318,6 +318,12 @@ class ObserveSettings(_Section):
         "listens to other machines needs one.",
         example='"env:CEP_TOKEN"',
     )
+    hosts: Texts = _setting(
+        (),
+        "More names that the header Host of a request may have. An address, localhost and the host of `listen` need "
+        "no setting, nor does a request with the token.",
+        example='["cep.bank.example"]',
+    )
     answer_keys: bool = _setting(
         False,
         "Whether `cep run` answers /key?key=…: the open runs of a key, with the events that they have bound.",

@@ -1,20 +1,27 @@
 """Observations of a job → answers over HTTP: /live, /ready, /health, /metrics, and what a runner adds.
 
 A stranger may reach the port, so it is bounded: connections at once, bytes of a request, and the time that one takes.
-A connection above the bound is closed at once. /live, /ready and /health say yes or no with a reason and ask for no
-token: probes of a platform need them. Everything else asks for the bearer token, if there is one. /metrics has the
-process as well, in the names that Prometheus' own clients use.
+A client that is slow to send its headers loses its place to the next connection, and answers other than probes leave
+places free. /live, /ready and /health say yes or no with a reason and ask for no token: probes of a platform need them.
+Everything else asks for the bearer token, if there is one. /metrics has the process as well, in the names that
+Prometheus' own clients use.
+
+A web page of a stranger can make a browser on this machine ask for the page's own name at our address. So the header
+Host must be an address, localhost, the host that the job listens at, or one of the setting `hosts`. A request with the
+token may name any host.
 Tested by: tests/runners/test_http.py, tests/runners/test_observe.py
 """
 
 from __future__ import annotations
 
 import hmac
+import ipaddress
+import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import parse_qs
 from wsgiref.simple_server import WSGIRequestHandler, make_server
@@ -24,20 +31,31 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from prometheus_client.exposition import ThreadingWSGIServer
 
 from cep.base.errors import UsageError
-from cep.base.limits import HTTP_CONNECTIONS_MAX, HTTP_REQUEST_S_MAX
+from cep.base.limits import (
+    HTTP_CONNECTIONS_MAX,
+    HTTP_HEADERS_PAUSE_S,
+    HTTP_HEADERS_S_MAX,
+    HTTP_PROBE_CONNECTIONS,
+    HTTP_REQUEST_S_MAX,
+)
 from cep.runners.observe import Observed
 
 # Path → the answer to the parameters of a request, None for what does not exist.
 Answers = Mapping[str, Callable[[Mapping[str, list[str]]], Any]]
 _StartResponse = Callable[..., Any]
 _App = Callable[[Mapping[str, Any], _StartResponse], Iterable[bytes]]
+_PROBES = ("/live", "/ready", "/health")
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]]+?))\.?(?::\d{1,5})?")
 
 
 @contextmanager
 def served(
-    address: tuple[str, int] | None, observed: Observed, answers: Answers | None = None, token: str | None = None
-) -> Iterator[tuple[str, int] | None]:
+    address: tuple[str, int] | None, observed: Observed, answers: Answers | None = None, token: str | None = None,
+    hosts: Collection[str] = (),
+) -> Iterator[tuple[str, int] | None]:  # fmt: skip
     """Answer requests for as long as the block runs. Yield the address, with the port that was chosen for 0.
+
+    `hosts`: more names of this machine that the header Host may have.
 
     Raises: UsageError if the address cannot be had.
     """
@@ -45,7 +63,8 @@ def served(
         yield None
         return
     try:
-        server = make_server(*address, _app(observed, answers or {}, token), _server_class(address[0]), _Handler)
+        app = _app(observed, answers or {}, token, {"localhost", address[0].lower(), *map(str.lower, hosts)})
+        server = make_server(*address, app, _server_class(address[0]), _Handler)
     except OSError as error:
         raise UsageError(
             f"cannot listen at {address[0]}:{address[1]}: {error}; give --listen another port, or none"
@@ -62,56 +81,93 @@ def served(
 
 
 class _Handler(WSGIRequestHandler):
-    """Write no line for a request: the log is the job's."""
+    """A handler that tells the server when it has read the headers, and writes no line: the log is the job's."""
+
+    def parse_request(self) -> bool:
+        if not super().parse_request():
+            return False
+        assert isinstance(self.server, _Server)
+        if self.server.begin_answer(self.request, self.path.partition("?")[0] in _PROBES):
+            return True
+        self.send_error(503, "too many requests at once")
+        return False
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 the base class has the name
         pass
 
 
 class _Server(ThreadingWSGIServer):
-    """A server with a bound on connections and on the seconds that each may last."""
+    """A server with bounds on its connections, on the seconds for headers, and on the seconds for an answer."""
 
     daemon_threads = True
     block_on_close = False
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        self._began: dict[socket.socket, float] = {}
+        # When each connection began, oldest first: those without headers yet, other answers, and answers to probes.
+        self._reading: dict[socket.socket, float] = {}
+        self._answering: dict[socket.socket, float] = {}
+        self._probing: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
         super().__init__(*args, **options)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Refuse a connection above the bound; a refused one is closed by the base class."""
+        """Take a connection, in place of the oldest slow one above the bound; the base class closes a refused one."""
+        slow = None
         with self._lock:
-            if len(self._began) >= HTTP_CONNECTIONS_MAX:
+            if len(self._reading) + len(self._answering) + len(self._probing) >= HTTP_CONNECTIONS_MAX:
+                slow = next(iter(self._reading), None)
+                if slow is None or self._reading[slow] > time.monotonic() - HTTP_HEADERS_PAUSE_S:
+                    return False
+                del self._reading[slow]
+            self._reading[request] = time.monotonic()
+        if slow is not None:
+            _cut_off(slow)
+        return True
+
+    def begin_answer(self, request: Any, is_probe: bool) -> bool:
+        """Note that a connection has sent its headers. Return False if its request cannot be answered now."""
+        with self._lock:
+            if self._reading.pop(request, None) is None:
+                return False  # it was slow, and another one has its place
+            if not is_probe and len(self._answering) >= HTTP_CONNECTIONS_MAX - HTTP_PROBE_CONNECTIONS:
                 return False
-            self._began[request] = time.monotonic()
+            (self._probing if is_probe else self._answering)[request] = time.monotonic()
         return True
 
     def shutdown_request(self, request: Any) -> None:
         """Close a connection, and give its place to the next."""
         with self._lock:
-            self._began.pop(request, None)
+            for connections in (self._reading, self._answering, self._probing):
+                connections.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
         """Cut off connections whose time is up; the server's loop calls this twice a second."""
-        self._cut_off(time.monotonic() - HTTP_REQUEST_S_MAX)
+        now_s = time.monotonic()
+        self._cut_off_old(now_s - HTTP_HEADERS_S_MAX, now_s - HTTP_REQUEST_S_MAX)
 
     def close_all(self) -> None:
         """Cut off every connection."""
-        self._cut_off(time.monotonic())
+        now_s = time.monotonic()
+        self._cut_off_old(now_s, now_s)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a connection that broke: a stranger must not fill the log."""
 
-    def _cut_off(self, before_s: float) -> None:
+    def _cut_off_old(self, reading_since_s: float, answering_since_s: float) -> None:
+        """Cut off connections that began at or before these times."""
         with self._lock:
-            late = [connection for connection, began_s in self._began.items() if began_s <= before_s]
+            late = [connection for connection, began_s in self._reading.items() if began_s <= reading_since_s]
+            for connections in (self._answering, self._probing):
+                late += [connection for connection, began_s in connections.items() if began_s <= answering_since_s]
         for connection in late:
-            try:
-                connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads it, which closes it
-            except OSError:
-                continue
+            _cut_off(connection)
+
+
+def _cut_off(connection: socket.socket) -> None:
+    """Wake the thread that reads a connection; the thread closes it."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _server_class(host: str) -> type[_Server]:
@@ -121,20 +177,24 @@ def _server_class(host: str) -> type[_Server]:
     return Server
 
 
-def _app(observed: Observed, answers: Answers, token: str | None) -> _App:
+def _app(observed: Observed, answers: Answers, token: str | None, hosts: Collection[str]) -> _App:
     registry = CollectorRegistry()
     registry.register(observed)
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
-    probes = {"/live": observed.live, "/ready": observed.ready, "/health": observed.health}
+    probes = dict(zip(_PROBES, (observed.live, observed.ready, observed.health), strict=True))
     metrics: _App = make_wsgi_app(registry)
 
     def answer(environ: Mapping[str, Any], start_response: _StartResponse) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
+        is_trusted = token is not None and _has_token(environ, token)
+        if not is_trusted and not _names_us(environ.get("HTTP_HOST"), hosts):
+            start_response("421 Misdirected Request", [("Content-Type", "text/plain")])
+            return [b"the header Host names no host of this job; add the name to `hosts` of [observe]\n"]
         if path in probes:
             is_well, reasons = probes[path]()
             return _json(start_response, "200 OK" if is_well else "503 Service Unavailable", reasons)
-        if token is not None and not _has_token(environ, token):
+        if token is not None and not is_trusted:
             start_response("401 Unauthorized", [("Content-Type", "text/plain"), ("WWW-Authenticate", "Bearer")])
             return [b"this needs the job's token: Authorization: Bearer ...\n"]
         if path == "/metrics":
@@ -146,6 +206,21 @@ def _app(observed: Observed, answers: Answers, token: str | None) -> _App:
         return [" ".join(["here are /metrics", *probes, *answers]).encode() + b"\n"]
 
     return answer
+
+
+def _names_us(header: str | None, hosts: Collection[str]) -> bool:
+    """Return True for the header Host of a request to us. A browser always sends one; old probes send none."""
+    if header is None:
+        return True
+    host = _HOST.fullmatch(header.strip())
+    if host is None:
+        return False
+    name = host[1] or host[2]
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name.lower() in hosts
+    return True
 
 
 def _has_token(environ: Mapping[str, Any], token: str) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -17,9 +19,13 @@ from cep.runners.observe import Observed
 WAIT_S = 30
 
 
-def ask(address: tuple[str, int] | None, path: str, token: str | None = None) -> tuple[int, str]:
+def ask(
+    address: tuple[str, int] | None, path: str, token: str | None = None, host: str | None = None
+) -> tuple[int, str]:
     assert address is not None
     request = urllib.request.Request(f"http://{address[0]}:{address[1]}{path}")
+    if host is not None:
+        request.add_header("Host", host)
     if token is not None:
         request.add_header("Authorization", f"Bearer {token}")
     try:
@@ -34,7 +40,9 @@ def ask(address: tuple[str, int] | None, path: str, token: str | None = None) ->
 def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
     """A port that takes three connections at once, each for a moment."""
     monkeypatch.setattr(http, "HTTP_CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(http, "HTTP_PROBE_CONNECTIONS", 1)
     monkeypatch.setattr(http, "HTTP_REQUEST_S_MAX", 0.2)
+    monkeypatch.setattr(http, "HTTP_HEADERS_S_MAX", 0.2)
     with served(("127.0.0.1", 0), Observed(60_000)) as address:
         assert address is not None
         yield address
@@ -114,3 +122,54 @@ def test_the_end_does_not_wait_for_open_connections() -> None:
         open_one = socket.create_connection(address)
     with open_one:
         assert until_closed(open_one) == b""
+
+
+def test_slow_clients_do_not_starve_the_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "HTTP_HEADERS_S_MAX", 3_600)  # so only a new connection ends a slow one
+    monkeypatch.setattr(http, "HTTP_HEADERS_PAUSE_S", 0)
+    with served(("127.0.0.1", 0), Observed(60_000)) as address:
+        assert address is not None
+        slow = []
+        for _ in range(3):
+            for _ in range(http.HTTP_CONNECTIONS_MAX):
+                slow.append(socket.create_connection(address))
+                slow[-1].sendall(b"GET /health HTTP/1.1\r\nHost: ")
+            assert ask(address, "/health")[0] == 200
+        for connection in slow:
+            connection.close()
+
+
+def test_answers_leave_places_for_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "HTTP_CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(http, "HTTP_PROBE_CONNECTIONS", 1)
+    begun, end = threading.Semaphore(0), threading.Event()
+
+    def answer(_: object) -> str:
+        begun.release()
+        assert end.wait(WAIT_S)
+        return "done"
+
+    with served(("127.0.0.1", 0), Observed(60_000), {"/key": answer}) as address, ThreadPoolExecutor(2) as clients:
+        waiting = [clients.submit(ask, address, "/key") for _ in range(2)]
+        assert all(begun.acquire(timeout=WAIT_S) for _ in waiting)
+        assert ask(address, "/key")[0] == 503
+        assert ask(address, "/health")[0] == 200
+        end.set()
+        assert [one.result(WAIT_S) for one in waiting] == [(200, '"done"\n')] * 2
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200), ("LOCALHOST.:9464", 200), ("127.0.0.1", 200), ("[::1]:80", 200), ("10.1.2.3:9464", 200),
+        ("cep.bank.example:9464", 200), ("evil.example", 421), ("evil.example:9464", 421), ("localhost.evil.org", 421),
+        ("localhost, evil.example", 421), ("", 421), ("[localhost]", 421), ("localhost:x", 421), ("1.2.3.4.evil", 421),
+    ],
+)  # fmt: skip
+def test_a_page_of_a_stranger_cannot_ask_by_its_own_name(host: str, status: int) -> None:
+    with served(("127.0.0.1", 0), Observed(60_000), token="right", hosts=("Cep.bank.example",)) as address:
+        assert ask(address, "/health", host=host)[0] == status
+        assert ask(address, "/metrics", "right", host)[0] == 200, "nobody else has the token"
+        with socket.create_connection(address or ("", 0)) as old:
+            old.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+            assert until_closed(old).startswith(b"HTTP/1.0 200")
