@@ -96,8 +96,14 @@ def checkpoint_numbers(target: Target) -> list[int]:
 
 
 def read_manifest(target: Target, number: int) -> Manifest:
-    """Read the manifest of a checkpoint. Raises: StateCorruptError, StateFormatError, StoreError."""
-    return Manifest.from_bytes(target.read(_name(number)), _name(number), KIND)
+    """Read the manifest of a checkpoint. Raises: StateCorruptError, StateFormatError, StoreError.
+
+    The number inside of a signed manifest must be that of its name. So nobody can put an old checkpoint under a higher
+    number and take a job back.
+    """
+    manifest = Manifest.from_bytes(target.read(_name(number)), _name(number), KIND)
+    manifest.check_number(number, _name(number))
+    return manifest
 
 
 def payload_bytes(target: Target, number: int) -> bytes:

@@ -90,6 +90,13 @@ class Manifest:
             reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
             raise StateCorruptError(f"{name} is not a manifest that cep writes: {reason}; take another copy") from error
 
+    def check_number(self, number: int, name: str) -> None:
+        """Raise StateCorruptError if the manifest lies under the name of another number."""
+        if self.number != number:
+            raise StateCorruptError(
+                f"{name} is {self.kind} {self.number} under another number; do not use it, and ask who has renamed it"
+            )
+
     def file(self, name: str) -> StoredFile:
         """Return the file of this name. Raises: StateCorruptError if the manifest does not list it."""
         for file in self.files:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.base.errors import StateCorruptError, UsageError
-from cep.state.checkpoints import Checkpoints, Part, restore
+from cep.state.checkpoints import Checkpoints, Part, payload_bytes, restore
 from cep.state.manifest import Manifest, StoredFile, StoredPart
 from cep.state.manifest_key import KEY, KEY_FILE, check_first_line, first_line
 from cep.state.memory import MemoryStore
@@ -103,3 +103,24 @@ def test_a_planted_savepoint_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv(KEY, SECRET)
     with pytest.raises(StateCorruptError, match="is not signed"):
         open_savepoint(target, tmp_path / "opened")
+
+
+def test_an_old_checkpoint_under_a_higher_number_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    target = Target(str(tmp_path / "target"))
+    monkeypatch.setenv(KEY, SECRET)
+    with Checkpoints(target, tmp_path / "work") as checkpoints:
+        for payload in (b"first", b"second"):
+            copying = checkpoints.begin([Part("store", MemoryStore(), 0, 4)], payload, 0)
+            assert copying is not None
+            copying.result(timeout=60)
+    first, second = (tmp_path / "target" / name for name in sorted(n for n in target.sizes() if "manifest" in n))
+    renamed = second.with_name(second.name.replace("2", "9"))
+    renamed.write_bytes(first.read_bytes())
+    restored = restore(target, tmp_path / "into")
+    assert restored is not None
+    assert restored.payload == b"second"
+    assert "is checkpoint 1 under another number" in restored.refused[0]
+    with pytest.raises(StateCorruptError, match="under another number"):
+        payload_bytes(target, 9)

@@ -94,6 +94,7 @@ def restore(target: Target, checkpoint: Path, name: str | None = None) -> Saved:
     manifest = Manifest.from_bytes(target.read(chosen + _SUFFIX), chosen)
     if manifest.kind != KIND:
         raise UsageError(f"{chosen} is a {manifest.kind}, not a savepoint of a live job on Spark")
+    manifest.check_number(int(chosen.removeprefix(_PREFIX).partition("-")[0]), chosen)
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{checkpoint.name}-", dir=checkpoint.parent))
     try:

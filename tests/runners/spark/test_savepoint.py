@@ -12,7 +12,8 @@ from cep.base.errors import StateCorruptError, UsageError
 from cep.cli.main import main
 from cep.runners.live_checkpoint import lock_checkpoint, open_checkpoint
 from cep.runners.live_progress import read_progress
-from cep.runners.spark.savepoint import restore, save, savepoints
+from cep.runners.spark.savepoint import KIND, restore, save, savepoints
+from cep.state.manifest import Manifest
 from cep.state.target import Target
 from tests.runners.spark.live_cases import END, LiveRun, make_job, payments, replayed, rows, rules, split
 
@@ -74,3 +75,10 @@ def test_a_damaged_savepoint_is_refused(spark: SparkSession, tmp_path: Path) -> 
         restore(target, tmp_path / "new")
     with pytest.raises(UsageError, match="has no savepoints"):
         restore(Target(str(tmp_path / "empty")), tmp_path / "new")
+
+
+def test_an_old_savepoint_under_a_later_name_is_refused(tmp_path: Path) -> None:
+    target = Target(str(tmp_path / "saved"))
+    target.create("savepoint-000000009-5.manifest", Manifest(KIND, 3, 5, (), ()).to_bytes())
+    with pytest.raises(StateCorruptError, match="3 under another number"):
+        restore(target, tmp_path / "new")
