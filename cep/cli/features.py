@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
 from cep.api.features import features
@@ -20,10 +19,12 @@ from cep.base.durable import replace_file
 from cep.base.errors import SinkError, UsageError
 from cep.cli.given_events import add_events_arguments, given_forms
 from cep.cli.period import add_period_arguments
+from cep.sinks.csv_cells import write_csv
 
 HELP = """\
 Work out functions of past events at every event, and write the events with a column for each. The values are those that
-conditions of patterns compare. The key of a function is --by, or else the fields behind its own `by`.
+conditions of patterns compare. The key of a function is --by, or else the fields behind its own `by`. In a CSV file a
+text that a spreadsheet would run as a formula has an apostrophe in front.
 
 examples:
   cep features --events payments.parquet --out features.parquet "spent=sum(payment.amount over 7 d by card_id)"
@@ -72,6 +73,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _write(table: pa.Table, suffix: str, file: Any) -> None:
     if suffix == ".csv":
-        pcsv.write_csv(table, file)
+        write_csv(table, file)
     else:
         pq.write_table(table, file, compression="zstd")

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.csv as pcsv
 from rich.console import Console
 
 from cep.analysis.labels import read_labels
@@ -23,6 +22,7 @@ from cep.demo.library import library_folder
 from cep.demo.stream import Stream
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
+from cep.sinks.csv_cells import write_csv
 from cep.sources.pieces import read_pieces
 
 LABELS_FILE = "labels.csv"
@@ -42,7 +42,7 @@ def labels_of(stream: Stream) -> pa.Table:
 def write_labels(stream: Stream, folder: Path) -> Path:
     """Write the labels into the folder. Return the file."""
     path = folder / LABELS_FILE
-    pcsv.write_csv(labels_of(stream), path)
+    write_csv(labels_of(stream), path)
     return path
 
 

@@ -5,7 +5,9 @@ const { LanguageClient } = require("vscode-languageclient/node");
 let client;
 
 function activate() {
-  const command = workspace.getConfiguration("cep").get("command");
+  // The server is a program of the user's machine: a value that a workspace brings along does not count.
+  const { globalValue, defaultValue } = workspace.getConfiguration("cep").inspect("command");
+  const command = globalValue ?? defaultValue;
   client = new LanguageClient(
     "cep",
     "Event patterns",

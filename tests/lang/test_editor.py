@@ -66,3 +66,12 @@ def test_the_manifest_names_files_that_are_there() -> None:
         assert (EDITOR / name).is_file(), name
     json.loads((EDITOR / "language-configuration.json").read_text(encoding="utf-8"))
     assert contributes["grammars"][0]["scopeName"] == GRAMMAR["scopeName"]
+
+
+def test_no_workspace_chooses_the_program_that_the_editor_starts() -> None:
+    manifest = json.loads((EDITOR / "package.json").read_text(encoding="utf-8"))
+    properties = manifest["contributes"]["configuration"]["properties"]
+    assert {name: value.get("scope") for name, value in properties.items()} == {"cep.command": "machine"}
+    assert manifest["capabilities"]["untrustedWorkspaces"]["restrictedConfigurations"] == ["cep.command"]
+    # `get` gives the value of a workspace in editors that do not know the scope.
+    assert '.get("command")' not in (EDITOR / manifest["main"]).read_text(encoding="utf-8")

@@ -1,0 +1,36 @@
+"""A table → a CSV file that is safe to open in a spreadsheet: no text of an event becomes a formula.
+
+A spreadsheet runs a cell that begins with one of `= + - @`, a tab or a line end. Such a text gets an apostrophe in
+front, which tells a spreadsheet that the cell is text. Numbers stay as they are, also numbers that are texts. Every CSV
+file of cep is written here.
+Tested by: tests/sinks/test_csv_cells.py
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pcsv
+
+_FORMULA = "^[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"  # the last four are the wide forms of the first four
+_NUMBER = r"^[+-]?\d+([.,]\d+)*([eE][+-]?\d+)?$"
+
+
+def write_csv(table: pa.Table, file: Any) -> None:
+    """Write a table with the names of its columns. `file` is a path or an open file."""
+    columns = [_quoted(column) if _is_text(column.type) else column for column in table.columns]
+    names = _quoted(pa.chunked_array([pa.array(table.column_names, pa.string())])).to_pylist()
+    pcsv.write_csv(pa.table(columns, names=names), file)
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    values = type_.value_type if pa.types.is_dictionary(type_) else type_
+    return bool(pa.types.is_string(values) or pa.types.is_large_string(values) or pa.types.is_string_view(values))
+
+
+def _quoted(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    texts = column.cast(pa.large_string())
+    is_formula = pc.and_not(pc.match_substring_regex(texts, _FORMULA), pc.match_substring_regex(texts, _NUMBER))
+    return pc.if_else(is_formula, pc.replace_substring_regex(texts, r"\A", "'", max_replacements=1), texts)

@@ -1,0 +1,56 @@
+"""Texts of events in CSV files: spreadsheets show them, and run none."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cep.sinks.csv_cells import write_csv
+
+SIGNS = "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20"
+TEXTS = st.text(st.sampled_from([*SIGNS, *"a1.e,\"' ;"]), max_size=6)
+ROOT = Path(__file__).parents[2]
+
+
+def cells(table: pa.Table) -> list[list[str]]:
+    file = io.BytesIO()
+    write_csv(table, file)
+    return list(csv.reader(io.StringIO(file.getvalue().decode(), newline="")))
+
+
+@given(st.lists(TEXTS, max_size=20), TEXTS)
+def test_no_cell_is_a_formula_and_no_text_is_lost(texts: list[str], name: str) -> None:
+    rows = cells(pa.table({name: pa.array(texts, pa.string()), "n": pa.array(range(len(texts)))}))
+    for cell, text in zip((row[0] for row in rows), [name, *texts], strict=True):
+        assert cell in (text, f"'{text}")
+        is_number = re.fullmatch(r"[+-]?[0-9]+([.,][0-9]+)*([eE][+-]?[0-9]+)?", text) is not None
+        assert (cell != text) == (text[:1] in SIGNS and bool(text) and not is_number), text
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+def test_texts_of_every_kind_are_quoted_and_numbers_are_not(kind: pa.DataType) -> None:
+    table = pa.table(
+        {
+            "text": pa.array(["=1+1", None, "-5"]).cast(kind),
+            "amount": pa.array([Decimal("-1.50"), None, Decimal("2.00")], pa.decimal128(9, 2)),
+            "share": pa.array([-0.5, 1e-9, None]),
+        }
+    )
+    assert cells(table)[1:] == [["'=1+1", "-1.50", "-0.5"], ["", "", "1e-9"], ["-5", "2.00", ""]]
+
+
+def test_every_csv_file_is_written_here() -> None:
+    writers = [
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "cep").rglob("*.py"))
+        if re.search(r"pcsv\.write_csv|csv\.writer|DictWriter|\.to_csv\(", path.read_text(encoding="utf-8"))
+    ]
+    assert writers == ["cep/sinks/csv_cells.py"]
