@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from cep.base.limits import HTTP_CONNECTIONS_MAX
 from cep.runners import http
 from cep.runners.http import served
 from cep.runners.observe import Observed
@@ -131,7 +132,7 @@ def test_slow_clients_do_not_starve_the_probes(monkeypatch: pytest.MonkeyPatch) 
         assert address is not None
         slow = []
         for _ in range(3):
-            for _ in range(http.HTTP_CONNECTIONS_MAX):
+            for _ in range(HTTP_CONNECTIONS_MAX):
                 slow.append(socket.create_connection(address))
                 slow[-1].sendall(b"GET /health HTTP/1.1\r\nHost: ")
             assert ask(address, "/health")[0] == 200
