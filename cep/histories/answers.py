@@ -1,4 +1,4 @@
-"""A call → the value of each history at each new event, and what those values lack.
+"""A call → the value of each history at each new event, and which values are incomplete.
 
 Tested by: tests/histories/test_values.py, tests/histories/test_sql.py
 """
@@ -23,8 +23,10 @@ from cep.nfa.histories import CUT, HistoryColumn
 
 
 class Answers:
-    """The values of a call's histories. It counts what is folded, cut and dropped, and by history sums that left 64
-    bits."""
+    """The values of a call's histories.
+
+    The object also counts folded, cut and dropped windows, and by history the sums that exceeded 64 bits.
+    """
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -34,7 +36,7 @@ class Answers:
         self._averages: dict[str, Column] = {}
 
     def column(self, history: HistoryColumn) -> Column:
-        """Return the value at each new event, in their order. Texts are numbers of the table's texts."""
+        """Return the history's value at each new event, in event order. Text values are indexes into `table.texts`."""
         if not history.average:
             return self._column(history)
         if history.average not in self._averages:
@@ -48,7 +50,7 @@ class Answers:
 
     def _column(self, history: HistoryColumn) -> Column:
         call = self._call
-        windows = call.windows.of(history)
+        windows = call.windows.windows_of(history)
         if history.is_single and history.by:
             memory = remembered(history, call.table, windows, call.windows.member(history))
             windows, cut = memory.windows, memory.cut
@@ -64,19 +66,19 @@ class Answers:
         self._note(history.identity, windows, windows.folded)
         self._note(history.identity + CUT, windows, cut)
         slots, nulls = np.empty(len(answer.slots), np.int64), np.empty(len(answer.slots), np.uint8)
-        slots[windows.at], nulls[windows.at] = answer.slots, answer.nulls
+        slots[windows.events], nulls[windows.events] = answer.slots, answer.nulls
         rests = None
         if answer.rests is not None:
             rests = np.empty(len(answer.slots), np.int64)
-            rests[windows.at] = answer.rests
+            rests[windows.events] = answer.rests
         return Column(slots, nulls, rests=rests)
 
     def incomplete(self) -> pa.Array:
-        """text[Q]: which values at each new event lack older events or have them folded (columns.INCOMPLETE)."""
+        """text[Q]: the histories whose value at a new event is incomplete or has folded events (columns.INCOMPLETE)."""
         return incomplete_texts(self._incomplete, len(self._call.new_rows))
 
     def _with_folded(self, history: HistoryColumn, windows: Members, answer: Column) -> Column:
-        """Replace the values of windows with more events than the limit: their older events are panes."""
+        """Replace the values of windows with more events than the limit: panes stand for their older events."""
         is_folded = windows.folded.astype(bool)
         wide = kind_of(history).folded_values(self._call, history, windows)
         self.overflows[history.identity] += wide.overflows
@@ -86,16 +88,16 @@ class Answers:
         return Column(slots, nulls, rests=np.where(is_folded, wide.rests, answer.rests))
 
     def _cut(self, history: HistoryColumn, windows: Members) -> UInt8:
-        """Return in the order of the windows 1 where events of the sub-key may be forgotten."""
+        """Return 1 for each window, in window order, in which events of the sub-key may have been forgotten."""
         call = self._call
         sub_keys = call.sub_keys.memory_of(history) if windows.folded.any() else None
         if sub_keys is None:
-            return np.zeros(len(windows.at), np.uint8)
-        new = call.new_rows[windows.at]
+            return np.zeros(len(windows.events), np.uint8)
+        new = call.new_rows[windows.events]
         may_lack = sub_keys.lacking_ms[new] >= opens_pane(history, call.table.time[new])
         return windows.folded * may_lack.astype(np.uint8)
 
     def _note(self, name: str, windows: Members, flags: UInt8) -> None:
         if flags.any():
             self._incomplete[name] = np.empty(len(flags), np.uint8)
-            self._incomplete[name][windows.at] = flags
+            self._incomplete[name][windows.events] = flags

@@ -1,6 +1,6 @@
-"""One call: the table, its windows, its panes and its sub-keys, put together for the kinds of histories.
+"""One call: the table, its windows, its panes and its sub-keys, combined for the kinds of histories.
 
-    table ──▶ windows ──▶ sub_keys ──▶ woven       each is made of those before it; none inherits
+    table ──▶ windows ──▶ sub_keys ──▶ woven       each step reads only the steps before it
 
 Tested by: tests/histories/test_values.py, tests/histories/test_folds.py, tests/histories/test_known_sub_keys.py
 """
@@ -35,7 +35,7 @@ from cep.nfa.histories import HistoryColumn
 
 
 class SubKeys:
-    """The sub-keys of a table's rows, and those of which the keys still know the past."""
+    """The sub-keys of a table's rows, and the sub-keys whose past the keys still remember."""
 
     def __init__(self, table: HistoryTable, windows: Windows, panes: Mapping[int, PaneRows]) -> None:
         self._table = table
@@ -52,7 +52,7 @@ class SubKeys:
         return self._numbers[history.expr.by]
 
     def sub_key_rows(self, history: HistoryColumn) -> SubKeyRows:
-        """Return the rows that ask for the past of their sub-key, or count for it."""
+        """Return the rows that read the past of their sub-key or add to it."""
         table, member = self._table, self._windows.member(history)
         asks = (member != 0) | (table.new_at >= 0)
         for column in history.by:
@@ -61,11 +61,11 @@ class SubKeys:
         return SubKeyRows(rows, member[rows], self.numbers(history)[rows])
 
     def memory_of(self, history: HistoryColumn, *, always: bool = False) -> KnownSubKeys | None:
-        """Return the sub-keys that are known; None if all are, unless the caller `always` wants them."""
+        """Return the remembered sub-keys; None if all are remembered, unless `always` is set."""
         if not history.by:
             return None
         if history.known_sub_keys not in self._memories:
-            sub_rows, segment = self.sub_key_rows(history), self._windows.of(history).segment
+            sub_rows, segment = self.sub_key_rows(history), self._windows.windows_of(history).segment
             before = self._panes.get(history.known_sub_keys, NO_PANES)
             before = of_panes(before, self._panes.get(history.panes, NO_PANES))
             is_asked = always or has_many(self._table, sub_rows, segment[sub_rows.rows], before)
@@ -73,15 +73,15 @@ class SubKeys:
         return self._memories[history.known_sub_keys]
 
     def first_remembered(self, memory: KnownSubKeys, windows: Members) -> Int64:
-        """Return by window the first member since its sub-key was unknown the last time; -1 if it never was."""
+        """For each window, return the first member after its sub-key was last forgotten; -1 if it never was."""
         member = np.full(len(self._table.time), len(windows.rows), np.int64)
         member[windows.rows] = np.arange(len(windows.rows))
-        begins = memory.begins[self._table.new_rows[windows.at]]
+        begins = memory.begins[self._table.new_rows[windows.events]]
         first: Int64 = np.where(begins < 0, -1, member[begins])
         return first
 
     def still_counting(self, history: HistoryColumn) -> UInt8:
-        """Return 1 for the rows that count for later events: not those of sub-keys that are forgotten."""
+        """Return 1 for each row that still counts for later events. Rows of forgotten sub-keys do not."""
         memory, member = self.memory_of(history, always=True), self._windows.member(history)
         if memory is not None:
             rows, table = np.flatnonzero(member), self._table
@@ -91,7 +91,7 @@ class SubKeys:
 
 
 class Call:
-    """Everything that the kinds of histories need of one call."""
+    """Everything that the kinds of histories need from one call."""
 
     def __init__(
         self, table: HistoryTable, reached: Reached | None = None, panes: Mapping[int, PaneRows] | None = None
@@ -101,52 +101,52 @@ class Call:
         self._panes = {} if panes is None else panes
         self.sub_keys = SubKeys(table, self.windows, self._panes)
         self._woven: dict[str, Woven] = {}
-        # Kinds keep here what several of their verbs need, by the name of what is carried.
+        # Kinds cache results here that several of their functions need. The key names the carried value.
         self.memo: dict[tuple[str, str], object] = {}
 
     @property
     def new_rows(self) -> Int64:
-        """The rows of the new events, in their order."""
+        """The rows of the new events, in event order."""
         return self.table.new_rows
 
     def woven(self, history: HistoryColumn) -> Woven:
-        """Lay the members that are in no pane yet behind the history's panes, and find the windows in both."""
+        """Place the members that are in no pane yet after the history's panes, and find the windows in both."""
         if history.identity not in self._woven:
             self._woven[history.identity] = self._weave(history)
         return self._woven[history.identity]
 
     def _weave(self, history: HistoryColumn) -> Woven:
-        table, windows = self.table, self.windows.of(history)
+        table, windows = self.table, self.windows.windows_of(history)
         rows, segment = windows.rows, windows.segment
         members = members_of(history, segment[rows], table.time[rows], self.windows.values(history, rows), table.texts)
-        new = table.new_rows[windows.at]
+        new = table.new_rows[windows.events]
         old = self._panes.get(history.panes, NO_PANES)
         memory = self.sub_keys.memory_of(history)
         if history.by:
             sub_rows = self.sub_keys.sub_key_rows(history)
             old = in_segments(old, table.key[sub_rows.rows], sub_rows.sub, segment[sub_rows.rows])
-        wanted = PaneWindows(segment[new], opens_pane(history, table.time[new]), windows.highs)
-        if memory is not None:  # forgotten events are laid before all panes and windows
-            before_ms = np.concatenate([old.pane_ms, members.pane_ms, wanted.opens]).min() - 1
+        pane_windows = PaneWindows(segment[new], opens_pane(history, table.time[new]), windows.highs)
+        if memory is not None:  # forgotten events come before all panes and windows
+            before_ms = np.concatenate([old.pane_ms, members.pane_ms, pane_windows.opens]).min() - 1
             members = replace(members, pane_ms=np.where(memory.forgotten[rows], before_ms, members.pane_ms))
-        both = woven(old, members, table.new_at[rows] >= 0, wanted)
+        both = woven(old, members, table.new_at[rows] >= 0, pane_windows)
         if memory is None:
             return both
         places = np.append(both.members, len(both.rows))
-        at = self.sub_keys.first_remembered(memory, windows)
-        return replace(both, lows=begin_at(both.lows, np.where(at < 0, 0, places[at]), both.highs))
+        first = self.sub_keys.first_remembered(memory, windows)
+        return replace(both, lows=begin_at(both.lows, np.where(first < 0, 0, places[first]), both.highs))
 
     def rounded_windows(self, history: HistoryColumn) -> Members:
-        """Return the windows of a `first` with their far edge at a pane, without events of forgotten sub-keys."""
-        windows, memory = self.windows.of(history, rounded=True), self.sub_keys.memory_of(history)
+        """Return the windows of a `first` whose far edge is at a pane, without events of forgotten sub-keys."""
+        windows, memory = self.windows.windows_of(history, rounded=True), self.sub_keys.memory_of(history)
         if memory is None:
             return windows
         forgotten = np.flatnonzero(memory.forgotten[windows.rows])
         behind = np.zeros(int(windows.segment.max(initial=-1)) + 1, np.int64)
-        behind[windows.segment[windows.rows[forgotten]]] = forgotten + 1  # of those of a sub-key the last one stays
-        at = self.sub_keys.first_remembered(memory, windows)
-        segment = windows.segment[self.table.new_rows[windows.at]]
-        least = np.where(at < 0, behind[segment], at)
+        behind[windows.segment[windows.rows[forgotten]]] = forgotten + 1  # keep the last event of a sub-key
+        first = self.sub_keys.first_remembered(memory, windows)
+        segment = windows.segment[self.table.new_rows[windows.events]]
+        least = np.where(first < 0, behind[segment], first)
         return replace(windows, lows=begin_at(windows.lows, least, windows.highs))
 
     def fold(self, history: HistoryColumn, rows: Int64) -> PaneRows:
@@ -158,13 +158,13 @@ class Call:
         return folded(history, members, values)
 
     def new_panes(self, histories: Iterable[HistoryColumn], keys: pa.Array, watermark_ms: int) -> Iterator[Segment]:
-        """Make segments of what has come into the panes of these histories; `keys` are the call's."""
+        """Return segments of the new rows in the panes of these histories; `keys` are the call's keys."""
         for history in histories:
             both = self.woven(history)
             yield from appended_panes(history, both.rows.take(both.members), keys, watermark_ms)
 
 
 def begin_at(lows: Int64, least: Int64, highs: Int64) -> Int64:
-    """Move the begins of windows to `least` where they lie before it."""
+    """Move the start of each window forward to `least` where it is earlier."""
     moved: Int64 = np.maximum(lows, np.minimum(least, highs))
     return moved

@@ -1,8 +1,10 @@
-"""Events of many segments → those of wanted classes: the events of a key with equal values of some fields.
+"""Events of many segments → the events of wanted classes. A class: the events of a key with equal values of some
+fields.
 
-A class has a code of 32 bits, which a segment keeps for each of its events once it has been asked. Other classes may
-have the same code: their events are looked at in vain, and all of them, so that none of a class is ever missing. Where
-the latest event of a class is enough, its values are compared too.
+A class has a code of 32 bits, which a segment caches for each of its events after the first request. Several classes
+may
+share a code. Then events of the other class are read in vain, but no event of a class is ever missing. Where only the
+latest event of a class is needed, its values are compared too.
 Tested by: tests/histories/test_classes.py, tests/histories/test_reach.py
 """
 
@@ -26,12 +28,12 @@ from cep.kernels.siphash import keyed_number_hashes
 UInt32 = NDArray[np.uint32]
 UInt64 = NDArray[np.uint64]
 _ODD = np.uint64(0x9E3779B97F4A7C15)
-_PLACES, _BITS = 2, 16  # or more of a table for each code; of other codes one in so many is looked for in vain
-_ROWS = 1 << 32  # more than a block has
+_PLACES, _BITS = 2, 16  # minimum table places and bits per code; one in 2^16 other codes is searched in vain
+_ROWS = 1 << 32  # more than the rows of a block
 
 
 class Wanted:
-    """Codes of the classes that are asked for, uint32[C], and the table in which they are found."""
+    """Codes of the requested classes, uint32[C], and the table that finds them."""
 
     def __init__(self, codes: UInt32) -> None:
         self.codes = codes
@@ -40,12 +42,15 @@ class Wanted:
 
 
 class Latest:
-    """The latest event of each class that is asked for, in some blocks. It is later than a time.
+    """The latest event of each requested class in some blocks, if it is later than a given time.
 
-    It is of an event type if that is not -1. Classes are compared by their values, not only by their codes.
+    With an event type other than -1, only events of that type count. Classes are compared by their values, not only by
+    their
+    codes.
 
-    Shapes, of the classes asked for, some of them several times: number int32[C] of the key, -1 for none; codes
-    uint32[C]; column of length C.
+    Shapes, of the requested classes, which may repeat: number int32[C] of the key, -1 for none; codes uint32[C]; column
+    of
+    length C.
     """
 
     def __init__(
@@ -58,11 +63,13 @@ class Latest:
         self._latest = records.Latest(np.full(len(codes), back_ms, np.int64), np.full(len(codes), -1, np.int64))
 
     def look(self, blocks: Sequence[Block], numbers: Sequence[Int32], last_ms: Sequence[int]) -> None:
-        """Look at blocks in the order of their segments, whose keys have these numbers and whose latest events are of
-        these times. The newest block comes first, or else more events are looked at than need be."""
+        """Search blocks, given in segment order with their key numbers and the times of their latest events.
+
+        The newest block is searched first, because then fewer events are read.
+        """
         scratch = records.Scratch(*np.empty((3, max(map(len, blocks), default=0)), np.int64))
-        for at in reversed(range(len(blocks))):
-            block = blocks[at]
+        for block_index in reversed(range(len(blocks))):
+            block = blocks[block_index]
             if self._name not in block.rows.columns:
                 continue
             if self._name not in block.values:
@@ -71,19 +78,19 @@ class Latest:
                 records.BlockRows(*block.read_only_rows),
                 codes_of_block(block, (self._name,)),
                 _as_record(block.values[self._name]),
-                numbers[at],
-                at * _ROWS,
-                last_ms[at],
+                numbers[block_index],
+                block_index * _ROWS,
+                last_ms[block_index],
             )
             find_latest(self._classes, events, self._event_type, self._latest, scratch)
 
     def rows(self, blocks_count: int) -> list[Int64]:
-        """By block the rows that are the latest of their class, ascending, after all blocks were looked at."""
-        at = np.sort(self._latest.at[self._latest.at >= 0])
-        return np.split(at % _ROWS, np.searchsorted(at, _ROWS * np.arange(1, blocks_count)))
+        """After the search, return for each block the rows that are the latest of their class, ascending."""
+        positions = np.sort(self._latest.at[self._latest.at >= 0])
+        return np.split(positions % _ROWS, np.searchsorted(positions, _ROWS * np.arange(1, blocks_count)))
 
     def events(self) -> tuple[HistoryRows, Int64]:
-        """Return the latest events with no field but that one, in the order of their times; and the block of each."""
+        """Return the latest events, with only this field and in time order, and the block of each."""
         there = np.flatnonzero(self._latest.at >= 0)
         there = there[np.argsort(self._latest.time[there], kind="stable")]
         event_type, span = np.full(len(there), self._event_type), np.zeros(len(there), np.int8)
@@ -97,13 +104,13 @@ def _as_record(values: ValueBytes) -> records.ValueBytes:
 
 
 def _empty_table(count: int) -> tuple[UInt64, Int32]:
-    """Bits and places for so many codes."""
+    """Return empty bits and places for this many codes."""
     size = 1 << max(count - 1, 1).bit_length()
     return np.zeros(max(_BITS * size // 64, 1), np.uint64), np.full(_PLACES * size, -1, np.int32)
 
 
 def codes_of_block(block: Block, names: tuple[str, ...]) -> UInt32:
-    """Return the codes of a block's events by these fields, worked out once. A field that is missing there is null."""
+    """Return the codes of a block's events by these fields, computed once. A missing field is null."""
     if names not in block.codes:
         rows = block.rows
         nothing = pa.nulls(len(rows), pa.int64())
@@ -120,7 +127,7 @@ def hashed_keys(block: Block) -> HashedTexts:
 
 
 def class_codes(keys: HashedTexts, key: Int32, columns: Sequence[pa.Array]) -> UInt32:
-    """uint32[N]: the codes of events of keys[key] with these values."""
+    """uint32[N]: the codes of events with keys[key] and these values."""
     return _codes(keys.hashes, key, columns)
 
 

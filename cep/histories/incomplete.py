@@ -1,8 +1,9 @@
-"""Flags of values that are less than they say → one text an event that names them (columns.INCOMPLETE).
+"""Flags of incomplete values → one text per event that names them (columns.INCOMPLETE).
 
-A value is *folded* where its window has more events than are retained one by one (numbers/folds.py). It may be *cut*
-where a key has more sub-keys than it knows (remembered.py, known_sub_keys.py). Then the one that is asked for is not
-known, or was not at a time that its window reaches back to.
+A value is *folded* if its window has more events than are retained one by one (numbers/folds.py). It may be *cut* if a
+key
+has more sub-keys than it remembers (remembered.py, known_sub_keys.py) and the requested one was forgotten at some time
+within its window.
 Tested by: tests/histories/test_folds.py, tests/histories/test_known_sub_keys.py, tests/histories/test_remembered.py
 """
 
@@ -18,7 +19,7 @@ from cep.kernels.layout import UInt8
 
 
 def incomplete_texts(flags: Mapping[str, UInt8], count: int) -> pa.Array:
-    """text[Q], null for nothing: the identities of histories, each with flags uint8[Q], of which `count` is Q."""
+    """text[Q], null where nothing is incomplete: identities of histories with a flag, given uint8[Q] by identity."""
     if not flags:
         return pa.nulls(count, TEXT)
     names = sorted(flags)

@@ -1,16 +1,19 @@
-"""Rows of busy keys → the sub-keys of which a key still knows the past: those that have come last.
+"""Rows of busy keys → the sub-keys whose past a key still remembers: the ones that came last.
 
 A key may have a million merchants in a window. A key with more events than are retained one by one (numbers/folds.py)
-knows the `HISTORY_VALUES_MAX` values that have come last. Of those of the same time it knows the ones with the greater
-numbers (sub_keys.py). All events of other values are forgotten: when one comes again, it begins anew. So a value counts
-too little, never too much, and what came among the newest events of the limit is always there.
+remembers the `HISTORY_VALUES_MAX` values that came last; of values with the same time, the ones with the greater
+numbers
+(sub_keys.py). All events of other values are forgotten: if such a value comes again, it starts from nothing. So a
+value's
+count may be too low but never too high, and the newest events up to the limit are always counted.
 
-Which values these are follows from the order of events alone (known_values.py), so it is the same in a replay and
-however events were cut into micro-batches. What was known when older events were folded is kept with the panes, as
-rows of their own:
+The order of events alone decides which values are remembered (known_values.py), so the result is the same in a replay
+and for every split into micro-batches. The memory at the time when older events were folded is stored with the panes,
+as
+separate rows:
 
-    PaneRows   key | pane_ms: time of the value's last event | sub | code: how long before that it became known
-               weight: how long before that the last events may have been that are forgotten; -1: none are
+    PaneRows   key | pane_ms: time of the value's last event | sub | code: how long before it was first remembered
+               weight: how long before that time the last forgotten events may have been; -1: none were forgotten
 
 Tested by: tests/histories/test_known_sub_keys.py
 """
@@ -42,8 +45,10 @@ NEVER = TIME_MS_MIN
 
 @dataclass(frozen=True, slots=True)
 class SubKeyRows:
-    """Rows of a history table that ask for the past of their value or count for it. Shapes: rows int64[M]; member
-    uint8[M], 1 for those that count; sub int64[M], the number of each row's value."""
+    """Rows of a history table that read the past of their value or add to it.
+
+    Shapes: rows int64[M]; member uint8[M], 1 for rows that count; sub int64[M], the number of each row's value.
+    """
 
     rows: Int64
     member: UInt8
@@ -52,12 +57,15 @@ class SubKeyRows:
 
 @dataclass(frozen=True, slots=True)
 class KnownSubKeys:
-    """The memory of the values of some rows, by row of the table.
+    """What the keys remember of the values of some rows, by row of the table.
 
-    Shapes: begins int64[N], the row from which on the value is known, -1: all of it is; lacking_ms int64[N], up to what
-    time earlier events may have been forgotten; forgotten uint8[N], 1 for rows of before what is known of their value.
-    `last` are rows as above, of what is known behind all rows; `is_lasting` bool[L]: which were known all along;
-    `key` are the keys of the rows and of what was known before.
+    Shapes: begins int64[N], the row from which on the value is remembered, -1 if all of its past is; lacking_ms
+    int64[N], the
+    time until which earlier events may have been forgotten; forgotten uint8[N], 1 for rows before the remembered part
+    of their
+    value. `last` are rows (see above) of the memory after all rows; `is_lasting` bool[L] marks the values that were
+    remembered
+    throughout; `key` are the keys of the rows and of the previous memory.
     """
 
     key: Int64
@@ -68,21 +76,21 @@ class KnownSubKeys:
     is_lasting: np.ndarray
 
     def still_of(self, key: Int64, sub: Int64, rows: Int64, time_ms: Int64) -> np.ndarray:
-        """bool[M]: which rows of the table, of these keys, values and times, count for what is known behind all."""
-        at = places(self.last.key, self.last.sub, key, sub)
+        """bool[M]: the rows of the table, with these keys, values and times, that count for the present memory."""
+        positions = places(self.last.key, self.last.sub, key, sub)
         since = self.last.pane_ms - self.last.code
-        is_remembered: np.ndarray = (at >= 0) & (self.forgotten[rows] == 0)
-        is_remembered &= time_ms >= since[np.maximum(at, 0)] if len(since) else False
+        is_remembered: np.ndarray = (positions >= 0) & (self.forgotten[rows] == 0)
+        is_remembered &= time_ms >= since[np.maximum(positions, 0)] if len(since) else False
         return is_remembered
 
     def keeps(self, rows: PaneRows) -> np.ndarray:
-        """bool[C]: which rows of panes of before the rows are of values that have been known all the time."""
-        at = places(self.last.key, self.last.sub, rows.key, rows.sub)
-        return np.append(self.is_lasting, False)[at]
+        """bool[C]: the rows of earlier panes whose values have been remembered throughout."""
+        positions = places(self.last.key, self.last.sub, rows.key, rows.sub)
+        return np.append(self.is_lasting, False)[positions]
 
 
 def has_many(table: HistoryTable, sub_rows: SubKeyRows, segment: Int64, before: PaneRows) -> bool:
-    """Return True if a key may have more values than it can know; segment int64[M] is that of each asking row."""
+    """Return True if a key may have more values than it remembers; segment int64[M] is of each reading row."""
     key_of = np.full(int(segment.max(initial=-1)) + 1, -1, np.int64)
     key_of[segment] = table.key[sub_rows.rows]
     counts = np.bincount(np.concatenate([key_of[key_of >= 0], before.key]))
@@ -90,7 +98,7 @@ def has_many(table: HistoryTable, sub_rows: SubKeyRows, segment: Int64, before: 
 
 
 def known_values(table: HistoryTable, sub_rows: SubKeyRows, before: PaneRows) -> KnownSubKeys:
-    """Follow what keys know of values; `before` is what was known when older events were folded."""
+    """Follow the memory of the keys over the rows; `before` is the memory when older events were folded."""
     rows, before_count = sub_rows.rows, len(before)
     time_ms = np.concatenate([before.pane_ms, table.time[rows]])
     key, sub = np.concatenate([before.key, table.key[rows]]), np.concatenate([before.sub, sub_rows.sub])
@@ -131,21 +139,23 @@ def known_values(table: HistoryTable, sub_rows: SubKeyRows, before: PaneRows) ->
 def panes_after(
     plan: HistoryPlan, memories: Mapping[int, KnownSubKeys], panes: Sequence[Segment], keys: pa.Array, watermark_ms: int
 ) -> Iterator[Segment]:
-    """Drop the panes of forgotten values from those of a page, and add what some of its keys know of values now.
+    """Drop the panes of forgotten values from a page's panes, and add the present memory of some of its keys.
 
-    `known` is by what it is of; its keys are numbers of `keys`.
+    `memories` are by the number of the panes; their keys are indexes into `keys`.
     """
     for segment in panes:
         history = plan.retained_panes.get(segment.panes)
         now = memories.get(history.known_sub_keys) if history is not None else None
         yield from [segment] if now is None else _without(segment, now, keys, is_remembered=segment.panes in memories)
-    for of, now in memories.items():
-        yield from appended_panes(plan.by_known_sub_keys[of], now.last, keys, watermark_ms)
+    for number, now in memories.items():
+        yield from appended_panes(plan.by_known_sub_keys[number], now.last, keys, watermark_ms)
 
 
 def _without(segment: Segment, now: KnownSubKeys, keys: pa.Array, *, is_remembered: bool) -> list[Segment]:
-    """Return the segment without what is forgotten of the keys of `now`; of what was known before without those
-    keys."""
+    """Drop the forgotten sub-keys from a segment.
+
+    For the keys of `now`, a segment of the memory itself is dropped, because a newer one replaces it.
+    """
     block = segment.load()
     number = TextNumbers(keys).of(block.keys).astype(np.int64)
     has_memory = np.append(np.bincount(now.key, minlength=len(keys)) > 0, False)[number][block.rows.key]
@@ -161,7 +171,7 @@ def _without(segment: Segment, now: KnownSubKeys, keys: pa.Array, *, is_remember
 
 
 def of_panes(memory: PaneRows, panes: PaneRows) -> PaneRows:
-    """Add the values that have panes, for keys of which nothing is known: an earlier build wrote only panes."""
+    """Add the values that have panes, for keys without a memory: an earlier build wrote only panes."""
     has = np.zeros(int(max(memory.key.max(initial=-1), panes.key.max(initial=-1))) + 1, bool)
     has[memory.key] = True
     rows = panes.take(~has[panes.key])

@@ -1,8 +1,9 @@
-"""Histories of one page → fewer segments, and of each key no more events than its histories use.
+"""Limit a page: join its segments, and drop the events of each key that its histories do not use.
 
-A history's value is worked out from the newest `events_max` of its key, and from panes of those before them (folds.py).
-To tell which events those are takes all events of a key. So it is looked at only when the segments say that some key
-may have a quarter more.
+A history's value is computed from the newest `events_max` events of its key, and from panes of the events before them
+(folds.py). Finding these events takes all events of a key. So the search runs only if the segments show that some key
+may
+exceed the limit by a quarter.
 Tested by: tests/histories/test_values.py, tests/histories/test_store.py, tests/histories/test_folds.py
 """
 
@@ -37,7 +38,7 @@ def compact_page(plan: HistoryPlan, histories: Histories, watermark_ms: int) -> 
     if most > plan.events_max + 1 + max(joined.loose, plan.events_max // 4):
         events, panes = _limited(plan, joined.segments, panes, watermark_ms)
         rest = sum(segment.most for segment in events) - plan.events_max - 1
-        # Where the bound stays above, another quarter has to come before the next look.
+        # If the estimate stays above the limit, wait for another quarter of the limit before the next search.
         joined = replace(joined, segments=events, loose=rest + plan.events_max // 4 if rest > 0 else 0)
     return replace(joined, segments=(*joined.segments, *joined_panes(plan, panes, watermark_ms)))
 
@@ -45,7 +46,7 @@ def compact_page(plan: HistoryPlan, histories: Histories, watermark_ms: int) -> 
 def _limited(
     plan: HistoryPlan, segments: tuple[Segment, ...], panes: tuple[Segment, ...], watermark_ms: int
 ) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
-    """Without the events of busy keys that no history uses any more; and panes with what they are folded into."""
+    """Drop the events of the page that no history uses. Return the remaining events, and panes of the dropped ones."""
     blocks = [segment.load() for segment in segments]
     whole = concat_blocks(blocks)
     busy = np.bincount(whole.rows.key, minlength=len(whole.keys)) > plan.events_max + 1
@@ -53,15 +54,15 @@ def _limited(
         return segments, panes
     limited: list[Segment] = []
     is_used, panes = _used(plan, whole, busy, panes, watermark_ms)
-    numbers = np.concatenate([np.full(len(block), at) for at, block in enumerate(blocks)])
-    # The whole has the events key by key, those of a key in the order of the segments.
+    numbers = np.concatenate([np.full(len(block), segment_index) for segment_index, block in enumerate(blocks)])
+    # `whole` has the events key by key; the events of a key are in the order of the segments.
     texts = TextNumbers(whole.keys)
     keys = np.concatenate([texts.of(b.keys)[b.rows.key] for b in blocks])
     order = np.argsort(keys, kind="stable")
     is_needed = np.empty(len(order), bool)
     is_needed[order] = is_used
-    for at, (segment, block) in enumerate(zip(segments, blocks, strict=True)):
-        used_here = is_needed[numbers == at]
+    for segment_index, (segment, block) in enumerate(zip(segments, blocks, strict=True)):
+        used_here = is_needed[numbers == segment_index]
         if used_here.all():
             limited.append(segment)
         elif used_here.any():
@@ -73,8 +74,9 @@ def _limited(
 def _used(
     plan: HistoryPlan, whole: Block, busy: np.ndarray, panes: tuple[Segment, ...], watermark_ms: int
 ) -> tuple[np.ndarray, tuple[Segment, ...]]:
-    """Find which events of the block are used, bool[H], and fold the others into panes. Keys that are not busy use
-    all."""
+    """Mark the used events of the block, bool[H], and fold the others into panes. A key that is not busy uses all
+    events.
+    """
     looked_at = np.flatnonzero(busy[whole.rows.key])
     table = _table(plan, Block(whole.keys, whole.rows.take(looked_at)))
     marked = np.zeros(len(table.time), np.uint8)
@@ -100,7 +102,7 @@ def _used(
 
 
 def _mark(members: Int64, segment: Int64, table: HistoryTable, always: Int64, events_max: int, marked: UInt8) -> None:
-    # One more than is asked for: it tells whether older events are left out.
+    # One more than the limit: it shows whether older events are left out.
     kernels.mark_retained(members, segment, table.time, always, events_max + 1, False, marked)
 
 
@@ -121,4 +123,4 @@ def _table(plan: HistoryPlan, block: Block) -> HistoryTable:
     columns = {column.name: pa.array([], arrow_type(column.type)) for column in plan.stored_columns}
     empty = EventBatch(text, text, nothing.astype(np.int16), nothing, columns)
     new = NewEvents(empty, nothing, nothing.astype(np.int32), len(block.keys))
-    return build_table(plan, NO_LISTS, block.rows, 0, new)  # what lists said is kept with them
+    return build_table(plan, NO_LISTS, block.rows, 0, new)  # the results of lists are stored with the events

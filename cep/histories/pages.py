@@ -1,4 +1,4 @@
-"""Histories of several pages ↔ one value for a call: joined before it, divided by page after it.
+"""Histories of several pages ↔ one value for a call: joined before the call, divided by page after it.
 
 Tested by: tests/histories/test_store.py, tests/step/test_pages.py
 """
@@ -26,22 +26,23 @@ from cep.kernels.layout import Int64
 
 
 def concat_histories(parts: Sequence[tuple[int, Histories]]) -> Histories:
-    """Join the histories of pages by their numbers, -1 for parts of no page. No key is in two parts."""
+    """Join the histories of pages, given with their numbers, -1 for parts without a page. No key is in two parts."""
     if not parts:
         return no_histories()
-    if len(parts) > 1 and any(page < 0 for page, _ in parts):  # they may stand at different times
+    if len(parts) > 1 and any(page < 0 for page, _ in parts):  # their tallies may be of different times
         panes = [part.facts.panes for _, part in parts if part]
         facts = PageFacts(panes=frozenset.intersection(*panes) if panes else frozenset())
         parts = [(page, replace(without_tallies(part), facts=facts)) for page, part in parts]
     offsets = np.cumsum([0, *(len(part.keys) for _, part in parts)])
     pinned = [
-        part.pinned.of_keys(part.pinned.key + np.int32(at)) for (_, part), at in zip(parts, offsets[:-1], strict=True)
+        part.pinned.of_keys(part.pinned.key + np.int32(offset))
+        for (_, part), offset in zip(parts, offsets[:-1], strict=True)
     ]
     names = dict.fromkeys(name for _, part in parts for name in part.tallies)
     subs: dict[str, list[SubTallies]] = {}
-    for (_, part), at in zip(parts, offsets[:-1], strict=True):
+    for (_, part), offset in zip(parts, offsets[:-1], strict=True):
         for name, entries in part.sub_tallies.items():
-            subs.setdefault(name, []).append(entries.of_keys(entries.key + at))
+            subs.setdefault(name, []).append(entries.of_keys(entries.key + offset))
     return Histories(
         pa.concat_arrays([part.keys for _, part in parts]),
         concat_rows(pinned),
@@ -60,68 +61,73 @@ def _tally(part: Histories, name: str) -> Int64:
 
 
 def without_tallies(part: Histories) -> Histories:
-    """Drop all tallies, so that they begin anew from the retained events."""
+    """Drop all tallies, so that they are computed again from the retained events."""
     return replace(part, tallies={}, sub_tallies={}, facts=PageFacts(panes=part.facts.panes), pages={})
 
 
 def keys_with_past(histories: Histories) -> pa.Array:
-    """Return the keys that have a past, some of them several times. Every segment is read."""
+    """Return the keys that have a past, possibly repeated. Every segment is read."""
     return pa.concat_arrays([histories.keys, *(segment.load().keys for segment in histories.segments)])
 
 
 def detach_segments(segments: Sequence[Segment]) -> tuple[Segment, ...]:
-    """Return the segments as in memory only and of no page, to be divided anew by keys."""
+    """Return the segments as unstored and without a page, so that they can be divided by key again."""
     return tuple(replace(segment, stored=None, page=-1) for segment in segments)
 
 
 def partition_histories(
     histories: Histories, pages: Sequence[int], page_of: Callable[[pa.Array], Int64]
 ) -> list[Histories]:
-    """Divide histories by page. `pages` are ascending; `page_of` returns the page of each of an array of keys."""
+    """Divide histories by page. `pages` are ascending; `page_of` returns the page of each key of an array."""
     if not pages:
         return []
     if len(pages) == 1:
         return [replace(histories, segments=tuple(replace(s, page=pages[0]) for s in histories.segments))]
-    at_page = {page: at for at, page in enumerate(pages)}
+    at_page = {page: part_index for part_index, page in enumerate(pages)}
     segments: list[list[Segment]] = [[] for _ in pages]
     for segment in histories.segments:
         if segment.page >= 0:
             segments[at_page[segment.page]].append(segment)
             continue
         block = segment.load()
-        for at, share in _cut(block.keys, block.rows, np.searchsorted(pages, page_of(block.keys)), len(pages)):
-            segments[at].append(replace(segment_of(share, segment.span_ms, pages[at]), panes=segment.panes))
+        for part_index, share in _cut(block.keys, block.rows, np.searchsorted(pages, page_of(block.keys)), len(pages)):
+            segments[part_index].append(
+                replace(segment_of(share, segment.span_ms, pages[part_index]), panes=segment.panes)
+            )
     parts = [Histories(segments=tuple(theirs), loose=histories.loose, facts=histories.facts) for theirs in segments]
     if len(histories.keys):
         part = np.searchsorted(pages, page_of(histories.keys))
         order = np.argsort(part, kind="stable")
         bounds = np.searchsorted(part[order], np.arange(len(pages) + 1))
         pinned_part = part[histories.pinned.key]
-        for at in np.flatnonzero(np.diff(bounds)).tolist():
-            chosen = order[bounds[at] : bounds[at + 1]]
-            rows = histories.pinned.take(np.flatnonzero(pinned_part == at))
+        for part_index in np.flatnonzero(np.diff(bounds)).tolist():
+            chosen = order[bounds[part_index] : bounds[part_index + 1]]
+            rows = histories.pinned.take(np.flatnonzero(pinned_part == part_index))
             key = np.searchsorted(chosen, rows.key).astype(np.int32)
             tallies = {name: tally[chosen] for name, tally in histories.tallies.items()}
             subs = {}
             for name, entries in histories.sub_tallies.items():
-                theirs = entries.take(np.flatnonzero(part[entries.key] == at))
+                theirs = entries.take(np.flatnonzero(part[entries.key] == part_index))
                 subs[name] = theirs.of_keys(np.searchsorted(chosen, theirs.key))
-            parts[at] = replace(
-                parts[at], keys=histories.keys.take(pa.array(chosen)), pinned=rows.of_keys(key), tallies=tallies,
+            parts[part_index] = replace(
+                parts[part_index],
+                keys=histories.keys.take(pa.array(chosen)),
+                pinned=rows.of_keys(key),
+                tallies=tallies,
                 sub_tallies=subs,
-            )  # fmt: skip
+            )
     return parts
 
 
 def _cut(keys: pa.Array, rows: HistoryRows, part: Int64, parts_count: int) -> list[tuple[int, Block]]:
-    """Divide events by part: (part, its events) of each that has any. `part` is that of each key."""
+    """Divide events by part and return (part, events) of each part with events. `part` is the part of each key."""
     row_part = part[rows.key]
     order = np.argsort(row_part, kind="stable")
     bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(row_part, minlength=parts_count))])
     ordered = rows.take(order)
     shares = []
-    for at in np.flatnonzero(np.diff(bounds)).tolist():
-        theirs = ordered.take(np.arange(bounds[at], bounds[at + 1]))
+    for part_index in np.flatnonzero(np.diff(bounds)).tolist():
+        theirs = ordered.take(np.arange(bounds[part_index], bounds[part_index + 1]))
         used, key = np.unique(theirs.key, return_inverse=True)
-        shares.append((at, Block(keys.take(pa.array(used)), theirs.of_keys(key.astype(np.int32)))))
+        shares.append((part_index, Block(keys.take(pa.array(used)), theirs.of_keys(key.astype(np.int32)))))
     return shares

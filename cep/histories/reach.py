@@ -1,20 +1,21 @@
-"""Histories of the pages of one call → the past events that it has to look at.
+"""Histories of the pages of one call → the past events that the call reads.
 
-A count, a sum or a spread is carried from call to call as a *tally*: what is in its window at the page's clock. So of
-old events only those are looked at that leave the window until the last new event; windows over minutes and over months
-cost the same. Of `min`, `max` and `distinct` the events that can still decide are pinned, as those are that alone
-decide. Where that would be too many, those are looked at whose sub-key or value is that of a new event, or of one that
-leaves; of `distinct` without a condition the latest one with each value (classes.py). Of percentiles the values
-around the rank are carried (bands.py), and a key's whole window is looked at when they may not be enough. Of `first`
-what leaves is looked at, and the next event. What else there is looks at its whole windows, of the keys that have new
-events.
+A count, a sum or a standard deviation is carried from call to call as a *tally*: the content of its window at the
+page's
+clock. Only old events that leave the window before the last new event are read, so windows over minutes and over months
+cost the same. `min`, `max` and `distinct` pin every event that can still decide. If there are too many such events, the
+call reads the events with the sub-key or value of a new event or of a leaving event; `distinct` without a
+condition reads the latest event with each such value (classes.py). A percentile carries the values around the rank
+(bands.py), and a key's whole window is read if they may not be enough. `first` reads the events that leave, and the
+next
+event. Every other function reads the whole windows of the keys with new events.
 
     ── clock ─────────────────────────────────────────▶ time
     │← leaves →│           carried in the tally        │← new events →│
     opens(clock) opens(now)
 
-A *strange* page was written for other rules: all its events are looked at once, to begin its tallies with, and are kept
-from then on as long as the rules of now ask for them.
+A *strange* page was written for other rules. All its events are read once to build its tallies, and are retained from
+then on as long as the present rules need them.
 Tested by: tests/histories/test_values.py, tests/histories/test_reach.py
 """
 
@@ -45,7 +46,7 @@ from cep.nfa.histories import HistoryColumn, HistoryPlan
 
 @dataclass(frozen=True, slots=True)
 class CallKeys:
-    """The keys of one call, text[K], and the number among them of each key of its histories."""
+    """The keys of one call, text[K], and the index among them of each key of its histories."""
 
     keys: pa.Array
     of_histories: Int32
@@ -53,13 +54,17 @@ class CallKeys:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The past that a call looks at. `keys` are those of the call, and behind them others of strange pages.
+    """The past that a call reads. `keys` are the keys of the call, followed by other keys of strange pages.
 
-    Shapes: page int32[H], the place in `facts` of each row's page; segment, row int64[H], where in which of `segments`
-    it is. `is_carried`: whether anything is carried: not while a key may have more events than a history counts.
-    `carried` is what is: of its windows only what leaves them is looked at, and in strange pages all events. So is what
-    is `counted` or `ranked`, but in keys of which it is not known: `begun` bool[K] by name, which look at their whole
-    windows. `before` is what was carried until now.
+    Shapes: page int32[H], the index in `facts` of each row's page; segment, row int64[H], the row's place in
+    `segments`.
+    `is_carried` is False while a key may have more events than a history counts; then nothing is carried. `carried`
+    names the
+    carried histories: only the events that leave their windows are read, and all events of strange pages. The same
+    holds for
+    `counted` and `ranked` histories, except for keys whose value is unknown: `begun` bool[K] by name marks these keys,
+    whose
+    whole windows are read. `before` are the values carried until now.
     """
 
     keys: pa.Array
@@ -75,17 +80,21 @@ class Reached:
     begun: Mapping[str, np.ndarray]
     before: Tallied
 
-    def left(self, window: HistoryWindow) -> Int64:
+    def left_until(self, window: HistoryWindow) -> Int64:
         """Return for each page the time up to which events have left a window at its clock."""
         return opens_ms(window, np.array([fact.clock_ms for fact in self.facts], np.int64))
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Events of segments that are looked at: those later than a time, of keys bool[K + 1] by their numbers; with `by`
-    only those of the classes by these fields that have new events, or events that leave; with `is_latest` only the
-    latest one of each of these classes, of an event type if that is not -1. After `until_ms` it is no more than the
-    first one of each key, of such a type. `is_begun`: all events of keys of which nothing is carried yet."""
+    """A selection of events in segments: those later than `back_ms`, of keys bool[K + 1] by number.
+
+    With `by`, only the classes by these fields that have new events or events that leave. With `is_latest`, only the
+    latest
+    event of each class, of one event type unless that is -1. After `until_ms`, only the first event of each key and
+    type.
+    `is_begun`: all events of keys of which nothing is carried yet.
+    """
 
     back_ms: int
     keys: np.ndarray
@@ -96,26 +105,29 @@ class _Look:
     is_begun: bool = False
 
     def mark(
-        self, wanted: Wanted | None, block: Block, rows: records.BlockRows, number: Int32, chosen: np.ndarray
+        self, classes: Wanted | None, block: Block, rows: records.BlockRows, number: Int32, chosen: np.ndarray
     ) -> None:
-        """Set chosen bool[N] for the events of a block, whose keys have these numbers; rows are its `read_only_rows`,
-        wanted are classes. Keys that have their first event are done with."""
-        asked = records.BlockRequest(number, self.keys)
-        if wanted is not None:
+        """Set chosen bool[N] for the selected events of a block, whose keys have these numbers.
+
+        `rows` are the block's `read_only_rows`, `wanted` are classes. A key that has its first event is finished.
+        """
+        request = records.BlockRequest(number, self.keys)
+        if classes is not None:
             codes = codes_of_block(block, self.by)
-            kernels.choose_classes(codes, wanted.table, rows, asked, self.back_ms, chosen)
+            kernels.choose_classes(codes, classes.table, rows, request, self.back_ms, chosen)
         elif self.until_ms == TIME_MS_MAX:
-            kernels.choose(rows, asked, self.back_ms, chosen)
+            kernels.choose(rows, request, self.back_ms, chosen)
         else:
-            kernels.choose_first(rows, asked, self.back_ms, self.until_ms, self.event_type, chosen)
+            kernels.choose_first(rows, request, self.back_ms, self.until_ms, self.event_type, chosen)
 
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """Blocks that are looked at, in the order of their segments, each with the time of its latest event.
+    """The blocks that are read, in segment order, each with the time of its latest event.
 
-    `numbers` are those of a block's keys among the keys of the call, -1 for others. `leaving` has by place the events
-    that leave a window now, bool[N], of blocks that have some.
+    `numbers` are the indexes of a block's keys among the keys of the call, -1 for others. `leaving` has, by block
+    index, the
+    events that leave a window now, bool[N], for blocks with such events.
     """
 
     texts: TextNumbers
@@ -125,14 +137,14 @@ class _Opened:
     leaving: dict[int, np.ndarray]
 
     def latest(self, looks: list[_Look], new: NewEvents) -> list[Latest]:
-        """Return the latest events of classes that are looked at."""
+        """Return the latest events of the selected classes."""
         latest = [self._latest(look, new) for look in looks if look.is_latest and self.blocks]
         for classes in latest:
             classes.look(self.blocks, self.numbers, self.last_ms)
         return latest
 
     def is_all(self, looks: list[_Look]) -> bool:
-        """Return True if nothing else is looked at: keys of which nothing is carried yet have no events here."""
+        """Return True if no other events are read: keys of which nothing is carried yet have no events here."""
         return all(
             look.event_type >= 0
             if look.is_latest
@@ -141,51 +153,52 @@ class _Opened:
         )
 
     def chosen(self, looks: list[_Look], latest: list[Latest], new: NewEvents) -> list[Int64]:
-        """By block the events that leave, and those that are looked at, ascending."""
+        """For each block, return the events that leave and the selected ones, ascending."""
         if not looks and not latest:
             nothing = np.empty(0, np.int64)
             return [
-                np.flatnonzero(self.leaving[at]) if at in self.leaving else nothing for at in range(len(self.blocks))
+                np.flatnonzero(self.leaving[block_index]) if block_index in self.leaving else nothing
+                for block_index in range(len(self.blocks))
             ]
         of_latest = [classes.rows(len(self.blocks)) for classes in latest]
         others = [look for look in looks if not look.is_latest]
         if len(latest) == 1 and not others and not self.leaving:
             return of_latest[0]
-        wanted = {look.by: self._wanted(look.by, new) for look in others if look.by}
+        classes_by_fields = {look.by: self._wanted(look.by, new) for look in others if look.by}
         rows_by_block = []
-        for at, (block, number) in enumerate(zip(self.blocks, self.numbers, strict=True)):
-            chosen = self.leaving[at].copy() if at in self.leaving else np.zeros(len(block), bool)
+        for block_index, (block, number) in enumerate(zip(self.blocks, self.numbers, strict=True)):
+            chosen = self.leaving[block_index].copy() if block_index in self.leaving else np.zeros(len(block), bool)
             read_only_rows = records.BlockRows(*block.read_only_rows)
             for look in others:
-                look.mark(wanted.get(look.by), block, read_only_rows, number, chosen)
+                look.mark(classes_by_fields.get(look.by), block, read_only_rows, number, chosen)
             for rows in of_latest:
-                chosen[rows[at]] = True
+                chosen[rows[block_index]] = True
             rows_by_block.append(np.flatnonzero(chosen))
         return rows_by_block
 
     def _wanted(self, by: tuple[str, ...], new: NewEvents) -> Wanted:
-        """Return the classes of new events and of those that leave."""
+        """Return the classes of new events and of events that leave."""
         fresh = class_codes(self.texts.hashed, new.key, [new.batch.columns[name] for name in by])
-        left = [codes_of_block(self.blocks[at], by)[leaves] for at, leaves in self.leaving.items()]
-        return Wanted(np.concatenate([fresh, *left]))
+        leaving_codes = [codes_of_block(self.blocks[index], by)[leaves] for index, leaves in self.leaving.items()]
+        return Wanted(np.concatenate([fresh, *leaving_codes]))
 
     def _latest(self, look: _Look, new: NewEvents) -> Latest:
-        """Return the same, to look for the latest event of each."""
+        """Return the classes of new events and of events that leave, to search for the latest event of each."""
         (name,) = look.by
         column = new.batch.columns[name]
         numbers, columns, codes = [new.key], [column], [class_codes(self.texts.hashed, new.key, [column])]
-        for at, leaves in self.leaving.items():
-            rows, block = np.flatnonzero(leaves), self.blocks[at]
+        for block_index, leaves in self.leaving.items():
+            rows, block = np.flatnonzero(leaves), self.blocks[block_index]
             if name in block.rows.columns:
-                numbers.append(self.numbers[at][block.rows.key[rows]])
+                numbers.append(self.numbers[block_index][block.rows.key[rows]])
                 columns.append(block.rows.columns[name].take(pa.array(rows)))
                 codes.append(codes_of_block(block, look.by)[rows])
-        asked = np.concatenate(numbers), np.concatenate(codes), pa.concat_arrays(columns)
-        return Latest(name, *asked, look.back_ms, look.event_type)
+        requested = np.concatenate(numbers), np.concatenate(codes), pa.concat_arrays(columns)
+        return Latest(name, *requested, look.back_ms, look.event_type)
 
 
 def reach(plan: HistoryPlan, histories: Histories, call_keys: CallKeys, new: NewEvents, clock_ms: int) -> Reached:
-    """Choose the past events that a call looks at. After it the clock stands at `clock_ms`."""
+    """Choose the past events that a call reads. After the call the clock is `clock_ms`."""
     segments = [segment for segment in histories.segments if not segment.panes]
     pages = sorted({segment.page for segment in segments})
     facts = tuple(histories.facts_of(page) for page in pages)
@@ -203,7 +216,7 @@ def reach(plan: HistoryPlan, histories: Histories, call_keys: CallKeys, new: New
     before = Tallied(histories.tallies, histories.sub_tallies).of_keys(call_keys.of_histories, len(call_keys.keys))
     by_key = [h for h in plan.histories if is_carried and (h.ranked or (h.counted and h.carried not in carried))]
     edges = [_edge(window, facts, ends) for window in plan.tally_windows(carried | {_name(h) for h in by_key})]
-    place = {page: at for at, page in enumerate(pages)}
+    place = {page: index for index, page in enumerate(pages)}
     opened = [(segment, place[segment.page]) for segment in segments]
     at_edges = {s: s.load() for s, page in opened if is_strange[page] or _may_leave(s, page, edges)}
     begun, texts = {}, TextNumbers(call_keys.keys)
@@ -211,18 +224,18 @@ def reach(plan: HistoryPlan, histories: Histories, call_keys: CallKeys, new: New
         assert history.expr.window is not None, "they have a window"
         goes = _goes(texts, len(call_keys.keys), at_edges, _edge(history.expr.window, facts, ends), place)
         begun[_name(history)] = _begun(history, before, np.bincount(new.key, minlength=len(call_keys.keys)), goes)
-    asked = _looks(plan, carried, begun if is_carried else None, new, min(first_ms, clock_ms))
-    looks = [look for look in asked if look.keys.any()]
+    all_looks = _looks(plan, carried, begun if is_carried else None, new, min(first_ms, clock_ms))
+    looks = [look for look in all_looks if look.keys.any()]
     back_ms = min((look.back_ms for look in looks), default=first_ms)
     opened = [(s, page) for s, page in opened if s in at_edges or s.last_ms > back_ms]
     blocks = [at_edges[segment] if segment in at_edges else segment.load() for segment, _ in opened]
     keys, numbers = _numbered(call_keys.keys, texts, blocks, [is_strange[page] for _, page in opened])
     leaving = {
-        at: leaves
-        for at, ((segment, page), block) in enumerate(zip(opened, blocks, strict=True))
+        index: leaves
+        for index, ((segment, page), block) in enumerate(zip(opened, blocks, strict=True))
         if segment in at_edges and (leaves := _leaving(segment, page, edges, block)).any()
     }
-    # Of other keys of strange pages everything is looked at.
+    # Of the other keys of strange pages, all events are read.
     of_call = [
         np.where(number < len(call_keys.keys), number, -1) if is_strange[page] else number
         for (_, page), number in zip(opened, numbers, strict=True)
@@ -231,7 +244,7 @@ def reach(plan: HistoryPlan, histories: Histories, call_keys: CallKeys, new: New
     latest = events.latest(looks, new)
     is_alone = bool(latest) and not is_strange.any() and events.is_all(looks)
     chosen = events.chosen(*([], []) if is_alone else (looks, latest), new)
-    strange = [at for at, (_, page) in enumerate(opened) if is_strange[page]]
+    strange = [index for index, (_, page) in enumerate(opened) if is_strange[page]]
     place_of = np.array([page for _, page in opened], np.int32)
     looked_at = _rows_of_blocks(blocks, numbers, chosen, place_of, strange, leaving)
     for classes in latest if is_alone else ():
@@ -255,7 +268,7 @@ def reach(plan: HistoryPlan, histories: Histories, call_keys: CallKeys, new: New
 
 @dataclass(frozen=True, slots=True)
 class _RowsOfBlocks:
-    """The rows that are looked at, as in `Reached`."""
+    """The rows that are read, as in `Reached`."""
 
     rows: HistoryRows
     page: Int32
@@ -263,8 +276,12 @@ class _RowsOfBlocks:
     row: Int64
 
     def and_latest(self, rows: HistoryRows, page: Int32, edges: list[tuple[Int64, int]]) -> _RowsOfBlocks:
-        """With the latest events of classes, of one field alone and in the order of their times, but not those that
-        leave a window: they are there, with all fields. These have no place in a segment, as nobody asks for it."""
+        """Add the latest events of classes, which have a single field, in time order.
+
+        Events that leave a window are left out, because they are already there with all fields. The added events have
+        no place in
+        a segment, because no caller needs it.
+        """
         leaves = np.zeros(len(rows), bool)
         for lows, high in edges:
             leaves |= (rows.time_ms > lows[page]) & (rows.time_ms <= high)
@@ -286,13 +303,13 @@ def _rows_of_blocks(
     blocks: list[Block], numbers: list[Int32], chosen: list[Int64], place_of: Int32, strange: list[int],
     leaving: Mapping[int, np.ndarray],
 ) -> _RowsOfBlocks:  # fmt: skip
-    """Return the chosen rows of blocks, which are of these pages; all of those that are strange."""
+    """Return the chosen rows of blocks, and all rows of strange pages. `place_of` is the page of each block."""
     parts: list[HistoryRows] = []
     rows: list[Int64] = [np.empty(0, np.int64)]
-    for at, (block, number, rows_here) in enumerate(zip(blocks, numbers, chosen, strict=True)):
-        if at in strange:
+    for block_index, (block, number, rows_here) in enumerate(zip(blocks, numbers, chosen, strict=True)):
+        if block_index in strange:
             rows_here = np.arange(len(block))  # noqa: PLW2901
-        if at in strange or at in leaving:  # what leaves may be of other keys
+        if block_index in strange or block_index in leaving:  # events that leave may belong to other keys
             rows_here = rows_here[number[block.rows.key[rows_here]] >= 0]  # noqa: PLW2901
         rows.append(rows_here)
         if len(rows_here):
@@ -317,7 +334,7 @@ def _leaving(segment: Segment, page: int, edges: list[tuple[Int64, int]], block:
 
 
 def _name(history: HistoryColumn) -> str:
-    """Under what name it is known of each key by itself whether it is carried."""
+    """Return the name under which a history's value may be carried for some keys and not for others."""
     return history.ranked or history.counted
 
 
@@ -325,20 +342,20 @@ def _goes(
     texts: TextNumbers, keys_count: int, at_edges: Mapping[Segment, Block], edge: tuple[Int64, int],
     place: Mapping[int, int],
 ) -> Int64:  # fmt: skip
-    """int64[K]: how many events of each key leave a window at most."""
+    """int64[K]: the largest number of events of each key that may leave a window."""
     counted = np.zeros(keys_count + 1, np.int64)
     lows, high = edge
     for segment, block in at_edges.items():
         rows = np.flatnonzero((block.rows.time_ms > lows[place[segment.page]]) & (block.rows.time_ms <= high))
         if len(rows):
             number = texts.of_hashed(hashed_keys(block))
-            counted += np.bincount(number[block.rows.key[rows]] + 1, minlength=len(counted))  # the first one: of no key
+            counted += np.bincount(number[block.rows.key[rows]] + 1, minlength=len(counted))  # 0: other keys
     counts: Int64 = counted[1:]
     return counts
 
 
 def _begun(history: HistoryColumn, before: Tallied, comes: Int64, goes: Int64) -> np.ndarray:
-    """bool[K]: the keys with new events of which what decides a value is not carried, or may not be enough."""
+    """bool[K]: the keys with new events whose deciding value is not carried or may not be enough."""
     tally = before.by_key.get(_name(history))
     begins: np.ndarray = comes > 0
     if history.ranked:
@@ -352,23 +369,25 @@ def _begun(history: HistoryColumn, before: Tallied, comes: Int64, goes: Int64) -
 def _looks(
     plan: HistoryPlan, carried: frozenset[str], begun: Mapping[str, np.ndarray] | None, new: NewEvents, first_ms: int
 ) -> Iterator[_Look]:
-    """Choose what to look at in the windows of an event at this time and later ones. With
-    `begun` None nothing is: what is older than the events of a limit counts by key, not by sub-key.
+    """Select the events to read in the windows of an event at this time and later ones.
+
+    If `begun` is None, nothing is carried: events beyond the limit count by key, not by sub-key.
     """
-    touched = np.zeros(new.keys_count + 1, bool)  # the last one: not of this call
+    touched = np.zeros(new.keys_count + 1, bool)  # the last entry: keys of other calls
     touched[new.key] = True
     in_call = np.arange(new.keys_count + 1) < new.keys_count
     whole: dict[tuple[str, ...], int] = {}
     for history in plan.histories:
         if history.is_single or history.is_approximate or history.carried in carried:
             continue
-        at = np.array([first_ms], np.int64)
-        back_ms = int(opens_ms(history.expr.window, at)[0]) - (history.retention_ms - history.span_ms)
+        first_times = np.array([first_ms], np.int64)
+        back_ms = int(opens_ms(history.expr.window, first_times)[0]) - (history.retention_ms - history.span_ms)
         if begun and _name(history) in begun:
             yield _Look(back_ms, np.append(begun[_name(history)], False), is_begun=True)
             if history.counted:
                 assert isinstance(history.expr.argument, CurrentField), "others are not counted"
-                # Whether a value is still there is told by the latest event with it; conditions are not known yet.
+                # The latest event with a value shows whether the value is still in the window. Conditions are not known
+                # yet.
                 field, is_latest = history.expr.argument.field, history.expr.where is None
                 yield _Look(back_ms, in_call, (field,), event_type=history.event_type, is_latest=is_latest)
         elif begun is not None and history.is_oldest:
@@ -382,7 +401,7 @@ def _looks(
 
 
 def _edge(window: HistoryWindow, facts: tuple[PageFacts, ...], ends: Int64) -> tuple[Int64, int]:
-    """By page the time up to which events have left a window, and that up to which they leave now."""
+    """By page, the time up to which events have left a window; and the time up to which they leave now."""
     clocks = np.array([fact.clock_ms for fact in facts], np.int64)
     return opens_ms(window, clocks), int(opens_ms(window, ends)[1])
 
@@ -390,8 +409,9 @@ def _edge(window: HistoryWindow, facts: tuple[PageFacts, ...], ends: Int64) -> t
 def _numbered(
     keys: pa.Array, texts: TextNumbers, blocks: list[Block], strange: list[bool]
 ) -> tuple[pa.Array, list[Int32]]:
-    """Return the keys with those behind them that only strange pages have; by block the number of each of its keys, or
-    -1."""
+    """Return the keys, followed by keys that only strange pages have; and by block the index of each of its keys, or
+    -1.
+    """
     numbers = [texts.of_hashed(hashed_keys(block)) for block in blocks]
     others = [
         block.keys.filter(pa.array(number < 0)) for block, number, is_new in zip(blocks, numbers, strange, strict=True)
@@ -399,23 +419,23 @@ def _numbered(
     ]  # fmt: skip
     if any(map(len, others)):
         more, codes = numbered(pa.concat_arrays(others))
-        at, codes = 0, codes + np.int32(len(keys))
+        offset, codes = 0, codes + np.int32(len(keys))
         for number, is_new in zip(numbers, strange, strict=True):
             unknown = np.flatnonzero(number < 0) if is_new else np.empty(0, np.int64)
-            number[unknown] = codes[at : at + len(unknown)]
-            at += len(unknown)
+            number[unknown] = codes[offset : offset + len(unknown)]
+            offset += len(unknown)
         keys = pa.concat_arrays([keys, more])
     return keys, numbers
 
 
 def extended_segments(reached: Reached, span: Int8, span_ms: Int64) -> dict[Segment, Segment]:
-    """Map segments of strange pages that rules of now want kept longer to the same with that.
+    """Return the segments of strange pages that the present rules retain longer, each with its new form.
 
-    Shapes: span int8[H] and span_ms int64[H], of the rows: how long after each of them somebody may ask for it.
+    Shapes: span int8[H] and span_ms int64[H], of the rows: how long after each row a window may include it.
     """
     extended: dict[Segment, Segment] = {}
-    for at, segment in enumerate(reached.segments):
-        rows_here = np.flatnonzero(reached.segment == at)
+    for index, segment in enumerate(reached.segments):
+        rows_here = np.flatnonzero(reached.segment == index)
         if not len(rows_here) or not reached.is_strange[reached.page[rows_here[0]]]:
             continue
         block = segment.load()

@@ -1,10 +1,10 @@
-"""Windows by a sub-key of which one event decides the value → the same, without values that their key does not know.
+"""Limit windows by sub-key to remembered values, for functions whose value one event decides.
 
-A key knows `HISTORY_VALUES_MAX` values of a sub-key: for a `last` or `exists` those that came last, in the order (time,
-id) of events, for a `first` or `first_seen` those that came first. So a value that is not known has no past: `last` is
-null, a `first_seen` begins with the event under test. Which values these are follows from the order of events alone.
-What is pinned after a call (retained.py) has the deciding events of all values that are known then; so it is the
-same in a replay and however events were cut into micro-batches.
+A key remembers `HISTORY_VALUES_MAX` values of a sub-key. `last` and `exists` remember the values that came last, in the
+order (time, id) of events; `first` and `first_seen` the values that came first. A forgotten value has no past: `last`
+is null, and `first_seen` begins with the event under test. The order of events alone decides which values are
+remembered. After each call, the deciding events of all remembered values are pinned (retained.py). So the result is the
+same in a replay and for every split of the events into micro-batches.
 Tested by: tests/histories/test_remembered.py
 """
 
@@ -28,8 +28,10 @@ NEVER = TIME_MS_MIN
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """Windows of what is known. Shapes, by window: cut uint8[Q] is 1 where events of the value may be forgotten that
-    the window could have; dropped uint8[Q] where a value is forgotten, or not remembered, because of the event."""
+    """Windows of remembered values. Shapes, by window: cut, dropped uint8[Q].
+
+    `cut` is 1 where the window may lack forgotten events. `dropped` is 1 where the event made its key forget a value.
+    """
 
     windows: Members
     cut: UInt8
@@ -38,9 +40,13 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True)
 class _ValueRows:
-    """Rows that ask for their value or count for it, of keys that may have more values than they know: key by key,
-    those of a key in their order. Shapes: rows, key int64[M]; member uint8[M], 1 for those that count; value int64[M],
-    the number of each one's value, of which there are `values_count`."""
+    """Rows that read or add to a value, sorted by key and event order. Their keys may have more values than they
+    remember.
+
+    Shapes: rows, key int64[M]; member uint8[M], 1 for rows that count; value int64[M], the number of each row's value,
+    below
+    `values_count`.
+    """
 
     rows: Int64
     key: Int64
@@ -50,11 +56,11 @@ class _ValueRows:
 
 
 def remembered(history: HistoryColumn, table: HistoryTable, windows: Members, member: UInt8) -> Remembered:
-    """Return the windows of a history that one event decides, by a sub-key; `member` uint8[N] are the rows that count.
+    """Return the windows, by sub-key, of a history that one event decides; `member` uint8[N] marks the rows that count.
 
-    Cost: O(members) where no key has as many values as it can know, else O(rows · log rows) of those that have.
+    Cost: O(members) if no key reaches its limit of values, otherwise O(rows · log rows) for the rows of such keys.
     """
-    nothing = np.zeros(len(windows.at), np.uint8)
+    nothing = np.zeros(len(windows.events), np.uint8)
     is_full = _full_keys(table, windows)
     if not is_full.any():
         return Remembered(windows, nothing, nothing)
@@ -62,23 +68,23 @@ def remembered(history: HistoryColumn, table: HistoryTable, windows: Members, me
     is_unknown, lacking_ms = (
         _not_first(value_rows) if history.is_first else _not_last(value_rows, table.time[value_rows.rows])
     )
-    by_row = np.full(len(table.time), NEVER, np.int64)  # up to when others may be forgotten; NEVER: it is known
+    by_row = np.full(len(table.time), NEVER, np.int64)  # NEVER: the value is remembered
     by_row[value_rows.rows[is_unknown]] = lacking_ms[is_unknown]
     unknown = np.zeros(len(table.time), bool)
     unknown[value_rows.rows] = is_unknown
-    new = table.new_rows[windows.at]
+    new = table.new_rows[windows.events]
     before = np.maximum(windows.highs - 1, 0)
     has_itself = (windows.highs > windows.lows) & (windows.rows[before] == new)
     lows = np.where(unknown[new], windows.highs - has_itself, windows.lows)
     may_lack = by_row[new] > opens_ms(history.expr.window, table.time[new])
-    # Of the last one of a window that has the event itself nothing is lacking.
+    # The last event of a window that includes the event itself is never missing.
     cut = may_lack & (history.is_first | ~has_itself)
     dropped = may_lack & (member[new] != 0)
     return Remembered(replace(windows, lows=lows), cut.astype(np.uint8), dropped.astype(np.uint8))
 
 
 def _full_keys(table: HistoryTable, windows: Members) -> np.ndarray:
-    """bool[K]: the keys with as many values as they can know, or more."""
+    """bool[K]: the keys that have reached their limit of values."""
     is_full = np.zeros(table.keys_count, bool)
     if len(windows.rows) < HISTORY_VALUES_MAX:
         return is_full
@@ -103,8 +109,10 @@ def _rows_of_values(
 
 
 def _not_last(value_rows: _ValueRows, time_ms: Int64) -> tuple[np.ndarray, Int64]:
-    """bool[M]: the rows of which the value is not among those that came last; int64[M]: for them the time of the last
-    event of the one that is forgotten next, NEVER if none is."""
+    """Mark the rows whose value is not among the last ones of its key.
+
+    Returns bool[M], and int64[M]: the time of the last event of the value that is forgotten next; NEVER if no value is.
+    """
     count, place = len(value_rows.rows), np.arange(len(value_rows.rows))
     key_of = np.empty(value_rows.values_count, np.int64)
     key_of[value_rows.value] = value_rows.key
@@ -124,18 +132,20 @@ def _not_last(value_rows: _ValueRows, time_ms: Int64) -> tuple[np.ndarray, Int64
 
 
 def _not_first(value_rows: _ValueRows) -> tuple[np.ndarray, Int64]:
-    """bool[M]: the rows behind the first ones of as many other values as are known; int64[M]: TIME_MS_MAX, for there is
-    no window."""
+    """Mark the rows that come after the key's first values, when its memory is full.
+
+    Returns bool[M], and int64[M] of TIME_MS_MAX, because there is no window.
+    """
     count = len(value_rows.rows)
     members = np.flatnonzero(value_rows.member)
     first = np.full(value_rows.values_count, count, np.int64)
-    first[value_rows.value[members[::-1]]] = members[::-1]  # of rows of the same value the first one stays
+    first[value_rows.value[members[::-1]]] = members[::-1]  # the first row of each value wins
     firsts = np.sort(first[first < count])
     key = value_rows.key[firsts]
     rank = np.arange(len(firsts)) - np.searchsorted(key, key)
     is_remembered = np.zeros(count + 1, bool)
     is_remembered[firsts[rank < HISTORY_VALUES_MAX]] = True
-    is_full = firsts[rank == HISTORY_VALUES_MAX - 1]  # of each key the one with which it has as many
+    is_full = firsts[rank == HISTORY_VALUES_MAX - 1]  # for each key, the row that fills its memory
     full_at = np.full(int(value_rows.key.max(initial=-1)) + 1, count, np.int64)
     full_at[value_rows.key[is_full]] = is_full
     is_unknown: np.ndarray = ~is_remembered[first][value_rows.value] & (np.arange(count) > full_at[value_rows.key])

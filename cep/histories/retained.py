@@ -1,4 +1,4 @@
-"""The table of a call → what later events may ask for: those that decide alone, and new ones with their span.
+"""The table of a call → the events that later events may need: pinned events, and new events with their spans.
 
 Tested by: tests/histories/test_values.py, tests/histories/test_reach.py
 """
@@ -22,15 +22,16 @@ from cep.histories.table import HistoryTable
 from cep.kernels.layout import Int64, UInt8
 from cep.nfa.histories import HistoryPlan
 
-# What is carried is written anew with every micro-batch that its page is reached by. Where a key has more for one
-# history than both of these, on average, looking at its windows costs less.
+# Carried values are rewritten in every micro-batch that reaches their page. If a key has on average more of them for
+# one
+# history than both limits allow, reading its windows is cheaper.
 _CARRIED_MIN = 16
-_CARRIED_SHARE = 0.25  # of the events that are kept of a key
+_CARRIED_SHARE = 0.25  # share of the retained events of a key
 
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """The events that are pinned after a call. `crowded` are the sparse histories that would have too many."""
+    """The events that are pinned after a call. `crowded` are the sparse histories that would pin too many."""
 
     rows: HistoryRows
     crowded: frozenset[str]
@@ -60,7 +61,7 @@ def pinned_after(plan: HistoryPlan, call: Call, watermark_ms: int, per_key: floa
 
 
 def tallies_after(plan: HistoryPlan, call: Call, clock_ms: int, per_key: float) -> Tallied:
-    """Move all that is carried in numbers to the clock. A key has `per_key` events on average."""
+    """Move all carried numbers to the clock. A key has `per_key` events on average."""
     tallied = {history.tally: history for history in plan.histories if call.windows.is_tallied(history)}
     of_one = {h.identity: h for h in plan.histories if call.windows.is_counted(h) or call.windows.is_ranked(h)}
     by_key: dict[str, Int64] = {}
@@ -83,14 +84,14 @@ def _are_many(entries: SubTallies, per_key: float) -> bool:
 
 
 def _carried_max(keys_count: int, per_key: float) -> float:
-    """Return how many events or entries are carried at most for one history of so many keys."""
+    """Return the maximum number of events or entries to carry for one history of this many keys."""
     return keys_count * max(_CARRIED_MIN, _CARRIED_SHARE * per_key)
 
 
 def _forget_sub_keys(decides: UInt8, key: Int64, *, is_first: bool) -> None:
-    """Clear the flags of sub-keys beyond the limit, which their key does not know (remembered.py).
+    """Clear the flags of sub-keys beyond the limit, which their key has forgotten (remembered.py).
 
-    Those are the newest ones with `is_first`, else the oldest.
+    With `is_first` these are the newest sub-keys, otherwise the oldest.
     """
     rows = np.flatnonzero(decides)
     counts = np.bincount(key[rows])
@@ -103,7 +104,7 @@ def _forget_sub_keys(decides: UInt8, key: Int64, *, is_first: bool) -> None:
 
 
 def spans_after(plan: HistoryPlan, call: Call) -> Int64:
-    """Return how long after each row windows may hold it, or the schema retains it; 0: not at all."""
+    """Return how long after each row a window may include it or the schema retains it; 0 means not at all."""
     table = call.table
     spans_ms = np.zeros(len(table.time), np.int64)
     for history in plan.histories:
@@ -115,7 +116,7 @@ def spans_after(plan: HistoryPlan, call: Call) -> Int64:
 
 
 def appended(table: HistoryTable, span_ms: Int64, keys: pa.Array, watermark_ms: int) -> Iterator[Segment]:
-    """Return the new events that are kept."""
+    """Yield a segment of the new events that must be retained."""
     is_wanted = (span_ms > 0) & (np.minimum(table.time + span_ms, TIME_MS_MAX) > watermark_ms)
     rows = np.flatnonzero(is_wanted & (table.new_at >= 0))
     if len(rows):
@@ -124,13 +125,13 @@ def appended(table: HistoryTable, span_ms: Int64, keys: pa.Array, watermark_ms: 
 
 
 def unexpired(plan: HistoryPlan, pinned: HistoryRows, watermark_ms: int) -> HistoryRows:
-    """Without the events that no window can hold any more, for keys that have no new ones."""
+    """Drop pinned events that have left every window, for keys without new events."""
     over = _pinned_until_ms(plan, pinned) <= watermark_ms
     return pinned.take(np.flatnonzero(~over)) if over.any() else pinned
 
 
 def _pinned_until_ms(plan: HistoryPlan, pinned: HistoryRows) -> Int64:
-    """Return for each event the time of the first event that can no longer ask for it."""
+    """For each event, return the time of the first event that can no longer read it."""
     spans = np.zeros(plan.types_count, np.int64)
     for history in plan.histories:
         if history.is_single or history.is_sparse:
@@ -141,7 +142,7 @@ def _pinned_until_ms(plan: HistoryPlan, pinned: HistoryRows) -> Int64:
 
 
 def expires_ms(plan: HistoryPlan | None, histories: Histories) -> int | None:
-    """When the last of what is kept is out of every window; None if nothing is kept, or nobody asks for it."""
+    """Return when the last retained event leaves every window; None if no event is retained or no rule reads them."""
     if plan is None or not histories:
         return None
     times = [min(s.until_ms, s.last_ms + plan.span_max_ms) for s in histories.segments]

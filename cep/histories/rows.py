@@ -1,7 +1,8 @@
-"""HistoryRows: the past events of many keys that histories may still ask for, as columns.
+"""HistoryRows: the past events of many keys that histories may still read, as columns.
 
-They are a part of the keyed state of their own: a key has a past long after its last run is over, and rules that ask
-for no history never read it.
+They are a separate part of the keyed state, because the past of a key outlives its last run, and rules without
+histories
+never read it.
 Tested by: tests/histories/test_values.py
 """
 
@@ -25,9 +26,11 @@ Int8 = NDArray[np.int8]
 
 @dataclass(frozen=True, slots=True)
 class HistoryRows:
-    """Retained events. Shapes: key int32[H], ascending, a number of somebody's keys; event_type, time_ms int64[H]; span
-    int8[H]: nobody asks for the event 2^span ms after it; columns Arrow arrays of length H. The events of a key are in
-    their order.
+    """Retained events, sorted by key; the events of a key are in event order.
+
+    Shapes: key int32[H], ascending indexes into a list of keys that the caller holds; event_type, time_ms int64[H];
+    span
+    int8[H], where no window includes the event 2^span ms after it; columns are Arrow arrays of length H.
     """
 
     key: Int32
@@ -46,20 +49,20 @@ class HistoryRows:
         return HistoryRows(self.key[rows], self.event_type[rows], self.time_ms[rows], self.span[rows], columns)
 
     def of_keys(self, key: Int32) -> HistoryRows:
-        """Return the same events, their keys numbered otherwise."""
+        """Return the same events with new key numbers."""
         return HistoryRows(key, self.event_type, self.time_ms, self.span, self.columns)
 
     @property
     def nbytes(self) -> int:
-        """About how much memory they take."""
+        """The approximate memory of the events, in bytes."""
         return 21 * len(self) + sum(int(column.nbytes) for column in self.columns.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Retained events with their keys text[K], each of which has an event.
+    """Retained events with their keys text[K]. Each key has at least one event.
 
-    `codes`, `hashed`, `values` and `views` are worked out from them once (classes.py).
+    `codes`, `hashed`, `values` and `views` are caches, computed once from the events (classes.py).
     """
 
     keys: pa.Array
@@ -82,18 +85,18 @@ class Block:
 
     @property
     def nbytes(self) -> int:
-        """About how much memory it takes."""
+        """The approximate memory of the block, in bytes."""
         return int(self.keys.nbytes) + self.rows.nbytes
 
 
 def no_rows() -> HistoryRows:
-    """Nothing is kept."""
+    """Return empty history rows."""
     nothing = np.empty(0, np.int64)
     return HistoryRows(nothing.astype(np.int32), nothing, nothing, nothing.astype(np.int8), {})
 
 
 def concat_rows(parts: Sequence[HistoryRows]) -> HistoryRows:
-    """Join all events, part after part. A column that only some parts have is null in the others."""
+    """Join all events, part after part. A column that a part lacks is null there."""
     parts = [part for part in parts if len(part)]
     if len(parts) <= 1:
         return parts[0] if parts else no_rows()
@@ -111,7 +114,7 @@ def concat_rows(parts: Sequence[HistoryRows]) -> HistoryRows:
 
 
 def sort_rows(rows: HistoryRows) -> HistoryRows:
-    """Return the events key by key again; those of one key keep their order."""
+    """Sort the events by key; the events of a key keep their order."""
     if np.all(rows.key[1:] >= rows.key[:-1]):
         return rows
     key, order = rows.key.astype(np.int64), np.empty(len(rows), np.int64)
@@ -120,7 +123,7 @@ def sort_rows(rows: HistoryRows) -> HistoryRows:
 
 
 def block_of(keys: pa.Array, rows: HistoryRows) -> Block:
-    """Return the events with those of the keys that they have; their key is a number of `keys`."""
+    """Return a block of the events with the keys that they use. The row's key is an index into `keys`."""
     used = np.zeros(len(keys), bool)
     used[rows.key] = True
     if used.all():
@@ -130,13 +133,13 @@ def block_of(keys: pa.Array, rows: HistoryRows) -> Block:
 
 
 def concat_blocks(blocks: Sequence[Block]) -> Block:
-    """Join all events; a key that several blocks have is one, and has its events in the order of the blocks."""
+    """Join all events. A key of several blocks appears once, with its events in block order."""
     if len(blocks) == 1:
         return blocks[0]
     keys, codes = numbered(pa.concat_arrays([block.keys for block in blocks] or [NO_TEXTS]))
-    at = 0
+    offset = 0
     parts = []
     for block in blocks:
-        parts.append(block.rows.of_keys(codes[at : at + len(block.keys)][block.rows.key]))
-        at += len(block.keys)
+        parts.append(block.rows.of_keys(codes[offset : offset + len(block.keys)][block.rows.key]))
+        offset += len(block.keys)
     return Block(keys, sort_rows(concat_rows(parts)))

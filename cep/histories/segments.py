@@ -1,6 +1,6 @@
-"""Segments → fewer and smaller ones: small ones are joined, and what no window can reach is left out.
+"""Segments → fewer and smaller segments: join small ones and drop unreachable events.
 
-An event is written anew once for each of three sizes, whatever the length of windows.
+Each event is rewritten at most once for each of three sizes, independent of the length of windows.
 Tested by: tests/histories/test_store.py
 """
 
@@ -14,42 +14,42 @@ import numpy as np
 from cep.histories.rows import block_of, concat_blocks
 from cep.histories.store import Histories, Segment, segment_of
 
-# So many segments of one size become one of the next: 64, 512, 4 096 events and more.
+# This many segments of one size are joined into one of the next size: 64, 512, 4 096 events or more.
 _JOINED = 8
 _FIRST_BITS = 6
 _SIZES = 3
-# A segment is written anew when a larger share of its events than this is out of reach.
+# Rewrite a segment when more than this share of its events is unreachable.
 _EXPIRED_SHARE = 0.5
 
 
 def reachable_segments(segments: Sequence[Segment], span_max_ms: int, watermark_ms: int) -> tuple[Segment, ...]:
-    """Return the segments that a later event may ask, by rules that look back `span_max_ms` at most."""
+    """Return the segments that a later event may read, given rules that look back at most `span_max_ms`."""
     return tuple(s for s in segments if min(s.until_ms, s.last_ms + span_max_ms) > watermark_ms)
 
 
 def join_segments(histories: Histories, columns: Collection[str], watermark_ms: int) -> Histories:
-    """Join small segments where many have come together, and drop what no rule asks for where one is written anew.
+    """Join small segments where there are many, and drop columns that no rule reads from rewritten segments.
 
-    `columns` are those that rules read now. All segments belong to one page and have events, not panes.
+    `columns` are the columns that rules read now. All segments belong to one page and contain events, not panes.
     """
     segments = list(histories.segments)
     start = _joined_from([len(segment) for segment in segments])
     if start < len(segments):
         joined = _rewrite(segments[start:], columns, watermark_ms)
         segments[start:] = [joined] if joined is not None else []
-    for at, segment in enumerate(segments):
+    for index, segment in enumerate(segments):
         expired = sum(count for code, count in segment.spans.items() if segment.last_ms + 2**code <= watermark_ms)
         if expired > _EXPIRED_SHARE * len(segment):
             rewritten = _rewrite([segment], columns, watermark_ms)
-            segments[at : at + 1] = [rewritten] if rewritten is not None else []
-            break  # one a micro-batch: the others have time
+            segments[index : index + 1] = [rewritten] if rewritten is not None else []
+            break  # rewrite one per micro-batch; the others can wait
     if len(segments) == len(histories.segments) and all(map(lambda a, b: a is b, segments, histories.segments)):
         return histories
     return replace(histories, segments=tuple(segments))
 
 
 def _joined_from(counts: Sequence[int]) -> int:
-    """Return the first of the segments of these sizes that are joined; their number if none is."""
+    """Return the index of the first segment to join, given the sizes; the number of segments if none is joined."""
     joined_from = len(counts)
     for size in range(_SIZES):
         start = len(counts)
@@ -61,7 +61,7 @@ def _joined_from(counts: Sequence[int]) -> int:
 
 
 def _rewrite(segments: Sequence[Segment], columns: Collection[str], watermark_ms: int) -> Segment | None:
-    """Make one segment of the events that windows may still reach; None if there are none."""
+    """Make one segment of the events that windows may still include; None if there are none."""
     block = concat_blocks([segment.load() for segment in segments])
     rows = block.rows
     alive = rows.time_ms + np.left_shift(np.int64(1), rows.span.astype(np.int64)) > watermark_ms

@@ -1,13 +1,13 @@
 """The past of many keys as a value: a small head, and segments that are only appended and dropped.
 
-    Histories  ── keys, pinned         the events that alone decide a value (`last`, `exists`, `first_seen`), and those
-               │                       of a window that still can (`min`, `max`, `distinct`)
-               ├─ tallies              counts and sums of windows, as they stand at the page's clock (numbers/tally.py)
-               └─ segments             events in the order in which they came; one is loaded when a window needs it;
+    Histories  ── keys, pinned         the events that alone decide a value (`last`, `exists`, `first_seen`), and the
+               │                       events of a window that may still decide (`min`, `max`, `distinct`)
+               ├─ tallies              counts and sums of windows at the page's clock (numbers/tally.py)
+               └─ segments             events in order of arrival, loaded when a window needs them;
                                        and panes of long windows (numbers/panes.py)
 
-A micro-batch adds one small segment and leaves the others unchanged. So what it writes does not depend on the length
-of windows. A segment is dropped unread when its youngest event is out of every window.
+A micro-batch adds one small segment and leaves the others unchanged, so the bytes that it writes do not depend on the
+length of windows. A segment is dropped without reading it when its youngest event has left every window.
 Tested by: tests/histories/test_store.py, tests/histories/test_values.py
 """
 
@@ -32,7 +32,7 @@ _COUNT_WIDTH, _RANK_WIDTH, _SUM_WIDTH, _SQUARE_WORDS = 1, 2, 3, 4
 
 @dataclass(frozen=True, slots=True)
 class StoredSegment:
-    """The place of a stored segment: its number in its page, its size in bytes there, and their hash."""
+    """The place of a stored segment: its number in its page, its size in bytes, and the hash of these bytes."""
 
     number: int
     size: int
@@ -41,12 +41,13 @@ class StoredSegment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """The past events of a span of time, or panes.
+    """The past events of a period, or panes.
 
-    `span_ms`: how long after its youngest event a window may reach it. `spans` counts its events by
-    `HistoryRows.span`; `most` is the count of its busiest key. `stored` is None while it is in memory only. `page` is
-    the number of its page in the call under way, -1 if that is not decided yet. `panes` is the number of the panes
-    that its rows belong to (numbers/panes.py), 0 for events.
+    `span_ms`: how long after its youngest event a window may reach it. `spans` counts its events by `HistoryRows.span`;
+    `most` is the event count of its busiest key. `stored` is None while it is only in memory. `page` is the number of
+    its
+    page in the current call, -1 if it has none yet. `panes` is the number of the panes that its rows belong to
+    (numbers/panes.py), 0 for events.
     """
 
     first_ms: int
@@ -64,23 +65,25 @@ class Segment:
 
     @property
     def until_ms(self) -> int:
-        """The time of the first event whose windows cannot reach it."""
+        """The time of the first event whose windows cannot reach the segment."""
         return min(self.last_ms + self.span_ms, TIME_MS_MAX)
 
     @property
     def nbytes(self) -> int:
-        """The memory that it takes while it is stored nowhere else."""
+        """The memory of a segment that is not stored yet, in bytes; 0 for a stored one."""
         return self.load().nbytes if self.stored is None else 0
 
 
 @dataclass(frozen=True, slots=True)
 class PageFacts:
-    """The facts of a page that say what its head and its segments are good for.
+    """Facts about a page: which rules its head and segments can serve.
 
-    `clock_ms`: the time at which its tallies stand. `identities`: the histories for which its events are retained.
-    `carried`: its tallies, and the sparse histories of which all events that can still decide are pinned. `crowded`:
-    those that would be larger than they are worth, so that windows are looked at instead. `panes`: the panes that it
-    has had since it exists, or since a rule asks for them.
+    `clock_ms`: the time of its tallies. `identities`: the histories whose events it retains. `carried`: its tallies,
+    and the
+    sparse histories whose deciding events are all pinned. `crowded`: tallies and sparse histories that would be too
+    large, so
+    that windows are read instead. `panes`: the panes that it has had since it was created, or since a rule asked for
+    them.
     """
 
     clock_ms: int = TIME_MS_MIN
@@ -92,10 +95,11 @@ class PageFacts:
 
 @dataclass(frozen=True, slots=True)
 class SubTallies:
-    """The tallies of one history by sub-key: E entries, each for a value that has events in its window.
+    """The tallies of one history by sub-key: E entries, one for each value with events in its window.
 
-    Shapes: key int32[E], a number of somebody's keys; `by` has an Arrow array of length E, without nulls, for each
-    field of the sub-key; sums int64[E, W] (numbers/tally.py).
+    Shapes: key int32[E], an index into a list of keys that the caller holds; `by` has an Arrow array of length E,
+    without
+    nulls, for each field of the sub-key; sums int64[E, W] (numbers/tally.py).
     """
 
     key: Int32
@@ -107,7 +111,7 @@ class SubTallies:
 
     @property
     def nbytes(self) -> int:
-        """Roughly the memory that they take."""
+        """The approximate memory of the entries, in bytes."""
         return int(self.key.nbytes + self.sums.nbytes) + sum(int(values.nbytes) for values in self.by)
 
     def take(self, rows: Int64) -> SubTallies:
@@ -116,17 +120,19 @@ class SubTallies:
         return SubTallies(self.key[rows], tuple(values.take(indices) for values in self.by), self.sums[rows])
 
     def of_keys(self, key: Int64 | Int32) -> SubTallies:
-        """Return the same entries with other numbers for their keys."""
+        """Return the same entries with new key numbers."""
         return SubTallies(key.astype(np.int32), self.by, self.sums)
 
 
 @dataclass(frozen=True, slots=True)
 class Histories:
-    """The past of many keys. Shapes: keys text[K]; `pinned` are events by the number of their key.
+    """The past of many keys. Shapes: keys text[K]; `pinned` are events by key number.
 
-    `loose`: how far the events of the busiest keys, summed over segments, may be above the limit (limits.py).
-    `tallies` are int64[K, W] by identity (numbers/tally.py), `sub_tallies` those by sub-key. `facts` are those of its
-    page; in a call with several pages, `pages` has the facts of each.
+    `loose`: how far the events of the busiest keys, summed over segments, may exceed the limit (limits.py). `tallies`
+    are
+    int64[K, W] by identity (numbers/tally.py), `sub_tallies` are tallies by sub-key. `facts` describe its page; in a
+    call with
+    several pages, `pages` has the facts of each.
     """
 
     keys: pa.Array = field(default_factory=lambda: NO_TEXTS)
@@ -148,7 +154,7 @@ class Histories:
 
     @property
     def clock_max_ms(self) -> int:
-        """The latest time at which tallies stand."""
+        """The latest time of any tally."""
         return max((facts.clock_ms for facts in self.pages.values()), default=self.facts.clock_ms)
 
     def __len__(self) -> int:
@@ -158,7 +164,7 @@ class Histories:
 
 @cache
 def no_histories() -> Histories:
-    """Return the past of no key; it is one object, as nobody changes histories in place."""
+    """Return the empty past, always the same object, because histories are never changed in place."""
     return Histories()
 
 
@@ -175,12 +181,12 @@ def concat_sub_tallies(parts: Sequence[SubTallies]) -> SubTallies:
 
 
 def span_code(span_ms: int) -> int:
-    """Return the exponent of the least power of two that is no shorter."""
+    """Return the exponent of the least power of two that is at least `span_ms`."""
     return max(span_ms - 1, 0).bit_length()
 
 
 def span_codes(spans_ms: Int64) -> Int8:
-    """Return the `span_code` of each of many spans, most of them equal."""
+    """Return the `span_code` of each span. Fast if most spans are equal."""
     if (spans_ms == spans_ms[:1]).all():
         return np.full(len(spans_ms), span_code(int(spans_ms[0])) if len(spans_ms) else 0, np.int8)
     different, inverse = np.unique(spans_ms, return_inverse=True)
@@ -196,9 +202,9 @@ def segment_of(block: Block, span_ms: int, page: int = -1) -> Segment:
 
 
 def tally_width(name: str) -> int:
-    """Return the count of numbers that a tally of this identity has.
+    """Return the number of integers in a tally of this identity.
 
-    kernels/histories/float_sums.py draws those of floats, kernels/histories/bands.py those of ranks.
+    kernels/histories/float_sums.py draws the tallies of floats, kernels/histories/bands.py the tallies of ranks.
     """
     if name.endswith((DIFFERENT, BAND)):
         return _COUNT_WIDTH

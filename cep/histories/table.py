@@ -1,4 +1,4 @@
-"""Retained events + new events → the history table of one call: rows key by key, kept before new; conditions over them.
+"""Retained events + new events → the history table of one call: rows key by key, old before new, with conditions.
 
 Tested by: tests/histories/test_values.py
 """
@@ -32,8 +32,10 @@ from cep.nfa.histories import HistoryPlan
 
 @dataclass(frozen=True, slots=True)
 class NewEvents:
-    """The new events: `rows` int64[Q] brings the batch into the order (key, time, id); key int32[N], of the batch, is a
-    number below `keys_count`, and means the same key as in the stored rows."""
+    """The new events: `rows` int64[Q] sorts the batch by (key, time, id).
+
+    key int32[N], by event of the batch, is below `keys_count`; it numbers the same keys as in the stored rows.
+    """
 
     batch: EventBatch
     rows: Int64
@@ -43,11 +45,13 @@ class NewEvents:
 
 @dataclass(slots=True)
 class HistoryTable:
-    """The rows. Shapes: columns int64[C, N] and nulls uint8[C, N]; new_at int64[N], the number of a new event or -1;
-    is_pinned uint8[N]; source int64[N], the stored row that a row was, of which the first `pinned_count` are pinned;
-    bitmaps uint8[P, N]; fields are the columns that are kept, as they came.
+    """The rows of a call. An event may be there twice, as a pinned row and as a row of a segment.
 
-    An event may be there twice, as a pinned row and as one of a segment: each history looks at one kind (`member`).
+    Each history reads one of the two kinds of rows (`member`). Shapes: columns int64[C, N] and nulls uint8[C, N];
+    new_at
+    int64[N], the number of a new event or -1; is_pinned uint8[N]; source int64[N], the index of the stored row, of
+    which the
+    first `pinned_count` are pinned; bitmaps uint8[P, N]; fields are the stored columns, as they arrived.
     """
 
     keys_count: int
@@ -80,22 +84,23 @@ class HistoryTable:
 
     @property
     def old_rows(self) -> Int64:
-        """Those of segments."""
+        """The rows of segments."""
         return np.flatnonzero((self.is_pinned == 0) & (self.new_at < 0))
 
     @property
     def new_rows(self) -> Int64:
-        """The rows of the new events, in their order."""
+        """The rows of the new events, in event order."""
         return np.flatnonzero(self.new_at >= 0)
 
     def member(self, number: int) -> UInt8:
-        """1 for the rows for which a predicate holds; -1 is the one that always does."""
+        """Return 1 for each row where a predicate holds. Predicate -1 always holds."""
         return np.ones(self.columns.shape[1], np.uint8) if number < 0 else self.bitmaps[number].copy()
 
     def segments(self, by: tuple[int, ...]) -> tuple[Int64, Int64]:
-        """(segment of each row, rows segment by segment) for a sub-key of these columns; () is the key alone.
+        """Return the segment of each row, and the rows sorted by segment, for a sub-key of these columns; () is the key
+        alone.
 
-        Rows without a value of the sub-key are segments of their own; they never count.
+        Rows without a value of the sub-key have a segment of their own; they never count.
         """
         if by not in self._segments:
             segment, count = self.key, self.keys_count
@@ -109,26 +114,26 @@ class HistoryTable:
         return self._segments[by]
 
     def last_times(self) -> Int64:
-        """Return the time of the latest row of each key; long ago for keys without rows."""
+        """Return the time of the latest row of each key; TIME_MS_MIN for keys without rows."""
         last_ms = np.full(self.keys_count, TIME_MS_MIN, np.int64)
-        last_ms[self.key] = self.time  # of rows with the same key the last one stays
+        last_ms[self.key] = self.time  # the last of several rows with the same key wins
         return last_ms
 
     def take(self, rows: Int64, span: Int8) -> HistoryRows:
-        """Rows of the table as they are kept."""
+        """Return rows of the table in their stored form."""
         indices = pa.array(rows)
         columns = {name: column.take(indices) for name, column in self.fields.items()}
         return HistoryRows(self.key[rows].astype(np.int32), self.event_type[rows], self.time[rows], span, columns)
 
 
 def dense_codes(values: Int64) -> tuple[Int64, int]:
-    """Numbers from 0 for values, equal ones alike; and how many there are."""
+    """Return numbers from 0 for the values, equal for equal values, and how many distinct values there are."""
     codes, firsts = grouped(values, values)
     return codes, len(firsts)
 
 
 def grouped(first: Int64, second: Int64) -> tuple[Int64, Int64]:
-    """(numbers from 0 for pairs of values, in the order in which they come first; where they do)."""
+    """Return numbers from 0 for pairs of values, in order of first appearance, and the first row of each pair."""
     codes, firsts = np.empty(len(first), np.int64), np.empty(len(first), np.int64)
     pairs = read_only(first), read_only(second)
     count = group_pairs(*pairs, table_key(), empty_places(len(first)), firsts, codes)
@@ -136,15 +141,17 @@ def grouped(first: Int64, second: Int64) -> tuple[Int64, Int64]:
 
 
 def empty_places(count: int) -> Int32:
-    """Return a table for so many different ones, of which half the places stay empty."""
+    """Return an empty hash table for `count` distinct entries; half of its places stay empty."""
     return np.full(2 << max(count - 1, 1).bit_length(), -1, np.int32)
 
 
 def build_table(
     plan: HistoryPlan, lists: Lists, stored: HistoryRows, pinned_count: int, new: NewEvents, *, mixed: bool = False
 ) -> HistoryTable:
-    """Return the table of the stored rows, of which the first ones are pinned, and all new events. The stored ones of a
-    key stay in their order; if they are `mixed`, they are brought into that of their times."""
+    """Return the table of the stored rows, of which the first ones are pinned, and all new events.
+
+    The stored rows of a key keep their order. If they are `mixed`, they are sorted by time.
+    """
     stored_count, count = len(stored), len(stored) + len(new.rows)
     key = np.concatenate([stored.key, new.key[new.rows]]).astype(np.int64)
     source = np.arange(count)
@@ -175,7 +182,7 @@ def build_table(
 
 
 def _field(column: Column, stored: HistoryRows, new: NewEvents, source: Int64) -> pa.Array:
-    """Return a field of all rows. One that was not kept before is null in what was."""
+    """Return a field of all rows. A field that was not stored before is null in the stored rows."""
     fresh = new.batch.columns[column.name].take(pa.array(new.rows))
     if not len(stored):
         return fresh
@@ -185,7 +192,7 @@ def _field(column: Column, stored: HistoryRows, new: NewEvents, source: Int64) -
 
 
 def _as_it_was(column: Column, stored: HistoryRows, source: Int64, values: Int64, nulls: UInt8) -> pa.Array:
-    """Put into the column what a list said of each row when it was new; null where it was not asked then."""
+    """Write the result of a list, as it was when each row was new; null where the list was not asked then."""
     is_stored = source < len(stored)
     stored_values = stored.columns.get(column.name)
     before = pa.nulls(len(stored), arrow_type(column.type)) if stored_values is None else stored_values
@@ -194,7 +201,9 @@ def _as_it_was(column: Column, stored: HistoryRows, source: Int64, values: Int64
 
 
 def _fill(plan: HistoryPlan, fields: dict[str, pa.Array], columns: Int64, nulls: UInt8) -> pa.Array:
-    """Fill in the fields; returns the dictionary of all texts."""
+    """Write the fields into `columns` and `nulls`, in place. Text is written as codes; return the texts that the codes
+    index.
+    """
     written = pa.array([text for _, text in plan.text_constants], TEXT)
     numbers = [n for n, c in enumerate(plan.columns) if n >= y.COLUMNS_FIXED and c.is_read]
     of_text = [n for n in numbers if plan.columns[n].type.is_text]
@@ -207,17 +216,20 @@ def _fill(plan: HistoryPlan, fields: dict[str, pa.Array], columns: Int64, nulls:
     missing = np.asarray(pc.is_null(every.indices)).astype(np.uint8)
     codes = np.asarray(every.indices.fill_null(0)).astype(np.int64)
     count = columns.shape[1]
-    for at, number in enumerate(of_text):
-        columns[number] = codes[at * count : (at + 1) * count]
-        nulls[number] = missing[at * count : (at + 1) * count]
+    for field_index, number in enumerate(of_text):
+        columns[number] = codes[field_index * count : (field_index + 1) * count]
+        nulls[number] = missing[field_index * count : (field_index + 1) * count]
     return every.dictionary
 
 
 def _evaluate(
     plan: HistoryPlan, texts: pa.Array, columns: Int64, nulls: UInt8
 ) -> tuple[UInt8, Mapping[str, int]]:  # fmt: skip
-    """Evaluate conditions and arguments. Return for which rows conditions hold, and by the identity of a history how
-    many of its numbers left 64 bits."""
+    """Evaluate conditions and arguments.
+
+    Returns the rows where each condition holds, and by the identity of a history how many of its numbers exceeded 64
+    bits.
+    """
     count = columns.shape[1]
     words = (count + BLOCK - 1) // BLOCK * (BLOCK // 64)
     bitmaps = np.zeros((max(plan.bitmaps_count, 1), max(words, 1)), np.uint64)
@@ -226,8 +238,8 @@ def _evaluate(
         return np.zeros((0, count), np.uint8), {}
     constants = plan.constants.copy()
     if plan.text_constants:
-        wanted = pa.array([text for _, text in plan.text_constants], TEXT)
-        constants[[slot for slot, _ in plan.text_constants]] = TextNumbers(texts).of(wanted)
+        constant_texts = pa.array([text for _, text in plan.text_constants], TEXT)
+        constants[[slot for slot, _ in plan.text_constants]] = TextNumbers(texts).of(constant_texts)
     code = plan.vector.block_code(constants, np.arange(plan.bitmaps_count, dtype=np.int32), plan.derived_first)
     evaluate_blocks(code, Events(columns, nulls, bitmaps, 0, np.empty(0, np.int64)), errors)
     bits = np.unpackbits(bitmaps.view(np.uint8), axis=1, bitorder="little")[:, :count]
@@ -235,7 +247,7 @@ def _evaluate(
 
 
 def _overflows(plan: HistoryPlan, errors: Int64) -> Mapping[str, int]:
-    """Return how many numbers left 64 bits below each history, by its identity, from int64[I] by instruction."""
+    """Return the overflows of each history by its identity, from the overflows int64[I] of each instruction."""
     members, values = plan.vector.below(errors)
     counts = {
         h.identity: (members[h.member] if h.member >= 0 else 0)

@@ -1,12 +1,12 @@
 """A plan, the past and new events → the value of every history at each new event, and the past after them.
 
-1. Choose which past events the call has to look at (reach.py).
-2. Lay them before the new events, key by key, and evaluate conditions over all of them (table.py).
-3. Work out each history at each new event (answers.py; the ways are in kinds/).
-4. Decide what to retain, pin and carry from now on (retained.py).
+1. Choose the past events that the call reads (reach.py).
+2. Place them before the new events, key by key, and evaluate conditions over all of them (table.py).
+3. Compute each history at each new event (answers.py, with one module per kind in kinds/).
+4. Decide which events and numbers to retain, pin and carry from now on (retained.py).
 
-A window ends at the event itself. An event of the same time that comes later in the order (time, event id) is not in
-it. So a value does not depend on how the events are cut into batches.
+A window ends at the event itself. It excludes an event of the same time that comes later in the order (time, event id).
+So a value does not depend on how the events are split into batches.
 Tested by: tests/histories/test_values.py, tests/histories/test_sql.py
 """
 
@@ -37,7 +37,7 @@ from cep.kernels.layout import Int64, UInt8
 from cep.lists.timeline import Lists
 from cep.nfa.histories import HistoryPlan
 
-# The door of the room, beside store.py, rows.py and pages.py: other rooms import nothing else of it.
+# The interface of this package, together with store.py, rows.py and pages.py. Other packages import no other module.
 __all__ = [
     "CallKeys",
     "HistoryValues",
@@ -52,13 +52,17 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class HistoryValues:
-    """The columns that histories fill for the new events of one call, in their order, and the past after them.
+    """The columns of histories for the new events of one call, in event order, and the past after them.
 
-    `slots`: by column of the event table its values and null flags; `texts`: the same for text. `histories` is the
-    past of all keys from now on. `incomplete` says which values lack older events or have them folded (incomplete.py).
-    `overflows` counts numbers that left 64 bits, by the identity of the history. `folded` counts values with older
-    events folded, `cut` values that may lack events of a sub-key. `dropped` counts events that are not remembered, or
-    for which another sub-key is forgotten.
+    `slots`: values and null flags by column of the event table; `texts`: the same for text. `histories` is the past of
+    all
+    keys from now on. `incomplete` names the values that lack older events or have them folded (incomplete.py).
+    `overflows`
+    counts numbers that exceeded 64 bits, by the identity of the history. `folded` counts values with folded events,
+    `cut`
+    values that may lack events of a sub-key. `dropped` counts events that are not remembered or that made their key
+    forget
+    another sub-key.
     """
 
     slots: Mapping[int, tuple[Int64, UInt8]]
@@ -73,7 +77,7 @@ class HistoryValues:
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """The past that a call looks at: `pinned` by the call's keys, bool[K] which keys are touched, and the table."""
+    """The past that a call reads: pinned events, the touched keys bool[K], and the table."""
 
     reached: Reached
     pinned: HistoryRows
@@ -85,10 +89,10 @@ class _Looked:
 def history_values(
     plan: HistoryPlan, lists: Lists, histories: Histories, call_keys: CallKeys, new: NewEvents, watermark_ms: int
 ) -> HistoryValues:
-    """Work out every history of a program at every new event. Inputs are left unchanged.
+    """Compute every history of a program at every new event. Inputs are not changed.
 
-    Cost: O(N) for each history over the new events and the past ones that are looked at (reach.py). Percentiles that
-    look at whole windows cost O(N log N).
+    Cost: O(N) for each history, over the new events and the past events that are read (reach.py). Percentiles that read
+    whole windows cost O(N log N).
     """
     if not len(new.batch):
         return HistoryValues({}, {}, histories, NO_TEXTS)
@@ -105,7 +109,7 @@ def history_values(
         else:
             slots[history.number] = column.slots, column.nulls
     after = Histories()
-    if watermark_ms < TIME_MS_MAX:  # else nothing comes any more
+    if watermark_ms < TIME_MS_MAX:  # otherwise no event follows
         after = _past_after(plan, histories, looked, clock_ms, watermark_ms)
     overflows = answers.overflows + Counter(looked.table.overflows)
     counts = answers.folded, answers.dropped, answers.cut
@@ -115,7 +119,7 @@ def history_values(
 def _look(
     plan: HistoryPlan, lists: Lists, histories: Histories, call_keys: CallKeys, new: NewEvents, clock_ms: int
 ) -> _Looked:
-    """Choose the past events and lay them before the new ones: steps 1 and 2."""
+    """Choose the past events and place them before the new ones: steps 1 and 2."""
     reached = reach(plan, histories, call_keys, new, clock_ms)
     new = replace(new, keys_count=len(reached.keys))
     touched = np.zeros(new.keys_count, bool)
@@ -129,13 +133,13 @@ def _look(
 
 
 def _past_after(plan: HistoryPlan, before: Histories, looked: _Looked, clock_ms: int, watermark_ms: int) -> Histories:
-    """Decide what to retain, pin and carry: step 4."""
+    """Retain, pin and carry events and numbers: step 4."""
     reached, table, call = looked.reached, looked.table, looked.call
     elsewhere = unexpired(plan, looked.pinned.take(np.flatnonzero(~looked.touched[looked.pinned.key])), watermark_ms)
     per_key = len(before) / max(len(before.keys), 1)
     pinned_now = pinned_after(plan, call, watermark_ms, per_key)
     rows = concat_rows([elsewhere, pinned_now.rows])
-    if reached.is_strange.any():  # some of what is pinned now is older than what was
+    if reached.is_strange.any():  # some newly pinned events are older than the pinned ones
         rows = rows.take(np.argsort(rows.time_ms, kind="stable"))
     tallied = tallies_after(plan, call, clock_ms, per_key)
     span_ms = spans_after(plan, call)
@@ -152,7 +156,7 @@ def _past_after(plan: HistoryPlan, before: Histories, looked: _Looked, clock_ms:
 
 
 def _with_keys(keys: pa.Array, after: Histories) -> Histories:
-    """Give the past those of the call's keys that have a pinned event or a tally."""
+    """Give the past only the call's keys that have a pinned event or a tally."""
     used = np.zeros(len(keys), bool)
     used[after.pinned.key] = True
     for tally in after.tallies.values():
@@ -167,7 +171,7 @@ def _with_keys(keys: pa.Array, after: Histories) -> Histories:
 
 
 def _extended(reached: Reached, table: HistoryTable, span_ms: Int64) -> dict[Segment, Segment]:
-    """Return the segments of strange pages that the rules of now retain longer, each with its new span."""
+    """Return the segments of strange pages that the present rules retain longer, each with its new span."""
     if not reached.is_strange.any():
         return {}
     by_row = np.zeros(len(reached.rows), np.int64)

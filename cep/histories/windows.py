@@ -1,6 +1,6 @@
-"""The rows of a history table → the window of each history at each new event, and what enters and leaves it.
+"""The rows of a history table → the window of each history at each new event, and the events that enter and leave it.
 
-Windows that several histories share are worked out once.
+Windows that several histories share are computed once.
 Tested by: tests/histories/test_values.py, tests/histories/test_reach.py
 """
 
@@ -23,13 +23,13 @@ from cep.kernels.histories.windows import find_windows
 from cep.kernels.layout import Int32, Int64, UInt8
 from cep.nfa.histories import HistoryColumn
 
-# One event decides alone, however many there are: no window of it is too large.
+# One event decides the value, so no window is too large.
 _NO_LIMIT = 2**62
 _OF_ONE_EVENT = ("first", "last")
 
 
 class Windows:
-    """The windows of a table's histories. `before` is what was carried from the call before."""
+    """The windows of a table's histories. `before` are the values carried from the call before."""
 
     def __init__(self, table: HistoryTable, reached: Reached | None) -> None:
         self.before = Tallied() if reached is None else reached.before
@@ -41,7 +41,7 @@ class Windows:
     # ----------------------------------------------------------------------------------------- carried or not
 
     def is_carried(self, history: HistoryColumn) -> bool:
-        """Return True if what decides the history is carried, so that its whole window is not looked at."""
+        """Return True if the history's deciding values are carried, so that its whole window need not be read."""
         return self._reached is not None and history.carried in self._reached.carried
 
     def is_tallied(self, history: HistoryColumn) -> bool:
@@ -53,9 +53,9 @@ class Windows:
         return history.is_single or (history.is_sparse and self.is_carried(history))
 
     def is_counted(self, history: HistoryColumn) -> bool:
-        """Return True if the count of a key's different values is carried.
+        """Return True if the number of a key's distinct values is carried.
 
-        Then the table has the rows of values that are new or leave, and maybe more.
+        The table then has the rows of values that enter or leave, and maybe more.
         """
         return self._reached is not None and history.counted in self._reached.begun
 
@@ -64,16 +64,16 @@ class Windows:
         return self._reached is not None and history.ranked in self._reached.begun
 
     def begun(self, name: str) -> np.ndarray:
-        """bool[K]: the keys whose count or rank of this name begins anew in this call."""
+        """bool[K]: the keys whose count or rank of this name starts again in this call."""
         assert self._reached is not None, "something is carried"
         return self._reached.begun[name]
 
     # ------------------------------------------------------------------------------------------------ members
 
     def member(self, history: HistoryColumn) -> UInt8:
-        """Return 1 for the rows that count.
+        """Return 1 for each row that counts.
 
-        Nulls of the argument do not count. For `last` and `first` they do: the last event is the last one.
+        Null arguments do not count, except for `last` and `first`: there the last event is the last one, null or not.
         """
         value = -1 if history.expr.fn in _OF_ONE_EVENT else history.value
         pinned = history.identity if self.is_pinned(history) else ""
@@ -87,10 +87,11 @@ class Windows:
         return self._members[key]
 
     def _is_looked_at(self, history: HistoryColumn) -> np.ndarray:
-        """bool[N]: the rows of the sort that the history looks at: pinned events, or those of segments.
+        """bool[N]: the sorted rows that the history reads: pinned events, or events of segments.
 
-        A strange page has no pinned event for the history yet, so all its rows are looked at. A history in panes looks
-        at events that are in no pane yet.
+        A strange page has no pinned event for the history yet, so all its rows are read. A history in panes reads the
+        events that
+        are in no pane yet.
         """
         is_new = self._table.new_at >= 0
         if history.is_approximate:
@@ -104,7 +105,7 @@ class Windows:
         )
 
     def _with_strange_pages(self, looked_at: np.ndarray, knows: Callable[[PageFacts], bool]) -> np.ndarray:
-        """Set the old events of pages that do not know the history, and clear those of the others."""
+        """Set the old events of pages that do not know the history, and clear the old events of other pages."""
         reached = self._reached
         if reached is not None and reached.is_strange.any():
             old = self._table.old_rows
@@ -112,19 +113,20 @@ class Windows:
         return looked_at
 
     def _page(self, rows: Int64) -> Int32:
-        """Return the place in `reached.facts` of the page of each old row."""
+        """Return the index in `reached.facts` of each old row's page."""
         assert self._reached is not None, "pages are reached"
         return self._reached.page[self._table.source[rows] - self._table.pinned_count]
 
     # ------------------------------------------------------------------------------------------------ windows
 
-    def of(self, history: HistoryColumn, *, by_key: bool = False, rounded: bool = False) -> Members:
+    def windows_of(self, history: HistoryColumn, *, by_key: bool = False, rounded: bool = False) -> Members:
         """Find the window of each new event.
 
-        With `by_key` it has members of all sub-keys. With `rounded` its far edge is at a pane.
+        With `by_key` the window has members of all sub-keys. With `rounded` its far edge is at a pane.
         """
         expr, by = history.expr, () if by_key else history.by
-        # Without a window the event under test is left out, but a value is first seen now if it was never before.
+        # A function without a window leaves out the event under test. `first_seen` includes it: a new value is first
+        # seen now.
         previous = expr.fn != "first_seen" if expr.window is None else expr.window.previous
         limit = _NO_LIMIT if self._is_unlimited(history) or rounded or by else history.events_max
         value = -1 if expr.fn in _OF_ONE_EVENT else history.value
@@ -164,21 +166,21 @@ class Windows:
         return Members(members[:members_count], segment, lows, highs, at, folded)
 
     def _folded_by_key(self, history: HistoryColumn) -> UInt8:
-        """Return 1 for new events whose key has more members in the window than the limit, of all sub-keys."""
+        """Return 1 for new events whose key has more members in the window than the limit, over all sub-keys."""
         table = self._table
         folded = np.zeros(len(table.new_rows), np.uint8)
         if np.bincount(table.key).max() > history.events_max:
-            whole = self.of(history, by_key=True)
-            folded[whole.at] = whole.folded
+            whole = self.windows_of(history, by_key=True)
+            folded[whole.events] = whole.folded
             for column in history.by:
-                folded &= table.nulls[column][table.new_rows] == 0  # it has no past
+                folded &= table.nulls[column][table.new_rows] == 0  # a null sub-key has no past
         return folded
 
     # -------------------------------------------------------------------------------------------------- moves
 
     def moves(self, history: HistoryColumn, clock_ms: int | None) -> Moves:
-        """Tell for each member if it enters, if it may leave, and if it has left at the clock after the call."""
-        windows, reached = self.of(history), self._reached
+        """Return for each member if it enters, if it may leave, and if it has left at the clock after the call."""
+        windows, reached = self.windows_of(history), self._reached
         assert reached is not None, "tallies are carried"
         window, rows = history.expr.window, windows.rows
         assert window is not None, "tallies are of windows"
@@ -192,7 +194,7 @@ class Windows:
             if history.ranked:
                 begins = reached.begun[history.ranked][self._table.key[rows[old]]]
             enters[old] = begins
-            leaves[old] = begins | (times[old] > reached.left(window)[page])
+            leaves[old] = begins | (times[old] > reached.left_until(window)[page])
         gone = np.zeros(len(rows), np.int64)
         if clock_ms is not None:
             gone = (leaves & (times <= opens_ms(window, np.array([clock_ms]))[0])).astype(np.int64)
@@ -207,5 +209,5 @@ class Windows:
         """bool[M]: the old rows that have not left the window at the clock of their page."""
         assert self._reached is not None, "it is carried"
         assert history.expr.window is not None, "it has a window"
-        inside: np.ndarray = self._table.time[rows] > self._reached.left(history.expr.window)[self._page(rows)]
+        inside: np.ndarray = self._table.time[rows] > self._reached.left_until(history.expr.window)[self._page(rows)]
         return inside

@@ -1,7 +1,8 @@
-"""The project's English, measured: `python -m tests.tidy.english [FOLDER …]` lists what to mend and prints a table.
+"""Rates of the project's English: `python -m tests.tidy.english [FOLDER …]` lists passages to rewrite, and a table.
 
-A docstring begins with a verb or a noun phrase, never with a word of `BAD_STARTS`. A sentence of a docstring, a comment
-or a page has at most 40 words, a paragraph of a page 80. Names say what a value is: `found` and `kept_rows` do not.
+Rates are per 10 000 words of docstrings, comments and pages; `names` is per 1 000 bindings. Good Python projects have
+rates near the aims. A single use is never wrong: only the rate counts. A sentence has at most 40 words, a paragraph of
+a page 80.
 """
 
 from __future__ import annotations
@@ -23,32 +24,28 @@ from tests.tidy.source import ROOT, Source, sources
 
 WORDS_MAX = 40
 PARAGRAPH_WORDS_MAX = 80
-BAD_STARTS = ("What", "Whether", "Of", "Which", "How", "As", "For", "All", "Where", "Why")
-BAD_NAMES = frozenset({
-    "found", "kept", "held", "own", "told", "known", "letters", "fit", "take_in", "on_time", "keep",
-    "Held", "Kept", "Asked", "Known", "Told", "Found",
-})  # fmt: skip
-# Nor does a name with one of these words in it; `dead_letters` does.
-BAD_PARTS = frozenset({"found", "kept", "held", "own", "told", "known", "letters", "fit"})
-# Name with such a word → why it stays.
-TERMS = {
-    "KnownSubKeys": "a term of the glossary",
-    "by_known_sub_keys": "a term of the glossary",
-    "known_sub_keys": "a term of the glossary",
-    "known_values": "known sub-keys of any type",
-    "held_out_days": "statistics says held-out data",
-    "held_out_frauds": "statistics says held-out data",
-    "kept_count": "the setting `kept` of `cep run`; `Difference.kept_count` in Python",
-    "money_found": "a figure's name in Python and in JSON",
-    "OWN": "arguments of the function itself, beside those that it passes on",
+# Kind → the pattern that counts, and the aim: the rate that well-written projects stay below.
+RATES = {
+    "what": (r"\bwhat\b(?![^.]*\?)", 8),
+    "those of": (r"\b(?:those|that) (?:of|which|who|whose)\b|\bthose that\b", 2),
+    "is no": (r"\b(?:is|are|was|were|be|has|have|had) (?:no|none|nothing)\b", 10),
+    "whoever": (r"\b(?:whoever|whatever|whichever|nobody|anybody|somebody|else)\b", 8),
+    "beside": (r"\b(?:beside|behind|anew|meanwhile|thereof|thereby|hence|thus|nor|neither)\b", 6),
+    "opens": (r"(?:^|(?<=[.!?:;] ))(?:Of|Behind|Beside|Else|Nor|Past|By|So|But|And|Also|Only|Then|There)\b", 10),
 }
+NAMES_AIM = 3
+# A name says what its value is. These words do not.
+EMPTY_NAMES = frozenset({
+    "at", "of", "given", "wanted", "asked", "left", "found", "held", "kept", "told", "taken", "made", "said", "done",
+    "seen", "known", "own", "got", "due", "told_", "those", "that", "what",
+})  # fmt: skip
 _WORD = re.compile(r"[A-Za-z0-9_'’][\w'’./:-]*")
 # A sentence ends where a stop, a colon or a semicolon is followed by a space, and at the end of a paragraph or item.
 _END = re.compile(r"(?<=[.!?:;])[)\"'”`*]*\s+")
 _CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _ITEM = re.compile(r"^\s*([-*+]|\d+\.)\s+")
 _INDENTED = re.compile(r"^ {4,}\S")
-_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_CODE_SPAN = re.compile(r"`[^`\n]*`")
 
 
 @dataclass
@@ -93,6 +90,14 @@ def paragraphs(text: str) -> Iterator[str]:
         previous_blank = not stripped
 
 
+def _check_rates(findings: Findings, place: str, text: str) -> None:
+    findings.counts["prose words"] += len(text.split())
+    for rate, (pattern, _) in RATES.items():
+        flags = re.MULTILINE if rate == "opens" else re.IGNORECASE
+        for hit in re.finditer(pattern, text, flags):
+            findings.add(rate, place, " ".join(text[max(0, hit.start() - 40) : hit.end() + 60].split()))
+
+
 def _check_sentences(findings: Findings, place: str, text: str, kind: str) -> None:
     for sentence in sentences(text):
         words = len(_WORD.findall(sentence))
@@ -100,18 +105,6 @@ def _check_sentences(findings: Findings, place: str, text: str, kind: str) -> No
         findings.counts[f"{kind} words"] += words
         if words > WORDS_MAX:
             findings.add(f"{kind} over {WORDS_MAX} words", place, f"({words}) {sentence[:110]}…")
-
-
-def parts_of(name: str) -> list[str]:
-    """Return the words of a name in lower case. Single letters are left out."""
-    return [part.lower() for part in _PART.findall(name) if len(part) > 1]
-
-
-def is_plain_name(name: str) -> bool:
-    """Return True if the name, or a word in it, is none of those that say nothing of the value."""
-    bare = name.lstrip("_")
-    words = set(parts_of(re.sub("dead_?letters", "", name, flags=re.IGNORECASE)))
-    return bare not in BAD_NAMES and (bare in TERMS or not words & BAD_PARTS)
 
 
 @cache
@@ -161,20 +154,22 @@ def check_source(source: Source) -> Findings:
                 continue
             place = f"{source.name}:{getattr(node, 'lineno', 1)}"
             findings.counts["docstrings"] += 1
-            if docstring.split()[0].rstrip(":,") in BAD_STARTS:
-                findings.add("docstring start", place, docstring.split("\n")[0])
+            _check_rates(findings, place, docstring)
             _check_sentences(findings, place, docstring.split("Tested by:")[0], "code")
     for line, comment in _comments(source.text):
+        _check_rates(findings, f"{source.name}:{line}", comment)
         _check_sentences(findings, f"{source.name}:{line}", comment, "code")
     for line, name in bound_names(source):
-        if not is_plain_name(name):
-            findings.add("name", f"{source.name}:{line}", name)
+        findings.counts["bindings"] += 1
+        if name in EMPTY_NAMES:
+            findings.add("names", f"{source.name}:{line}", name)
     return findings
 
 
 def check_page(path: Path, root: Path = ROOT) -> Findings:
     """The sentences and paragraphs of one page."""
     findings, place, text = Findings(), str(path.relative_to(root)), path.read_text(encoding="utf-8")
+    _check_rates(findings, place, _CODE_SPAN.sub("code", _CODE.sub("", text)))
     _check_sentences(findings, place, text, "page")
     for paragraph in paragraphs(text):
         if (words := len(paragraph.split())) > PARAGRAPH_WORDS_MAX:
@@ -214,30 +209,40 @@ def not_imperative(folder: str) -> list[str]:
     ]
 
 
-COLUMNS = ("docstrings", "docstring start", "name", "code sentences", f"code over {WORDS_MAX} words", "page sentences",
-           f"page over {WORDS_MAX} words", f"paragraph over {PARAGRAPH_WORDS_MAX} words")  # fmt: skip
+def rates(counts: Counter[str]) -> dict[str, float]:
+    """Return the rate of each kind: per 10 000 words, and of empty names per 1 000 bindings."""
+    words, bindings = max(1, counts["prose words"]), max(1, counts["bindings"])
+    return {**{kind: 10_000 * counts[kind] / words for kind in RATES}, "names": 1_000 * counts["names"] / bindings}
+
+
+def excess(counts: Counter[str], times: float) -> dict[str, float]:
+    """Return the rates above `times` the aims. A folder of few words may have two of each kind."""
+    aims = {**{kind: aim for kind, (_, aim) in RATES.items()}, "names": NAMES_AIM}
+    return {kind: rate for kind, rate in rates(counts).items() if rate > times * aims[kind] and counts[kind] > 2}
+
+
+COLUMNS = (
+    f"code over {WORDS_MAX} words",
+    f"page over {WORDS_MAX} words",
+    f"paragraph over {PARAGRAPH_WORDS_MAX} words",
+)
 
 
 def main(folders: list[str]) -> int:
-    """List what to mend below the folders, or print the table of all rooms."""
+    """List the passages of the folders, or print the table of all packages."""
     for folder in folders:
         for line in [*check_folder(folder.rstrip("/")).lines, *not_imperative(folder)]:
             print(line)
     rooms = folders or sorted(f"cep/{path.name}" for path in (ROOT / "cep").iterdir() if path.is_dir())
-    print("\n" + " | ".join(["room", *COLUMNS, "no imperative", "words a sentence (code, page)"]))
+    print("\n" + " | ".join(["folder", "words", *RATES, "names", *COLUMNS, "words a sentence (code, page)"]))
     for room in (room for room in rooms if "__pycache__" not in room):
         counts = check_folder(room.rstrip("/")).counts
         means = [counts[f"{kind} words"] / max(1, counts[f"{kind} sentences"]) for kind in ("code", "page")]
-        print(
-            " | ".join(
-                [
-                    room,
-                    *(str(counts[name]) for name in COLUMNS),
-                    str(len(not_imperative(room))),
-                    f"{means[0]:.1f}, {means[1]:.1f}",
-                ]
-            )
-        )
+        cells = [
+            room, str(counts["prose words"]), *(f"{rate:.1f}" for rate in rates(counts).values()),
+            *(str(counts[name]) for name in COLUMNS), f"{means[0]:.1f}, {means[1]:.1f}",
+        ]  # fmt: skip
+        print(" | ".join(cells))
     return 0
 
 

@@ -1,31 +1,33 @@
-"""Sentences are cut where a reader breathes, and what is no prose is not counted."""
+"""Rates of English count phrases of prose, and sentences end at a stop."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.tidy.english import (
-    BAD_NAMES,
-    BAD_STARTS,
+    EMPTY_NAMES,
     PARAGRAPH_WORDS_MAX,
     WORDS_MAX,
     check_folder,
     check_page,
     check_source,
+    excess,
     not_imperative,
+    rates,
     sentences,
 )
 from tests.tidy.source import ROOT, Source
 
 ROOMS = sorted(path.name for path in (ROOT / "cep").iterdir() if path.is_dir() and path.name != "__pycache__")
 FOLDERS = ("demo", "patterns", "rules", "tests")
-# Where a finding stays → why.
-EXCEPTIONS = {
-    "cep/kernels/expressions/opcodes.py": "the comments of a table, which follow each other",
-    "cep/model/embedded_settings.py": "`kept` is the name of a setting",
-}
+# Folder → the multiple of the aims that its rates may reach: 2 is the limit, 1 the aim. Only lower a number.
+TIMES = {"cep/histories": 2.0}
+LATER = 60.0  # folders that nobody has rewritten yet
+EXCEPTIONS = {"cep/kernels/expressions/opcodes.py": "the comments of a table, which follow each other"}
+LENGTHS = re.compile(r" (code|page|paragraph) over \d+ words: ")
 
 
 def test_paragraphs_items_and_stops_end_a_sentence() -> None:
@@ -46,16 +48,22 @@ def test_code_tables_headings_and_drawings_are_no_prose() -> None:
     assert list(sentences("\n\n".join([*page, "Prose it is."]))) == ["Prose it is."]
 
 
-def test_what_is_to_be_mended_is_listed() -> None:
+def test_rates_count_phrases_and_empty_names() -> None:
     long = " ".join(["word"] * (WORDS_MAX + 1))
-    text = f'"""A module."""\n\n# {long}.\n\n\ndef told(x):\n    """What it says."""\n    found = x\n    return found\n'
-    findings = check_source(Source("cep/x/y.py", text))
-    assert findings.counts["docstring start"] == 1
-    assert findings.counts["name"] == 2
-    assert findings.counts[f"code over {WORDS_MAX} words"] == 1
-    assert {"told", "found"} <= BAD_NAMES
-    starts = [check_source(Source("cep/x/y.py", f'"""{word} it is."""\n')).counts for word in (*BAD_STARTS, "All:")]
-    assert [counts["docstring start"] for counts in starts] == [1] * (len(BAD_STARTS) + 1)
+    text = f'"""Say what came. Nor those of a key."""\n\n# {long}.\n\n\ndef told(x):\n    row = x\n    return row\n'
+    counts = check_source(Source("cep/x/y.py", text)).counts
+    assert [counts[kind] for kind in ("what", "those of", "beside", "opens", "names")] == [1, 1, 1, 1, 1]
+    assert counts[f"code over {WORDS_MAX} words"] == 1
+    assert "told" in EMPTY_NAMES
+    assert rates(counts)["names"] == pytest.approx(1_000 / 3)
+
+
+def test_rates_above_a_multiple_of_the_aims_are_named() -> None:
+    text = '"""' + "See what came. " * 3 + "It is plain. " * 1_000 + '"""\n'
+    counts = check_source(Source("cep/x/y.py", text)).counts
+    assert rates(counts)["what"] == pytest.approx(10_000 * 3 / 3_009)
+    assert excess(counts, 1).keys() == {"what"}
+    assert excess(counts, 2) == {}
 
 
 def test_a_long_paragraph_of_a_page_is_listed(tmp_path: Path) -> None:
@@ -66,22 +74,20 @@ def test_a_long_paragraph_of_a_page_is_listed(tmp_path: Path) -> None:
     assert [line.split(":")[0] for line in check_page(page, tmp_path).lines] == ["page.md paragraph over 80 words"]
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_room_speaks_plainly(room: str) -> None:
-    lines = check_folder(f"cep/{room}").lines
-    assert [line for line in lines if line.split(":")[0].split(" ")[0] not in EXCEPTIONS] == []
+@pytest.mark.parametrize("folder", [*(f"cep/{room}" for room in ROOMS), "tests"])
+def test_a_folder_has_the_rates_of_plain_english(folder: str) -> None:
+    findings = check_folder(folder)
+    assert excess(findings.counts, TIMES.get(folder, LATER)) == {}
+    if folder != "tests":
+        long = [line for line in findings.lines if LENGTHS.search(line)]
+        assert [line for line in long if line.split(":")[0] not in EXCEPTIONS] == []
 
 
-def test_pages_outside_the_package_speak_plainly() -> None:
+def test_pages_outside_the_package_have_short_sentences_and_paragraphs() -> None:
     pages = [*ROOT.glob("*.md"), *(path for name in FOLDERS for path in (ROOT / name).rglob("*.md"))]
-    assert [line for path in sorted(pages) for line in check_page(path).lines] == []
+    lines = [line for path in sorted(pages) for line in check_page(path).lines]
+    assert [line for line in lines if LENGTHS.search(line)] == []
 
 
 def test_functions_begin_with_a_verb() -> None:
     assert not_imperative("cep") == []
-
-
-def test_exceptions_are_still_needed() -> None:
-    for name, reason in EXCEPTIONS.items():
-        assert reason
-        assert check_source(Source(name, (ROOT / name).read_text(encoding="utf-8"))).lines, f"{name} is clean"

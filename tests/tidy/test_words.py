@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tests.tidy.english import TERMS, bound_names, is_plain_name, parts_of
 from tests.tidy.source import Source, sources
-from tests.tidy.words import FREQUENT, PAGES, explained, frequent_words, plain, singular
+from tests.tidy.words import FREQUENT, PAGES, explained, frequent_words, parts_of, plain, singular
 
 
 def test_a_frequent_word_is_plain_or_explained() -> None:
@@ -17,16 +16,6 @@ def test_the_plain_words_are_frequent_and_in_order() -> None:
     assert list(plain()) == sorted(set(plain()))
     assert set(plain()) - frequent_words(sources("cep"), FREQUENT // 2).keys() == set()
     assert set(plain()) & explained() == set()
-
-
-def test_no_word_in_a_name_is_one_that_says_nothing() -> None:
-    """What a room binds is checked by `test_english`; the terms that stay are bound somewhere."""
-    empty = ("kept_rows", "is_known", "_ROWS_HELD", "FoundMatch", "late_letters")
-    assert [name for name in empty if is_plain_name(name)] == []
-    assert is_plain_name("dead_letters")
-    assert is_plain_name("KafkaDeadLetters")
-    names = {name.lstrip("_") for source in sources("cep") for _, name in bound_names(source)}
-    assert TERMS.keys() - names == set()
 
 
 def test_words_of_the_house_have_rows() -> None:

@@ -13,14 +13,20 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import cache
 
-from tests.tidy.english import bound_names, parts_of
+from tests.tidy.english import bound_names
 from tests.tidy.source import ROOT, Source, sources
 
 FREQUENT = 40  # bindings; a name counts once for each line that binds it
 PAGES = tuple(ROOT / "cep" / "docs" / "reference" / f"{name}.md" for name in ("glossary", "glossary-code"))
 PLAIN = ROOT / "tests" / "tidy" / "plain_words.txt"
+_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _ROW = re.compile(r"^- \*\*(.+?)\*\*: \S", re.MULTILINE)
 _PLURALS = (("ies", "y"), ("sses", "ss"), ("xes", "x"), ("ches", "ch"), ("ses", "s"), ("s", ""))
+
+
+def parts_of(name: str) -> list[str]:
+    """Return the words of a name in lower case. Single letters are left out."""
+    return [part.lower() for part in _PART.findall(name) if len(part) > 1]
 
 
 def frequent_words(files: Iterable[Source], least: int = FREQUENT) -> Counter[str]:

@@ -1,4 +1,4 @@
-"""A history → the kind by which its value is carried. README.md has the same table in words.
+"""A history → the kind that carries its value. README.md has the same table in words.
 
 Tested by: tests/histories/test_values.py
 """

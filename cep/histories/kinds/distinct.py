@@ -1,4 +1,4 @@
-"""distinct: the latest event with each value is pinned. Of many values only their count is carried.
+"""distinct: pin the latest event with each value. If there are many values, carry only their count.
 
 Tested by: tests/histories/test_classes.py, tests/histories/test_values.py
 """
@@ -20,23 +20,23 @@ from cep.nfa.histories import HistoryColumn
 
 
 def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
-    """Count the different values of each window."""
+    """Count the distinct values of each window."""
     table, counts = call.table, np.empty(len(windows.lows), np.int64)
-    # In the window of one key the pairs of key and value differ where the values do.
+    # In the window of one key, pairs of key and value differ exactly where the values differ.
     pairs, _ = table.segments((*history.by, history.value))
     codes = pairs[windows.rows]
     kernels.count_distinct(codes, int(codes.max(initial=-1)) + 1, windows.lows, windows.highs, counts)
     if call.windows.is_counted(history):
-        counts += _elsewhere(call, history)[table.key[call.new_rows][windows.at]]
+        counts += _elsewhere(call, history)[table.key[call.new_rows][windows.events]]
     return Column(counts, np.zeros(len(counts), np.uint8))
 
 
 def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Carry:
-    """Return how many different values the window of each key has: int64[K, 1], 0 where it is not known."""
+    """Return the number of distinct values in each key's window: int64[K, 1], 0 where it is unknown."""
     if not call.windows.is_counted(history):
         return NOTHING
     assert history.expr.window is not None, "it has a window"
-    rows = call.windows.of(history).rows
+    rows = call.windows.windows_of(history).rows
     stays = call.table.time[rows] > opens_ms(history.expr.window, np.array([clock_ms]))[0]
     counts = _elsewhere(call, history) + _different(call, history, rows[stays])
     is_begun, tally = call.windows.begun(history.counted), call.windows.before.by_key.get(history.counted)
@@ -57,16 +57,18 @@ def pin(call: Call, history: HistoryColumn, opens: Int64) -> UInt8 | None:
 
 
 def folded_values(call: Call, history: HistoryColumn, _windows: Members) -> Column:
-    """Count different hashes of events and panes."""
+    """Count the distinct hashes of events and panes."""
     return Column(*values_of(history, call.woven(history)))
 
 
 def _elsewhere(call: Call, history: HistoryColumn) -> Int64:
-    """int64[K]: how many values of each key are in the window but not in the table; none of them leaves it now."""
-    at = ("elsewhere", history.counted)
-    if at not in call.memo:
-        call.memo[at] = _count_elsewhere(call, history)
-    return cast("Int64", call.memo[at])
+    """int64[K]: the number of each key's values that are in the window but not in the table. None of them leaves it
+    now.
+    """
+    memo_key = ("elsewhere", history.counted)
+    if memo_key not in call.memo:
+        call.memo[memo_key] = _count_elsewhere(call, history)
+    return cast("Int64", call.memo[memo_key])
 
 
 def _count_elsewhere(call: Call, history: HistoryColumn) -> Int64:
@@ -74,13 +76,13 @@ def _count_elsewhere(call: Call, history: HistoryColumn) -> Int64:
     tally = windows.before.by_key.get(history.counted)
     if tally is None:
         return np.zeros(table.keys_count, np.int64)
-    rows = windows.of(history).rows
+    rows = windows.windows_of(history).rows
     rows = rows[(table.new_at[rows] < 0) & ~windows.begun(history.counted)[table.key[rows]]]
     return tally[:, 0] - _different(call, history, rows[windows.is_still_inside(history, rows)])
 
 
 def _different(call: Call, history: HistoryColumn, rows: Int64) -> Int64:
-    """int64[K]: how many different values these rows have by key."""
+    """int64[K]: the number of distinct values in these rows, by key."""
     table = call.table
     pairs, _ = table.segments((history.value,))
     key_of = np.full(int(pairs.max(initial=-1)) + 1, -1, np.int64)

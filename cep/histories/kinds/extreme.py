@@ -1,4 +1,4 @@
-"""min and max: the events that can still be the least or the greatest are pinned.
+"""min and max: pin the events that can still be the least or the greatest.
 
 Tested by: tests/histories/test_values.py, tests/histories/test_reach.py
 """
@@ -25,15 +25,15 @@ def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
 
 
 def carry(_call: Call, _history: HistoryColumn, _clock_ms: int) -> Carry:
-    """Carry no numbers: events are pinned."""
+    """Carry no numbers, because the deciding events are pinned."""
     return NOTHING
 
 
 def pin(call: Call, history: HistoryColumn, opens: Int64) -> UInt8 | None:
-    """Pin the events that no later one is less than, or greater."""
+    """Pin each event unless a later event is less (for min) or greater (for max)."""
     if not call.windows.is_carried(history):
         return None
-    table, windows = call.table, call.windows.of(history)
+    table, windows = call.table, call.windows.windows_of(history)
     pinned = np.zeros(len(table.time), np.uint8)
     ordered = sortable(table.columns[history.value, windows.rows], _type(history))
     ordered = ordered if history.expr.fn == "min" else ~ordered

@@ -1,4 +1,4 @@
-"""sum, avg and stddev of floats, and counts of them: a tally of few floats with exactly the same sum is carried.
+"""sum, avg, stddev and count of floats: carry a tally of a few floats with exactly the same sum.
 
 Tested by: tests/histories/test_float_tally.py, tests/histories/test_values.py
 """
@@ -19,10 +19,10 @@ from cep.nfa.histories import HistoryColumn
 
 
 def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
-    """Move the carried floats to each new event, or add up whole windows."""
+    """Move the carried floats to each new event, or sum whole windows."""
     fn = history.expr.fn
     if call.windows.is_tallied(history):
-        segment = windows.segment[call.new_rows][windows.at]
+        segment = windows.segment[call.new_rows][windows.events]
         before, moves = tally.begin(call, history), call.windows.moves(history, None)
         counts, numbers, rests = float_windows(
             before, moves, segment, windows.lows, windows.highs, with_rests=fn == "avg"
@@ -38,18 +38,18 @@ def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
 
 
 def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Carry:
-    """Move the carried floats to the clock. They are not exact where too many are needed for the sum."""
+    """Move the carried floats to the clock. They are not exact if the sum needs too many of them."""
     after, is_exact = float_tallies_of(tally.begin(call, history), call.windows.moves(history, clock_ms))
     return tally.named(call, history, after, is_exact=is_exact)
 
 
 def pin(_call: Call, _history: HistoryColumn, _opens: Int64) -> UInt8 | None:
-    """Pin nothing: the tally says all."""
+    """Pin nothing, because the tally is enough."""
     return None
 
 
 def folded_values(call: Call, history: HistoryColumn, windows: Members) -> Column:
-    """Add the floats that panes have."""
+    """Add the floats in panes."""
     fn, both = history.expr.fn, call.woven(history)
     if fn == "count":
         counts = counts_in(both)
@@ -62,9 +62,9 @@ def folded_values(call: Call, history: HistoryColumn, windows: Members) -> Colum
 
 
 def _column(fn: str, counts: Int64, numbers: np.ndarray, rests: np.ndarray | None = None) -> Column:
-    """Turn how many events each window has, and their sum or spread, into its value.
+    """Convert each window's event count, and its sum or standard deviation, to its value.
 
-    `rests` float64[Q] is what sums lost by rounding.
+    `rests` float64[Q] are the rounding errors of the sums.
     """
     empty, never = (counts == 0).astype(np.uint8), np.zeros(len(counts), np.uint8)
     match fn:

@@ -1,7 +1,8 @@
-"""The four verbs that every way to carry a value has. A kind is a module with these functions.
+"""The four functions of every kind of history. A kind is a module with these functions.
 
-A micro-batch is moved at once, not event by event. So `enters` and `leaves` are columns (`Windows.moves`), made in one
-place for all kinds, and a kind has no functions for one event that enters or leaves.
+A micro-batch is processed as a whole, not event by event. So `enters` and `leaves` are columns (`Windows.moves`),
+computed
+in one place for all kinds, and a kind has no function for one event that enters or leaves.
 Tested by: tests/histories/test_values.py
 """
 
@@ -19,9 +20,9 @@ from cep.nfa.histories import HistoryColumn
 
 
 class Column(NamedTuple):
-    """Values of windows. Shapes: slots int64[Q], nulls uint8[Q]. `overflows` counts sums that left 64 bits.
+    """Values of windows. Shapes: slots int64[Q], nulls uint8[Q]. `overflows` counts sums that exceeded 64 bits.
 
-    `rests` int64[Q] are the slots of what averages lost when they were rounded; None for other functions.
+    `rests` int64[Q] are the slots of the rounding errors of averages; None for other functions.
     """
 
     slots: Int64
@@ -34,7 +35,7 @@ class Column(NamedTuple):
 class Carry:
     """The numbers that a history carries to the next call, by name: of keys int64[K, W], and of sub-keys.
 
-    `is_exact` is False where the numbers cannot say the value; then they are not carried.
+    `is_exact` is False if the numbers cannot express the value; then they are not carried.
     """
 
     by_key: Mapping[str, Int64] = field(default_factory=dict)
@@ -46,19 +47,19 @@ NOTHING = Carry()
 
 
 class Kind(Protocol):
-    """One way to carry a value."""
+    """A way to carry a value."""
 
     def values(self, call: Call, history: HistoryColumn, windows: Members, /) -> Column:
-        """Return the value at each new event, in the order of the windows."""
+        """Return the value at each new event, in window order."""
 
     def carry(self, call: Call, history: HistoryColumn, clock_ms: int, /) -> Carry:
-        """Return the numbers that the next call begins with, as they stand at the clock."""
+        """Return the numbers with which the next call begins, as they are at the clock."""
 
     def pin(self, call: Call, history: HistoryColumn, opens: Int64, /) -> UInt8 | None:
-        """Return 1 for the rows of the table that can decide the value at a later event; None for a kind without.
+        """Return 1 for the rows that can decide the value at a later event; None for a kind that pins no events.
 
         Shapes: opens int64[N], how far back the windows of the row's key reach at most.
         """
 
     def folded_values(self, call: Call, history: HistoryColumn, windows: Members, /) -> Column:
-        """Return the value of each window with its older events as panes. Only windows with too many are read."""
+        """Return the value of each window whose older events are panes. Only windows with too many events are read."""

@@ -1,4 +1,4 @@
-"""approx_distinct and approx_percentile: no event is retained; panes with hashes or buckets are.
+"""approx_distinct and approx_percentile: panes with hashes or buckets are retained instead of events.
 
 Tested by: tests/histories/test_panes.py, tests/histories/test_sketches.py
 """
@@ -19,15 +19,15 @@ def values(call: Call, history: HistoryColumn, _windows: Members) -> Column:
 
 
 def carry(_call: Call, _history: HistoryColumn, _clock_ms: int) -> Carry:
-    """Carry no numbers: panes are segments."""
+    """Carry no numbers, because panes are segments."""
     return NOTHING
 
 
 def pin(_call: Call, _history: HistoryColumn, _opens: Int64) -> UInt8 | None:
-    """Pin nothing: panes are segments."""
+    """Pin nothing, because panes are segments."""
     return None
 
 
 def folded_values(call: Call, history: HistoryColumn, windows: Members) -> Column:
-    """Read the panes: no event is retained."""
+    """Read the panes, because no event is retained."""
     return values(call, history, windows)

@@ -1,4 +1,4 @@
-"""median and percentile: the values around the rank are carried, in a band that moves with the window.
+"""median and percentile: carry the values around the rank, in a band that moves with the window.
 
 Tested by: tests/histories/test_rank.py, tests/histories/test_values.py
 """
@@ -42,7 +42,7 @@ def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Carry:
 
 
 def pin(_call: Call, _history: HistoryColumn, _opens: Int64) -> UInt8 | None:
-    """Pin nothing: the band says all."""
+    """Pin nothing, because the band is enough."""
     return None
 
 
@@ -52,24 +52,24 @@ def folded_values(call: Call, history: HistoryColumn, _windows: Members) -> Colu
 
 
 def _begin(call: Call, history: HistoryColumn) -> tuple[Bands, np.ndarray]:
-    """Return the bands of the call before, and bool[K] for which keys they begin anew."""
+    """Return the bands of the previous call, and the keys bool[K] whose bands start again."""
     begun, before = call.windows.begun(history.ranked), call.windows.before
     counts, entries = before.by_key.get(history.ranked), before.by_sub_key.get(history.band)
     return bands_of(counts, entries, call.table.keys_count).without(begun), begun
 
 
 def _ranked(call: Call, history: HistoryColumn, windows: Members, type_: Type) -> tuple[Int64, Int64]:
-    """Return how many events each window has, and the value of its rank in the order of `sortable`."""
+    """Return the number of events in each window, and the value at its rank in the order of `sortable`."""
     bands, begun = _begin(call, history)
-    key = call.table.key[call.new_rows][windows.at]
+    key = call.table.key[call.new_rows][windows.events]
     moves = call.windows.moves(history, None)
     ordered = sortable(moves.values, type_)
     counts, chosen = np.empty(len(key), np.int64), np.empty(len(key), np.int64)
     whole, carried = np.flatnonzero(begun[key]), np.flatnonzero(~begun[key])
     lows, highs = windows.lows[whole], windows.highs[whole]
     counts[whole], chosen[whole] = highs - lows, of_rank(ordered, history.percent, lows, highs)
-    wanted = key[carried], windows.lows[carried], windows.highs[carried]
-    counts[carried], chosen[carried] = ranked(bands, replace(moves, values=ordered), history.percent, wanted)
+    carried_windows = key[carried], windows.lows[carried], windows.highs[carried]
+    counts[carried], chosen[carried] = ranked(bands, replace(moves, values=ordered), history.percent, carried_windows)
     return counts, chosen
 
 

@@ -23,34 +23,34 @@ def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
             return Column(has_event.astype(np.int64), np.zeros(len(has_event), np.uint8))
         case "first_seen":
             return Column(_since_first(call, windows), (~has_event).astype(np.uint8))
-    at = windows.lows if history.expr.fn == "first" else windows.highs - 1
-    rows = windows.rows[np.where(has_event, at, 0)] if len(windows.rows) else np.zeros(len(at), np.int64)
+    positions = windows.lows if history.expr.fn == "first" else windows.highs - 1
+    rows = windows.rows[np.where(has_event, positions, 0)] if len(windows.rows) else np.zeros(len(positions), np.int64)
     nulls = np.where(has_event, call.table.nulls[history.value, rows], 1).astype(np.uint8)
     return Column(call.table.columns[history.value, rows], nulls)
 
 
 def carry(_call: Call, _history: HistoryColumn, _clock_ms: int) -> Carry:
-    """Carry no numbers: events are pinned."""
+    """Carry no numbers, because the deciding events are pinned."""
     return NOTHING
 
 
 def pin(call: Call, history: HistoryColumn, opens: Int64) -> UInt8 | None:
-    """Pin the newest event, or the oldest; nothing for the `first` of a window."""
+    """Pin the newest or the oldest event; nothing for the `first` of a window."""
     if not history.is_single:
         return None
-    windows, pinned = call.windows.of(history), np.zeros(len(call.table.time), np.uint8)
+    windows, pinned = call.windows.windows_of(history), np.zeros(len(call.table.time), np.uint8)
     kernels.mark_retained(windows.rows, windows.segment, call.table.time, opens, 1, history.is_first, pinned)
     return pinned
 
 
 def folded_values(call: Call, history: HistoryColumn, _windows: Members) -> Column:
-    """Read the first event, with the window's far edge at a pane."""
+    """Read the first event of windows whose far edge is at a pane."""
     return values(call, history, call.rounded_windows(history))
 
 
 def _since_first(call: Call, windows: Members) -> Int64:
-    """Return the time since the first event of each window; any where there is none."""
-    now = call.table.time[call.new_rows][windows.at]
+    """Return the time since the first event of each window; undefined where the window is empty."""
+    now = call.table.time[call.new_rows][windows.events]
     if not len(windows.rows):
         return np.zeros(len(now), np.int64)
     first = windows.rows[np.minimum(windows.lows, len(windows.rows) - 1)]

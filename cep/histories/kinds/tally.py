@@ -1,4 +1,4 @@
-"""count, sum, avg and stddev of whole numbers: a tally is carried, and moved by what enters and leaves.
+"""count, sum, avg and stddev of whole numbers: carry a tally, and update it with events that enter and leave.
 
 Tested by: tests/histories/test_tally.py, tests/histories/test_values.py
 """
@@ -21,9 +21,9 @@ from cep.nfa.histories import HistoryColumn
 
 
 def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
-    """Move the carried tally to each new event, or add up whole windows."""
+    """Move the carried tally to each new event, or sum whole windows."""
     if call.windows.is_tallied(history):
-        segment = windows.segment[call.new_rows][windows.at]
+        segment = windows.segment[call.new_rows][windows.events]
         moves = call.windows.moves(history, None)
         sums = at_events(begin(call, history), moves, segment, windows.lows, windows.highs)
         return _column(history, sums, sums[:, 0])
@@ -40,40 +40,40 @@ def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Carry:
 
 
 def pin(_call: Call, _history: HistoryColumn, _opens: Int64) -> UInt8 | None:
-    """Pin nothing: the tally says all."""
+    """Pin nothing, because the tally is enough."""
     return None
 
 
 def folded_values(call: Call, history: HistoryColumn, windows: Members) -> Column:
-    """Add the parts of tallies that panes have."""
+    """Add the parts of tallies in panes."""
     both = call.woven(history)
     if history.expr.fn == "count":
         counts = counts_in(both)
         return Column(counts, np.zeros(len(counts), np.uint8))
     sums = tallies_in(history, both, call.windows.values(history, windows.rows))
-    sums[windows.folded == 0] = 0  # their overflows are counted already
+    sums[windows.folded == 0] = 0  # their overflows are already counted
     return _column(history, sums, sums[:, 0])
 
 
 def begin(call: Call, history: HistoryColumn) -> Int64:
-    """Lay the tallies of the call before by segment of the table: int64[S, W], zero where there is none."""
+    """Return the tallies of the previous call by segment of the table: int64[S, W], zero for segments without one."""
     table, width = call.table, tally_width(history.tally)
     if not history.by:
         tally = call.windows.before.by_key.get(history.tally)
         return np.zeros((table.keys_count, width), np.int64) if tally is None else tally
-    at = ("begin", history.tally)
-    if at not in call.memo:
+    memo_key = ("begin", history.tally)
+    if memo_key not in call.memo:
         segment, _ = table.segments(history.by)
         sums = np.zeros((int(segment.max(initial=-1)) + 1, width), np.int64)
         entries, segments = _entries(call, history)
         there = np.flatnonzero(segments >= 0)
         sums[segments[there]] = entries.sums[there]
-        call.memo[at] = sums
-    return cast("Int64", call.memo[at])
+        call.memo[memo_key] = sums
+    return cast("Int64", call.memo[memo_key])
 
 
 def named(call: Call, history: HistoryColumn, tally: Int64, *, is_exact: bool = True) -> Carry:
-    """Put the tally after the call under the history's name, by sub-key as entries."""
+    """Store the tally after the call under the history's name; by sub-key, as entries."""
     if not history.by:
         return Carry({history.tally: tally}, is_exact=is_exact)
     before, segments = _entries(call, history)
@@ -82,18 +82,18 @@ def named(call: Call, history: HistoryColumn, tally: Int64, *, is_exact: bool = 
 
 
 def _entries(call: Call, history: HistoryColumn) -> tuple[SubTallies, Int64]:
-    """Return the entries of the call before, and the segment of each."""
-    at = ("entries", history.tally)
-    if at not in call.memo:
+    """Return the entries of the previous call, and the segment of each."""
+    memo_key = ("entries", history.tally)
+    if memo_key not in call.memo:
         entries = call.windows.before.by_sub_key.get(history.tally)
         if entries is None:
             entries = no_entries(call.table, history.expr.by, tally_width(history.tally))
-        call.memo[at] = entries, segments_of(entries, call.table, history.by)
-    return cast("tuple[SubTallies, Int64]", call.memo[at])
+        call.memo[memo_key] = entries, segments_of(entries, call.table, history.by)
+    return cast("tuple[SubTallies, Int64]", call.memo[memo_key])
 
 
 def _column(history: HistoryColumn, sums: Int64, counts: Int64) -> Column:
-    """Turn the tally of each window into its value."""
+    """Convert the tally of each window to its value."""
     fn, argument = history.expr.fn, history.expr.argument
     empty = (counts == 0).astype(np.uint8)
     if fn == "count" or argument is None:

@@ -1,1 +1,1 @@
-"""The arithmetic of histories: tallies, bands, panes and sketches as arrays, without a call around them."""
+"""The arithmetic of histories: tallies, bands, panes and sketches as arrays, independent of a call."""

@@ -1,8 +1,9 @@
-"""Bands: of the windows of a percentile the values around its rank, carried from call to call (histories/bands.py).
+"""Bands: the values around the rank of a percentile's windows, carried from call to call (kernels/histories/bands.py).
 
-So an event costs what its place in the band costs, however many there are in the window. When the rank may leave the
-band in a call, the key's whole window is looked at, and its band is begun anew: after so many changes of the window
-that it makes little of the cost of each.
+The cost of an event depends on its place in the band, not on the size of the window. If the rank may leave the band
+during a call, the key's whole window is read and its band starts again. This happens so rarely that it adds little to
+the
+cost of an event.
 Tested by: tests/histories/test_rank.py, tests/histories/test_values.py
 """
 
@@ -18,16 +19,16 @@ from cep.kernels.histories import records
 from cep.kernels.histories.bands import bands_after, ranks_at
 from cep.kernels.layout import Int32, Int64
 
-# How far a band reaches to either side of its rank: so far, and twice as far as the window has changed in the call.
+# Number of values on each side of the rank: this constant, plus twice the number of changes of the window in the call.
 _REACH = 10
 _REACH_CHANGES = 2
-# A band is an array that is shifted, so larger changes cost less in the tree of a whole window (count_tree.py).
+# A band is an array that is shifted. Larger changes cost less in the tree of a whole window (count_tree.py).
 _CHANGES_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Bands:
-    """The bands of K keys, as kernels/histories/bands.py draws them. A band that is not known has no events.
+    """The bands of K keys, as drawn in kernels/histories/bands.py. An unknown band has no events.
 
     Shapes: counts int64[K, 2], starts int64[K + 1], values int64[B].
     """
@@ -38,11 +39,11 @@ class Bands:
 
     @property
     def sizes(self) -> Int64:
-        """int64[K]: how many values each key's band has."""
+        """int64[K]: the number of values in each key's band."""
         return np.diff(self.starts)
 
     def without(self, begun: np.ndarray) -> Bands:
-        """Return the same, in which nothing is known of some keys, bool[K]."""
+        """Clear the bands of the keys `begun`, bool[K]."""
         if not self.counts[begun].any():
             return self
         stays = ~begun[_keys(self)]
@@ -51,12 +52,12 @@ class Bands:
         return Bands(np.where(begun[:, None], 0, self.counts), starts, self.values[stays])
 
     def entries(self) -> SubTallies:
-        """Return the values, as they are kept."""
+        """Return the values in their stored form."""
         return SubTallies(_keys(self), (), self.values.reshape(-1, 1))
 
 
 def bands_of(counts: Int64 | None, entries: SubTallies | None, keys_count: int) -> Bands:
-    """Those that were kept, of keys by their numbers now."""
+    """Build bands from stored counts and entries, for the present key numbers."""
     if counts is None or entries is None:
         return Bands(np.zeros((keys_count, 2), np.int64), np.zeros(keys_count + 1, np.int64), np.zeros(0, np.int64))
     key, values = entries.key, entries.sums[:, 0]
@@ -67,8 +68,7 @@ def bands_of(counts: Int64 | None, entries: SubTallies | None, keys_count: int) 
 
 
 def sure(bands: Bands, percent: int, comes: Int64, goes: Int64) -> np.ndarray:
-    """bool[K]: of which keys the rank stays in the band if at most so many events come and go, whatever their values
-    and order."""
+    """bool[K]: the keys whose rank stays in the band if at most this many events enter and leave, in any order."""
     count, below, sizes = bands.counts[:, 0], bands.counts[:, 1], bands.sizes
     above = count - below - sizes
     least, most = _rank(percent, count - goes), _rank(percent, count + comes)
@@ -78,20 +78,23 @@ def sure(bands: Bands, percent: int, comes: Int64, goes: Int64) -> np.ndarray:
 
 
 def ranked(bands: Bands, moves: Moves, percent: int, windows: tuple[Int64, Int64, Int64]) -> tuple[Int64, Int64]:
-    """(int64[Q] how many events, int64[Q] the value of the rank, any where there is none) of windows: their keys
-    int64[Q], and members lows <= i < highs. The rank stays in the band (`sure`)."""
+    """Return the number of events and the value at the rank of each window: int64[Q] each. The value of an empty window
+    is
+    undefined.
+
+    A window has a key int64[Q] and members lows <= i < highs. The rank must stay in the band (`sure`).
+    """
     keys, lows, highs = windows
     counts, chosen = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
     moved = records.Moves(moves.segment, moves.values, moves.enters, moves.leaves)
-    wanted = records.SegmentWindows(keys, lows, highs)
-    is_inside = ranks_at(_record(bands), moved, wanted, percent, counts, chosen)
+    segment_windows = records.SegmentWindows(keys, lows, highs)
+    is_inside = ranks_at(_record(bands), moved, segment_windows, percent, counts, chosen)
     assert is_inside, "whole windows are looked at where ranks may leave their bands"
     return counts, chosen
 
 
 def after(bands: Bands, moves: Moves, percent: int) -> Bands:
-    """Return the bands after the call, as wide as they should be; those of keys that have not held anything have all
-    that enters."""
+    """Return the bands after the call, at their regular width. The band of a new key contains all values that enter."""
     out = records.Bands(
         np.zeros_like(bands.counts),
         np.zeros_like(bands.starts),
@@ -111,5 +114,5 @@ def _keys(bands: Bands) -> Int32:
 
 
 def _rank(percent: int, count: Int64) -> Int64:
-    """Return the nearest rank, from 1."""
+    """Return the nearest rank, starting at 1."""
     return (percent * count + 99) // 100

@@ -1,4 +1,4 @@
-"""Tallies of floats: exact sums over windows, carried from call to call (float_sums.py); each is rounded once.
+"""Tallies of floats: exact sums over windows, carried from call to call (float_sums.py) and rounded once.
 
 Tested by: tests/histories/test_float_tally.py, tests/histories/test_values.py
 """
@@ -13,7 +13,7 @@ from cep.kernels.histories import records
 from cep.kernels.histories.float_sums import FLOATS_AT, SQUARES_AT, float_tallies_after, float_tallies_at
 from cep.kernels.layout import Int64
 
-# ∞, −∞ and what is no number are counted in 21 bits each of one number: no history counts as many events.
+# ∞, −∞ and NaN are counted in 21 bits each of one number: no history counts that many events.
 _SPECIAL_BITS = 21
 _SPECIALS = (np.inf, -np.inf, np.nan)
 
@@ -21,17 +21,18 @@ _SPECIALS = (np.inf, -np.inf, np.nan)
 def float_windows(
     tally: Int64, moves: Moves, segment: Int64, lows: Int64, highs: Int64, *, with_rests: bool
 ) -> tuple[Int64, np.ndarray, np.ndarray]:
-    """Return how many events each window has, int64[Q], their sum, float64[Q], and what it lost by rounding.
+    """Return each window's event count int64[Q], its sum float64[Q], and the rounding error of the sum.
 
-    The third is empty without `with_rests`. If the tally has squares, the second is the population standard deviation.
-    Each window is of a new event, of segments int64[Q] and members lows <= i < highs.
+    The rounding errors are empty without `with_rests`. If the tally has squares, the second result is the population
+    standard
+    deviation. Each window has a segment int64[Q] and members lows <= i < highs.
     """
     starts = np.searchsorted(moves.segment, segment)
     is_spread = tally.shape[1] > SQUARES_AT
     values, specials = _parted(moves.values, is_spread=is_spread)
     counts = tally[segment, :FLOATS_AT]
-    entered, left = (_running(weight, specials) for weight in (moves.enters, moves.leaves))
-    counts += entered[highs] - entered[starts] - left[lows] + left[starts]
+    entered, departed = (_running(weight, specials) for weight in (moves.enters, moves.leaves))
+    counts += entered[highs] - entered[starts] - departed[lows] + departed[starts]
     out, rests = counts[:, 0].astype(np.float64), np.zeros(len(counts) if with_rests else 0, np.float64)
     finite = records.Moves(moves.segment, values, moves.enters, moves.leaves)
     float_tallies_at(tally, finite, records.SegmentWindows(segment, lows, highs), out, rests)
@@ -39,7 +40,7 @@ def float_windows(
 
 
 def float_tallies_of(tally: Int64, moves: Moves) -> tuple[Int64, bool]:
-    """Return the tally after the call, and whether its floats can say every sum; if not it is not to be used."""
+    """Return the tally after the call, and whether its floats can express every sum. If not, discard the tally."""
     after = tally.copy()
     values, specials = _parted(moves.values, is_spread=tally.shape[1] > SQUARES_AT)
     change = moves.enters - moves.gone
@@ -48,15 +49,19 @@ def float_tallies_of(tally: Int64, moves: Moves) -> tuple[Int64, bool]:
 
 
 def float_values(tally: Int64) -> tuple[np.ndarray, np.ndarray]:
-    """float64[S]: the sum, or the spread, that each tally has, and what a sum lost by rounding."""
-    nothing, at = np.zeros(0, np.int64), np.zeros(len(tally), np.int64)
+    """float64[S]: the sum or the standard deviation of each tally, and the rounding error of a sum."""
+    nothing, bounds = np.zeros(0, np.int64), np.zeros(len(tally), np.int64)
     moves = Moves(nothing, nothing, nothing, nothing, nothing)
-    return float_windows(tally, moves, np.arange(len(tally)), at, at, with_rests=tally.shape[1] <= SQUARES_AT)[1:]
+    return float_windows(tally, moves, np.arange(len(tally)), bounds, bounds, with_rests=tally.shape[1] <= SQUARES_AT)[
+        1:
+    ]
 
 
 def _parted(values: Int64, *, is_spread: bool) -> tuple[Int64, Int64]:
-    """Return the bits of finite floats, with zeros for the others; and by what those are counted. Of spreads those that
-    are too large for one are among the others."""
+    """Return the bits of finite floats, zeros for other values, and the counter increments of these other values.
+
+    For standard deviations, values too large to be squared are among the other values.
+    """
     floats = values.view(np.float64)
     is_finite = can_be_squared(values) if is_spread else np.isfinite(floats)
     specials = np.zeros(len(values), np.int64)
@@ -64,8 +69,8 @@ def _parted(values: Int64, *, is_spread: bool) -> tuple[Int64, Int64]:
         return values, specials
     if is_spread:
         specials[~is_finite & np.isfinite(floats)] = 1
-    for at, special in enumerate(_SPECIALS):
-        specials[np.isnan(floats) if np.isnan(special) else floats == special] = 1 << (_SPECIAL_BITS * at)
+    for index, special in enumerate(_SPECIALS):
+        specials[np.isnan(floats) if np.isnan(special) else floats == special] = 1 << (_SPECIAL_BITS * index)
     return np.where(is_finite, values, 0), specials
 
 
@@ -74,8 +79,8 @@ def _with_specials(sums: np.ndarray, counts: Int64, *, is_spread: bool) -> np.nd
         return sums
     if is_spread:
         return np.where(counts != 0, np.nan, sums)
-    for at, special in enumerate(_SPECIALS):
-        has = (counts >> (_SPECIAL_BITS * at)) & ((1 << _SPECIAL_BITS) - 1) != 0
+    for index, special in enumerate(_SPECIALS):
+        has = (counts >> (_SPECIAL_BITS * index)) & ((1 << _SPECIAL_BITS) - 1) != 0
         with np.errstate(invalid="ignore"):
             sums = np.where(has, sums + special, sums)
     return sums

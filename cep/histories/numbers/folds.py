@@ -1,18 +1,19 @@
-"""Windows with more events than the limit: exact up to the limit, and what is older folded into panes (panes.py).
+"""Windows with more events than the limit: exact up to the limit; older events are folded into panes (panes.py).
 
-A window of a key with more than `events_max` events in it has its far edge rounded outwards to a pane. So it says the
+The far edge of a window with more than `events_max` events of its key is rounded outwards to a pane. So its value is
+the
 same whether its older events are still there one by one, as in a replay, or only as rows of panes:
 
-    count                     a row with how many
-    sum, avg, stddev          a row for each part of a tally (tally.py): its weight is their sum; nothing is rounded
-    sum, avg of floats        few floats with the same sum, their bits as codes; nothing is rounded
-    stddev of floats          the same, and floats with the sum of the squares, their weight -1; nothing is rounded
-    min, max                  the least one of a pane, as a code
+    count                     a row with the count
+    sum, avg, stddev          a row for each part of a tally (tally.py), whose weight is the sum of that part; exact
+    sum, avg of floats        a few floats with the same sum, their bits as codes; exact
+    stddev of floats          the same, and floats with the sum of the squares, with weight -1; exact
+    min, max                  the least value of a pane, as a code
     distinct                  hashes, like approx_distinct; median, percentile: buckets, like approx_percentile
     first                     the first event of each pane, which stays an event (limits.py)
 
-A unit of the calendar is one pane, so that nothing is rounded at its edge. By a sub-key there are panes for each value
-of it that is known (known_values.py), and the events of all values together are what may be more than the limit.
+A calendar unit is one pane, so its edge is not rounded. By a sub-key there are panes for each remembered value
+(known_values.py), and the limit applies to the events of all values together.
 Tested by: tests/histories/test_folds.py
 """
 
@@ -35,17 +36,18 @@ from cep.nfa.histories import HistoryColumn
 
 
 def members_of(history: HistoryColumn, key: Int64, time_ms: Int64, values: Int64, texts: pa.Array) -> PaneRows:
-    """Return a row for each event, to be laid behind a history's panes. Of tallies its code means nothing."""
+    """Return a row for each event, to be placed after a history's panes. The code of a tally has no meaning."""
     nothing = np.zeros(len(key), np.int64)
     return PaneRows(key, pane_of(history, time_ms), _codes(history, values, texts), nothing + 1, nothing)
 
 
 def folded(history: HistoryColumn, rows: PaneRows, values: Int64) -> PaneRows:
-    """Return the rows of panes that stand for these events, which are as `members_of` gives them; `values` are
-    theirs."""
+    """Return the rows of panes that replace these events. `rows` come from `members_of`; `values` are the events'
+    values.
+    """
     nothing = np.zeros(len(rows), np.int64)
     if history.is_float_sum or history.is_float_spread:
-        counted = replace(rows, code=nothing)  # all the weight is with a zero
+        counted = replace(rows, code=nothing)  # a row with code zero carries all the weight
         if history.is_float_sum:
             return concat_panes([replace(rows, weight=nothing), counted])
         is_finite = can_be_squared(values)
@@ -61,29 +63,29 @@ def folded(history: HistoryColumn, rows: PaneRows, values: Int64) -> PaneRows:
 
 
 def tallies_in(history: HistoryColumn, both: Woven, values: Int64) -> Int64:
-    """int64[Q, W]: the tally of each window; `values` are those of the members."""
+    """int64[Q, W]: the tally of each window; `values` are the members' values."""
     width = tally_width(history.tally)
     rows = both.rows
     parts = np.zeros((len(rows), width), np.int64)
     parts[both.members] = parts_of(values, width)
-    at = np.flatnonzero(_is_old(both))
-    parts[at, rows.code[at]] = rows.weight[at]
+    old_rows = np.flatnonzero(_is_old(both))
+    parts[old_rows, rows.code[old_rows]] = rows.weight[old_rows]
     return of_parts(parts, both.lows, both.highs)
 
 
 def counts_in(both: Woven) -> Int64:
-    """int64[Q]: how many events windows have."""
+    """int64[Q]: the number of events in each window."""
     return _running(both.rows.weight, both)
 
 
 def float_sums_in(both: Woven, windows: Members, *, with_rests: bool) -> tuple[np.ndarray, np.ndarray, Int64]:
-    """float64[Q] sums of windows, float64[Q] what they lost by rounding, and int64[Q] how many events they are of."""
+    """float64[Q] sums of windows, float64[Q] their rounding errors, and int64[Q] their event counts."""
     wide = replace(windows, lows=both.lows, highs=both.highs)
     return *float_sums(both.rows.code, wide, with_rests=with_rests), counts_in(both)
 
 
 def float_spreads_in(both: Woven) -> tuple[Int64, Int64]:
-    """int64[Q] population standard deviations of windows, as slots, and how many events they are of."""
+    """int64[Q] population standard deviations of windows, as slots, and their event counts."""
     rows, old = both.rows, _is_old(both)
     is_square, is_finite = old & (rows.weight < 0), np.where(old, np.isfinite(rows.code.view(np.float64)), True)
     is_finite[both.members] = can_be_squared(rows.code[both.members])
@@ -102,15 +104,15 @@ def float_spreads_in(both: Woven) -> tuple[Int64, Int64]:
 
 
 def extreme_in(history: HistoryColumn, both: Woven) -> Int64:
-    """Return the least or greatest value of each window; any where it is empty."""
-    at = np.empty(len(both.lows), np.int64)
-    kernels.least(both.rows.code, both.lows, both.highs, at)
-    chosen = both.rows.code[np.maximum(at, 0)] if len(both.rows) else at
+    """Return the least or greatest value of each window; undefined for an empty window."""
+    positions = np.empty(len(both.lows), np.int64)
+    kernels.least(both.rows.code, both.lows, both.highs, positions)
+    chosen = both.rows.code[np.maximum(positions, 0)] if len(both.rows) else positions
     return sortable(chosen if history.expr.fn == "min" else ~chosen, _type(history))
 
 
 def _is_old(both: Woven) -> np.ndarray:
-    """bool[C]: which rows are panes, not members."""
+    """bool[C]: the rows that are panes, not members."""
     old = np.ones(len(both.rows), bool)
     old[both.members] = False
     return old

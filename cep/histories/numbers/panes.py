@@ -1,19 +1,21 @@
-"""Panes: long windows kept by stretches of time, in which a key's events are codes with a weight, not events.
+"""Panes: long windows stored by periods of time, in which codes with weights replace a key's events.
 
     time   ──┼────────┼────────┼────────┼────────┼──▶      window / 64 long, from the epoch on
-    key      codes    codes    codes    codes             a bucket or hash (sketches.py) → how many events
+    key      codes    codes    codes    codes             a bucket or hash (sketches.py) → number of events
 
-The grid depends on the window alone, and a window has whole panes at its far edge, which is so rounded outwards. A unit
-of the calendar is one pane. So a value is the same however the events came: in one replay, in micro-batches, before and
-after a restart.
+The grid depends only on the window. A window has whole panes at its far edge, so that edge is rounded outwards. A
+calendar
+unit is one pane. So a value is the same however the events arrive: in one replay, in micro-batches, before and after a
+restart.
 
-Panes are rows of segments of their own, of one history or of several that share them (`Segment.panes`): a micro-batch
-adds what its events are. When newer segments have grown to the size of an older one they become one, in which equal
-codes of a pane are one row. So a key has no more rows than its panes have codes, twice over at most, and a row is
-written anew some ten times.
+Panes are rows of separate segments, of one history or of several that share them (`Segment.panes`). A micro-batch adds
+the
+rows of its events. When newer segments have grown to the size of an older one, they are joined, and equal codes of a
+pane
+become one row. So a key has at most twice as many rows as its panes have codes, and a row is rewritten about ten times.
 
-    HistoryRows   key | event_type -1 | time_ms: begin of the pane | span | pane_code, pane_weight: int32 if they fit
-                  pane_sub: the number of the sub-key (sub_keys.py), of histories that have one
+    HistoryRows   key | event_type -1 | time_ms: start of the pane | span | pane_code, pane_weight: int32 if they fit
+                  pane_sub: the number of the sub-key (sub_keys.py), for histories that have one
 
 Tested by: tests/histories/test_panes.py, tests/histories/test_values.py
 """
@@ -41,13 +43,17 @@ from cep.nfa.histories import HistoryColumn, HistoryPlan
 
 _CODE, _WEIGHT, _SUB = "pane_code", "pane_weight", "pane_sub"
 _EVENT_TYPE = -1
-_JOINED_SHARE = 2  # a segment is joined with the newer ones when they have this share of its rows
+_JOINED_SHARE = 2  # join a segment with the newer ones when they have this share of its rows
 
 
 @dataclass(frozen=True, slots=True)
 class PaneRows:
-    """Rows of panes. Shapes: int64[P] each; key is a number of somebody's keys, pane_ms the begin of the pane, sub the
-    number of a sub-key (sub_keys.py) or 0."""
+    """Rows of panes. Shapes: int64[P] each.
+
+    `key` is an index into a list of keys that the caller holds, `pane_ms` the start of the pane, `sub` the number of a
+    sub-key
+    (sub_keys.py) or 0.
+    """
 
     key: Int64
     pane_ms: Int64
@@ -59,15 +65,16 @@ class PaneRows:
         return len(self.key)
 
     def take(self, rows: np.ndarray) -> PaneRows:
-        """Return the rows at these positions, or where this is true."""
+        """Return the rows at these positions, or where this mask is true."""
         return PaneRows(self.key[rows], self.pane_ms[rows], self.code[rows], self.weight[rows], self.sub[rows])
 
 
 @dataclass(frozen=True, slots=True)
 class Woven:
-    """The panes of a history with the members that come behind them: rows by key, older ones first, and windows.
+    """The panes of a history followed by its members: rows by key, older rows first, and windows.
 
-    Shapes: rows of C; lows, highs int64[Q] by new event, in their order; members int64[M] where the members are.
+    Shapes: rows of C; lows, highs int64[Q] by new event, in event order; members int64[M], the positions of the
+    members.
     """
 
     rows: PaneRows
@@ -78,7 +85,7 @@ class Woven:
 
 @dataclass(frozen=True, slots=True)
 class PaneWindows:
-    """The windows of new events. Shapes: int64[Q]: its key, its first pane, and how many members are before its end."""
+    """The windows of new events. Shapes: int64[Q]: key, first pane, and the number of members before the end."""
 
     key: Int64
     opens: Int64
@@ -104,21 +111,21 @@ def concat_panes(parts: Sequence[PaneRows]) -> PaneRows:
 
 
 def panes_of_keys(segments: Sequence[Segment], keys: pa.Array, touched: np.ndarray) -> Mapping[int, PaneRows]:
-    """Return the kept panes of those of the keys that are touched, bool[K]; by what they are of."""
+    """Return the stored panes of the touched keys, bool[K], by the number of the panes."""
     parts: dict[int, list[PaneRows]] = {}
     texts = TextNumbers(keys) if any(segment.panes for segment in segments) else None
     for segment in segments:
         if segment.panes and texts is not None:
             block = segment.load()
             number = texts.of(block.keys).astype(np.int64)
-            wanted = (number >= 0) & touched[number]
-            rows_here = np.flatnonzero(wanted[block.rows.key])
+            is_touched = (number >= 0) & touched[number]
+            rows_here = np.flatnonzero(is_touched[block.rows.key])
             parts.setdefault(segment.panes, []).append(rows_of(block.rows, rows_here, number))
-    return {of: concat_panes(rows_here) for of, rows_here in parts.items()}
+    return {panes_number: concat_panes(rows_here) for panes_number, rows_here in parts.items()}
 
 
 def pane_of(history: HistoryColumn, time_ms: Int64) -> Int64:
-    """Return where the pane of each time begins."""
+    """Return the start of the pane of each time."""
     window = history.expr.window
     if window is not None and window.calendar is not None:
         return pane_starts(window.calendar, window.zone, time_ms)
@@ -132,16 +139,16 @@ def opens_pane(history: HistoryColumn, time_ms: Int64) -> Int64:
 
 
 def codes_of(history: HistoryColumn, values: Int64, texts: pa.Array) -> Int64:
-    """By what each of a history's values is kept."""
+    """Return the code of each of a history's values."""
     assert history.expr.argument is not None, "they have a field"
     type_ = history.expr.argument.type
     return sketches.hashes(values, type_, texts) if history.is_hashed else sketches.buckets(values, type_)
 
 
 def woven(old: PaneRows, members: PaneRows, is_new: np.ndarray, windows: PaneWindows) -> Woven:
-    """Lay the members that are new, bool[M], behind old panes and other members by their panes, and find the windows.
+    """Place the new members, bool[M], after old panes and other members, and find the windows.
 
-    Members are by key, in their order, old ones before new ones.
+    Members are sorted by key and event order, old ones before new ones.
     """
     both = concat_panes([old, members])
     behind = np.concatenate([np.zeros(len(old), bool), is_new])
@@ -163,57 +170,56 @@ def woven(old: PaneRows, members: PaneRows, is_new: np.ndarray, windows: PaneWin
 
 
 def values_of(history: HistoryColumn, both: Woven) -> tuple[Int64, np.ndarray]:
-    """Slots and null flags, at each new event, of a history that is told from hashes or buckets."""
+    """Return slots and null flags, at each new event, of a history that is computed from hashes or buckets."""
     expr, rows = history.expr, both.rows
     assert expr.argument is not None, "they have a field"
-    at = np.empty(len(both.lows), np.int64)
+    ranks = np.empty(len(both.lows), np.int64)
     if history.is_hashed:
-        return _different(both), np.zeros(len(at), np.uint8)
+        return _different(both), np.zeros(len(ranks), np.uint8)
     least = int(rows.code.min(initial=0))
-    count = int(rows.code.max(initial=0)) - least + 1  # of the buckets between: an octave has 50
-    kernels.find_weighted_rank(rows.code - least, rows.weight, count, history.percent, both.lows, both.highs, at)
-    return sketches.middles(at + least, expr.argument.type).view(np.int64), (at < 0).astype(np.uint8)
+    count = int(rows.code.max(initial=0)) - least + 1  # number of buckets in between: an octave has 50
+    kernels.find_weighted_rank(rows.code - least, rows.weight, count, history.percent, both.lows, both.highs, ranks)
+    return sketches.middles(ranks + least, expr.argument.type).view(np.int64), (ranks < 0).astype(np.uint8)
 
 
 def _different(both: Woven) -> Int64:
-    """Return how many different hashes windows have, or are estimated to have."""
-    counts, at = np.empty(len(both.lows), np.int64), np.empty(len(both.lows), np.int64)
+    """Return the number of distinct hashes of each window, or its estimate."""
+    counts, positions = np.empty(len(both.lows), np.int64), np.empty(len(both.lows), np.int64)
     codes, firsts = grouped(both.rows.code, both.rows.code)
     different = both.rows.code[firsts]
     order = np.argsort(different)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    kernels.count_different(rank[codes], len(order), DISTINCT_HASHES_MAX, both.lows, both.highs, counts, at)
-    chosen = different[order][np.maximum(at, 0)] if len(order) else at
+    kernels.count_different(rank[codes], len(order), DISTINCT_HASHES_MAX, both.lows, both.highs, counts, positions)
+    chosen = different[order][np.maximum(positions, 0)] if len(order) else positions
     return sketches.estimated(counts, chosen)
 
 
-# -------------------------------------------------------------------------------------------------------- kept
+# -------------------------------------------------------------------------------------------------------- stored
 
 
 def appended_panes(history: HistoryColumn, rows: PaneRows, keys: pa.Array, watermark_ms: int) -> Iterator[Segment]:
-    """Return a segment of these rows of a history, if anything of them can still be asked for."""
+    """Yield a segment of these rows of a history, if a later event may still need any of them."""
     rows = merged(history, rows, watermark_ms)
     if len(rows):
         yield _segment(history, rows, keys)
 
 
 def without_strange_panes(plan: HistoryPlan, histories: Histories) -> Histories:
-    """Without panes that the rules of now do not ask for, or that were not kept all the time until now.
+    """Drop panes that the present rules do not need, or that were not maintained without a gap.
 
-    What a rule leaves behind that is gone must not be taken for its own when it comes back.
+    The panes of a removed rule must not be used when the rule comes back.
     """
-    wanted = plan.retained_panes.keys()
+    retained_numbers = plan.retained_panes.keys()
     segments = histories.segments
-    remaining = [s for s in segments if not s.panes or s.panes in wanted & histories.facts_of(s.page).panes]
+    remaining = [s for s in segments if not s.panes or s.panes in retained_numbers & histories.facts_of(s.page).panes]
     return replace(histories, segments=tuple(remaining)) if len(remaining) < len(segments) else histories
 
 
 def joined_panes(plan: HistoryPlan, segments: Sequence[Segment], watermark_ms: int) -> Iterator[Segment]:
-    """Return the same panes in fewer segments, where newer ones have come to the size of an older one. All are of one
-    page."""
-    for of, history in plan.retained_panes.items():
-        yield from _joined_of(history, [segment for segment in segments if segment.panes == of], watermark_ms)
+    """Join the panes of one page into fewer segments, where newer ones have grown to the size of an older one."""
+    for number, history in plan.retained_panes.items():
+        yield from _joined_of(history, [segment for segment in segments if segment.panes == number], watermark_ms)
 
 
 def _joined_of(history: HistoryColumn, segments: list[Segment], watermark_ms: int) -> list[Segment]:
@@ -224,19 +230,19 @@ def _joined_of(history: HistoryColumn, segments: list[Segment], watermark_ms: in
         total += len(segments[start])
     if start < len(segments) - 1:
         return [*segments[:start], *_joined(history, segments[start:], watermark_ms)]
-    for at, segment in enumerate(segments):
-        # Times are those of panes: about as many rows as the share of its time that has left the window.
+    for index, segment in enumerate(segments):
+        # The times are those of panes, so the share of rows is about the share of the elapsed time.
         over_ms = watermark_ms - segment.first_ms - segment.span_ms
         if _JOINED_SHARE * over_ms > segment.last_ms - segment.first_ms:
             again = _joined(history, [segment], watermark_ms)
-            return [*segments[:at], *again, *segments[at + 1 :]]  # one a micro-batch: the others have time
+            return [*segments[:index], *again, *segments[index + 1 :]]  # one per micro-batch; the others can wait
     return segments
 
 
 def merged(history: HistoryColumn, rows: PaneRows, watermark_ms: int) -> PaneRows:
-    """One row for each code of a pane, without what no window can hold any more.
+    """Return one row for each code of a pane, without rows that no window includes any more.
 
-    Of hashes only the newest pane of each stays, and of those the ones that some window may have among its least.
+    A hash stays only in its newest pane, and only if some window may have it among its least hashes.
     """
     rows = rows.take(rows.pane_ms + history.panes_span_ms > watermark_ms)
     if not len(rows):
@@ -254,7 +260,7 @@ def merged(history: HistoryColumn, rows: PaneRows, watermark_ms: int) -> PaneRow
 
 
 def _added(rows: PaneRows) -> PaneRows:
-    """Equal codes of a pane are one row with their weight together."""
+    """Merge equal codes of a pane into one row with the sum of their weights."""
     rows = rows.take(np.lexsort((rows.code, rows.pane_ms, rows.sub, rows.key)))
     begins = np.flatnonzero(_differs(rows.key, rows.sub, rows.pane_ms, rows.code))
     return replace(rows.take(begins), weight=np.add.reduceat(rows.weight, begins))
@@ -267,8 +273,7 @@ def _least_of_each(rows: PaneRows) -> PaneRows:
 
 
 def _condensed_spreads(rows: PaneRows) -> PaneRows:
-    """Return the same for what spreads are of: floats with the sum of the values, and others with that of their
-    squares."""
+    """Merge float panes that carry sums and sums of squares."""
     is_square = rows.weight < 0
     squares = _condensed(replace(rows, weight=0 * rows.weight).take(is_square))
     squares = squares.take(squares.code != 0)
@@ -276,8 +281,12 @@ def _condensed_spreads(rows: PaneRows) -> PaneRows:
 
 
 def _condensed(rows: PaneRows) -> PaneRows:
-    """Few floats in the place of many, of each pane, with the same sum: the nearest to it, the nearest to what is left
-    then, and so on; their codes are bits. All the weight is with a zero."""
+    """Replace the floats of each pane by a few floats with the same sum; their codes are bits.
+
+    The first is the float nearest to the sum, the second the float nearest to the remainder, and so on. A zero carries
+    all the
+    weight.
+    """
     is_finite = np.isfinite(rows.code.view(np.float64))
     special = _added(replace(rows.take(~is_finite), weight=np.zeros(int((~is_finite).sum()), np.int64)))
     ordered = rows.take(np.lexsort((rows.pane_ms, rows.sub, rows.key)))
@@ -285,37 +294,37 @@ def _condensed(rows: PaneRows) -> PaneRows:
     panes = replace(ordered.take(begins), code=np.zeros(len(begins), np.int64))
     panes = replace(panes, weight=np.add.reduceat(ordered.weight, begins))
     values = np.where(np.isfinite(ordered.code.view(np.float64)), ordered.code, 0)
-    lows, highs, at = begins, np.append(begins[1:], len(ordered)), np.arange(len(begins))
+    lows, highs, pane_index = begins, np.append(begins[1:], len(ordered)), np.arange(len(begins))
     parts, sums = [panes, special], np.empty(len(begins), np.float64)
     sum_floats(values, lows, highs, sums)
     while sums.any():
-        if not np.isfinite(sums).all():  # no float is as large; they stay many
+        if not np.isfinite(sums).all():  # the sum is too large for a float: keep all values
             some = rows.take(is_finite & (rows.code.view(np.float64) != 0))
             return concat_panes([panes, special, replace(some, weight=np.zeros(len(some), np.int64))])
         parts.append(
             replace(panes, code=sums.view(np.int64).copy(), weight=np.zeros(len(sums), np.int64)).take(sums != 0)
         )
         values = np.insert(values, highs, (-sums).view(np.int64))
-        lows, highs = lows + at, highs + at + 1
+        lows, highs = lows + pane_index, highs + pane_index + 1
         sum_floats(values, lows, highs, sums)
-        at = np.arange(len(begins))
+        pane_index = np.arange(len(begins))
     return concat_panes(parts)
 
 
 def _least(rows: PaneRows) -> PaneRows:
-    """Return the newest pane of each hash, of those that a window may need."""
+    """Return the newest pane of each hash, for the hashes that a window may need."""
     rows = rows.take(np.lexsort((rows.pane_ms, rows.code, rows.sub, rows.key)))
     is_newest = np.append(_differs(rows.key, rows.sub, rows.code)[1:], True)
     rows = replace(rows.take(is_newest), weight=np.ones(int(is_newest.sum()), np.int64))
     panes, pane = np.unique(rows.pane_ms, return_inverse=True)
     is_retained = np.ones(len(rows), np.uint8)
-    most = DISTINCT_HASHES_MAX + 1  # one more tells whether there are more
+    most = DISTINCT_HASHES_MAX + 1  # one more shows whether there are more
     kernels.keep_least(np.cumsum(_differs(rows.key, rows.sub)), pane, len(panes), most, is_retained)
     return rows.take(is_retained.astype(bool))
 
 
 def _differs(*columns: Int64) -> np.ndarray:
-    """Return where rows differ from the one before; the first one does."""
+    """Return where rows differ from the row before; the first row does."""
     differs = np.zeros(len(columns[0]), bool)
     for column in columns:
         differs[1:] |= column[1:] != column[:-1]
@@ -324,7 +333,7 @@ def _differs(*columns: Int64) -> np.ndarray:
 
 
 def _joined(history: HistoryColumn, segments: Sequence[Segment], watermark_ms: int) -> list[Segment]:
-    """One segment of all; none for nothing."""
+    """Join all segments into one; return none if no row remains."""
     blocks = [segment.load() for segment in segments]
     keys, codes = numbered(pa.concat_arrays([block.keys for block in blocks]))
     numbers = np.split(codes.astype(np.int64), np.cumsum([len(b.keys) for b in blocks])[:-1])
@@ -334,7 +343,7 @@ def _joined(history: HistoryColumn, segments: Sequence[Segment], watermark_ms: i
 
 
 def rows_of(rows: HistoryRows, positions: Int64, number: Int64) -> PaneRows:
-    """StoredSegment rows at these positions as panes; `number` is what the keys of the block are called."""
+    """Return stored rows at these positions as panes; `number` are the new numbers of the block's keys."""
     code, weight = (np.asarray(rows.columns[name])[positions].astype(np.int64) for name in (_CODE, _WEIGHT))
     sub = np.asarray(rows.columns[_SUB])[positions] if _SUB in rows.columns else np.zeros(len(positions), np.int64)
     return PaneRows(number[rows.key[positions]], rows.time_ms[positions], code, weight, sub)

@@ -1,15 +1,16 @@
-"""Values ↔ the codes by which they are kept in panes, and what a window's codes say of its values.
+"""Values ↔ their codes in panes, and the value of a window computed from its codes.
 
-    approx_percentile   a bucket: 50 of equal width between two powers of two, so that its middle is at most 1 % off any
-                        value in it; zero and negative values have theirs. Whole numbers and decimals below 64 units are
-                        alone in their bucket. After DDSketch (Masson, Rim, Lee, "DDSketch: a fast and fully-mergeable
-                        quantile sketch with relative-error guarantees", 2019), its buckets cut with integers alone, so
-                        that no machine's logarithm decides.
-    approx_distinct     63 bits of a hash. A window is told from its least 1 024 different hashes: exactly up to there,
-                        then from how close together they are, with a standard error of 3.1 % (Bar-Yossef and others,
-                        "Counting distinct elements in a data stream", 2002: the k minimum values).
+    approx_percentile   a bucket: 50 of equal width between two powers of two, so that its middle is at most 1 % off
+                        any value in it; zero and negative values have their own. Each whole number or decimal below
+                        64 units has a bucket of its own. After DDSketch (Masson, Rim, Lee, "DDSketch: a fast and
+                        fully-mergeable quantile sketch with relative-error guarantees", 2019). Buckets are computed
+                        with integers only, so that they do not depend on a machine's logarithm.
+    approx_distinct     63 bits of a hash. The count of a window follows from its least 1 024 distinct hashes: exact up
+                        to that number, otherwise estimated from their density, with a standard error of 3.1 %
+                        (Bar-Yossef and others, "Counting distinct elements in a data stream", 2002: the k minimum
+                        values).
 
-Neither depends on how the values were divided into panes or batches.
+Neither depends on how the values were split into panes or batches.
 Tested by: tests/histories/test_sketches.py
 """
 
@@ -26,19 +27,19 @@ from cep.kernels.arrange import hash_texts
 from cep.kernels.layout import Int64
 
 UInt64 = NDArray[np.uint64]
-_CUTS = 50  # of an octave
+_CUTS = 50  # per octave
 _MANTISSA_BITS = 52
 _MANTISSA = np.int64((1 << _MANTISSA_BITS) - 1)
 _MAGNITUDE = np.int64(0x7FFFFFFFFFFFFFFF)
 _BIAS, _INFINITE = 1023, 2047
 _HASH_BITS = 63
-_SEED = 1  # not that of keys: those of one key group have hashes that are alike
+_SEED = 1  # differs from the seed of keys, because hashes of the keys of one key group are similar
 
 
 def buckets(values: Int64, type_: Type) -> Int64:
-    """Return the bucket of each value, whose slots these are, in the order of the values; 0 is that of zero.
+    """Return the bucket of each value, given by its slot, in value order; 0 is the bucket of zero.
 
-    Floats nearer to zero than 2.3e-308 count as zero; infinities and what is no number have buckets of their own.
+    Floats nearer to zero than 2.3e-308 count as zero; infinities and NaN have their own buckets.
     """
     floats = values.view(np.float64) if type_.is_float else values.astype(np.float64)
     bits = np.ascontiguousarray(floats).view(np.int64)
@@ -51,9 +52,9 @@ def buckets(values: Int64, type_: Type) -> Int64:
 
 
 def middles(codes: Int64, type_: Type) -> np.ndarray:
-    """float64[N], the value that stands for each bucket: of whole numbers and decimals the middle of those in it."""
-    at = np.maximum(np.abs(codes) - 1, 0)
-    exponent, cut = (at // _CUTS).astype(np.int32), at % _CUTS
+    """float64[N]: the value that represents each bucket; for whole numbers and decimals, the middle of its values."""
+    bucket = np.maximum(np.abs(codes) - 1, 0)
+    exponent, cut = (bucket // _CUTS).astype(np.int32), bucket % _CUTS
     power = np.where(exponent == _INFINITE, 0, exponent - _BIAS).astype(np.int32)
     if type_.is_float:
         values = np.ldexp((_CUTS + cut + 0.5) / _CUTS, power)
@@ -66,7 +67,7 @@ def middles(codes: Int64, type_: Type) -> np.ndarray:
 
 
 def hashes(values: Int64, type_: Type, texts: pa.Array) -> Int64:
-    """63 bits of a hash of each value, whose slots these are; `texts` is the dictionary of texts."""
+    """63 bits of a hash of each value, given by its slot; `texts` is the dictionary of texts."""
     hashed = text_hashes(texts)[values] if type_.is_text else mixed(values)
     return (hashed >> np.uint64(1)).view(np.int64)
 
@@ -80,7 +81,7 @@ def text_hashes(texts: pa.Array) -> UInt64:
 
 
 def mixed(values: Int64) -> UInt64:
-    """64 bits for each number, different ones for different numbers.
+    """64 bits for each number, distinct for distinct numbers.
 
     The finaliser of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
     """
@@ -92,10 +93,11 @@ def mixed(values: Int64) -> UInt64:
 
 
 def estimated(counts: Int64, hash_at: Int64) -> Int64:
-    """Return how many different values windows have.
+    """Return the estimated number of distinct values in each window.
 
-    Shapes: counts int64[Q] of hashes that were kept; hash_at int64[Q] the `DISTINCT_HASHES_MAX`th least of them, where
-    there are more than that.
+    Shapes: counts int64[Q] of retained hashes; hash_at int64[Q], the `DISTINCT_HASHES_MAX`th least of them, where there
+    are
+    more.
     """
     estimates, are_more = counts.copy(), counts > DISTINCT_HASHES_MAX
     share = (hash_at[are_more] + 1) / 2.0**_HASH_BITS

@@ -1,6 +1,7 @@
-"""SubTallies: the tallies of one history by sub-key, for many keys: an entry for each with events in its window.
+"""SubTallies: the tallies of one history by sub-key, for many keys: one entry for each sub-key with events in its
+window.
 
-    entry    key | the sub-key's fields | tally        gone with the last event of its window
+    entry    key | the sub-key's fields | tally        removed when the last event leaves its window
 
 Tested by: tests/histories/test_tally.py, tests/histories/test_values.py
 """
@@ -24,15 +25,14 @@ from cep.kernels.layout import Int32, Int64
 
 @dataclass(frozen=True, slots=True)
 class Tallied:
-    """Tallies by keys, int64[K, W] by name, and by sub-keys; those of which there are none, because they would have too
-    many entries, are `crowded`."""
+    """Tallies by key, int64[K, W] by name, and by sub-key. `crowded` names tallies that would have too many entries."""
 
     by_key: Mapping[str, Int64] = field(default_factory=dict)
     by_sub_key: Mapping[str, SubTallies] = field(default_factory=dict)
     crowded: frozenset[str] = frozenset()
 
     def of_keys(self, numbers: Int64 | Int32, keys_count: int) -> Tallied:
-        """Return the same with key k as numbers[k] of so many keys."""
+        """Return the same tallies, with key k renumbered as numbers[k] of `keys_count` keys."""
         by_key = {}
         for name, tally in self.by_key.items():
             by_key[name] = np.zeros((keys_count, tally.shape[1]), np.int64)
@@ -42,14 +42,16 @@ class Tallied:
 
 
 def no_entries(table: HistoryTable, names: Sequence[str], width: int) -> SubTallies:
-    """None yet, for a sub-key of these fields."""
+    """Return no entries, for a sub-key of these fields."""
     by = tuple(table.fields[name].slice(0, 0) for name in names)
     return SubTallies(np.empty(0, np.int32), by, np.empty((0, width), np.int64))
 
 
 def segments_of(entries: SubTallies, table: HistoryTable, by: Sequence[int]) -> Int64:
-    """int64[E]: the segment of the table (`table.segments(by)`) that each entry is of, -1 for those that it has no row
-    of. The entries have the fields `by`."""
+    """int64[E]: the segment of the table (`table.segments(by)`) of each entry, -1 if the table lacks it.
+
+    The entries have the fields `by`.
+    """
     has_all = np.ones(len(table.key), bool)
     for column in by:
         has_all &= table.nulls[column] == 0
@@ -61,12 +63,12 @@ def segments_of(entries: SubTallies, table: HistoryTable, by: Sequence[int]) -> 
     segment, _ = table.segments(tuple(by))
     of_group = np.full(int(row_group.max(initial=-1)) + 2, -1, np.int64)
     of_group[row_group] = segment[rows]
-    of_entries: Int64 = of_group[entry_group]  # the last one is for what has no row
+    of_entries: Int64 = of_group[entry_group]  # the last group stands for entries without a row
     return of_entries
 
 
 def _grouped_with(first: Int64, second: Int64, others_first: Int64, others_second: Int64) -> tuple[Int64, Int64]:
-    """Numbers of pairs, and those of other pairs, -1 where there is no such pair."""
+    """Return the numbers of pairs, and the number of each other pair, -1 if it is not among the pairs."""
     places, firsts = empty_places(len(first)), np.empty(len(first), np.int64)
     codes, other_codes = np.empty(len(first), np.int64), np.empty(len(others_first), np.int64)
     pairs = read_only(first), read_only(second)
@@ -77,7 +79,7 @@ def _grouped_with(first: Int64, second: Int64, others_first: Int64, others_secon
 
 def entries_after(entries: SubTallies, segment_of: Int64, sums: Int64, table: HistoryTable, by: Sequence[int],
                   names: Sequence[str]) -> SubTallies:  # fmt: skip
-    """Return the entries after a call, in which those of segments of the table have become sums int64[S, W]."""
+    """Return the entries after a call. Entries of segments of the table take the new sums int64[S, W]."""
     segment, _ = table.segments(tuple(by))
     row_of = np.zeros(len(sums), np.int64)
     row_of[segment] = np.arange(len(segment))
@@ -96,7 +98,7 @@ def entries_after(entries: SubTallies, segment_of: Int64, sums: Int64, table: Hi
 
 
 def _codes(values: pa.Array, texts: pa.Array) -> Int64:
-    """Return the values as a table has them whose texts these are; -1 for other texts."""
+    """Return the values as a table with these texts encodes them; -1 for unknown texts."""
     if values.type != TEXT:
         return slot_values(values)
     return TextNumbers(texts).of(values).astype(np.int64)

@@ -1,11 +1,12 @@
 """Tallies: counts, sums and squares of whole numbers over windows, carried from call to call.
 
-    tally    int64[S, 3] by segment: how many events are in the window at the clock | sum = high · 2^32 + low
-             int64[S, 7] for spreads: the same, and the sum of squares Σ word · 2^(32 at) | word 0 … word 3
+    tally    int64[S, 3] by segment: the number of events in the window at the clock | sum = high · 2^32 + low
+             int64[S, 7] for stddev: the same, and the sum of squares Σ word · 2^(32 at) | word 0 … word 3
 
-A segment is a key, or a value of a sub-key inside it. Of the history table, an event *enters* a tally if it is new, and
-*leaves* it if it was in it or is new. So a value is what was carried, and what has entered up to an event, without what
-has left before its window. Nothing is rounded.
+A segment is a key, or one value of a sub-key within a key. A new event *enters* a tally. An event *leaves* it if it was
+in
+the tally or is new. The value at an event is the carried tally, plus the events that entered up to it, minus the events
+that left before its window. No value is rounded.
 Tested by: tests/histories/test_tally.py, tests/histories/test_values.py
 """
 
@@ -25,11 +26,11 @@ _MASK = np.int64(0xFFFFFFFF)
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """The events that enter and leave a tally in one call. Shapes: M members by segment, in the order of the windows'
-    bounds.
+    """The events that enter and leave a tally in one call: M members by segment, in the order of the windows' bounds.
 
-    segment, values int64[M] (values: 0 where only events are counted); enters, leaves, gone int64[M] of 0 and 1: gone
-    are those that have left at the clock after the call.
+    Shapes: segment, values int64[M] (values are 0 where events are only counted); enters, leaves, gone int64[M] of 0
+    and 1.
+    `gone` marks the events that have left at the clock after the call.
     """
 
     segment: Int64
@@ -40,11 +41,11 @@ class Moves:
 
 
 def at_events(tally: Int64, moves: Moves, segment: Int64, lows: Int64, highs: Int64) -> Int64:
-    """int64[Q, W]: what is in the window of each new event, of segments int64[Q] and members lows <= i < highs."""
+    """int64[Q, W]: the content of each new event's window, given its segment int64[Q] and members lows <= i < highs."""
     starts = np.searchsorted(moves.segment, segment)
     sums = tally[segment]
-    entered, left = (_running(w, moves.values, tally.shape[1]) for w in (moves.enters, moves.leaves))
-    sums += entered[highs] - entered[starts] - left[lows] + left[starts]
+    entered, departed = (_running(w, moves.values, tally.shape[1]) for w in (moves.enters, moves.leaves))
+    sums += entered[highs] - entered[starts] - departed[lows] + departed[starts]
     return _normal(sums)
 
 
@@ -56,12 +57,12 @@ def at_clock(tally: Int64, moves: Moves) -> Int64:
 
 
 def of_windows(values: Int64, lows: Int64, highs: Int64, width: int) -> Int64:
-    """int64[Q, W]: the tallies of values[low:high], of which nothing is carried."""
+    """int64[Q, W]: the tallies of values[low:high], if no tally is carried."""
     return of_parts(parts_of(values, width), lows, highs)
 
 
 def parts_of(values: Int64, width: int) -> Int64:
-    """int64[M, W]: what each value adds to a tally."""
+    """int64[M, W]: the contribution of each value to a tally."""
     return _weighted(np.ones(len(values), np.int64), values, width)
 
 
@@ -72,8 +73,9 @@ def of_parts(parts: Int64, lows: Int64, highs: Int64) -> Int64:
 
 
 def whole_sums(tallies: Int64) -> tuple[Int64, int]:
-    """Return the sums, and how many of them leave 64 bits. Those are the bound that they leave: the least or the
-    greatest number. The tallies stay exact, so that a sum is right again when what was too great has left the window.
+    """Return the sums, and how many of them exceed 64 bits and were replaced by the least or the greatest integer.
+
+    The tallies stay exact, so a sum is right again after the large values have left the window.
     """
     high = tallies[:, _HIGH]
     fits = (high >= -(2**31)) & (high < 2**31)
@@ -82,7 +84,7 @@ def whole_sums(tallies: Int64) -> tuple[Int64, int]:
 
 
 def averages(tallies: Int64, counts: Int64, scale: int) -> tuple[np.ndarray, np.ndarray]:
-    """float64[N] twice: the doubles nearest to the averages of decimals, and the rests. Any number of nothing."""
+    """float64[N] twice: the floats nearest to the averages of decimals, and the rounding errors. Empty: undefined."""
     high, low = tallies[:, _HIGH] * 2.0**32, tallies[:, _LOW].astype(np.float64)
     total = high + low
     average = quotients((total, low - (total - high)), np.maximum(counts, 1).astype(np.float64))
@@ -90,38 +92,38 @@ def averages(tallies: Int64, counts: Int64, scale: int) -> tuple[np.ndarray, np.
 
 
 def spreads(tallies: Int64) -> np.ndarray:
-    """float64[Q]: population standard deviations, √(n Σx² − (Σx)²) / n; 0 of nothing.
+    """float64[Q]: population standard deviations, √(n Σx² − (Σx)²) / n; 0 for an empty window.
 
-    What is under the root is exact, up to 2^165 in words of 32 bits.
+    The value under the root is exact, up to 2^165 in words of 32 bits.
     """
     count = tallies[:, _COUNT]
     is_negative = tallies[:, _HIGH] < 0
     low = np.where(is_negative, -tallies[:, _LOW], tallies[:, _LOW])
     high = np.where(is_negative, -tallies[:, _HIGH], tallies[:, _HIGH]) + (low >> 32)
     sums = [low & _MASK, high & _MASK, high >> 32]
-    squares = [tallies[:, _SQUARES + at] for at in range(_WORDS)]
+    squares = [tallies[:, _SQUARES + index] for index in range(_WORDS)]
     squares[3:] = [squares[3] & _MASK, squares[3] >> 32]
     words = [np.zeros(len(tallies), np.int64) for _ in range(7)]
-    for at, word in enumerate(squares):
-        _add_product(words, at, count, word, 1)
+    for index, word in enumerate(squares):
+        _add_product(words, index, count, word, 1)
     for i, one in enumerate(sums):
         for j, other in enumerate(sums):
             _add_product(words, i + j, one, other, -1)
     carry, root = np.zeros(len(tallies), np.int64), np.zeros(len(tallies), np.float64)
-    for at, word in enumerate(words):
+    for index, word in enumerate(words):
         whole = word + carry
-        carry, words[at] = whole >> 32, whole & _MASK
+        carry, words[index] = whole >> 32, whole & _MASK
     for word in reversed(words):
         root = root * 2.0**32 + word
     spread: np.ndarray = np.sqrt(root) / np.maximum(count, 1)
     return spread
 
 
-def _add_product(words: list[Int64], at: int, one: Int64, other: Int64, sign: int) -> None:
-    """Add the product of two numbers in [0, 2^32) to words of 32 bits that are carried later."""
+def _add_product(words: list[Int64], index: int, one: Int64, other: Int64, sign: int) -> None:
+    """Add the product of two numbers in [0, 2^32) to words of 32 bits. The caller carries the overflow later."""
     product = one.astype(np.uint64) * other.astype(np.uint64)
-    words[at] += sign * (product & np.uint64(_MASK)).astype(np.int64)
-    words[at + 1] += sign * (product >> np.uint64(32)).astype(np.int64)
+    words[index] += sign * (product & np.uint64(_MASK)).astype(np.int64)
+    words[index + 1] += sign * (product >> np.uint64(32)).astype(np.int64)
 
 
 def _weighted(weight: Int64, values: Int64, width: int) -> Int64:
@@ -148,10 +150,10 @@ def _running(weight: Int64, values: Int64, width: int) -> Int64:
 
 
 def _normal(tallies: Int64) -> Int64:
-    """With the low half, and all words of squares but the last, in [0, 2^32)."""
+    """Normalise, in place: the low half, and every word of squares except the last, is in [0, 2^32)."""
     tallies[:, _HIGH] += tallies[:, _LOW] >> 32
     tallies[:, _LOW] &= _MASK
-    for at in range(_SQUARES, tallies.shape[1] - 1):
-        tallies[:, at + 1] += tallies[:, at] >> 32
-        tallies[:, at] &= _MASK
+    for column in range(_SQUARES, tallies.shape[1] - 1):
+        tallies[:, column + 1] += tallies[:, column] >> 32
+        tallies[:, column] &= _MASK
     return tallies

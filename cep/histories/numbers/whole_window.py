@@ -1,4 +1,4 @@
-"""The events of windows → sums, extremes and spreads: the arithmetic of histories that looks at whole windows.
+"""The events of windows → sums, extremes and standard deviations, computed from whole windows.
 
 Tested by: tests/histories/test_values.py, tests/histories/test_sql.py
 """
@@ -17,18 +17,21 @@ from cep.kernels.layout import Int64, UInt8
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The rows that count for some histories, by (sub-)key, and the window of each new event (histories/windows.py)."""
+    """The rows that count for some histories, by (sub-)key, and the window of each new event (histories/windows.py).
+
+    `events` is the index of each window's new event; `folded` is 1 for windows with more events than the limit.
+    """
 
     rows: Int64
     segment: Int64
     lows: Int64
     highs: Int64
-    at: Int64
+    events: Int64
     folded: UInt8
 
 
 def sortable(values: Int64, type_: Type) -> Int64:
-    """Integers in the order of the values, whose slots these are; applied twice it is the slots again."""
+    """Map the slots of values to integers in value order. Applied twice, it returns the slots."""
     if not type_.is_float:
         return values
     flipped: Int64 = values ^ ((values >> 63) & np.int64(0x7FFFFFFFFFFFFFFF))
@@ -36,7 +39,7 @@ def sortable(values: Int64, type_: Type) -> Int64:
 
 
 def extreme(values: Int64, type_: Type, windows: Members, *, is_least: bool) -> Int64:
-    """Return the least or the greatest value of each window; any where it is empty."""
+    """Return the least or the greatest value of each window; undefined for an empty window."""
     ordered = sortable(values, type_)
     out = np.empty(len(windows.lows), np.int64)
     kernels.least(ordered if is_least else ~ordered, windows.lows, windows.highs, out)
@@ -44,12 +47,12 @@ def extreme(values: Int64, type_: Type, windows: Members, *, is_least: bool) -> 
 
 
 def as_floats(values: Int64, type_: Type) -> np.ndarray:
-    """Slots as the numbers that they mean."""
+    """Convert slots to the numbers that they represent."""
     return values.view(np.float64) if type_.is_float else values / float(10**type_.scale)
 
 
 def float_sums(values: Int64, windows: Members, *, with_rests: bool) -> Pair:
-    """Return the sum of each window, rounded once, and what it lost by rounding, which is empty if nobody asks."""
+    """Return the sum of each window, rounded once, and its rounding error, which is empty unless requested."""
     floats = values.view(np.float64)
     finite = np.isfinite(floats)
     finite_values = np.where(finite, values, 0)
@@ -80,7 +83,7 @@ def float_spreads(values: Int64, windows: Members) -> Int64:
 
 
 def of_rank(ordered: Int64, percent: int, lows: Int64, highs: Int64) -> Int64:
-    """Return the value of a rank in each window of these, any where it is empty."""
+    """Return the value at a rank of each window; undefined for an empty window."""
     different, codes = np.unique(ordered, return_inverse=True)
     out = np.empty(len(lows), np.int64)
     kernels.find_rank(codes, len(different), percent, lows, highs, out)
