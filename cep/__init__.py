@@ -10,16 +10,22 @@ if TYPE_CHECKING:
     from cep.api.alerts import Alerts
     from cep.api.describe import describe
     from cep.api.features import features
+    from cep.api.rejected import RejectedRecordsWarning
     from cep.api.rules import Rules, load, parse
-    from cep.base.errors import CepError, PatternError
+    from cep.base.errors import CepError, PatternError, RejectedRecordsError
 
 __version__ = "0.2.0"
-__all__ = ["Alerts", "CepError", "PatternError", "Rules", "describe", "features", "load", "parse"]
+__all__ = [
+    "Alerts", "CepError", "PatternError", "RejectedRecordsError", "RejectedRecordsWarning", "Rules", "describe",
+    "features", "load", "parse",
+]  # fmt: skip
 
 _HOMES = {
     "Alerts": "cep.api.alerts",
     "CepError": "cep.base.errors",
     "PatternError": "cep.base.errors",
+    "RejectedRecordsError": "cep.base.errors",
+    "RejectedRecordsWarning": "cep.api.rejected",
     "Rules": "cep.api.rules",
     "describe": "cep.api.describe",
     "features": "cep.api.features",

@@ -36,6 +36,7 @@ from cep.columnar.route import KEY_SEPARATOR
 from cep.lang.diagnostics import did_you_mean
 from cep.report.timeline import timeline, timeline_spec
 from cep.runners.output import check_writable, format_of, write_outputs
+from cep.step.rejections import rejections_of
 from cep.step.suppress import suppressed_lines
 
 _SHOWN_MAX = 20
@@ -144,11 +145,11 @@ class Alerts:
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     def _summary(self) -> str:
-        aside = len(self._outcome.replayed.dead_letters)
+        rejections = rejections_of(self.counters, self._outcome.replayed.dead_letters)
         suppressed_count = self._outcome.suppression.suppressed.num_rows
         parts = [f"{_counted(len(self), 'alert')} of {_counted(self.counters['events'], 'event')}"]
         parts += [f"{suppressed_count:,} suppressed"] if suppressed_count else []
-        parts += [f"{aside:,} records set aside (see .set_aside)"] if aside else []
+        parts += [rejections.summary()] if rejections.count else []
         parts += [f"the first {_SHOWN_MAX}:"] if len(self) > _SHOWN_MAX else []
         return ", ".join(parts)
 

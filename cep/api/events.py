@@ -68,15 +68,16 @@ class Source:
 
 
 class HistoryForms(Forms, total=False):
-    """The forms of values, and the period in which events count."""
+    """The forms of values, the period in which events count, and whether a rejected record is an error."""
 
     since: str
     until: str
+    strict: bool
 
 
 def parted(forms: HistoryForms) -> tuple[Forms, Period]:
     """Part how values are written from the period. Raises: UsageError for a time that is none."""
-    written = {name: value for name, value in forms.items() if name not in ("since", "until")}
+    written = {name: value for name, value in forms.items() if name not in ("since", "until", "strict")}
     return cast("Forms", written), period_of(forms.get("since"), forms.get("until"))
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Unpack
@@ -24,12 +24,15 @@ import pyarrow.compute as pc
 from cep.api.describe import draft
 from cep.api.events import HistoryForms, parted
 from cep.api.naming import Naming
-from cep.api.whole import Whole, open_whole
+from cep.api.rejected import warn_of
+from cep.api.whole import open_whole
 from cep.base.errors import SourceError, UsageError
 from cep.base.limits import TIME_MS_MAX
 from cep.base.schema import Kind, Schema, Type
 from cep.columnar.batch import TEXT, EventBatch, from_slots
 from cep.columnar.decode import Decoded
+from cep.columnar.mapping import view_of
+from cep.columnar.redact import redact
 from cep.columnar.route import KeyDomain, route
 from cep.engine.keyed_state import empty_state
 from cep.engine.table import prepare
@@ -39,6 +42,7 @@ from cep.lang.load import bundle_source, load_text
 from cep.lang.walk import histories
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
+from cep.step.rejections import Rejections, rejections_of_poison
 
 _OF_EVENTS = re.compile(r"\(\s*([A-Za-z_]\w*)")
 
@@ -52,11 +56,12 @@ def features(
 
     `expressions` are histories as conditions of patterns have them; a dict names their columns. Their key is `by`, or
     else the fields behind their own `by`. `declare` is the event declaration, as text or the path of a `.cep` file;
-    without one it is what `cep.describe` drafts. `events`, `columns`, `tz`, `fixed`, `minor`, `time_unit` and
-    `time_form` are as in `Rules.match`; so are `since` and `until`: the rows of other events are left out. An event
-    without a key has no value.
+    without one it is what `cep.describe` drafts. `events`, `columns`, `tz`, `fixed`, `minor`, `time_unit`, `time_form`
+    and `strict` are as in `Rules.match`; so are `since` and `until`: the rows of other events are left out.
 
-    Raises: UsageError for what is no such expression, SourceError if an event cannot be read.
+    An event without a key has no value, and neither has a record that cannot be read.
+
+    Raises: UsageError for what is no such expression, SourceError if no event can be read.
 
     >>> import pyarrow as pa
     >>> times = pa.array([0, 60_000, 90_000], pa.timestamp("ms", "UTC"))
@@ -64,20 +69,49 @@ def features(
     >>> cep.features(frame, {"spent": "sum(pay.amount over 1 h by card)"})["spent"].to_pylist()
     [1, 6, 7]
     """
+    made = rejecting_features(events, expressions, by, declare, Naming(columns, tz, parted(forms)[0]), forms)
+    warn_of(made.rejections, forms)
+    return made.frame
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """A frame with its features, the number of its rows, and a report on rejected records."""
+
+    frame: Any
+    rows: int
+    rejections: Rejections
+
+
+def rejecting_features(
+    events: Any, expressions: Sequence[str] | Mapping[str, str], by: str | Sequence[str], declare: str | Path | None,
+    naming: Naming, forms: HistoryForms,
+) -> Features:  # fmt: skip
+    """Work out functions of past events, as `features` does. Of `forms` the period counts. Raises: as `features`."""
     named = dict(expressions) if isinstance(expressions, Mapping) else {text: text for text in expressions}
     if not named:
         raise UsageError('give at least one expression, like "count(payment over 1 h by card_id)"')
-    written, period = parted(forms)
-    whole = open_whole(events, Naming(columns, tz, written).file_form)
+    period = parted(forms)[1]
+    if any(view_of(name)[0] for name in (*(naming.columns or {}), *naming.fixed)):
+        raise UsageError("a feature has one value a row, and with views a row is several events; leave out the views")
+    whole = open_whole(events, naming.file_form)
     frame, table = whole.frame, whole.table
-    declared, naming = _declaration(table, named, declare, Naming(columns, tz, written))
+    declared, naming = _declaration(table, named, declare, naming)
     key = (by,) if isinstance(by, str) else tuple(by)
     asked = {name: _history(declared, text, key) for name, text in named.items()}
     schema = load_text(declared).schema
-    decoded = _decoded(whole, schema, naming)
+    read = whole.decode(schema, naming)
+    decoded, rows = read.decoded, read.rows
+    rejections = rejections_of_poison(len(decoded), [redact(schema, poison) for poison in decoded.poison])
+    if rejections.count and not len(decoded):
+        raise SourceError(f"no event can be read: {rejections.summary()}; declare the fields as their values are")
     if not period.cuts_nothing:
         is_in = (decoded.time_ms >= period.since_ms) & (decoded.time_ms < period.until_ms)
-        table, decoded = table.filter(pa.array(is_in)), decoded.between(period.since_ms, period.until_ms)
+        table, decoded = table.take(pa.array(rows[is_in])), decoded.between(period.since_ms, period.until_ms)
+        rows = np.arange(len(decoded))
+    places = np.full(table.num_rows, -1, np.int64)
+    places[rows] = np.arange(len(rows))
+    is_rejected = places < 0
     by_key: dict[KeyDomain, list[str]] = {}
     for name, pattern in asked.items():
         by_key.setdefault(pattern.key, []).append(name)
@@ -87,8 +121,9 @@ def features(
     for name in named:
         if name in frame.names:
             raise UsageError(f"the frame has a column `{name}` already; give a dict that names the feature otherwise")
-        table = table.append_column(name, made[name])
-    return frame.like(table)
+        values = made[name] if not is_rejected.any() else made[name].take(pa.array(places, mask=is_rejected))
+        table = table.append_column(name, values)
+    return Features(frame.like(table), table.num_rows, rejections)
 
 
 def _declaration(
@@ -135,19 +170,6 @@ def _history(declared: str, text: str, by: tuple[str, ...]) -> PatternIR:
     alone = replace(history, by=())
     where = replace(asked, argument=alone) if isinstance(asked, Unary) else alone
     return replace(pattern, key=history.by, variables=(replace(pattern.variables[0], where=where),))
-
-
-def _decoded(whole: Whole, schema: Schema, naming: Naming) -> Decoded:
-    """Decode all events. Raises: UsageError, SourceError for one that cannot be."""
-    decoded = whole.decode(schema, naming)
-    if decoded.poison:
-        first = decoded.poison[0]
-        count = len(decoded.poison)
-        raise SourceError(
-            f"{count} event{'' if count == 1 else 's'} cannot be read, the first: {first.reason}: {first.record}; "
-            "declare the field so that its values are good, or leave those rows out"
-        )
-    return decoded
 
 
 def _values(

@@ -33,6 +33,7 @@ from cep.api.measuring import Measuring, measuring
 from cep.api.naming import Forms, Naming
 from cep.api.picture import Picture
 from cep.api.quality import Difference, Quality, difference_of
+from cep.api.rejected import warn_of, warn_of_replay
 from cep.api.replay import Terms, matches, replay
 from cep.api.spark import StreamTerms, aside_spark, forms_of, is_spark, match_spark, match_stream_spark
 from cep.api.why import Why, explain_not
@@ -112,6 +113,9 @@ class Rules:
         leave out events before the one time, and from the other on. A window that is open at the end gives no alert;
         with `to_the_end` it does, and the alert is `unconfirmed`. The others are the flags of `cep replay`.
 
+        A RejectedRecordsWarning names the most frequent reason if records are rejected: they are set aside, or have a
+        value that cannot be read. With `strict` that is a RejectedRecordsError.
+
         Of a Spark DataFrame it returns another one, of the alerts in no order: a part of the user's query, which Spark
         plans and runs in `partitions` tasks when rows are asked for.
 
@@ -133,10 +137,14 @@ class Rules:
         )
         naming = Naming(columns, tz, written)
         if is_spark(events):
+            if forms.get("strict"):
+                raise UsageError("nothing of a Spark DataFrame is read yet, so `strict` cannot hold; see `set_aside`")
             spark_alerts: Alerts = match_spark(self._given, events, naming, terms, partitions)
             return spark_alerts
         source = open_source(events, naming)
-        return Alerts(self._given, replay(self._given, source.pieces, terms), source.within(period))
+        outcome = replay(self._given, source.pieces, terms)
+        warn_of_replay(outcome.replayed, forms)
+        return Alerts(self._given, outcome, source.within(period))
 
     def match_stream(
         self, events: Any, *, control: Any = None, folder: str | Path | None = None,
@@ -186,7 +194,9 @@ class Rules:
         written, period = parted(forms)
         source = open_source(events, Naming(columns, tz, written)).within(period)
         values = [key] if isinstance(key, str) else list(key)
-        return explain_not(self._given, rule_id, values, Past(source.of_key, source.pieces), at)
+        answer = explain_not(self._given, rule_id, values, Past(source.of_key, source.pieces), at)
+        warn_of(answer.rejections, forms)
+        return answer
 
     def diff(
         self, other: Rules, events: Any, *, columns: Mapping[str, str] | None = None, tz: str | None = None,
@@ -201,8 +211,9 @@ class Rules:
         terms = Terms(cores=cores or processors_count(), until_ms=period.until_ms)
         source = open_source(events, Naming(columns, tz, written)).within(period)
         given = (other._given, self._given)
-        before, after = (matches(each, source.pieces, terms).alerts for each in given)
-        return difference_of(before, after, source.like)
+        before, after = (matches(each, source.pieces, terms) for each in given)
+        warn_of_replay(after, forms)
+        return difference_of(before.alerts, after.alerts, source.like)
 
     def backtest(self, events: Any, labels: Any, **given: Unpack[Measuring]) -> Quality:
         """Measure by labels what each rule finds, as `cep backtest` does: precision and recall with their intervals,
@@ -218,7 +229,9 @@ class Rules:
         replays = Replays(
             self._one_rule, source.pieces, lambda schema: _labels(source, labels, schema), terms, Terminal(quiet=True)
         )
-        return Quality(self._measured(source, labels, terms, ()), source.pieces, partial(drawn, replays))
+        measured = self._measured(source, labels, terms, ())
+        warn_of_replay(measured.history.replayed, given)
+        return Quality(measured, source.pieces, partial(drawn, replays))
 
     def suggest(
         self, events: Any, labels: Any, key: str, *, steps: int = 3, count: int = 5, precision: float = 0.8,
@@ -235,6 +248,7 @@ class Rules:
         check_wanted(wanted := (steps, count, precision))
         fields = fields_of(self._given.deployment.schema)
         measured = self._measured(source, labels, terms, fields)
+        warn_of_replay(measured.history.replayed, given)
         detected_now = np.asarray(measured.judged.has_detected.any(axis=0))
         return suggest(measured.history.events, measured.marks, source.pieces, key, wanted, detected_now)
 
@@ -257,6 +271,7 @@ class Rules:
         console = Terminal(quiet=True)
         labelled = _labels(source, labels, rule.deployment.schema)
         measured = measure(rule.deployment, source.pieces, labelled, terms, console)
+        warn_of_replay(measured.history.replayed, given)
         parts = parts_of_time(measured.history.events, measured.marks, gap_ms)
         bench = Bench(rule.record, rule.lists, source.pieces, measured.marks, tuple(parts), terms.cores, console)
         return tune(bench, rule.pattern, rule.bound, axes, Aim(objective, budget, review_cost))

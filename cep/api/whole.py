@@ -17,19 +17,17 @@ from cep.api.events import check_paths, paths_of
 from cep.api.frames import Frame, events_table, open_frame
 from cep.api.naming import Naming
 from cep.base.schema import Schema
-from cep.columnar.decode import Decoded, concat_decoded, decode_table
 from cep.columnar.file_form import FileForm
-from cep.columnar.shown import shown_row
-from cep.sources.whole_table import joined_tables, read_whole
+from cep.sources.whole_table import DecodedRows, decoded_rows, joined_rows, joined_tables, read_whole
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Events with all their columns. `decode` gives them as rules read them, row by row those of the table."""
+    """Events with all their columns. `decode` gives them as rules read them, with their rows in the table."""
 
     frame: Frame
     table: pa.Table
-    decode: Callable[[Schema, Naming], Decoded]
+    decode: Callable[[Schema, Naming], DecodedRows]
 
 
 def open_whole(events: Any, form: FileForm) -> Whole:
@@ -42,15 +40,15 @@ def open_whole(events: Any, form: FileForm) -> Whole:
     files = [file for path in paths for file in read_whole(path, form)]
     table = joined_tables([file.table for file in files], ", ".join(map(str, paths)))
 
-    def decode(schema: Schema, naming: Naming) -> Decoded:
+    def decode(schema: Schema, naming: Naming) -> DecodedRows:
         mapping = naming.of_records()
         check_paths(paths, schema, mapping)
-        return concat_decoded(schema, [file.decode(schema, mapping) for file in files])
+        return joined_rows(schema, [(file.decode(schema, mapping), file.table.num_rows) for file in files])
 
     frame = open_frame(table)
     return Whole(frame, frame.whole(), decode)
 
 
-def _decode_frame(table: pa.Table, schema: Schema, naming: Naming) -> Decoded:
+def _decode_frame(table: pa.Table, schema: Schema, naming: Naming) -> DecodedRows:
     fields = events_table(open_frame(table), schema, naming)
-    return decode_table(schema, fields, partial(shown_row, fields), naming.values(schema))
+    return decoded_rows(schema, fields, naming.values(schema))

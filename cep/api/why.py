@@ -26,6 +26,7 @@ from cep.columnar.tokens import tokens_of_key
 from cep.lang.show import show_time
 from cep.nfa.deployed import DeployedRule
 from cep.sources.files import KeyRecords
+from cep.step.rejections import NO_REJECTIONS, Rejections, rejections_of_poison
 from cep.testing.inquiry import Answer, MatchPath, World, why, why_not
 from cep.testing.suppressed import suppression_reasons
 from cep.testing.trace import fires_on_deadlines
@@ -40,11 +41,12 @@ LateIds = Callable[[KeyDomain, str], frozenset[str]]
 class Why:
     """The answer to why there is an alert, or why there is none. `is_alert`: these rules and events give one.
 
-    It prints as `cep why` prints it, and a notebook shows it.
+    It prints as `cep why` prints it, and a notebook shows it. `rejections` reports on the records of the key.
     """
 
     is_alert: bool
     parts: tuple[Text | Table, ...]
+    rejections: Rejections = NO_REJECTIONS
 
     def show(self, console: Console) -> None:
         """Print the answer."""
@@ -90,10 +92,12 @@ def explain(given: GivenRules, alert: dict[str, Any], past: Past) -> Why:
         is_timeout=alert.get("kind") == "timeout",
     )
     parts += _poison(records)
+    rejections = rejections_of_poison(len(records.batch), records.poison)
     if not answer.matches:
         parts += [Text("these rules and events do not give this alert:", style="bold"), *_reasons(answer)]
-        return Why(False, tuple(parts))
-    return Why(True, (*parts, *_path(answer.matches[0]), *_origins(answer.matches[0], produced)))
+        return Why(False, tuple(parts), rejections)
+    path = answer.matches[0]
+    return Why(True, (*parts, *_path(path), *_origins(path, produced)), rejections)
 
 
 def explain_not(
@@ -120,11 +124,12 @@ def explain_not(
     world = _world(given, versions, past)
     answer = why_not(world, versions, records.batch, at_ms, late)
     shown = f"{rule_id} for {', '.join(f'{f} {v}' for f, v in zip(domain, values, strict=True))}"
+    rejections = rejections_of_poison(len(records.batch), records.poison)
     parts: list[Text | Table] = [*_poison(records), *_doc(versions[-1])]
     parts += [Text(line, style="yellow") for line in given.set_aside(rule_id)]
     if not answer.matches:
         below = _below(given, versions[-1])
-        return Why(False, (*parts, Text(f"no alert of {shown}:", style="bold"), *_reasons(answer), *below))
+        return Why(False, (*parts, Text(f"no alert of {shown}:", style="bold"), *_reasons(answer), *below), rejections)
     suppressed = suppression_reasons(deployment, domain, records.batch, late, world.end_ms)
     reasons = [suppressed.get((rule_id, p.version, tuple(step[1] for step in p.steps)), "") for p in answer.matches]
     out = [path for path, reason in zip(answer.matches, reasons, strict=True) if not reason]
@@ -133,14 +138,14 @@ def explain_not(
     for path, reason in [pair for pair in zip(answer.matches, reasons, strict=True) if pair[1]][:_ALERTS_SHOWN_MAX]:
         parts += [Text(f"the match at {path.detected} is no alert: {reason}"), *_path(path), *_origins(path, produced)]
     if not out:
-        return Why(False, tuple(parts))
+        return Why(False, tuple(parts), rejections)
     count = len(out)
     parts.append(Text(f"there {'is an alert' if count == 1 else f'are {count} alerts'} of {shown}:", style="bold"))
     for path in out[:_ALERTS_SHOWN_MAX]:
         parts += [*_path(path), *_origins(path, produced)]
     if answer.reasons:
         parts += [Text(f"what else began at {at}:", style="bold"), *_reasons(answer)]
-    return Why(True, tuple(parts))
+    return Why(True, tuple(parts), rejections)
 
 
 def _world(

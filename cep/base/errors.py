@@ -11,6 +11,7 @@
     │   └── StoreError        the place that keeps it refuses (disk full, held by another process)
     ├── SourceError           a source cannot deliver (topic gone, offsets lost, file unreadable)
     │   ├── UnreadableError   a file that cannot be read, or must not be
+    │   ├── RejectedRecordsError  records of a history were rejected, and `strict` allows none of them
     │   └── InputError        the files that a user names cannot be read as events; a UsageError, too
     ├── LinkedPathError       a link where a file is to be written
     └── SinkError             a sink cannot accept alerts
@@ -102,6 +103,12 @@ class SourceError(CepError):
     """A source cannot deliver records."""
 
     code = "source"
+
+
+class RejectedRecordsError(SourceError):
+    """Records of a history were set aside or have a value that cannot be read, and `strict` allows none."""
+
+    code = "rejected_records"
 
 
 class UnreadableError(SourceError):

@@ -1,6 +1,6 @@
 """`cep features`: events and functions of past events → the events with a column for the value of each.
 
-Tested by: tests/api/test_features.py
+Tested by: tests/api/test_features.py, tests/cli/test_rejected.py
 """
 
 from __future__ import annotations
@@ -9,16 +9,20 @@ import argparse
 import re
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cep.api.features import features
+from cep.api.events import HistoryForms
+from cep.api.features import rejecting_features
+from cep.api.naming import Naming
 from cep.base.durable import replace_file
 from cep.base.errors import SinkError, UsageError
+from cep.base.terminal import Terminal
 from cep.cli.given_events import add_events_arguments, given_forms
 from cep.cli.period import add_period_arguments
+from cep.cli.rejected import tell_rejections
 from cep.sinks.csv_cells import write_csv
 
 HELP = """\
@@ -48,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the features; returns 0. Raises: UsageError and other CepErrors."""
+    """Write the features; returns 0, or 1 if too many records were rejected. Raises: UsageError and other CepErrors."""
     if options.out.suffix not in _FORMATS:
         raise UsageError(f"cannot tell the format of {options.out}; name it *.parquet or *.csv")
     named = [_NAMED.fullmatch(text) for text in options.expressions]
@@ -60,15 +64,14 @@ def run(options: argparse.Namespace) -> int:
     columns, tz, forms = given_forms(options)
     zone = options.tz or tz
     period = {name: at for name in ("since", "until") if (at := getattr(options, name)) is not None}
-    table = features(
-        options.events, expressions, by=by, declare=options.declare, columns=columns, tz=zone, **forms, **period
-    )
+    naming = Naming(columns, zone, forms)
+    made = rejecting_features(options.events, expressions, by, options.declare, naming, cast("HistoryForms", period))
     try:
-        replace_file(options.out, partial(_write, table, options.out.suffix))
+        replace_file(options.out, partial(_write, made.frame, options.out.suffix))
     except OSError as error:
         raise SinkError(f"{options.out} cannot be written: {error}; make room or name another file") from error
-    print(f"wrote {options.out}: {table.num_rows:,} events, {len(expressions)} more columns")
-    return 0
+    print(f"wrote {options.out}: {made.rows:,} events, {len(expressions)} more columns")
+    return tell_rejections(made.rejections, options.rejected_max, Terminal(stderr=True, highlight=False))
 
 
 def _write(table: pa.Table, suffix: str, file: Any) -> None:

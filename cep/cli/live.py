@@ -29,6 +29,7 @@ from cep.cli.given_job import (
 )
 from cep.cli.job_flags import URLS, add_job_arguments, check_dead_letters, check_ending, check_sources, record_format
 from cep.cli.job_lines import PATHS, tell_changes, tell_problems, tell_start, tell_totals
+from cep.cli.job_rejections import JobRejections
 from cep.cli.topics import made_topics
 from cep.model.settings import Settings, SparkSettings
 from cep.rulebook.deploy import deploy
@@ -75,7 +76,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the job; returns 0, or 1 if a rule of the folder was set aside. Raises: UsageError and other CepErrors."""
+    """Run the job; returns 0, or 1 if a rule of the folder or too many records were set aside.
+
+    Raises: UsageError and other CepErrors.
+    """
     # Loaded here because Spark takes a second to import, and `cep check` does without.
     from cep.runners.spark.live import serve, start_live  # noqa: PLC0415
     from cep.runners.spark.live_output import LiveOutput  # noqa: PLC0415
@@ -110,6 +114,7 @@ def run(options: argparse.Namespace) -> int:
         stop_on_signals(stop)  # Spark has set its own handler for interrupts meanwhile
 
         last: dict[str, Any] = {}
+        rejections = JobRejections(observed, log, settings.observe.rejected_max, options.available_now)
 
         def report(batch: BatchReport) -> None:
             tell_changes(last.setdefault("taken", _taken(output)), _taken(output), log)
@@ -118,6 +123,7 @@ def run(options: argparse.Namespace) -> int:
             if traces is not None:
                 traces.micro_batch(batch.batch_id, batch.phases_ms, batch.counters)
             _tell_batch(batch, log)
+            rejections.add(batch.counters, batch.dead_letters)
 
         job_name = job_id(checkpoint)
         dead_letters = _dead_letters(settings, dead_letters_path, job_name)
@@ -140,7 +146,8 @@ def run(options: argparse.Namespace) -> int:
             output.close()
             spark.stop()
             _tell_end(output, dead_letters_path, log, console)
-    return 1 if begins_with.problems or deployment.set_aside else 0
+            rejected = rejections.end()
+    return 1 if begins_with.problems or deployment.set_aside else rejected
 
 
 def _session(settings: SparkSettings, log: Log, console: Console) -> Any:

@@ -43,6 +43,7 @@ from cep.cli.job_flags import (
     record_format,
 )
 from cep.cli.job_lines import PATHS, tell_problems, tell_start, tell_totals
+from cep.cli.job_rejections import JobRejections
 from cep.cli.job_reports import JobReports, KeyAnswers
 from cep.cli.standby import turn_of
 from cep.cli.topics import made_topics
@@ -100,7 +101,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the job; returns 0, or 1 if a rule of the folder was set aside. Raises: UsageError and other CepErrors."""
+    """Run the job; returns 0, or 1 if a rule of the folder or too many records were set aside.
+
+    Raises: UsageError and other CepErrors.
+    """
     settings = settings_of(options)
     log = Log(settings.observe.log, sys.stderr)
     begins_with = beginning_of(settings, log)
@@ -127,13 +131,15 @@ def run(options: argparse.Namespace) -> int:
     ):
         paths = PATHS + (", /key?key=…" if answers else "")
         given = _Given(settings, job, initial, workers, options.available_now)
+        rejections = JobRejections(observed, log, observe.rejected_max, options.available_now)
         try:
             traces = traces_of(log, stack, is_asked=observe.traces)
-            _match(given, begins_with, _Seen(observed, log, key_answers, address, paths, traces), stop)
+            _match(given, begins_with, _Seen(observed, log, key_answers, address, paths, traces, rejections), stop)
         except CepError as error:
             observed.failure = type(error).__name__
             raise
-    return 1 if begins_with.problems or deployment.set_aside else 0
+        rejected = rejections.end()
+    return 1 if begins_with.problems or deployment.set_aside else rejected
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +163,7 @@ class _Seen:
     address: tuple[str, int] | None
     paths: str
     traces: Traces | None
+    rejections: JobRejections
 
 
 def _match(given: _Given, begins_with: Beginning, seen: _Seen, stop: threading.Event) -> None:
@@ -219,7 +226,7 @@ def _work(given: _Given, begins_with: Beginning, seen: _Seen, around: _Around, s
     )
     at_once = _sends_at_once(settings)
     pace = Pace(_interval_ms(settings), at_once, settings.job.trigger, settings.events.max_records or RECORDS_MAX)
-    runner = Runner(engine, around.sources, around.outlets, commits, pace, _report(reports, seen.traces), reports.idle)
+    runner = Runner(engine, around.sources, around.outlets, commits, pace, _report(reports, seen), reports.idle)
     seen.key_answers.runner = runner
     try:
         tell_start(log, checkpoint, seen.address, seen.paths, goes_on=commits.head is not None)
@@ -233,14 +240,14 @@ def _work(given: _Given, begins_with: Beginning, seen: _Seen, around: _Around, s
         tell_totals(commits.totals, "", log, Terminal(stderr=True, highlight=False))
 
 
-def _report(reports: JobReports, traces: Traces | None) -> Callable[[BatchReport], None]:
-    """Return what takes the reports of micro-batches: with a span for each, if traces are asked for."""
-    if traces is None:
-        return reports.report
+def _report(reports: JobReports, seen: _Seen) -> Callable[[BatchReport], None]:
+    """Return the function that takes the reports of micro-batches: with a span for each, if traces are asked for."""
 
     def report(batch: BatchReport) -> None:
-        timed = {phase: batch.phases_ms[phase] for phase in ("decoding", "matching")}
-        traces.micro_batch(batch.batch_id, timed, batch.counters)
+        seen.rejections.add(batch.counters, batch.dead_letters)
+        if seen.traces is not None:
+            timed = {phase: batch.phases_ms[phase] for phase in ("decoding", "matching")}
+            seen.traces.micro_batch(batch.batch_id, timed, batch.counters)
         reports.report(batch)
 
     return report

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from cep.api.given import GivenRules
 from cep.api.levels import Past
-from cep.api.why import explain, explain_not
+from cep.api.why import Why, explain, explain_not
 from cep.base.errors import SourceError, UnreadableError, UsageError
 from cep.base.reading import open_file, read_lines
 from cep.base.secrets import use_secrets_file
@@ -27,6 +27,7 @@ from cep.cli.alert_shape import checked_alert
 from cep.cli.configured import add_secrets_argument
 from cep.cli.given_events import add_events_arguments, given_events
 from cep.cli.period import add_period_arguments, given_period
+from cep.cli.rejected import tell_rejections
 from cep.cli.trust_flags import add_trust_arguments
 from cep.columnar.route import KeyDomain
 from cep.rulebook.signers import given_trust
@@ -109,7 +110,8 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, color: bool) -> int:
-    """Show how an alert came about. Return 1 if these rules and events do not give it.
+    """Show how an alert came about. Return 1 if these rules and events do not give it, or if too many records of
+    the key were rejected.
 
     Raises: UsageError, SourceError.
     """
@@ -118,7 +120,7 @@ def run(options: argparse.Namespace, color: bool) -> int:
     rules = _rules(options)
     answer = explain(rules, alert, _past(options, rules))
     answer.show(_console(color))
-    return int(not answer.is_alert)
+    return max(int(not answer.is_alert), _tell_rejected(options, answer))
 
 
 def _rules(options: argparse.Namespace) -> GivenRules:
@@ -173,7 +175,10 @@ def _objects(lines: Iterable[bytes]) -> list[dict[str, Any]]:
 
 
 def run_not(options: argparse.Namespace, color: bool) -> int:
-    """Show what stopped an alert. Return 1 if there is one after all. Raises: UsageError, SourceError."""
+    """Show what stopped an alert. Return 1 if there is one after all, or if too many records of the key were rejected.
+
+    Raises: UsageError, SourceError.
+    """
     use_secrets_file(options.secrets)
 
     def late_ids(domain: KeyDomain, key: str) -> frozenset[str]:
@@ -182,7 +187,7 @@ def run_not(options: argparse.Namespace, color: bool) -> int:
     rules = _rules(options)
     answer = explain_not(rules, options.rule, options.key, _past(options, rules), options.at, late_ids)
     answer.show(_console(color))
-    return int(answer.is_alert)
+    return max(int(answer.is_alert), _tell_rejected(options, answer))
 
 
 def _late_ids(path: Path | None, domain: KeyDomain, key: str) -> frozenset[str]:
@@ -200,6 +205,13 @@ def _late_ids(path: Path | None, domain: KeyDomain, key: str) -> frozenset[str]:
         asked = {"code": "late", "key_domain": ",".join(domain), "key": key}
         late_ids |= {str(letter.get("event_id")) for letter in dead_letters if asked.items() <= letter.items()}
     return frozenset(late_ids)
+
+
+def _tell_rejected(options: argparse.Namespace, answer: Why) -> int:
+    """Print which records of the key were rejected; return 1 if they are too many, else 0."""
+    if not answer.rejections.count:
+        return 0
+    return tell_rejections(answer.rejections, options.rejected_max, Terminal(stderr=True, highlight=False))
 
 
 def _console(color: bool) -> Console:

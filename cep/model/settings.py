@@ -34,6 +34,7 @@ from cep.base.limits import (
     KEY_GROUPS_LIVE_DEFAULT,
     KEY_GROUPS_MAX,
     PRODUCE_DEPTH_MAX,
+    REJECTED_PERCENT_MAX,
     SETTINGS_FILE_BYTES_MAX,
 )
 from cep.base.reading import read_file
@@ -338,6 +339,13 @@ class ObserveSettings(_Section):
         "An OpenTelemetry span for each micro-batch, sent as the variables OTEL_… of the environment say; needs the "
         "extra `otel`.",
         "--traces",
+    )
+    rejected_max: Annotated[float, Field(ge=0, le=1)] = _setting(
+        REJECTED_PERCENT_MAX / 100,
+        "Share of the records, from 0 to 1, that may be set aside or have a value that cannot be read. Above it the "
+        "job is unhealthy, and it ends with 1.",
+        "--rejected-max",
+        "SHARE",
     )
     stalled: DurationMs = _setting(
         300_000,

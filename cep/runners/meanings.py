@@ -96,7 +96,7 @@ GAUGES: Mapping[str, str] = {
     "micro_batch_seconds": "How long the latest micro-batch took, by phase.",
     "standby": "1 while a process of `cep run --standby` waits, 0 while it works.",
     "lag_records": "Records of a partition that wait to be read.",
-    "part_up": "1 where this part of the job is well, 0 where it is not: brokers, events, sinks, checkpoints, disk.",
+    "part_up": "1 where this part of the job is well, else 0: brokers, events, records, sinks, checkpoints, disk.",
 }
 GAUGE_LABELS: Mapping[str, tuple[str, ...]] = {
     "micro_batch_seconds": ("phase",), "lag_records": ("partition",), "part_up": ("part",),
@@ -120,6 +120,8 @@ LOG_LINES: Mapping[str, str] = {
     "started": "The job has its state and its sources, and begins to read.",
     "progress": "A minute's work of `cep run`: events, alerts, what was set aside, lag and watermark.",
     "micro_batch": "A micro-batch of `cep live` in which something happened.",
+    "nothing_read": "A job with `--available-now` has found no record.",
+    "rejected": "How many records were rejected since the last such line, by code and field; at the end: in all.",
     "unhealthy": "A part of the job has stopped to be well: which, and why.",
     "healthy": "The part is well again, and for how long it was not.",
     "checkpoint_failed": "A checkpoint was not brought to its target; the job goes on without.",

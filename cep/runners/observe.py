@@ -38,6 +38,7 @@ from cep.runners.meanings import FROM_ZERO, GAUGES, LABELS, POISON_CODES, TOTALS
 
 _COUNTER = re.compile(r"(\w+)(?:\[(.*)\])?")
 BROKERS, EVENTS, SINKS, CHECKPOINTS, DISK = "brokers", "events", "sinks", "checkpoints", "disk"
+RECORDS = "records"
 
 
 @dataclass(frozen=True, slots=True)

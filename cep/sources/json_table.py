@@ -36,6 +36,11 @@ def table_of_lines(lines: bytes) -> pa.Table:
         return _table(lines)
 
 
+def is_object(line: bytes) -> bool:
+    """Return True if a line is a record of the table."""
+    return isinstance(_value(line), dict)
+
+
 def _table(lines: bytes) -> pa.Table:
     records = [record for line in lines.split(b"\n") if isinstance(record := _value(line), dict)]
     names = dict.fromkeys(name for record in records for name in record)

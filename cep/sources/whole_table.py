@@ -11,13 +11,15 @@ Tested by: tests/sources/test_tables.py, tests/api/test_describe.py
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from cep.base.errors import InputError
 from cep.base.schema import Schema
@@ -29,7 +31,7 @@ from cep.columnar.shown import shown_row
 from cep.sources.csv_form import CsvFile
 from cep.sources.inputs import files_of, folder_values, kind_of
 from cep.sources.json_lines import json_values
-from cep.sources.json_table import read_lines, table_of_lines
+from cep.sources.json_table import is_object, read_lines, table_of_lines
 from cep.sources.tables import TableFile, open_table
 
 _WHOLE = r"^-?(0|[1-9]\d{0,17})$"
@@ -46,11 +48,19 @@ _TYPES = (
 
 
 @dataclass(frozen=True, slots=True)
+class DecodedRows:
+    """The decoded records of a table. `rows` has the row of each good one: int64[N]."""
+
+    decoded: Decoded
+    rows: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
 class WholeFile:
     """The whole of a file: all of its columns, and a function that decodes the same bytes as the events of a schema."""
 
     table: pa.Table
-    decode: Callable[[Schema, FieldMapping], Decoded]
+    decode: Callable[[Schema, FieldMapping], DecodedRows]
 
 
 def read_whole(path: Path, form: FileForm) -> list[WholeFile]:
@@ -72,12 +82,18 @@ def read_whole(path: Path, form: FileForm) -> list[WholeFile]:
 
 def _lines(file: Path) -> WholeFile:
     lines = read_lines(file)
-    values = json_values(lines)
+    values, table = json_values(lines), table_of_lines(lines)
 
-    def decode(schema: Schema, mapping: FieldMapping) -> Decoded:
-        return decode_json(schema, values, mapping.with_folders(schema, folder_values(file)))
+    def decode(schema: Schema, mapping: FieldMapping) -> DecodedRows:
+        fitted = mapping.with_folders(schema, folder_values(file))
+        decoded = decode_json(schema, values, fitted)
+        if not decoded.poison:
+            return DecodedRows(decoded, np.arange(len(decoded)))
+        objects = values.filter(pa.array([is_object(value) for value in values.to_pylist()], pa.bool_()))
+        rows = _good_rows(lambda start, stop: decode_json(schema, objects[start:stop], fitted), len(objects))
+        return DecodedRows(decoded, rows)
 
-    return WholeFile(table_of_lines(lines), decode)
+    return WholeFile(table, decode)
 
 
 def _rows(table: TableFile) -> WholeFile:
@@ -86,18 +102,61 @@ def _rows(table: TableFile) -> WholeFile:
     rows = pa.Table.from_batches([each.batch for each in batches], None if batches else nothing)
     bad = tuple(poison for each in batches for poison in each.bad_lines)
 
-    def decode(schema: Schema, mapping: FieldMapping) -> Decoded:
+    def decode(schema: Schema, mapping: FieldMapping) -> DecodedRows:
         fitted = table.mapping(schema, mapping)
         names = table.present(fitted.roots(schema))
         made = [table.made(names, each.batch, each.first_row) for each in batches]
-        decoded = [decode_table(schema, batch, partial(shown_row, batch), fitted) for batch in made]
-        whole = concat_decoded(schema, decoded)
-        return replace(whole, poison=(*whole.poison, *bad))
+        whole = joined_rows(schema, [(decoded_rows(schema, batch, fitted), batch.num_rows) for batch in made])
+        return replace(whole, decoded=replace(whole.decoded, poison=(*whole.decoded.poison, *bad)))
 
     if table.csv is None:
         return WholeFile(rows, decode)
     signs = number_signs(table.csv)
     return WholeFile(pa.table({name: typed(rows[name], signs) for name in rows.column_names}), decode)
+
+
+def decoded_rows(schema: Schema, table: pa.Table | pa.RecordBatch, mapping: FieldMapping) -> DecodedRows:
+    """Decode a table, and note the row of each good record."""
+    bad: list[int] = []
+
+    def show(row: int) -> str:
+        bad.append(row)
+        return shown_row(table, row)
+
+    decoded = decode_table(schema, table, show, mapping)
+    is_good = np.ones(table.num_rows, bool)
+    is_good[bad] = False
+    if is_good.sum() == len(decoded):
+        return DecodedRows(decoded, np.flatnonzero(is_good))
+
+    # A record with a text that is not UTF-8 is not shown.
+    def decode(start: int, stop: int) -> Decoded:
+        return decode_table(schema, table.slice(start, stop - start), lambda _: "", mapping)
+
+    return DecodedRows(decoded, _good_rows(decode, table.num_rows))
+
+
+def joined_rows(schema: Schema, parts: Sequence[tuple[DecodedRows, int]]) -> DecodedRows:
+    """Join the decoded records of tables that stand one below the other, each with its number of rows."""
+    starts = [0, *accumulate(count for _, count in parts)]
+    rows = [part.rows + start for (part, _), start in zip(parts, starts, strict=False)]
+    decoded = concat_decoded(schema, [part.decoded for part, _ in parts])
+    return DecodedRows(decoded, np.concatenate([np.zeros(0, np.int64), *rows]))
+
+
+def _good_rows(decode: Callable[[int, int], Decoded], count: int) -> NDArray[np.int64]:
+    """Return the rows of good records: halve the rows until each part has good records alone, or none."""
+    good = np.zeros(count, bool)
+    parts = [(0, count)] if count else []
+    while parts:
+        start, stop = parts.pop()
+        decoded_count = len(decode(start, stop))
+        if decoded_count == stop - start:
+            good[start:stop] = True
+        elif decoded_count:
+            half = (start + stop) // 2
+            parts += [(start, half), (half, stop)]
+    return np.flatnonzero(good)
 
 
 def joined_tables(tables: list[pa.Table], path: Path | str) -> pa.Table:

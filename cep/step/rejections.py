@@ -19,10 +19,12 @@ import orjson
 
 from cep.base.audit import is_audit
 from cep.base.visible import visible
+from cep.columnar.decode import Poison
+from cep.step.dead_letters import dead_letter
 
 FLAWED_EVENTS = "flawed_events"
 _FIELD = re.compile(r"field `([^`]*)`")
-_DEAD_LETTERS_READ_MAX = 1_000  # of one micro-batch or replay: looking at all of them would slow down a noisy replay
+_DEAD_LETTERS_READ_MAX = 1_000  # of a minute of a job, or a replay: looking at all would slow down a noisy source
 _REASONS_MAX = 5
 _KINDS_MAX = 32
 _EXAMPLE_CHARACTERS = 200
@@ -32,20 +34,29 @@ _CODES = {"events_ahead": "ahead", "late_events": "late"}
 
 @dataclass(slots=True)
 class Examples:
-    """The first dead letter of each code and field."""
+    """The first dead letter of each code and field, of the dead letters that were looked at."""
 
     dead_letters: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+    looked_count: int = 0
 
     def add(self, dead_letters: Iterable[bytes]) -> None:
-        """Look at the first dead letters of a micro-batch or a replay."""
-        if len(self.dead_letters) >= _KINDS_MAX:
-            return
-        for line in islice(dead_letters, _DEAD_LETTERS_READ_MAX):
+        """Look at the dead letters of a micro-batch or a replay, up to a limit on all of them."""
+        for line in islice(dead_letters, _DEAD_LETTERS_READ_MAX - self.looked_count):
+            self.looked_count += 1
             if is_audit(line):
                 continue
             letter = orjson.loads(line)
             code, place = str(letter.get("code", "")), _FIELD.match(str(letter.get("reason", "")))
-            self.dead_letters.setdefault((code, place[1] if place else ""), letter)
+            self._add((code, place[1] if place else ""), letter)
+
+    def join(self, later: Examples) -> None:
+        """Add the examples of later micro-batches."""
+        for kind, letter in later.dead_letters.items():
+            self._add(kind, letter)
+
+    def _add(self, kind: tuple[str, str], letter: Mapping[str, Any]) -> None:
+        if len(self.dead_letters) < _KINDS_MAX:
+            self.dead_letters.setdefault(kind, letter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +94,28 @@ class Rejections:
         """Return True if more records were rejected than allowed, if all were, or if there was none to read."""
         return self.share > share_max or self.count >= self.records
 
+    def summary(self) -> str:
+        """Return the count, the share and the most frequent reason in one sentence."""
+        text = f"{self.count:,} of {self.records:,} records ({self.share:.2%}) were rejected"
+        if not self.dead_letters:
+            return text
+        first = self.dead_letters[0]
+        reason = visible(_reason(first)).replace("\n", "\\n")
+        return f"{text}, {self.by_code[first['code']]:,} of them as {reason}"
+
+    def names(self) -> str:
+        """Return the codes with their counts and fields, without a value of any record."""
+        fields: dict[str, list[str]] = {}
+        for letter in self.dead_letters:
+            place = _FIELD.match(str(letter.get("reason", "")))
+            fields.setdefault(letter["code"], []).extend([f"`{place[1]}`"] if place else [])
+        parts = sorted(self.by_code.items(), key=lambda part: -part[1])
+        return ", ".join(
+            f"{count:,} {code}{' of ' if fields.get(code) else ''}{', '.join(fields.get(code, ()))}"
+            for code, count in parts
+            if count
+        )
+
     def lines(self, limit: str, share_max: float) -> list[str]:
         """Return the report: a line for each reason, with an example, and the count. Nothing if all is well.
 
@@ -98,8 +131,15 @@ class Rejections:
             times = "also" if code in counted else f"{self.by_code[code]:,} times"
             counted.add(code)
             lines.append(visible(f"  {times} {_reason(letter)}; for example {_example(letter)}").replace("\n", "\\n"))
+        return [*lines, self.verdict(limit, share_max)]
+
+    def verdict(self, limit: str, share_max: float) -> str:
+        """Return the count and the share, and whether that is more than the limit allows."""
         verdict = f", more than {limit} {share_max:g} allows" if self.is_above(share_max) else ""
-        return [*lines, f"{self.count:,} of {self.records:,} records ({self.share:.2%}) were rejected{verdict}"]
+        return f"{self.count:,} of {self.records:,} records ({self.share:.2%}) were rejected{verdict}"
+
+
+NO_REJECTIONS = Rejections(0, 0, {}, ())
 
 
 def rejections_of(counters: Mapping[str, int], dead_letters: Iterable[bytes]) -> Rejections:
@@ -107,6 +147,13 @@ def rejections_of(counters: Mapping[str, int], dead_letters: Iterable[bytes]) ->
     examples = Examples()
     examples.add(dead_letters)
     return Rejections.of(counters, examples)
+
+
+def rejections_of_poison(events_count: int, poison: Sequence[Poison]) -> Rejections:
+    """Report on records that could not be decoded, next to so many events."""
+    counters = Counter(f"poison[{each.code}]" for each in poison)
+    counters["records"] = events_count + len(poison)
+    return rejections_of(counters, map(dead_letter, poison))
 
 
 def _reason(letter: Mapping[str, Any]) -> str:

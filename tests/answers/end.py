@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +23,9 @@ IN_2199 = {**OTHER_KEY, "event_time": "2199-01-01T00:00:00Z"}
 def marks(*rows: dict[str, str], until: str = "", to_the_end: bool = False) -> list[bool]:
     """Return for each alert whether it is unconfirmed."""
     period: dict[str, Any] = {"until": until} if until else {}
-    alerts = cep.parse(RULES).match(pa.Table.from_pylist(list(rows)), to_the_end=to_the_end, **period)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cep.RejectedRecordsWarning)
+        alerts = cep.parse(RULES).match(pa.Table.from_pylist(list(rows)), to_the_end=to_the_end, **period)
     unconfirmed: list[bool] = alerts.table["unconfirmed"].to_pylist()
     return unconfirmed
 

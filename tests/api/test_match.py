@@ -104,6 +104,7 @@ def check_bytes(alerts: pa.Table, place: Path, folder: Path) -> None:
         assert file.read_bytes() == (place / f"alerts.{suffix}").read_bytes()
 
 
+@pytest.mark.filterwarnings("ignore::cep.RejectedRecordsWarning")
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "pandas"])
 def test_not_a_number_is_what_the_replay_makes_of_it(kind: str, rules: cep.Rules, tmp_path: Path) -> None:
     """For pandas NaN is null; everywhere else it is a number that is greater than none and equals none."""
@@ -217,6 +218,7 @@ def test_a_null_of_pandas_is_a_null(place: Path, rules: cep.Rules) -> None:
     assert rules.match(frame, cores=2).table.equals(pq.read_table(place / "alerts.parquet"))
 
 
+@pytest.mark.filterwarnings("ignore::cep.RejectedRecordsWarning")
 def test_records_that_cannot_be_read_are_set_aside(rules: cep.Rules) -> None:
     table = payments()
     wrong = table["status"].to_pylist()

@@ -69,3 +69,29 @@ def test_other_verbs_end_with_1_too(tmp_path: Path, capsys: pytest.CaptureFixtur
     out = ["--out", str(tmp_path / "page.html")] if verb == "report" else []
     assert main([verb, *rules, "--events", str(events), *labels, *out]) == 1
     assert "100 of 100 records" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("bad_count", "code"), [(0, 0), (1, 0), (2, 1)])
+def test_features_are_judged_too(tmp_path: Path, capsys: pytest.CaptureFixture[str], bad_count: int, code: int) -> None:
+    events = history(tmp_path, "jsonl", 0)
+    lines = events.read_text().splitlines()
+    events.write_text("\n".join(["{", *lines[1:]] if bad_count else lines) + "\n{\n" * (bad_count > 1))
+    (tmp_path / "e.cep").write_text(PATTERN.splitlines()[0])
+    out = ["--out", str(tmp_path / "f.csv"), "--declare", str(tmp_path / "e.cep")]
+    assert main(["features", "n=count(tx over 1 h by card)", "--events", str(events), *out]) == code
+    error = capsys.readouterr().err
+    assert (f"{bad_count} of 10" in error) == bool(bad_count)
+    assert ("unreadable" in error) == bool(bad_count)
+
+
+def test_why_not_judges_the_records_of_the_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = history(tmp_path, "jsonl", 0)
+    lines = events.read_text().splitlines()
+    asked = ["why-not", "--rules", str(tmp_path / "rules"), "--rule", "p", "--key", "c", "--events", str(events)]
+    asked += ["--until", "2026-01-01T00:00:01Z"]
+    for bad_count, code in ((0, 0), (5, 1)):
+        bad = [line.replace('"i": "', '"j": "') for line in lines[:bad_count]]
+        events.write_text("\n".join([lines[0], *bad]))
+        assert main(asked) == code
+        assert ("more than --rejected-max" in capsys.readouterr().err) == bool(code)
+    assert main([*asked, "--rejected-max", "0.9"]) == 0

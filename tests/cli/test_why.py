@@ -418,7 +418,7 @@ def test_alerts_that_cannot_be_found(place: Path, capsys: pytest.CaptureFixture[
 def test_records_of_the_key_that_cannot_be_decoded_are_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = place / "events.jsonl"
     path.write_text(path.read_text(encoding="utf-8") + '{"card": "too_small"}\n', encoding="utf-8")
-    assert why_not(place, "too_small") == 0
+    assert why_not(place, "too_small") == 1
     assert "1 record of this key cannot be decoded, the first: missing_field" in capsys.readouterr().out
 
 

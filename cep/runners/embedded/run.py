@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -72,7 +72,7 @@ class Pace:
 class BatchReport:
     """The outcome of one micro-batch, the totals of the job so far, and the seconds since its first record.
 
-    `phases_ms`: how long its parts took, and the last commit before it.
+    `dead_letters` has suppressed alerts too. `phases_ms`: how long its parts took, and the last commit before it.
     """
 
     batch_id: int
@@ -81,6 +81,7 @@ class BatchReport:
     totals: Counter[str]
     seconds: float
     phases_ms: Mapping[str, float] = field(default_factory=dict)
+    dead_letters: Sequence[bytes] = ()
 
 
 class Runner:
@@ -248,7 +249,8 @@ class Runner:
             "commit": self._commit_s * 1_000,
         }
         totals, seconds = self._commits.totals, time.monotonic() - began_s
-        self._report(BatchReport(self._commits.batch_id, stepped.alerts, stepped.counters, totals, seconds, phases_ms))
+        outcome = stepped.alerts, stepped.counters, totals, seconds, phases_ms, stepped.dead_letters
+        self._report(BatchReport(self._commits.batch_id, *outcome))
         self._commits.batch_id += 1
 
     def _give(self, stepped: Stepped) -> None:

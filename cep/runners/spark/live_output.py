@@ -66,6 +66,7 @@ class BatchReport:
     totals: Counter[str]
     watermark_ms: int | None = None
     phases_ms: Mapping[str, float] = field(default_factory=dict)
+    dead_letters: Sequence[bytes] = ()
 
 
 class StoppedBetween(Exception):  # noqa: N818 nothing went wrong
@@ -180,7 +181,7 @@ class LiveOutput:
         if self._report is not None:
             records_ms, sinks_ms = (perf_counter() - sent_s) * 1_000, (sent_s - started_s) * 1_000
             phases_ms = {"matching": matching_ms, "sinks": sinks_ms, "records": records_ms}
-            self._report(BatchReport(batch_id, alerts, counters, self.totals, watermark_ms, phases_ms))
+            self._report(BatchReport(batch_id, alerts, counters, self.totals, watermark_ms, phases_ms, lines))
 
     def close(self) -> None:
         """Close the sinks and the letters."""

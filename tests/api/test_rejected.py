@@ -1,0 +1,96 @@
+"""Python names rejected records in a warning, in what a notebook shows, and in an error if `strict` is asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import cep
+
+EVENT = "event tx { i id  event_time time  card string  amount decimal(2) }"
+PATTERN = f"{EVENT}\npattern p by card {{ seq a -> b within 1 h  where a: tx amount > 1.00  b: tx amount > 2.00 }}"
+ROWS = [
+    {"i": str(n), "event_time": f"2026-01-01T00:00:0{n}Z", "card": "c", "amount": "3.00", "fraud": n == 1}
+    for n in range(8)
+]
+BAD = [*ROWS, {**ROWS[0], "i": None}, {**ROWS[0], "i": None}]
+REASON = r"2 of 10 records \(20.00%\) were rejected, 2 of them as missing_field: field `i` is missing or null"
+
+
+def rules() -> cep.Rules:
+    return cep.parse(PATTERN)
+
+
+def frame(rows: list[dict[str, Any]] = BAD) -> pa.Table:
+    return pa.Table.from_pylist(rows)
+
+
+CALLS: dict[str, Any] = {
+    "match": lambda **how: rules().match(frame(), **how),
+    "diff": lambda **how: rules().diff(rules(), frame(), **how),
+    "backtest": lambda **how: rules().backtest(frame(), "fraud", **how),
+    "suggest": lambda **how: rules().suggest(frame(), "fraud", "card", **how),
+    "why_not": lambda **how: rules().why_not("p", "c", frame(), **how),
+    "features": lambda **how: cep.features(frame(), {"n": "count(tx over 1 h by card)"}, declare=EVENT, **how),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_each_call_warns_in_the_line_of_its_caller(name: str) -> None:
+    with pytest.warns(cep.RejectedRecordsWarning, match=REASON) as warnings:
+        CALLS[name]()
+    (warning,) = warnings
+    assert warning.filename == __file__
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_strict_makes_it_an_error(name: str) -> None:
+    with pytest.raises(cep.RejectedRecordsError, match=REASON) as caught:
+        CALLS[name](strict=True)
+    assert caught.value.code == "rejected_records"
+
+
+def test_good_records_are_no_news() -> None:
+    assert len(rules().match(frame(ROWS), strict=True)) == 4
+
+
+def test_a_notebook_shows_the_top_reason() -> None:
+    rows = [{**row, "amount": "x"} for row in ROWS]
+    with pytest.warns(cep.RejectedRecordsWarning):
+        alerts = rules().match(frame(rows))
+    for text in (repr(alerts), alerts._repr_html_()):
+        assert "8 of 8 records (100.00%) were rejected, 8 of them as wrong_value: field `amount`: " in text
+
+
+@pytest.mark.parametrize("form", ["frame", "csv", "jsonl"])
+def test_features_of_a_rejected_record_are_null(form: str, tmp_path: Path) -> None:
+    rows = [ROWS[0], {**ROWS[1], "i": None}, ROWS[2]]
+    events: Any = pa.Table.from_pylist(rows)
+    if form == "jsonl":
+        events = tmp_path / "e.jsonl"
+        events.write_text("".join(json.dumps(row) + "\n" for row in rows) + "{broken\n")
+    if form == "csv":
+        events = tmp_path / "e.csv"
+        lines = [",".join("" if v is None else str(v) for v in row.values()) for row in rows]
+        events.write_text("\n".join([",".join(rows[0]), *lines, "one,two,three"]) + "\n")
+    with pytest.warns(cep.RejectedRecordsWarning, match="of them as"):
+        found = cep.features(events, {"n": "count(tx over 1 h by card)"}, declare=EVENT)
+    assert found["n"].to_pylist() == [1, None, 2]
+    with pytest.warns(cep.RejectedRecordsWarning):
+        cut = cep.features(events, {"n": "count(tx over 1 h by card)"}, declare=EVENT, since="2026-01-01T00:00:01Z")
+    assert cut["n"].to_pylist() == [1]
+
+
+def test_features_without_a_record_that_can_be_read() -> None:
+    rows = [{**row, "i": None} for row in ROWS]
+    with pytest.raises(cep.CepError, match=r"no event can be read: 8 of 8 records .* field `i` is missing"):
+        cep.features(frame(rows), {"n": "count(tx over 1 h by card)"}, declare=EVENT)
+
+
+def test_views_have_no_features() -> None:
+    with pytest.raises(cep.CepError, match="leave out the views"):
+        cep.features(frame(), {"n": "count(tx over 1 h by card)"}, declare=EVENT, columns={"a/card": "card"})
