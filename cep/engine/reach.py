@@ -1,9 +1,10 @@
 """The reach of a rule's windows back from its matches, beside the time since when the job has seen events.
 
 A window that reaches back before the job's first event holds less than its length says: an average of 30 days on the
-third day is one of three days. The same holds of a rule that came to a running job for what nobody had kept. The alert
-then tells from when on the events of its window are known; and so where it was found because an event was *not*
-produced, by a rule of which the same holds (rulebook/producer_gaps.py).
+third day is one of three days. A condition without a window looks at all of the past, so it always reaches back
+further: on the first day of a history each device is seen for the first time. The same holds of a rule that came to a
+running job for what nobody had kept. The alert then tells from when on the events of its window are known; and so where
+it was found because an event was *not* produced, by a rule of which the same holds (rulebook/producer_gaps.py).
 Tested by: tests/engine/test_reach.py
 """
 
@@ -23,10 +24,13 @@ from cep.nfa.deployed import ProducerGap
 RetainedWindow = tuple[HistoryWindow | None, int]
 
 
-def reaches_ms(windows: Sequence[HistoryWindow], time_ms: Int64) -> Int64:
-    """Return for each time the earliest one that lies in a window of an event then. `windows` are one or more."""
+def reaches_ms(windows: Sequence[HistoryWindow | None], time_ms: Int64) -> Int64:
+    """Return for each time the earliest one that lies in a window of an event then. `windows` are one or more; None is
+    all of the past, and reaches TIME_MS_MIN."""
     earliest_ms = time_ms.copy()
     for window in windows:
+        if window is None:
+            return np.full(len(time_ms), TIME_MS_MIN, np.int64)
         if window.calendar is not None:
             first = unit_starts(window.calendar, window.zone, time_ms)
         else:
@@ -37,7 +41,7 @@ def reaches_ms(windows: Sequence[HistoryWindow], time_ms: Int64) -> Int64:
 
 
 def history_from_ms(
-    windows: Sequence[HistoryWindow],
+    windows: Sequence[HistoryWindow | None],
     first_ms: Int64,
     since_ms: int,
     retained: Sequence[RetainedWindow] = (),
@@ -65,9 +69,7 @@ def retained_from_ms(retained: Sequence[RetainedWindow], first_ms: Int64) -> Int
     """
     from_ms = np.full(len(first_ms), TIME_MS_MIN, np.int64)
     for window, retained_ms in retained:
-        lacks = np.full(len(first_ms), retained_ms > TIME_MS_MIN)
-        if window is not None:
-            lacks &= reaches_ms([window], first_ms) < retained_ms
+        lacks = reaches_ms([window], first_ms) < retained_ms
         from_ms[lacks] = np.maximum(from_ms[lacks], retained_ms)
     return from_ms
 

@@ -91,7 +91,7 @@ class Piece:
     repeats: bool
     cuts: frozenset[str]
     folds: frozenset[str]
-    windows: tuple[HistoryWindow, ...]
+    windows: tuple[HistoryWindow | None, ...]
 
 
 def pack(rule: RuleTables, predicates: Sequence[WrittenPredicate], symbols: Symbols) -> Piece:
@@ -143,7 +143,7 @@ def pack(rule: RuleTables, predicates: Sequence[WrittenPredicate], symbols: Symb
         rule.repeats(),
         frozenset(identity_of(past) + CUT for past in asked if past.by),
         frozenset(identity_of(past) for past in asked if is_foldable(past)),
-        tuple(dict.fromkeys(past.window for past in asked if past.window is not None)),
+        tuple(dict.fromkeys(past.window for past in asked)),
     )
 
 

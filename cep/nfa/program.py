@@ -45,7 +45,7 @@ class RuleProgram:
     repeats: bool
     cuts: frozenset[str] = frozenset()
     folds: frozenset[str] = frozenset()
-    windows: tuple[HistoryWindow, ...] = ()
+    windows: tuple[HistoryWindow | None, ...] = ()
 
     @property
     def identity(self) -> RuleIdentity:

@@ -40,12 +40,13 @@ def test_the_longest_window_decides_and_a_job_that_does_not_know_says_nothing() 
     assert history_from_ms(windows, times, 1_000).tolist() == [1_000, 1_000, TIME_MS_MIN, TIME_MS_MIN]
     assert (history_from_ms(windows, times, TIME_MS_MIN) == TIME_MS_MIN).all()
     assert (history_from_ms([], times, 1_000) == TIME_MS_MIN).all()
+    assert (history_from_ms([windows[0], None], times, 1_000) == 1_000).all(), "all of the past"
 
 
-def test_an_alert_has_it_and_a_rule_without_a_window_never() -> None:
+def test_an_alert_has_it_and_a_condition_on_all_of_the_past_always() -> None:
     text = "seq a\nwhere a: e count(e over 10 ms) >= 1\nskip none"
     lasting = "seq a\nwhere a: e not exists(e) or last(e).kind == a\nskip none"
-    compiled = program(rule(text), rule(lasting, "l"))
+    compiled = program(rule(text), rule(lasting, "l"), rule("seq a\nwhere a: e\nskip none", "n"))
     events = batch("x a@100", "x a@105", "x a@109", "x a@110")
     matches = advance(compiled, None, events, TIME_MS_MAX).matches
     found = alert_table(compiled, matches, 100).to_pylist()
@@ -53,6 +54,7 @@ def test_an_alert_has_it_and_a_rule_without_a_window_never() -> None:
     told = {(a["rule_id"], a["events"][0]["event_id"]): a["history_from"] for a in found}
     assert told == {
         **{("r", f"e{i}"): since if i < 2 else None for i in range(4)},
-        **{("l", f"e{i}"): None for i in range(4)},
+        **{("l", f"e{i}"): since for i in range(4)},
+        **{("n", f"e{i}"): None for i in range(4)},
     }
     assert all(a["history_from"] is None for a in alert_table(compiled, matches).to_pylist())
