@@ -103,10 +103,10 @@ def labels_of_column(tables: Iterable[pa.Table], column: str, schema: Schema) ->
                 f"the events have no column {column}, or none of the ids {', '.join(id_names)}; give a column of "
                 "theirs, or a file of labels that is there"
             )
-        id_ = pc.coalesce(*(table[name].cast(TEXT) for name in given))
+        id_ = pc.coalesce(*(_as_texts(table[name], name) for name in given))
         has_label = pc.and_(pc.is_valid(id_), pc.is_valid(table[column]))
         ids.append(id_.filter(has_label).combine_chunks())
-        values.append(table[column].filter(has_label).cast(TEXT).combine_chunks())
+        values.append(_as_texts(table[column].filter(has_label), column).combine_chunks())
     joined = pa.table({_EVENT_ID: pa.concat_arrays(ids), _LABEL: pa.concat_arrays(values)})
     labels = labels_of_table(joined, schema, f"the column {column}")
     # The frauds alone: that a column says no to an event does not mean that somebody has looked.
@@ -157,8 +157,20 @@ def _texts(table: pa.Table, column: str) -> pa.Array:
     """Return a column as text; nulls if the table has none of this name."""
     if column not in table.column_names:
         return pa.nulls(table.num_rows, TEXT)
-    whole = table[column].cast(TEXT).combine_chunks()
+    whole = _as_texts(table[column], column).combine_chunks()
     return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
+
+
+def _as_texts(values: pa.ChunkedArray, column: str) -> pa.ChunkedArray:
+    try:
+        texts = values.cast(TEXT)
+        texts.validate(full=True)
+        return texts
+    except pa.ArrowException as error:
+        raise UsageError(
+            f"the column {column} of the labels is {values.type} and cannot be read: {error}; give texts, numbers or "
+            "booleans"
+        ) from error
 
 
 def _amounts(table: pa.Table, name: str) -> np.ndarray:
@@ -256,5 +268,5 @@ def ids_and_column(table: pa.Table, schema: Schema, column: str, mapping: FieldM
     """Return the ids of events under the names of their fields, and the column."""
     given = {name: pa.concat_arrays(table[name].chunks) for name in table.column_names if table[name].num_chunks}
     ids = mapping.arrays(schema, given, table.num_rows)
-    chosen = {name: mapping.event_ids(ids[name].cast(TEXT)) for name in _id_names(schema) if name in ids}
+    chosen = {name: mapping.event_ids(_as_texts(ids[name], name)) for name in _id_names(schema) if name in ids}
     return pa.table({**chosen, **({column: given[column]} if column in given else {})})

@@ -95,6 +95,7 @@ def describe(events: Any, name: str = "event_of_frame", form: FileForm = AS_WRIT
 
 def draft(table: pa.Table, name: str, *, has_rows: bool = False) -> Draft:
     """Draft the declaration of a table; `has_rows`: the number of a row can be its id. Raises: UsageError."""
+    _check_texts(table)
     time, forms = _time_of(table)
     id_ = _id_column(table, time)
     if id_ is None and not has_rows:
@@ -126,6 +127,15 @@ def draft(table: pa.Table, name: str, *, has_rows: bool = False) -> Draft:
         nullable = "?" if values.null_count and column not in (id_, time) else ""
         lines.append(f"  {named.ljust(_COLUMN_CHARS)} {kind}{nullable}")
     return Draft("\n".join([*lines, "}"]), columns, forms)
+
+
+def _check_texts(table: pa.Table) -> None:
+    """Refuse texts that are not UTF-8. Raises: UsageError."""
+    for name in table.column_names:
+        try:
+            table[name].validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise UsageError(f"the column `{name}` cannot be read: {error}; mend it or leave it out") from error
 
 
 def _time_of(table: pa.Table) -> tuple[str, dict[str, str]]:
@@ -203,7 +213,8 @@ def _is_text(type_: pa.DataType) -> bool:
 def _kind(values: pa.ChunkedArray) -> str | None:
     type_ = values.type
     if pa.types.is_dictionary(type_):
-        values, type_ = values.cast(type_.value_type), type_.value_type
+        type_ = type_.value_type
+        values = pa.chunked_array([chunk.dictionary_decode() for chunk in values.chunks], type_)
     if _is_text(type_):
         words = different_texts(values).slice(0, _WORDS_MAX + 1).to_pylist()
         is_enum = 0 < len(words) <= _WORDS_MAX < len(values) and all(map(_WORD.fullmatch, words))

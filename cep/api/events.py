@@ -13,6 +13,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +21,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from cep.analysis.labels import Labels, ids_and_column, labels_of_column, read_labels
+from cep.api.columns import known_column
 from cep.api.frames import Frame, Like, events_table, open_frame
 from cep.api.naming import Forms, Naming
 from cep.base.errors import UsageError
@@ -144,7 +146,10 @@ def _source_of(frame: Frame, naming: Naming) -> Source:
         table = events_table(frame, schema, naming, keeps_views=True)
 
         def show(row: int) -> str:
-            return shown_row(table, row) if frame.row is None else json.dumps(frame.row(row), default=str)
+            if frame.row is not None:
+                with suppress(OverflowError, ValueError, KeyError):  # Python has no such time, or no such zone
+                    return json.dumps(frame.row(row), default=str)
+            return shown_row(table, row)
 
         return pieces_of_table(table, schema, show, naming.values(schema))
 
@@ -164,4 +169,6 @@ def _with_column(frame: Frame, schema: Schema, naming: Naming, column: str) -> p
     if column not in frame.names:
         raise UsageError(f"the events have no column `{column}`; {did_you_mean(column, frame.names, 'columns')}")
     table = events_table(frame, schema, naming)
-    return table if column in table.column_names else table.append_column(column, frame.columns([column])[column])
+    if column in table.column_names:
+        return table
+    return table.append_column(column, known_column(frame.columns([column])[column], column))

@@ -7,9 +7,11 @@ Tested by: tests/api/test_match.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -17,14 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
+from cep.api.columns import known_column, usual_layout
 from cep.api.naming import Naming
-from cep.base.errors import UsageError
+from cep.base.errors import CepError, UsageError
 from cep.base.schema import EventType, Schema
-from cep.columnar.batch import TEXT
 from cep.columnar.mapping import TYPE_FIELD, view_of
 from cep.columnar.texts import different_texts
 from cep.columnar.times import form_has_zone, has_zone, times_us
 from cep.lang.diagnostics import did_you_mean
+from cep.sources.csv_form import unique_names
 
 # Seconds of the years 1985 to 2286: as milliseconds they would lie in the first four months of 1970.
 _SECONDS = (500_000_000, 10_000_000_000)
@@ -47,28 +50,51 @@ class Frame:
     def whole(self) -> pa.Table:
         """Return all columns, in types that all of Arrow's functions know."""
         table = self.columns(self.names)
-        is_view = {field.name: pa.types.is_string_view(field.type) for field in table.schema}
-        return pa.table({name: table[name].cast(TEXT) if is_view[name] else table[name] for name in self.names})
+        return pa.table({name: usual_layout(table[name]) for name in self.names})
 
 
 def open_frame(events: Any) -> Frame:
-    """See a frame. Raises: UsageError for what is none."""
+    """See a frame, whose second column of a name is NAME#2. Raises: UsageError for another object."""
     if isinstance(events, pa.RecordBatch):
         events = pa.Table.from_batches([events])
     elif isinstance(events, pa.RecordBatchReader):
         events = events.read_all()
     elif isinstance(events, pads.Dataset):
-        return Frame(tuple(events.schema.names), lambda names: events.to_table(columns=list(names)), _as_it_is)
-    seen = nw.from_native(events, pass_through=True)
-    if isinstance(seen, nw.DataFrame):
-        return _eager(seen)
-    if isinstance(seen, nw.LazyFrame):
-        return _lazy(seen)
-    if hasattr(events, "__arrow_c_stream__"):
-        return open_frame(pa.table(events))
+        return Frame(tuple(events.schema.names), partial(_of_dataset, events), _as_it_is)
+    with _errors_of_frames("the frame cannot be read"):
+        seen = nw.from_native(_with_unique_names(events), pass_through=True)
+        if isinstance(seen, nw.DataFrame):
+            return _eager(seen)
+        if isinstance(seen, nw.LazyFrame):
+            return _lazy(seen)
+        if hasattr(events, "__arrow_c_stream__"):
+            return open_frame(pa.table(events))
     raise UsageError(
         f"events are a {type(events).__name__}; give a frame of pandas, polars, Arrow, DuckDB or Spark, or a path"
     )
+
+
+def _with_unique_names(events: Any) -> Any:
+    """Return a frame of pandas or Arrow whose names are texts, each once."""
+    if isinstance(events, pa.Table):
+        return events.rename_columns(list(unique_names(events.column_names)))
+    if nw.dependencies.is_pandas_dataframe(events):
+        names = list(events.columns)
+        if len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
+            return events.set_axis(list(unique_names([str(name) for name in names])), axis=1)
+    return events
+
+
+@contextmanager
+def _errors_of_frames(what: str) -> Iterator[None]:
+    """Give each error of a library of frames as one of ours."""
+    try:
+        yield
+    except CepError:
+        raise
+    except Exception as error:  # each library has classes of its own, and a query may raise any
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise UsageError(f"{what}: {reason}; convert the column or leave it out") from error
 
 
 def events_table(frame: Frame, schema: Schema, naming: Naming, *, keeps_views: bool = False) -> pa.Table:
@@ -80,7 +106,9 @@ def events_table(frame: Frame, schema: Schema, naming: Naming, *, keeps_views: b
     sources = sources_of(frame.names, wanted, naming.columns or {})
     table = frame.columns(list(dict.fromkeys(path_of(source, frame.names)[0] for source in sources.values())))
     given = {name: _column(table, path_of(at, frame.names), at) for name, at in sources.items()}
-    table = pa.table({name: _plain(column, keeps_views=keeps_views) for name, column in given.items()})
+    table = pa.table(
+        {name: known_column(column, sources[name], keeps_views=keeps_views) for name, column in given.items()}
+    )
     fields = naming.fields_of(sources)
     present = [present_types(schema, table, fixed) for _, fixed in fields]
     for (names, _), types in zip(fields, present, strict=True):
@@ -89,7 +117,7 @@ def events_table(frame: Frame, schema: Schema, naming: Naming, *, keeps_views: b
     for name in sources:
         if view_of(name)[1] in times:
             index = table.column_names.index(name)
-            column = _plain(table.column(name), keeps_views=False)
+            column = known_column(table.column(name), sources[name])
             table = table.set_column(index, name, _zoned(column, sources[name], naming))
     return table
 
@@ -101,17 +129,17 @@ def _eager(seen: nw.DataFrame[Any]) -> Frame:
     def columns(names: Sequence[str]) -> pa.Table:
         if not names:
             return pa.table({})
-        chosen = seen.select(*names)
-        if seen.implementation.is_polars():
-            table = pa.table(chosen.to_native())  # without a copy; a categorical column is to be had with one only
-            if not any(map(pa.types.is_dictionary, table.schema.types)):
-                return table
-        if seen.implementation.is_pandas():
-            chosen = nw.from_native(_with_times_as_texts(chosen.to_native()), eager_only=True)
         try:
-            return chosen.to_arrow()
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise UsageError(f"a column of the frame has values of several types: {error}") from error
+            return _arrow_of(seen.select(*names))
+        except Exception:  # each library has classes of its own; one by one, to name the column
+            for name in names:
+                type_ = seen.schema[name]
+                wrong = f"of type {type_} cannot be read"
+                if type_ == nw.Object:
+                    wrong = "has values of several types, or of one that no field can have"
+                with _errors_of_frames(f"the column `{name}` {wrong}"):
+                    _arrow_of(seen.select(name))
+            raise
 
     def like(table: pa.Table) -> Any:
         return nw.from_arrow(table, backend=seen.implementation).to_native()
@@ -122,11 +150,27 @@ def _eager(seen: nw.DataFrame[Any]) -> Frame:
     return Frame(tuple(seen.columns), columns, like, row)
 
 
-def _with_times_as_texts(frame: Any) -> Any:
-    """Write times of pandas as texts where some of a column name a zone and others do not: Arrow takes all for one."""
+def _arrow_of(chosen: nw.DataFrame[Any]) -> pa.Table:
+    if chosen.implementation.is_polars():
+        table = pa.table(chosen.to_native())  # without a copy; a categorical column is to be had with one only
+        if not any(map(pa.types.is_dictionary, table.schema.types)):
+            return table
+    if chosen.implementation.is_pandas():
+        chosen = nw.from_native(_for_arrow(chosen.to_native()), eager_only=True)
+    return chosen.to_arrow()
+
+
+def _for_arrow(frame: Any) -> Any:
+    """Change columns of pandas that Arrow does not read as they are meant.
+
+    Sparse columns become dense. Times become texts where some of a column name a zone and others do not: Arrow takes
+    all for one.
+    """
     changed = {}
     for name in frame.columns:
         column = frame[name]
+        if hasattr(column, "sparse"):
+            changed[name] = column.sparse.to_dense()
         times = column.dropna().to_list() if column.dtype == object else []
         if not times or not isinstance(times[0], datetime):
             continue
@@ -140,12 +184,20 @@ def _lazy(seen: nw.LazyFrame[Any]) -> Frame:
     names = tuple(seen.collect_schema().names())
 
     def columns(wanted: Sequence[str]) -> pa.Table:
-        return seen.select(*wanted).collect("pyarrow").to_native() if wanted else pa.table({})
+        if not wanted:
+            return pa.table({})
+        with _errors_of_frames("the query of the frame fails"):
+            return seen.select(*wanted).collect("pyarrow").to_native()
 
     def like(table: pa.Table) -> Any:
         return nw.from_native(table).lazy(seen.implementation).to_native()
 
     return Frame(names, columns, like)
+
+
+def _of_dataset(dataset: pads.Dataset, names: Sequence[str]) -> pa.Table:
+    with _errors_of_frames("the data set cannot be read"):
+        return dataset.to_table(columns=list(names))
 
 
 def _as_it_is(table: pa.Table) -> Any:
@@ -183,21 +235,6 @@ def _column(table: pa.Table, path: Sequence[str], shown: str) -> pa.ChunkedArray
         if not pa.types.is_struct(column.type) or column.type.get_field_index(name) < 0:
             raise UsageError(f"the events have nothing at `{shown}`: there is no `{name}` in {column.type}")
         column = pc.struct_field(column, [name])
-    return column
-
-
-def _plain(column: pa.ChunkedArray, *, keeps_views: bool) -> pa.ChunkedArray:
-    """Return a column in a type that decoding knows: newer layouts of the same values are not among those."""
-    type_ = column.type
-    if pa.types.is_run_end_encoded(type_):
-        column = pa.chunked_array([pc.run_end_decode(chunk) for chunk in column.chunks], type_.value_type)
-        type_ = type_.value_type
-    if pa.types.is_dictionary(type_) and not pa.types.is_string(type_.value_type):
-        column, type_ = column.cast(type_.value_type), type_.value_type
-    if pa.types.is_string_view(type_) and not keeps_views:
-        return column.cast(TEXT)
-    if pa.types.is_decimal(type_) and not pa.types.is_decimal128(type_):
-        return column.cast(pa.decimal128(38, type_.scale))
     return column
 
 
@@ -239,6 +276,15 @@ def no_zone(column: str) -> str:
     return f'the column `{column}` has times without a zone; say which they are in with tz="UTC" or tz="Europe/Paris"'
 
 
+def _first_texts(times: pa.ChunkedArray) -> list[str]:
+    """Return the first texts of a column; none if one is not UTF-8, which decoding sets aside."""
+    try:
+        texts: list[str] = times.slice(0, _TEXTS_TRIED).drop_null().to_pylist()
+    except UnicodeDecodeError:
+        return []
+    return texts
+
+
 def _zoned(times: pa.ChunkedArray, column: str, naming: Naming) -> pa.ChunkedArray:
     """Return times that are moments, or whose form `naming` says.
 
@@ -259,7 +305,7 @@ def _zoned(times: pa.ChunkedArray, column: str, naming: Naming) -> pa.ChunkedArr
     is_text = pa.types.is_string(type_) or pa.types.is_large_string(type_)
     if naming.tz is None:
         is_naive = pa.types.is_date(type_) or (pa.types.is_timestamp(type_) and type_.tz is None)
-        tried = times.slice(0, _TEXTS_TRIED).drop_null().to_pylist() if is_text and not form else ()
+        tried = _first_texts(times) if is_text and not form else ()
         if is_naive or any(has_zone(text) is False for text in tried) or (is_text and form and not form_has_zone(form)):
             raise UsageError(no_zone(column))
         return times

@@ -20,5 +20,5 @@ def shown_value(values: pa.Array | pa.ChunkedArray, row: int) -> object:
     """Return a value as Python has it; as Arrow prints it where Python has none, as for a time in the year 300000."""
     try:
         return values[row].as_py()
-    except (OverflowError, ValueError):
+    except (OverflowError, ValueError, KeyError):  # a zone that the machine does not have is a KeyError
         return " ".join(values.slice(row, 1).to_string().split())
