@@ -2,9 +2,8 @@
 fields.
 
 A class has a code of 32 bits, which a segment caches for each of its events after the first request. Several classes
-may
-share a code. Then events of the other class are read in vain, but no event of a class is ever missing. Where only the
-latest event of a class is needed, its values are compared too.
+may share a code. Then events of the other class are read in vain, but no event of a class is ever missing. Where only
+the latest event of a class is needed, its values are compared too.
 Tested by: tests/histories/test_classes.py, tests/histories/test_reach.py
 """
 
@@ -45,12 +44,10 @@ class Latest:
     """The latest event of each requested class in some blocks, if it is later than a given time.
 
     With an event type other than -1, only events of that type count. Classes are compared by their values, not only by
-    their
-    codes.
+    their codes.
 
     Shapes, of the requested classes, which may repeat: number int32[C] of the key, -1 for none; codes uint32[C]; column
-    of
-    length C.
+    of length C.
     """
 
     def __init__(

@@ -1,9 +1,8 @@
 """Flags of incomplete values → one text per event that names them (columns.INCOMPLETE).
 
 A value is *folded* if its window has more events than are retained one by one (numbers/folds.py). It may be *cut* if a
-key
-has more sub-keys than it remembers (remembered.py, known_sub_keys.py) and the requested one was forgotten at some time
-within its window.
+key has more sub-keys than it remembers (remembered.py, known_sub_keys.py) and the requested one was forgotten at some
+time within its window.
 Tested by: tests/histories/test_folds.py, tests/histories/test_known_sub_keys.py, tests/histories/test_remembered.py
 """
 

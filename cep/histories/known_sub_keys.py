@@ -2,15 +2,12 @@
 
 A key may have a million merchants in a window. A key with more events than are retained one by one (numbers/folds.py)
 remembers the `HISTORY_VALUES_MAX` values that came last; of values with the same time, the ones with the greater
-numbers
-(sub_keys.py). All events of other values are forgotten: if such a value comes again, it starts from nothing. So a
-value's
-count may be too low but never too high, and the newest events up to the limit are always counted.
+numbers (sub_keys.py). All events of other values are forgotten: if such a value comes again, it starts from nothing. So
+a value's count may be too low but never too high, and the newest events up to the limit are always counted.
 
 The order of events alone decides which values are remembered (known_values.py), so the result is the same in a replay
 and for every split into micro-batches. The memory at the time when older events were folded is stored with the panes,
-as
-separate rows:
+as separate rows:
 
     PaneRows   key | pane_ms: time of the value's last event | sub | code: how long before it was first remembered
                weight: how long before that time the last forgotten events may have been; -1: none were forgotten
@@ -60,12 +57,9 @@ class KnownSubKeys:
     """What the keys remember of the values of some rows, by row of the table.
 
     Shapes: begins int64[N], the row from which on the value is remembered, -1 if all of its past is; lacking_ms
-    int64[N], the
-    time until which earlier events may have been forgotten; forgotten uint8[N], 1 for rows before the remembered part
-    of their
-    value. `last` are rows (see above) of the memory after all rows; `is_lasting` bool[L] marks the values that were
-    remembered
-    throughout; `key` are the keys of the rows and of the previous memory.
+    int64[N], the time until which earlier events may have been forgotten; forgotten uint8[N], 1 for rows before the
+    remembered part of their value. `last` are rows (see above) of the memory after all rows; `is_lasting` bool[L] marks
+    the values that were remembered throughout; `key` are the keys of the rows and of the previous memory.
     """
 
     key: Int64

@@ -2,8 +2,7 @@
 
 A history's value is computed from the newest `events_max` events of its key, and from panes of the events before them
 (folds.py). Finding these events takes all events of a key. So the search runs only if the segments show that some key
-may
-exceed the limit by a quarter.
+may exceed the limit by a quarter.
 Tested by: tests/histories/test_values.py, tests/histories/test_store.py, tests/histories/test_folds.py
 """
 

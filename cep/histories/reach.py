@@ -1,14 +1,12 @@
 """Histories of the pages of one call → the past events that the call reads.
 
 A count, a sum or a standard deviation is carried from call to call as a *tally*: the content of its window at the
-page's
-clock. Only old events that leave the window before the last new event are read, so windows over minutes and over months
-cost the same. `min`, `max` and `distinct` pin every event that can still decide. If there are too many such events, the
-call reads the events with the sub-key or value of a new event or of a leaving event; `distinct` without a
+page's clock. Only old events that leave the window before the last new event are read, so windows over minutes and over
+months cost the same. `min`, `max` and `distinct` pin every event that can still decide. If there are too many such
+events, the call reads the events with the sub-key or value of a new event or of a leaving event; `distinct` without a
 condition reads the latest event with each such value (classes.py). A percentile carries the values around the rank
 (bands.py), and a key's whole window is read if they may not be enough. `first` reads the events that leave, and the
-next
-event. Every other function reads the whole windows of the keys with new events.
+next event. Every other function reads the whole windows of the keys with new events.
 
     ── clock ─────────────────────────────────────────▶ time
     │← leaves →│           carried in the tally        │← new events →│
@@ -57,14 +55,10 @@ class Reached:
     """The past that a call reads. `keys` are the keys of the call, followed by other keys of strange pages.
 
     Shapes: page int32[H], the index in `facts` of each row's page; segment, row int64[H], the row's place in
-    `segments`.
-    `is_carried` is False while a key may have more events than a history counts; then nothing is carried. `carried`
-    names the
-    carried histories: only the events that leave their windows are read, and all events of strange pages. The same
-    holds for
-    `counted` and `ranked` histories, except for keys whose value is unknown: `begun` bool[K] by name marks these keys,
-    whose
-    whole windows are read. `before` are the values carried until now.
+    `segments`. `is_carried` is False while a key may have more events than a history counts; then nothing is carried.
+    `carried` names the carried histories: only the events that leave their windows are read, and all events of strange
+    pages. The same holds for `counted` and `ranked` histories, except for keys whose value is unknown: `begun` bool[K]
+    by name marks these keys, whose whole windows are read. `before` are the values carried until now.
     """
 
     keys: pa.Array
@@ -90,10 +84,8 @@ class _Look:
     """A selection of events in segments: those later than `back_ms`, of keys bool[K + 1] by number.
 
     With `by`, only the classes by these fields that have new events or events that leave. With `is_latest`, only the
-    latest
-    event of each class, of one event type unless that is -1. After `until_ms`, only the first event of each key and
-    type.
-    `is_begun`: all events of keys of which nothing is carried yet.
+    latest event of each class, of one event type unless that is -1. After `until_ms`, only the first event of each key
+    and type. `is_begun`: all events of keys of which nothing is carried yet.
     """
 
     back_ms: int
@@ -126,8 +118,7 @@ class _Opened:
     """The blocks that are read, in segment order, each with the time of its latest event.
 
     `numbers` are the indexes of a block's keys among the keys of the call, -1 for others. `leaving` has, by block
-    index, the
-    events that leave a window now, bool[N], for blocks with such events.
+    index, the events that leave a window now, bool[N], for blocks with such events.
     """
 
     texts: TextNumbers
@@ -279,8 +270,7 @@ class _RowsOfBlocks:
         """Add the latest events of classes, which have a single field, in time order.
 
         Events that leave a window are left out, because they are already there with all fields. The added events have
-        no place in
-        a segment, because no caller needs it.
+        no place in a segment, because no caller needs it.
         """
         leaves = np.zeros(len(rows), bool)
         for lows, high in edges:

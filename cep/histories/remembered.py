@@ -44,8 +44,7 @@ class _ValueRows:
     remember.
 
     Shapes: rows, key int64[M]; member uint8[M], 1 for rows that count; value int64[M], the number of each row's value,
-    below
-    `values_count`.
+    below `values_count`.
     """
 
     rows: Int64

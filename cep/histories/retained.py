@@ -23,8 +23,7 @@ from cep.kernels.layout import Int64, UInt8
 from cep.nfa.histories import HistoryPlan
 
 # Carried values are rewritten in every micro-batch that reaches their page. If a key has on average more of them for
-# one
-# history than both limits allow, reading its windows is cheaper.
+# one history than both limits allow, reading its windows is cheaper.
 _CARRIED_MIN = 16
 _CARRIED_SHARE = 0.25  # share of the retained events of a key
 

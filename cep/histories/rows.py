@@ -1,8 +1,7 @@
 """HistoryRows: the past events of many keys that histories may still read, as columns.
 
 They are a separate part of the keyed state, because the past of a key outlives its last run, and rules without
-histories
-never read it.
+histories never read it.
 Tested by: tests/histories/test_values.py
 """
 
@@ -29,8 +28,7 @@ class HistoryRows:
     """Retained events, sorted by key; the events of a key are in event order.
 
     Shapes: key int32[H], ascending indexes into a list of keys that the caller holds; event_type, time_ms int64[H];
-    span
-    int8[H], where no window includes the event 2^span ms after it; columns are Arrow arrays of length H.
+    span int8[H], where no window includes the event 2^span ms after it; columns are Arrow arrays of length H.
     """
 
     key: Int32

@@ -45,8 +45,7 @@ class Segment:
 
     `span_ms`: how long after its youngest event a window may reach it. `spans` counts its events by `HistoryRows.span`;
     `most` is the event count of its busiest key. `stored` is None while it is only in memory. `page` is the number of
-    its
-    page in the current call, -1 if it has none yet. `panes` is the number of the panes that its rows belong to
+    its page in the current call, -1 if it has none yet. `panes` is the number of the panes that its rows belong to
     (numbers/panes.py), 0 for events.
     """
 
@@ -79,11 +78,9 @@ class PageFacts:
     """Facts about a page: which rules its head and segments can serve.
 
     `clock_ms`: the time of its tallies. `identities`: the histories whose events it retains. `carried`: its tallies,
-    and the
-    sparse histories whose deciding events are all pinned. `crowded`: tallies and sparse histories that would be too
-    large, so
-    that windows are read instead. `panes`: the panes that it has had since it was created, or since a rule asked for
-    them.
+    and the sparse histories whose deciding events are all pinned. `crowded`: tallies and sparse histories that would be
+    too large, so that windows are read instead. `panes`: the panes that it has had since it was created, or since a
+    rule asked for them.
     """
 
     clock_ms: int = TIME_MS_MIN
@@ -98,8 +95,7 @@ class SubTallies:
     """The tallies of one history by sub-key: E entries, one for each value with events in its window.
 
     Shapes: key int32[E], an index into a list of keys that the caller holds; `by` has an Arrow array of length E,
-    without
-    nulls, for each field of the sub-key; sums int64[E, W] (numbers/tally.py).
+    without nulls, for each field of the sub-key; sums int64[E, W] (numbers/tally.py).
     """
 
     key: Int32
@@ -129,10 +125,8 @@ class Histories:
     """The past of many keys. Shapes: keys text[K]; `pinned` are events by key number.
 
     `loose`: how far the events of the busiest keys, summed over segments, may exceed the limit (limits.py). `tallies`
-    are
-    int64[K, W] by identity (numbers/tally.py), `sub_tallies` are tallies by sub-key. `facts` describe its page; in a
-    call with
-    several pages, `pages` has the facts of each.
+    are int64[K, W] by identity (numbers/tally.py), `sub_tallies` are tallies by sub-key. `facts` describe its page; in
+    a call with several pages, `pages` has the facts of each.
     """
 
     keys: pa.Array = field(default_factory=lambda: NO_TEXTS)

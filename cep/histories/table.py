@@ -48,10 +48,8 @@ class HistoryTable:
     """The rows of a call. An event may be there twice, as a pinned row and as a row of a segment.
 
     Each history reads one of the two kinds of rows (`member`). Shapes: columns int64[C, N] and nulls uint8[C, N];
-    new_at
-    int64[N], the number of a new event or -1; is_pinned uint8[N]; source int64[N], the index of the stored row, of
-    which the
-    first `pinned_count` are pinned; bitmaps uint8[P, N]; fields are the stored columns, as they arrived.
+    new_at int64[N], the number of a new event or -1; is_pinned uint8[N]; source int64[N], the index of the stored row,
+    of which the first `pinned_count` are pinned; bitmaps uint8[P, N]; fields are the stored columns, as they arrived.
     """
 
     keys_count: int

@@ -55,14 +55,10 @@ class HistoryValues:
     """The columns of histories for the new events of one call, in event order, and the past after them.
 
     `slots`: values and null flags by column of the event table; `texts`: the same for text. `histories` is the past of
-    all
-    keys from now on. `incomplete` names the values that lack older events or have them folded (incomplete.py).
-    `overflows`
-    counts numbers that exceeded 64 bits, by the identity of the history. `folded` counts values with folded events,
-    `cut`
-    values that may lack events of a sub-key. `dropped` counts events that are not remembered or that made their key
-    forget
-    another sub-key.
+    all keys from now on. `incomplete` names the values that lack older events or have them folded (incomplete.py).
+    `overflows` counts numbers that exceeded 64 bits, by the identity of the history. `folded` counts values with folded
+    events, `cut` values that may lack events of a sub-key. `dropped` counts events that are not remembered or that made
+    their key forget another sub-key.
     """
 
     slots: Mapping[int, tuple[Int64, UInt8]]

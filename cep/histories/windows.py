@@ -90,8 +90,7 @@ class Windows:
         """bool[N]: the sorted rows that the history reads: pinned events, or events of segments.
 
         A strange page has no pinned event for the history yet, so all its rows are read. A history in panes reads the
-        events that
-        are in no pane yet.
+        events that are in no pane yet.
         """
         is_new = self._table.new_at >= 0
         if history.is_approximate:

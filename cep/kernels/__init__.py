@@ -1,4 +1,4 @@
-"""Numba functions over bare arrays. They know integers, no rule, no schema, no string.
+"""Numba functions over plain arrays. They handle integers, without rules, schemas or strings.
 
-Every kernel is compiled once per machine and kept on disk (jit.py); none is ever compiled for a rule.
+Every kernel is compiled once per machine and cached on disk (jit.py); no kernel is compiled for a single rule.
 """

@@ -1,4 +1,4 @@
-"""A batch of events → hashes, order and queues, as the matcher wants them.
+"""A batch of events → hashes, order and queues for the matcher.
 
 Tested by: tests/kernels/test_arrange.py
 """
@@ -12,11 +12,11 @@ from cep.kernels.jit import bare, inlined, kernel
 from cep.kernels.layout import Int32, Int64, UInt8, UInt64, int64
 from cep.kernels.records import Arrivals
 
-# FNV-1a (Fowler, Noll, Vo), 64 bit, with the finaliser of MurmurHash3, so that all bits are good for a modulus.
-# It never changes: key groups of stored state and sets on disk depend on it.
+# FNV-1a (Fowler, Noll, Vo), 64 bit, with the finaliser of MurmurHash3, so that all bits suit a modulus. It must never
+# change: key groups of stored state and sets on disk depend on it.
 HASH_SEED = np.uint64(0xCBF29CE484222325)
 HASH_PRIME = np.uint64(0x100000001B3)
-VIEW_TAIL_BITS = 8  # of the view in an order table: how many bytes of an id it has; its position lies above
+VIEW_TAIL_BITS = 8  # of the view in an order table: id bytes of the view; its position is above
 
 
 @inlined
@@ -48,9 +48,9 @@ def hash_texts(offsets: Int64, data: UInt8, seed: int, out: UInt64) -> None:
 
 @kernel
 def hash_slots(offsets: Int64, data: UInt8, groups_count: int, first_group: int, pages_count: int, out: Int64) -> None:
-    """Fill out int64[N] with the slot of each text's page. Shapes: texts as of `hash_texts`.
+    """Fill out int64[N] with the slot of each text's page. Shapes: texts as in `hash_texts`.
 
-    The hash chooses a key group, and one of the group's pages. Slots are counted from those of the first group.
+    The hash chooses a key group, and one of the group's pages. Slots are counted from the first group.
     """
     for i in range(out.shape[0]):
         h = hash_bytes(data, offsets[i], offsets[i + 1], 0)
@@ -77,7 +77,7 @@ def page_keys(slots: Int64, pages_count: int, prefixes: UInt8, out: UInt8) -> No
 def group_rows(codes: Int64, starts: Int64, out: Int64) -> None:
     """Sort rows by their codes, stably: fill out int64[N] with the rows in that order.
 
-    Shapes: codes int64[N] below G; starts int64[G + 1] zeros, which become where each code's rows end.
+    Shapes: codes int64[N] below G; starts int64[G + 1] zeros, which become the end of each code's rows.
     """
     for i in range(codes.shape[0]):
         starts[codes[i] + 1] += 1
@@ -91,9 +91,9 @@ def group_rows(codes: Int64, starts: Int64, out: Int64) -> None:
 
 @kernel
 def _compare_ids(a: int, b: int, tails: tuple[int, int], offsets: Int64, data: UInt8) -> int:
-    """Return -1, 0 or 1 for ids a and b without as many bytes as `tails` says: the shorter first, then by bytes.
+    """Return -1, 0 or 1 for ids a and b without their last `tails` bytes: the shorter id first, then by bytes.
 
-    So whole numbers that are written as text keep their order.
+    So integers written as text keep their numeric order.
     """
     length_a, length_b = offsets[a + 1] - offsets[a] - tails[0], offsets[b + 1] - offsets[b] - tails[1]
     if length_a != length_b:
@@ -107,11 +107,11 @@ def _compare_ids(a: int, b: int, tails: tuple[int, int], offsets: Int64, data: U
 
 @kernel
 def is_before(a: int, b: int, order: Int64, offsets: Int64, data: UInt8) -> bool:
-    """Return True if event a comes before event b, which has the same time in ms. This is the order of events.
+    """Return True if event a precedes event b, which has the same time in ms. This is the order of events.
 
     Shapes: order int64[N, 3] (columnar/order.py) has for each event its microseconds, its declared field, and its view:
-    the view's position, and in the lowest VIEW_TAIL_BITS how many bytes of the id are the view's. int64[0, 3]: ids
-    alone order events. Events that are equal in everything keep the order in which they came.
+    the view's position, and in the lowest VIEW_TAIL_BITS the number of id bytes that belong to the view. int64[0, 3]:
+    only ids order events. Events that are equal in everything keep their order of arrival.
     """
     if order.shape[0] > 0:
         for column in range(2):
@@ -177,10 +177,10 @@ def arrange_events(rows_by_time: Int64, new: Arrivals, keys_count: int, out: Int
 
 @bare
 def count_ordinals(columns: Int64, in_stream: UInt8, first_row: int, stream_count: Int32) -> None:
-    """Give the events of a stream their numbers on each key.
+    """Fill in the number of each event of a stream on its key.
 
     Shapes: columns of an event table, whose ordinals are filled from first_row on (-1 outside the stream); in_stream
-    uint8[event types]; stream_count int32[K] is added up.
+    uint8[event types]; stream_count int32[K] is increased.
     """
     for row in range(first_row, columns.shape[1]):
         if in_stream[columns[y.COLUMN_TYPE, row]] != 0:
@@ -193,10 +193,10 @@ def count_ordinals(columns: Int64, in_stream: UInt8, first_row: int, stream_coun
 
 @bare
 def queue_rows(bitmaps: UInt64, predicates: Int32, first_row: int, rows_count: int, out: Int32) -> int:
-    """Write the new rows for which one of the predicates holds to out int32[N], ascending; return how many there are.
+    """Write the new rows for which one of the predicates holds to out int32[N], ascending; return their number.
 
     Shapes: bitmaps uint64[P, words]; predicates int32[*], of which -1 holds for all rows.
-    Cost: a word of each bitmap for 64 events, and the rows that are written.
+    Cost: a word of each bitmap for 64 events, and the written rows.
     """
     count = 0
     for k in range(predicates.shape[0]):

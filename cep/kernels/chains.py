@@ -1,9 +1,10 @@
-"""Events of keys in their order → chains of earlier events, and how good a sequence with these chains is.
+"""Events of keys in order → chains of earlier events, and the quality of a sequence with these chains.
 
-    chains   int64[S, C]   the rows that each of C chains binds, by step: first where it begins, last where it ends
+    chains   int64[S, C]   the rows that each of C chains binds, by step: the first step first, the last step last
 
-A search for sequences asks both half a million times, each time of a few hundred chains. So no arrays between are made.
-No job needs these kernels: `runners/warm.py` leaves them out.
+A search for sequences calls these kernels half a million times, each time for a few hundred chains. So they create no
+intermediate arrays. No job needs these kernels: `runners/warm.py` leaves them out.
+
 Tested by: tests/kernels/test_chains.py, tests/analysis/test_suggest.py
 """
 
@@ -18,10 +19,10 @@ from cep.kernels.records import MinedEvents
 
 @bare
 def latest_before(holds: Bool, order: Int64, begin: Int64, out: Int32) -> None:
-    """Fill out int32[N] with the row of the latest event before each one that holds, −1 for none.
+    """Fill out int32[N] with the row of the latest event that holds before each event, −1 if there is none.
 
-    Shapes: order int64[N] are the rows in their order, begin int64[N] the first place of the order that each place may
-    look back to. Cost: O(N).
+    Shapes: order int64[N] are the rows in event order; begin int64[N] is the first position that each position may look
+    back to. Cost: O(N).
     """
     latest = -1
     for place in range(order.shape[0]):
@@ -33,10 +34,12 @@ def latest_before(holds: Bool, order: Int64, begin: Int64, out: Int32) -> None:
 
 @kernel
 def prepended_rows(chains: Int64, earlier: Int32, absent: Int32, time_ms: Int64, window_ms: int) -> Int64:
-    """Return the chains with `earlier` int32[N] of the row at which they begin: int64[S + 1, C' ≤ C], in their order.
+    """Return the chains extended by the row `earlier` int32[N] before their first row: int64[S + 1, C' ≤ C], in their
+    order.
 
-    Left out are those without an earlier row and those that would last `window_ms` or more. Also those where what must
-    be absent comes after that row: absent int32[N] is its latest row before each event, int32[0] for nothing.
+    Chains without an earlier row, and chains that would last `window_ms` or more, are left out. So are chains with an
+    absent event after that row: absent int32[N] is its latest row before each event, int32[0] if no event must be
+    absent.
     Cost: O(S · C).
     """
     steps, count = chains.shape
@@ -50,13 +53,13 @@ def prepended_rows(chains: Int64, earlier: Int32, absent: Int32, time_ms: Int64,
             fits[chain] = absent[start] <= first
         longer_count += fits[chain]
     longer = np.empty((steps + 1, longer_count), np.int64)
-    at = 0
+    index = 0
     for chain in range(count):
         if fits[chain]:
-            longer[0, at] = earlier[chains[0, chain]]
+            longer[0, index] = earlier[chains[0, chain]]
             for step in range(steps):
-                longer[step + 1, at] = chains[step, chain]
-            at += 1
+                longer[step + 1, index] = chains[step, chain]
+            index += 1
     return longer
 
 
@@ -64,7 +67,7 @@ def prepended_rows(chains: Int64, earlier: Int32, absent: Int32, time_ms: Int64,
 def _fraud_at(chains: Int64, step: int, chain: int, events: MinedEvents, late_ms: int) -> int:
     """Return the number of the fraud that a chain finds by one of its rows, −1 for none.
 
-    Before the end a row counts if it is less than `late_ms` older, and if the end may be a fraud itself.
+    Before the last step, a row counts if it is less than `late_ms` older and if the last event may itself be a fraud.
     """
     last = chains.shape[0] - 1
     row, end = chains[step, chain], chains[last, chain]
@@ -77,7 +80,8 @@ def _fraud_at(chains: Int64, step: int, chain: int, events: MinedEvents, late_ms
 
 @bare
 def fill_frauds(chains: Int64, events: MinedEvents, by_any: bool, late_ms: int, out: Int64) -> None:
-    """Fill out int64[S, C] with the fraud that each chain finds by each of its rows; by its end alone if not `by_any`.
+    """Fill out int64[S, C] with the fraud that each chain finds by each of its rows; only by its last row if not
+    `by_any`.
 
     Cost: O(S · C).
     """
@@ -91,7 +95,7 @@ def fill_frauds(chains: Int64, events: MinedEvents, by_any: bool, late_ms: int, 
 def count_chains(
     chains: Int64, events: MinedEvents, by_any: bool, late_ms: int, open_frauds: Bool
 ) -> tuple[int, int, float]:
-    """Count, over the frauds that are still open, bool[F].
+    """Count results over the frauds that are still open, bool[F].
 
     Returns: the open frauds that the chains find, the chains that find one, and the weight of the chains that find no
     fraud at all, open or not. Cost: O(S · C + F).

@@ -1,13 +1,14 @@
 # mypy: disable-error-code="no-untyped-call,misc"
 # numba has no types.
-"""numba's compiler and cache, in what they do otherwise for our kernels.
+"""Changes to numba's compiler and cache for our kernels.
 
-A kernel that another one calls is compiled as a part of it. By itself numba optimises it and makes machine code of it
-alone, then again inside each caller, and inside each caller of those: half the time of compiling. So a kernel has two
-dispatchers (jit.py): the one that Python calls, and the one that other kernels find in its place.
+A kernel that another kernel calls is compiled as a part of it. By default numba optimises it and generates machine code
+for it alone, then again inside each caller, and inside each caller of these callers: half of the compile time. So a
+kernel has two dispatchers (jit.py): one for calls from Python, and one for other kernels.
 
     from Python   entry ─▶ types, LLVM code, with all its parts: optimised, machine code ─▶ cache on disk
     from kernels  part  ─▶ types, LLVM code ─▶ into its callers
+
 Tested by: tests/kernels/test_compiler.py
 """
 
@@ -28,18 +29,18 @@ from numba.core.caching import FunctionCache
 
 from cep.base.collection import paused
 
-_WAIT_S, _LOOK_S = 120.0, 0.02  # for a kernel that another process compiles, and between two looks
+_WAIT_S, _LOOK_S = 120.0, 0.02  # for a kernel that another process compiles, and between two checks
 
 
 class SharedCache(FunctionCache):
-    """numba's cache of a kernel on disk. One process at a time compiles the kernel; others wait, and read it then."""
+    """numba's disk cache of a kernel. One process compiles the kernel; other processes wait and read it then."""
 
     _claim: int | None = None  # an open file, locked while this process compiles the kernel
 
     def load_overload(self, signature: Any, context: Any) -> Any:
-        """Read the kernel for a signature. Where there is none, return None once no other process is at it.
+        """Read the kernel for a signature. Return None if it is missing and no other process is compiling it.
 
-        The first kernel that is read brings numba's runtime with it, and Python's collector rests meanwhile.
+        Reading the first kernel loads numba's runtime. Python's garbage collector is paused during that time.
         """
         with paused():
             loaded = super().load_overload(signature, context)
@@ -59,15 +60,15 @@ class SharedCache(FunctionCache):
 
     def _release(self) -> None:
         if self._claim is not None:
-            fcntl.flock(self._claim, fcntl.LOCK_UN)  # a process that this one has forked may have the file open too
+            fcntl.flock(self._claim, fcntl.LOCK_UN)  # a forked process may have the file open too
             os.close(self._claim)
             self._claim = None
 
 
 def claimed(path: Path) -> int | None:
-    """Open and lock a file. Wait for another process that has it locked, but not for ever: that one may be stopped.
+    """Open and lock a file. Wait for another process that holds the lock, but not for ever, because it may be stopped.
 
-    Returns: the open file; None where there are no locks.
+    Returns: the open file; None on a file system without locks.
     """
     until = time.monotonic() + _WAIT_S
     try:
@@ -88,13 +89,13 @@ def claimed(path: Path) -> int | None:
 
 
 class PartLibrary(codegen.JITCodeLibrary):
-    """The code of a part: its callers link it, optimise it and turn it into machine code."""
+    """The code of a part: its callers link it, optimise it and generate machine code."""
 
     def _optimize_final_module(self) -> None:
-        """Nothing: simplified function by function it is already."""
+        """Do nothing: each function is already simplified."""
 
     def _finalize_final_module(self) -> None:
-        """Hand the engine no code, but the variables that numba sets for each function it has compiled."""
+        """Give the engine no code, only the variables that numba sets for each compiled function."""
         self._finalize_dynamic_globals()
         names = [variable.name for variable in self._final_module.global_variables if "NumbaEnv" in variable.name]
         empty = str(self._codegen._create_empty_module(f"{self.name}.variables"))  # noqa: SLF001 numba's own library does
@@ -106,10 +107,10 @@ class PartLibrary(codegen.JITCodeLibrary):
 
 
 class _Flags(numba_compiler.Flags):
-    """The flags of a compilation, which nothing changes.
+    """Immutable flags of a compilation.
 
-    numba looks up each call of a function of its own by them, and hashed and compared forty values each time: a tenth
-    of the time of compiling.
+    numba uses the flags as a key for each call of one of its functions, and hashed and compared forty values each time:
+    a tenth of the compile time.
     """
 
     @cached_property
@@ -123,7 +124,7 @@ class _Flags(numba_compiler.Flags):
         return self is other or bool(super().__eq__(other))
 
     def copy(self) -> _Flags:
-        """Return the flags themselves, for nothing changes them."""
+        """Return the flags themselves, because they are immutable."""
         return self
 
 
@@ -131,9 +132,9 @@ _FLAGS: dict[_Flags, _Flags] = {}
 
 
 class Compiler(numba_compiler.Compiler):
-    """numba's compiler, with one object for flags that are equal.
+    """numba's compiler, with one object for equal flags.
 
-    Python's collector of garbage rests meanwhile: it would walk through all that numba makes, again and again.
+    Python's garbage collector is paused meanwhile, because it would traverse all new objects of numba repeatedly.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -148,7 +149,7 @@ class Compiler(numba_compiler.Compiler):
 
 
 class PartCompiler(Compiler):
-    """The same, into a library for parts."""
+    """A compiler for parts."""
 
     def compile_extra(self, function: Callable[..., Any]) -> Any:
         """Compile a Python function as a part."""

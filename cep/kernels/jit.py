@@ -1,9 +1,9 @@
-"""The one place that says how kernels are compiled and where the compiled code is kept.
+"""Options for compiling kernels, and the place of the compiled code. No other module sets them.
 
-numba's disk cache notices a change in the file of a kernel but not in the files it takes helpers or constants from.
-So the cache folder's name holds a hash over all kernel sources: any change starts a new folder.
+numba's disk cache notices a change in the file of a kernel but not in files with its helpers or constants. So the name
+of the cache folder contains a hash over all kernel sources: any change starts a new folder. compiler.py has our changes
+to numba's compiler.
 
-What numba does otherwise than by itself stands in compiler.py.
 Tested by: tests/kernels/test_jit.py
 """
 
@@ -23,7 +23,7 @@ from cep.kernels.compiler import Compiler, PartCompiler, SharedCache
 
 
 def _cache_folder() -> Path:
-    """Return the folder for compiled kernels: CEP_KERNEL_CACHE, else the user's cache folder, else a temporary one."""
+    """Return the folder for compiled kernels: CEP_KERNEL_CACHE, then the user's cache folder, then a temporary one."""
     digest = hashlib.sha256(f"{numba.__version__}-{platform.python_version()}-{platform.machine()}".encode())
     for source in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(str(source.relative_to(Path(__file__).parent)).encode())

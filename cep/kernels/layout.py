@@ -1,19 +1,20 @@
 """The image of a program, and the rows that kernels read and write: one flat int64 array, and tables of int64.
 
-The whole program of a key domain is one array, the *image*: every array costs a kernel a handful of arguments at each
-call. What one part says of another is an offset into it:
+The whole program of a key domain is one array, the *image*, because every array costs a kernel several arguments at
+each call. References between parts of the image are offsets into it:
 
     header | state rows | wait rows | guard rows | bound rows | mark rows | action rows | measures | code | constants
 
     run row    | state | waits | expiry_ms | start_row | ordinal | start_ordinal | node | registers… |
     match row  | rule | key | node | detected_ms | start_row | kind | bound | null bits | measures… |
-    node row   | event row | state | previous node |    or, where two ways meet, | -1 | node | other node |
+    node row   | event row | state | previous node |    or, where two paths meet, | -1 | node | other node |
 
-`waits` of a run has a bit for each wait of its state that is still open. Bit 62 is set when a time-out has been
-reported. Bit 61 is set in a complete match that an earlier start still holds back. Bit 60 is set when a stop event has
-ended the greed of the run's loop. `expiry_ms` of a complete match is FOREVER, and more by the time of the deadline if
-a deadline completed it. `ordinal` counts the events of the rule's stream on the key and belongs to the last event
-taken; between micro-batches it is relative to the key's next event.
+`waits` of a run has a bit for each open wait of its state. Bit 62 is set when a time-out has been reported. Bit 61 is
+set in a complete match that still waits for an earlier start. Bit 60 is set when a stop event has ended the greed of
+the run's loop. `expiry_ms` of a complete match is FOREVER; if a deadline completed it, the time of the deadline is
+added. `ordinal` is the position of the last taken event in the rule's stream on the key; between micro-batches it is
+relative to the key's next event.
+
 Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
 """
 
@@ -33,13 +34,13 @@ UInt64 = NDArray[np.uint64]
 Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
-# np.int64, by which a kernel says that a number has 64 bits. To the type checker it gives an int, as array elements do.
+# np.int64 tells a kernel that a number has 64 bits. The type checker sees an int, as for array elements.
 int64 = cast("Callable[[Any], int]", np.int64)
 
 FOREVER = 2**61  # as limits.TIME_MS_MAX
 
 # ------------------------------------------------------------------------------------------------ event table
-# Columns of the event table that every program has; those that rules read follow.
+# The columns of the event table that every program has; the columns that rules read follow.
 COLUMN_TYPE, COLUMN_TIME, COLUMN_KEY, COLUMN_ORDINAL = range(4)
 COLUMNS_FIXED = 4
 
@@ -48,38 +49,39 @@ HEADER_STATES, HEADER_CONSTANTS = range(2)
 HEADER_WIDTH = 2
 
 # An NFA state: its waits and actions [from, to), and 1 if a run that enters it is a match. If the accept register is
-# not -1, the loop counter in it must have reached the minimum too.
+# not
+# -1, the loop counter in it must also have reached the minimum.
 S_WAITS, S_WAITS_END, S_ACCEPT, S_ACCEPT_REGISTER, S_ACCEPT_MIN, S_ACTIONS, S_ACTIONS_END, S_VARIABLE = range(8)
 STATE_WIDTH = 8
 
-# A wait: the state that it leads to; its contiguity; the bitmap of the part of its condition that needs the event
-# alone (-1: always true); code and result register for the rest (-1: nothing), or the rest in its simple form; the
-# loop counter (or -1) and the half-open interval in which it opens; the loop counter that a take sets to 0 (or -1);
-# registers that a take sets to the event's row; guards; bounds; and a bit for each wait of the state whose being open
-# keeps a relaxed wait open after a take (they come before it).
+# A wait: the state that it leads to; its contiguity; the bitmap of the part of its condition that needs only the event
+# (-1: always true); code and result register for the rest (-1: no rest), or the rest in its simple form; the loop
+# counter (or -1) and the half-open interval in which the wait opens; the loop counter that a take sets to 0 (or -1);
+# registers that a take sets to the event's row; guards; bounds; and a bit for each wait of the state that, while open,
+# keeps a relaxed wait open after a take (these waits precede it).
 (
     W_TARGET, W_KIND, W_PREDICATE, W_CODE, W_CODE_END, W_RESULT, W_SIMPLE, W_SIMPLE_COLUMN, W_SIMPLE_REGISTER,
     W_SIMPLE_OTHER, W_COUNT_REGISTER, W_COUNT_MIN, W_COUNT_MAX, W_RESET, W_MARKS, W_MARKS_END, W_GUARDS, W_GUARDS_END,
     W_BOUNDS, W_BOUNDS_END, W_REOPENS,
 ) = range(21)  # fmt: skip
 WAIT_WIDTH = 21
-# Contiguity. ABSENCE takes nothing: the run matches if it is still open when its window closes; ABSENCE_NEXT matches
+# Contiguity. ABSENCE takes no event: the run matches if it is still open when its window closes; ABSENCE_NEXT matches
 # at the very next event of the stream too.
 WAIT_STRICT, WAIT_RELAXED, WAIT_ANY, WAIT_ABSENCE, WAIT_ABSENCE_NEXT = range(5)
 
-# A guard closes its wait for an event that keeps the guard's bounds and for which its condition holds.
+# A guard closes its wait at an event that satisfies the guard's bounds and condition.
 G_MOMENT, G_PREDICATE, G_CODE, G_CODE_END, G_RESULT, G_FREED, G_BOUNDS, G_BOUNDS_END = range(8)
 GUARD_WIDTH = 8
-# Before the event may be taken; after it; after it, and on the very next event of the stream alone; before, as long as
-# no stop event has ended the loop's greed (none of the run's flags in G_FREED is set); what is such a stop event (which
-# sets them); and after it, unless a wait is open that reopens the guarded one.
+# When a guard applies: before the event may be taken; after it; after it, and only at the very next event of the
+# stream; before, unless a stop event has ended the loop's greed (one of the run's flags in G_FREED is set); at such a
+# stop event (which sets the flags); and after it, unless a wait is open that reopens the guarded one.
 GUARD_BEFORE, GUARD_AFTER, GUARD_NEXT, GUARD_GREEDY, GUARD_FREES, GUARD_STOP = range(6)
 
-# A bound: the gap to the event in the register (-1: the last event taken) lies in [min, max).
+# A bound: the gap to the event in the register (-1: the last taken event) is in [min, max).
 B_REGISTER, B_MIN, B_MAX = range(3)
 BOUND_WIDTH = 3
 
-# An action: what taking an event does to a register of the run.
+# An action: the effect of a taken event on a register of the run.
 A_KIND, A_REGISTER, A_COLUMN, A_OTHER = range(4)
 ACTION_WIDTH = 4
 (
@@ -103,11 +105,11 @@ SIMPLE_FLOAT = 8  # added for float64 columns
     R_IN_ORDER, R_MERGES, R_CONTROL, R_REACTS_TO_ALL, R_PLAIN,
     R_ALIKE, R_REPEATS, R_SHARES, R_NODES_MAX,
 ) = range(26)  # fmt: skip
-# R_CONTROL: a bit for each register that a condition may look at. R_MERGES: runs may share a row. R_PLAIN: plain.py
-# will do. R_ALIKE: all runs that have taken something wait for the same condition. R_REPEATS: two runs may have bound
-# the same events to the same variables. R_SHARES: other rules start on the same events, and the starts are kept once
+# R_CONTROL: a bit for each register that a condition may read. R_MERGES: runs may share a row. R_PLAIN: plain.py
+# suffices. R_ALIKE: all runs that have taken an event wait for the same condition. R_REPEATS: two runs may have bound
+# the same events to the same variables. R_SHARES: other rules start on the same events, and the starts are stored once
 # for all of them; one more than the number of the shared start, or 0. R_COUNTS: one more than the number of the stream
-# in which the rule asks for positions, or 0. R_RUNS_MAX, R_NODES_MAX: of one key (base/limits.py).
+# in which the rule needs positions, or 0. R_RUNS_MAX, R_NODES_MAX: per key (base/limits.py).
 RULE_WIDTH = 26
 SKIP_NONE, SKIP_TO_NEXT, SKIP_PAST_LAST, SKIP_TO_FIRST, SKIP_TO_LAST = range(5)
 
@@ -125,7 +127,7 @@ RUN_STATE, RUN_WAITS, RUN_EXPIRY, RUN_START_ROW, RUN_ORDINAL, RUN_START_ORDINAL,
 RUN_HEADER = 7
 TIMED_OUT = 1 << 62
 COMPLETE = 1 << 61
-# Of a state with n waits they are bits 0 to n - 1; bits 60, 59, … say which stop events of greedy loops have come.
+# A state with n waits uses bits 0 to n - 1; bits 60, 59, … mark the stop events of greedy loops that have come.
 FREED = 1 << 60
 EVERY_WAIT = FREED - 1
 
@@ -134,16 +136,16 @@ NODE_WIDTH = 3
 
 MATCH_RULE, MATCH_KEY, MATCH_NODE, MATCH_DETECTED, MATCH_START_ROW, MATCH_KIND, MATCH_BOUND, MATCH_NULLS = range(8)
 MATCH_HEADER = 8
-# BOTH: an absence that is certain, while the same run also waited for more and timed out.
+# BOTH: a certain absence, while the same run also waited for more and timed out.
 KIND_MATCH, KIND_TIMEOUT, KIND_BOTH = range(3)
 
 # ------------------------------------------------------------------------------------------- counters, cursor
 COUNT_STARTED, COUNT_EXPIRED, COUNT_EVICTED, COUNT_DROPPED, COUNT_OVERFLOW, COUNT_STEPS = range(6)
 COUNTERS = 6
 
-# Of the rule that is worked on: where to go on in its queue and runs, and how much output there was before it. The
-# stream whose positions are in the table, one more than its number, or 0. How many nodes there were before the call,
-# and the last mark of match/room.py. From CURSOR_COUNTED on: the counters as they were before the rule.
+# The current rule: the position in its queue and runs, and the amount of output before it. The stream whose positions
+# are in the table, one more than its number, or 0. The number of nodes before the call, and the last mark of
+# match/room.py. From CURSOR_COUNTED on: the counters before the rule.
 (
     CURSOR_QUEUE, CURSOR_RUN, CURSOR_NODES, CURSOR_MATCHES, CURSOR_OUT, CURSOR_RULE, CURSOR_FIRST_OUT,
     CURSOR_STREAM, CURSOR_OLD_NODES, CURSOR_MARK, CURSOR_COUNTED,

@@ -1,15 +1,15 @@
-"""Arrays that belong together, under one name: what the kernels take and give.
+"""Records: arrays that belong together under one name, the inputs and outputs of kernels.
 
-A kernel takes a record where it would otherwise take the arrays one by one. numba knows a NamedTuple of arrays as a
-type of its own: inside compiled code a field costs what a bare array costs. A call from Python costs about 2 µs more
-for thirty arrays, so a record that is passed often is made once and kept.
+A kernel takes a record instead of many arrays. numba compiles a NamedTuple of arrays as a type of its own: in compiled
+code a field costs as much as a plain array. A call from Python costs about 2 µs more for thirty arrays, so callers
+create a frequently passed record once and reuse it.
 
     Program ─┐                         ┌─ matches, nodes        (Work)
     Events ──┼─ match/rules.py ────────┼─ open runs, cursor     (RunOutput)
     AllRuns ─┘   Work, RuleScratch     └─ counters              (Work)
 
-Letters of shapes: R rules, N rows of the event table, W words of a run, P predicates, K keys.
-Rows and words are those of layout.py. Tested by: tests/kernels/test_records.py, tests/engine/test_advance.py
+Letters of shapes: R rules, N rows of the event table, W words of a run, P predicates, K keys. layout.py defines rows
+and words. Tested by: tests/kernels/test_records.py, tests/engine/test_advance.py
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from cep.kernels.layout import Bool, Float64, Int32, Int64, UInt8, UInt64
 
 
 class Texts(NamedTuple):
-    """Texts one after the other: number n is data[offsets[n] : offsets[n + 1]], int64 offsets into UTF-8 bytes."""
+    """Texts in one buffer: text n is data[offsets[n] : offsets[n + 1]], int64 offsets into UTF-8 bytes."""
 
     offsets: Int64
     data: UInt8
 
 
 class MemberSet(NamedTuple):
-    """A set of keys in the order of their hashes (text/members.py).
+    """A set of keys sorted by hash (text/members.py).
 
-    Key n is data[offsets[n] : offsets[n + 1]] and has hashes uint64[N]. The keys of bucket b are first[b] to
-    first[b + 1], int64.
+    Key n is data[offsets[n] : offsets[n + 1]] and has hashes uint64[N]. The keys of bucket b are first[b] to first[b +
+    1], int64.
     """
 
     first: Int64
@@ -42,7 +42,7 @@ class MemberSet(NamedTuple):
 
 
 class Layers(NamedTuple):
-    """The three sets that make a list: its base, the keys that were added to it, and those that were removed."""
+    """The three sets of a list: its base, the added keys, and the removed keys."""
 
     base: MemberSet
     added: MemberSet
@@ -50,9 +50,10 @@ class Layers(NamedTuple):
 
 
 class JsonColumns(NamedTuple):
-    """The columns that a reader of JSON records wants, C of them.
+    """The C columns that a reader of JSON records wants.
 
-    names uint8[…] one behind the other, of which column c's ends at name_ends int64[C]; kinds and scales int64[C].
+    names uint8[…] contains all names in one buffer, where the name of column c ends at name_ends int64[C]; kinds and
+    scales int64[C].
     """
 
     names: UInt8
@@ -64,7 +65,7 @@ class JsonColumns(NamedTuple):
 class JsonValues(NamedTuple):
     """The values of JSON records: values int64[C + 1, N], text_ends int64[C + 1, N], is_there uint8[C + 1, N].
 
-    Of a text, values has where it begins and text_ends where it ends. The last row is for fields nobody asked for.
+    For a text, `values` is its start and `text_ends` its end. The last row is for fields that are not wanted.
     """
 
     values: Int64
@@ -101,9 +102,9 @@ class Rule(NamedTuple):
 class Events(NamedTuple):
     """The event table.
 
-    columns int64[C, N] and nulls uint8[C, N], where 1 is null. Rows from first_row on are new. bitmaps
-    uint64[P, words] have one bit for each new row: bit 0 belongs to first_row. weights int64[N] say how often a bound
-    event counts beyond once, for its texts; int64[0] if none does.
+    columns int64[C, N] and nulls uint8[C, N], where 1 is null. Rows from first_row on are new. bitmaps uint64[P, words]
+    have one bit for each new row: bit 0 belongs to first_row. weights int64[N] are the additional counts of a bound
+    event with long texts; int64[0] if there are none.
     """
 
     columns: Int64
@@ -116,8 +117,8 @@ class Events(NamedTuple):
 class Arrivals(NamedTuple):
     """The new events of a batch, N of them.
 
-    keys int32[N] are numbers of keys, time_ms int64[N]; order int64[N, 3], or int64[0, 3] where ids alone order events
-    of one time. The id of event n is id_bytes[id_offsets[n] : id_offsets[n + 1]], int64 offsets into UTF-8 bytes.
+    keys int32[N] are key numbers, time_ms int64[N]; order int64[N, 3], or int64[0, 3] if only ids order events of one
+    time. The id of event n is id_bytes[id_offsets[n] : id_offsets[n + 1]], int64 offsets into UTF-8 bytes.
     """
 
     keys: Int32
@@ -128,7 +129,7 @@ class Arrivals(NamedTuple):
 
 
 class BlockCode(NamedTuple):
-    """The instructions that look at one event alone, for evaluate.py.
+    """Instructions that read one event only, for evaluate.py.
 
     instructions int32[I, MACHINE_WIDTH] over `registers_count` registers; constants int64. The bit of predicate
     predicate_numbers[p] comes from register predicate_registers[p]. Derived column derived_first + d comes from
@@ -162,7 +163,7 @@ class PredicateIndex(NamedTuple):
 class AllRuns(NamedTuple):
     """The open runs of all rules: rows int64[n, W] and keys int32[n], by rule, then key.
 
-    Those of rule r are [bounds[r], bounds[r + 1]), int64.
+    The runs of rule r are [bounds[r], bounds[r + 1]), int64.
     """
 
     rows: Int64
@@ -173,8 +174,8 @@ class AllRuns(NamedTuple):
 class RuleInput(NamedTuple):
     """The input of one rule.
 
-    queue int32[Q]: rows of events that the rule may react to, ascending. start_run int64[W]: the run that has taken
-    nothing. rows int64[n, W] and keys int32[n]: the rule's open runs, by key.
+    queue int32[Q]: rows of events that the rule may react to, ascending. start_run int64[W]: the run that has taken no
+    event. rows int64[n, W] and keys int32[n]: the rule's open runs, by key.
     """
 
     queue: Int32
@@ -184,11 +185,11 @@ class RuleInput(NamedTuple):
 
 
 class SharedStarts(NamedTuple):
-    """Events with which several rules begin, by prefix, then key and row (engine/starts.py).
+    """Events that start several rules, by prefix, then key and row (engine/starts.py).
 
-    keys int32[S], rows int64[S]; counts int64[S] is how many starts there are up to and with each. weights int64[S] is
-    how often these count as bound events, int64[0] if each counts once. Their bits stand in bits uint64[P, words] at
-    the places columns int64[S]. Those of prefix s are [bounds[s], bounds[s + 1]), int64.
+    keys int32[S], rows int64[S]; counts int64[S] is the number of starts up to and including each. weights int64[S] is
+    the count of each as a bound event, int64[0] if each counts once. Their bits are in bits uint64[P, words] at the
+    positions columns int64[S]. The events of prefix s are [bounds[s], bounds[s + 1]), int64.
     """
 
     keys: Int32
@@ -204,7 +205,7 @@ class PrefixEvents(NamedTuple):
     """Events of a common prefix, by key and row: keys int32[S]; rows, masks and expiry int64[S].
 
     A mask has one bit for each condition of the prefix that holds. `expiry` is the time in ms at which the last run
-    that may take the event is over.
+    that may take the event expires.
     """
 
     keys: Int32
@@ -214,7 +215,7 @@ class PrefixEvents(NamedTuple):
 
 
 class PrefixRuns(NamedTuple):
-    """Runs that rules have of their own within a common prefix, by key and row of the last event taken.
+    """Runs of single rules within a common prefix, by key and row of the last taken event.
 
     keys int32[R]; rows, nfa_states (counted from the prefix's first) and expiry (ms) int64[R].
     """
@@ -229,7 +230,7 @@ class PrefixRuns(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The arrays that the matcher writes to while it works on one key of one rule.
+    """The arrays that the matcher writes to during its work on one key of one rule.
 
     runs int64[*, W]: row 0 is the start run, the key's runs follow. nodes int64[*, NODE_WIDTH]: the tree of bound
     events. matches int64[*, MATCH_HEADER + measures]. registers int64[2 · registers]: value and null flag in turn.
@@ -247,9 +248,9 @@ class Work(NamedTuple):
 class NumberedTexts(NamedTuple):
     """Texts that are being numbered (text/texts.py).
 
-    places uint64[2^n]: 0, or one more than the number of the text that is there, below the upper half of its hash.
-    codes int32[N] are the numbers, firsts int64[N] say where each stands first. key uint64[2] is that of the hashes.
-    ahead uint64[33] has those of the rows that come next.
+    places uint64[2^n]: 0, or one more than the number of the text in this place, below the upper half of its hash.
+    codes int32[N] are the numbers, firsts int64[N] are the first rows with each number. key uint64[2] is the key of the
+    hashes. ahead uint64[33] are the hashes of the next rows.
     """
 
     places: UInt64
@@ -273,8 +274,8 @@ class RuleScratch(NamedTuple):
 
     queue int32[new rows]; stream_count int32[K]: the events of a stream on each key; picked int64[rows of Work.runs];
     trail int64[*, 3]: a stack of nodes, or a hash table of runs; counters_before int64[COUNTERS]: the counters before
-    the key that is worked on; marks int64[*]: what match/room.py notes about each node,
-    at first 0; it is made once a key has many nodes.
+    the current key; marks int64[*]: the notes of match/room.py about each node, initially 0; created when a key has
+    many nodes.
     """
 
     queue: Int32
@@ -286,10 +287,10 @@ class RuleScratch(NamedTuple):
 
 
 class RunOutput(NamedTuple):
-    """The runs that stay open, and where the matcher is.
+    """The runs that stay open, and the position of the matcher.
 
-    runs int64[*, W], keys and rules int32[*]; counters int64[COUNTERS, R]: what each rule has added to each counter of
-    `Work`; cursor int64[CURSOR_WIDTH].
+    runs int64[*, W], keys and rules int32[*]; counters int64[COUNTERS, R]: the amount that each rule has added to each
+    counter of `Work`; cursor int64[CURSOR_WIDTH].
     """
 
     runs: Int64
@@ -303,7 +304,7 @@ class RunOutput(NamedTuple):
 
 
 class LiveRuns(NamedTuple):
-    """Runs of all rules and the nodes that they lead to.
+    """Runs of all rules and the nodes that they point to.
 
     runs int64[n, W], rules and keys int32[n], nodes int64[m, NODE_WIDTH].
     """
@@ -315,7 +316,7 @@ class LiveRuns(NamedTuple):
 
 
 class NewNumbers(NamedTuple):
-    """The new numbers of nodes int64[m], rows int64[N] and keys int32[K]; -1 for one that goes."""
+    """The new numbers of nodes int64[m], rows int64[N] and keys int32[K]; -1 for a dropped one."""
 
     nodes: Int64
     rows: Int64
@@ -333,9 +334,9 @@ class Remaining(NamedTuple):
 class PartOrder(NamedTuple):
     """The rows of a state, part by part: P parts, each a set of keys.
 
-    bounds int64[4, P + 1] say where the keys, runs, nodes and events of each part begin, and where the last ones end.
-    keys, runs, nodes and events (int64, as long as there are rows) say which row comes where. key_place, node_place
-    and event_place int64 say where each is within its part.
+    bounds int64[4, P + 1] are the offsets of each part's keys, runs, nodes and events, and the end of the last ones.
+    keys, runs, nodes and events (int64, one entry per row) are the order of the rows. key_place, node_place and
+    event_place int64 are the place of each row within its part.
     """
 
     bounds: Int64
@@ -349,10 +350,10 @@ class PartOrder(NamedTuple):
 
 
 class StateRows(NamedTuple):
-    """The rows of a keyed state, as pages are written from them.
+    """The rows of a keyed state, the input of written pages.
 
     key_offsets int64[K + 1]; runs int64[n, W], rules and keys int32[n]; row_registers uint8[rules, registers]; nodes
-    int64[m, NODE_WIDTH]; event_keys int32[E]; events int64[C, E], whose first row, the keys, is not looked at.
+    int64[m, NODE_WIDTH]; event_keys int32[E]; events int64[C, E], whose first row, the keys, is not read.
     """
 
     key_offsets: Int64
@@ -366,10 +367,10 @@ class StateRows(NamedTuple):
 
 
 class PageOutput(NamedTuple):
-    """Pages that are written one after the other, P of them.
+    """Written pages, P of them, one after the other.
 
-    over int64[P] (ms, UTC): when the first run of each is over; data uint8[bytes]; starts int64[P + 1]: where each page
-    begins, the first one at 0; cursor int64[P]: where the texts of each begin.
+    over int64[P] (ms, UTC): the expiry of the first run of each; data uint8[bytes]; starts int64[P + 1]: the start of
+    each page, beginning with 0; cursor int64[P]: the start of each page's texts.
     """
 
     over: Int64
@@ -379,9 +380,9 @@ class PageOutput(NamedTuple):
 
 
 class PageBytes(NamedTuple):
-    """Pages that are read, one after the other: page p is data uint8 from cursor[p], which moves on, to ends[p].
+    """Pages to read, one after the other: page p is data uint8 from cursor[p], which advances, to ends[p].
 
-    bounds int64[4, P + 1] say where the keys, runs, nodes and events of each page begin among all.
+    bounds int64[4, P + 1] are the offsets of each page's keys, runs, nodes and events among all.
     """
 
     data: UInt8
@@ -394,8 +395,8 @@ class ReadRows(NamedTuple):
     """The rows of all pages that were read.
 
     runs int64[n, W], rules and keys int32[n], by rule, then page; nodes int64[m, NODE_WIDTH]; event_keys int32[E];
-    events int64[C · E], column by column; has uint8[C] which columns are not 0 everywhere; lengths int64[K] of the
-    keys' texts.
+    events int64[C · E], column by column; has uint8[C] marks the columns that are not 0 everywhere; lengths int64[K] of
+    the keys' texts.
     """
 
     runs: Int64
@@ -409,10 +410,10 @@ class ReadRows(NamedTuple):
 
 
 class MinedEvents(NamedTuple):
-    """Events of keys in their order, N of them: what chains are judged by (`chains.py`).
+    """N events of keys in order, the input for judging chains (`chains.py`).
 
     time_ms int64[N]; fraud int64[N], the number of a fraud or −1; may_be_fraud bool[N], events of a type that frauds
-    have; weight float64[N], for how many events a row stands.
+    have; weight float64[N], the number of events that a row represents.
     """
 
     time_ms: Int64

@@ -1,4 +1,4 @@
-"""A value → its place in a sorted array.
+"""A value → its position in a sorted array.
 
 Tested by: tests/engine/test_starts.py, tests/histories/test_rank.py
 """
@@ -11,7 +11,7 @@ from cep.kernels.layout import Int32, Int64
 
 @bare
 def first_at(ordered: Int64 | Int32, lo: int, hi: int, value: int) -> int:
-    """Return the first place in [lo, hi) with the value or more; hi if there is none. Cost: O(log(hi - lo))."""
+    """Return the first position in [lo, hi) with at least this value; hi if there is none. Cost: O(log(hi - lo))."""
     while lo < hi:
         middle = (lo + hi) // 2
         if ordered[middle] < value:

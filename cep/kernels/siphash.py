@@ -1,14 +1,15 @@
-"""Texts and numbers → hashes that nobody can foresee who does not have the key.
+"""Texts and numbers → hashes that cannot be predicted without the key.
 
-Who sends events chooses their keys, ids and values. With a hash that he can compute he makes thousands of them share
-one place of a table, and each look-up then costs as much as the table is long. So tables in memory take these hashes.
-Their key, two words, is another one in every process (columnar/table_key.py). Key groups and files of lists outlive a
-process; they have the hash of arrange.py.
+Senders choose the keys, ids and values of events. With a predictable hash, a sender could place thousands of them in
+one slot of a table, so that each look-up costs as much as the table is long. So tables in memory use these hashes.
+Their key, two words, differs in every process (columnar/table_key.py). Key groups and files of lists outlive a process;
+they use the hash of arrange.py.
 
-    tables       SipHash-1-3, 64 bits      8 … 16 bytes take about 10 ns, as FNV-1a does
-    event ids    SipHash-2-4, 128 bits     for those no two may be alike (step/duplicates.py)
+    tables       SipHash-1-3, 64 bits      8 … 16 bytes take about 10 ns, as with FNV-1a
+    event ids    SipHash-2-4, 128 bits     because two ids must never have the same hash (step/duplicates.py)
 
 After Aumasson and Bernstein, "SipHash: a fast short-input PRF" (2012).
+
 Tested by: tests/kernels/test_siphash.py
 """
 
@@ -20,7 +21,7 @@ from cep.kernels.jit import bare
 from cep.kernels.layout import Int64, UInt8, UInt64
 
 _U = np.uint64
-WORD_BYTES = 8  # of a word
+WORD_BYTES = 8  # bytes of a word
 _V0, _V1, _V2, _V3 = _U(0x736F6D6570736575), _U(0x646F72616E646F6D), _U(0x6C7967656E657261), _U(0x7465646279746573)
 _LAST, _LAST_WIDE, _WIDE, _SECOND = _U(0xFF), _U(0xEE), _U(0xEE), _U(0xDD)
 State = tuple[np.uint64, np.uint64, np.uint64, np.uint64]
@@ -28,7 +29,7 @@ State = tuple[np.uint64, np.uint64, np.uint64, np.uint64]
 
 @bare
 def _rounds(v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64, count: int) -> State:
-    """Return the state after so many rounds."""
+    """Return the state after `count` rounds."""
     for _ in range(count):
         v0 += v1
         v2 += v3
@@ -45,7 +46,7 @@ def _rounds(v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64, count: i
 
 @bare
 def begin(key: UInt64) -> State:
-    """Return the state in which no word has been taken. Shapes: key uint64[2]."""
+    """Return the initial state. Shapes: key uint64[2]."""
     return _V0 ^ key[0], _V1 ^ key[1], _V2 ^ key[0], _V3 ^ key[1]
 
 
@@ -58,30 +59,30 @@ def take_word(sip: State, word: np.uint64) -> State:
 
 @bare
 def finish(sip: State) -> np.uint64:
-    """Return the hash of all words. What is compared has one number of words, or the last one says how many."""
+    """Return the hash of all words. Compared inputs have the same number of words, or the last word is their number."""
     v0, v1, v2, v3 = _rounds(sip[0], sip[1], sip[2] ^ _LAST, sip[3], 3)
     return v0 ^ v1 ^ v2 ^ v3
 
 
 @bare
-def word_at(data: UInt8, at: int) -> np.uint64:
-    """Return eight bytes as a word, little-endian. Indexes without a sign make it one load."""
-    k = _U(at)
+def word_at(data: UInt8, position: int) -> np.uint64:
+    """Return eight bytes as a word, little-endian. Unsigned indexes make it a single load."""
+    k = _U(position)
     low = _U(data[k]) | _U(data[k + _U(1)]) << _U(8) | _U(data[k + _U(2)]) << _U(16) | _U(data[k + _U(3)]) << _U(24)
     high = _U(data[k + _U(4)]) << _U(32) | _U(data[k + _U(5)]) << _U(40) | _U(data[k + _U(6)]) << _U(48)
     return low | high | _U(data[k + _U(7)]) << _U(56)
 
 
 @bare
-def _last_word(data: UInt8, at: int, hi: int, length: int) -> np.uint64:
-    """Return what is left behind the whole words, and the length in the top byte.
+def _last_word(data: UInt8, position: int, hi: int, length: int) -> np.uint64:
+    """Return the bytes after the last whole word, with the length in the top byte.
 
-    Most texts have others behind them; then one load takes their first bytes too, and a mask drops these.
+    Usually more bytes follow in the buffer; then one load reads eight bytes, and a mask removes the extra ones.
     """
     word, shift = _U(length) << _U(56), _U(0)
-    if at + WORD_BYTES <= data.shape[0]:
-        return word | (word_at(data, at) & ((_U(1) << _U(8 * (hi - at))) - _U(1)))
-    for k in range(at, hi):
+    if position + WORD_BYTES <= data.shape[0]:
+        return word | (word_at(data, position) & ((_U(1) << _U(8 * (hi - position))) - _U(1)))
+    for k in range(position, hi):
         word |= _U(data[_U(k)]) << shift
         shift += _U(8)
     return word
@@ -90,11 +91,11 @@ def _last_word(data: UInt8, at: int, hi: int, length: int) -> np.uint64:
 @bare
 def keyed_hash(data: UInt8, lo: int, hi: int, key: UInt64) -> np.uint64:
     """Return SipHash-1-3 of data[lo:hi]. Shapes: key uint64[2]."""
-    sip, at = begin(key), lo
-    while at + WORD_BYTES <= hi:
-        sip = take_word(sip, word_at(data, at))
-        at += WORD_BYTES
-    return finish(take_word(sip, _last_word(data, at, hi, hi - lo)))
+    sip, position = begin(key), lo
+    while position + WORD_BYTES <= hi:
+        sip = take_word(sip, word_at(data, position))
+        position += WORD_BYTES
+    return finish(take_word(sip, _last_word(data, position, hi, hi - lo)))
 
 
 @bare
@@ -119,7 +120,7 @@ def keyed_number_hashes(values: Int64, key: UInt64, out: UInt64) -> None:
 
 @bare
 def keyed_id_hashes(kinds: Int64, offsets: Int64, data: UInt8, keys: UInt64, out: UInt64) -> None:
-    """Fill out uint64[2, N] with SipHash-2-4 of 128 bits of eight bytes, kinds int64[N], and each text behind them.
+    """Fill out uint64[2, N] with SipHash-2-4 of 128 bits of eight bytes, kinds int64[N], followed by each text.
 
     Shapes: keys uint64[N, 2], or uint64[1, 2] for all.
     """
@@ -128,13 +129,13 @@ def keyed_id_hashes(kinds: Int64, offsets: Int64, data: UInt8, keys: UInt64, out
         k0, k1 = keys[i % keys.shape[0], 0], keys[i % keys.shape[0], 1]
         v0, v1, v2, v3 = _rounds(_V0 ^ k0, _V1 ^ k1 ^ _WIDE, _V2 ^ k0, _V3 ^ k1 ^ kind, 2)
         v0 ^= kind
-        at = lo
-        while at + WORD_BYTES <= hi:
-            word = word_at(data, at)
+        position = lo
+        while position + WORD_BYTES <= hi:
+            word = word_at(data, position)
             v0, v1, v2, v3 = _rounds(v0, v1, v2, v3 ^ word, 2)
             v0 ^= word
-            at += WORD_BYTES
-        word = _last_word(data, at, hi, WORD_BYTES + hi - lo)
+            position += WORD_BYTES
+        word = _last_word(data, position, hi, WORD_BYTES + hi - lo)
         v0, v1, v2, v3 = _rounds(v0, v1, v2, v3 ^ word, 2)
         v0, v1, v2, v3 = _rounds(v0 ^ word, v1, v2 ^ _LAST_WIDE, v3, 4)
         out[0, i] = v0 ^ v1 ^ v2 ^ v3

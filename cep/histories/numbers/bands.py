@@ -2,8 +2,7 @@
 
 The cost of an event depends on its place in the band, not on the size of the window. If the rank may leave the band
 during a call, the key's whole window is read and its band starts again. This happens so rarely that it adds little to
-the
-cost of an event.
+the cost of an event.
 Tested by: tests/histories/test_rank.py, tests/histories/test_values.py
 """
 
@@ -79,8 +78,7 @@ def sure(bands: Bands, percent: int, comes: Int64, goes: Int64) -> np.ndarray:
 
 def ranked(bands: Bands, moves: Moves, percent: int, windows: tuple[Int64, Int64, Int64]) -> tuple[Int64, Int64]:
     """Return the number of events and the value at the rank of each window: int64[Q] each. The value of an empty window
-    is
-    undefined.
+    is undefined.
 
     A window has a key int64[Q] and members lows <= i < highs. The rank must stay in the band (`sure`).
     """

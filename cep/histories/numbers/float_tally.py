@@ -24,8 +24,7 @@ def float_windows(
     """Return each window's event count int64[Q], its sum float64[Q], and the rounding error of the sum.
 
     The rounding errors are empty without `with_rests`. If the tally has squares, the second result is the population
-    standard
-    deviation. Each window has a segment int64[Q] and members lows <= i < highs.
+    standard deviation. Each window has a segment int64[Q] and members lows <= i < highs.
     """
     starts = np.searchsorted(moves.segment, segment)
     is_spread = tally.shape[1] > SQUARES_AT

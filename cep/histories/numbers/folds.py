@@ -1,8 +1,7 @@
 """Windows with more events than the limit: exact up to the limit; older events are folded into panes (panes.py).
 
 The far edge of a window with more than `events_max` events of its key is rounded outwards to a pane. So its value is
-the
-same whether its older events are still there one by one, as in a replay, or only as rows of panes:
+the same whether its older events are still there one by one, as in a replay, or only as rows of panes:
 
     count                     a row with the count
     sum, avg, stddev          a row for each part of a tally (tally.py), whose weight is the sum of that part; exact

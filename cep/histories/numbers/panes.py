@@ -4,15 +4,13 @@
     key      codes    codes    codes    codes             a bucket or hash (sketches.py) → number of events
 
 The grid depends only on the window. A window has whole panes at its far edge, so that edge is rounded outwards. A
-calendar
-unit is one pane. So a value is the same however the events arrive: in one replay, in micro-batches, before and after a
-restart.
+calendar unit is one pane. So a value is the same however the events arrive: in one replay, in micro-batches, before and
+after a restart.
 
 Panes are rows of separate segments, of one history or of several that share them (`Segment.panes`). A micro-batch adds
-the
-rows of its events. When newer segments have grown to the size of an older one, they are joined, and equal codes of a
-pane
-become one row. So a key has at most twice as many rows as its panes have codes, and a row is rewritten about ten times.
+the rows of its events. When newer segments have grown to the size of an older one, they are joined, and equal codes of
+a pane become one row. So a key has at most twice as many rows as its panes have codes, and a row is rewritten about ten
+times.
 
     HistoryRows   key | event_type -1 | time_ms: start of the pane | span | pane_code, pane_weight: int32 if they fit
                   pane_sub: the number of the sub-key (sub_keys.py), for histories that have one
@@ -51,8 +49,7 @@ class PaneRows:
     """Rows of panes. Shapes: int64[P] each.
 
     `key` is an index into a list of keys that the caller holds, `pane_ms` the start of the pane, `sub` the number of a
-    sub-key
-    (sub_keys.py) or 0.
+    sub-key (sub_keys.py) or 0.
     """
 
     key: Int64
@@ -284,8 +281,7 @@ def _condensed(rows: PaneRows) -> PaneRows:
     """Replace the floats of each pane by a few floats with the same sum; their codes are bits.
 
     The first is the float nearest to the sum, the second the float nearest to the remainder, and so on. A zero carries
-    all the
-    weight.
+    all the weight.
     """
     is_finite = np.isfinite(rows.code.view(np.float64))
     special = _added(replace(rows.take(~is_finite), weight=np.zeros(int((~is_finite).sum()), np.int64)))

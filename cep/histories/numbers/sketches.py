@@ -96,8 +96,7 @@ def estimated(counts: Int64, hash_at: Int64) -> Int64:
     """Return the estimated number of distinct values in each window.
 
     Shapes: counts int64[Q] of retained hashes; hash_at int64[Q], the `DISTINCT_HASHES_MAX`th least of them, where there
-    are
-    more.
+    are more.
     """
     estimates, are_more = counts.copy(), counts > DISTINCT_HASHES_MAX
     share = (hash_at[are_more] + 1) / 2.0**_HASH_BITS

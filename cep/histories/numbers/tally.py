@@ -4,9 +4,8 @@
              int64[S, 7] for stddev: the same, and the sum of squares Σ word · 2^(32 at) | word 0 … word 3
 
 A segment is a key, or one value of a sub-key within a key. A new event *enters* a tally. An event *leaves* it if it was
-in
-the tally or is new. The value at an event is the carried tally, plus the events that entered up to it, minus the events
-that left before its window. No value is rounded.
+in the tally or is new. The value at an event is the carried tally, plus the events that entered up to it, minus the
+events that left before its window. No value is rounded.
 Tested by: tests/histories/test_tally.py, tests/histories/test_values.py
 """
 
@@ -29,8 +28,7 @@ class Moves:
     """The events that enter and leave a tally in one call: M members by segment, in the order of the windows' bounds.
 
     Shapes: segment, values int64[M] (values are 0 where events are only counted); enters, leaves, gone int64[M] of 0
-    and 1.
-    `gone` marks the events that have left at the clock after the call.
+    and 1. `gone` marks the events that have left at the clock after the call.
     """
 
     segment: Int64

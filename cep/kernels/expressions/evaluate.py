@@ -31,7 +31,7 @@ from cep.kernels.jit import kernel
 from cep.kernels.layout import Float64, Int64, UInt8, int64
 from cep.kernels.records import BlockCode, Events
 
-BLOCK = 256  # events a block; a multiple of 64 so that bitmaps are written in whole words
+BLOCK = 256  # events per block; a multiple of 64 so that bitmaps are written in whole words
 
 
 class _Lane(NamedTuple):
@@ -57,10 +57,10 @@ class _Machine(NamedTuple):
 
 
 @kernel
-def _block_integer(op: int, left: _Lane, right: _Lane, result: _Lane, n: int, errors: Int64) -> None:
+def _block_integer(op: int, first: _Lane, second: _Lane, result: _Lane, n: int, errors: Int64) -> None:
     """Run ADD … MAX or LT … NE on the first n values of int64 lanes; errors[0] counts overflows."""
-    x, y, out = left.values, right.values, result.values
-    xn, yn, outn = left.nulls, right.nulls, result.nulls
+    x, y, out = first.values, second.values, result.values
+    xn, yn, outn = first.nulls, second.nulls, result.nulls
     if op == o.LT:
         for i in range(n):
             out[i] = int64(x[i] < y[i])
@@ -105,11 +105,13 @@ def _block_integer(op: int, left: _Lane, right: _Lane, result: _Lane, n: int, er
 
 
 @kernel
-def _block_float(op: int, left: _FloatLane, right: _FloatLane, result: _FloatLane, flags: Int64, n: int) -> None:
-    """Run FADD … FMAX, FADD_REST … FSETTLE into a float64 lane, or FLT … FNE into `flags`: int64[BLOCK], the same
-    memory."""
-    x, y, out = left.values, right.values, result.values
-    xn, yn, outn = left.nulls, right.nulls, result.nulls
+def _block_float(op: int, first: _FloatLane, second: _FloatLane, result: _FloatLane, flags: Int64, n: int) -> None:
+    """Run FADD … FMAX or FADD_REST … FSETTLE into a float64 lane, or FLT … FNE into `flags`.
+
+    `flags` int64[BLOCK] is the same memory.
+    """
+    x, y, out = first.values, second.values, result.values
+    xn, yn, outn = first.nulls, second.nulls, result.nulls
     for i in range(n):
         outn[i] = xn[i] | yn[i]
     if op == o.FADD:
@@ -181,7 +183,7 @@ def _block_float_unary(op: int, operand: _FloatLane, result: _FloatLane, n: int)
         for i in range(n):
             if x[i] >= -1.0 and x[i] <= 1.0:
                 out[i] = np.arcsin(x[i])
-            else:  # of NaN too, as in the interpreter
+            else:  # also for NaN, as in the interpreter
                 outn[i] = 1
                 out[i] = 0.0
     elif op == o.FFLOOR:
@@ -308,8 +310,8 @@ def _run_block(code: BlockCode, events: Events, lo: int, n: int, machine: _Machi
 def evaluate_blocks(code: BlockCode, events: Events, errors: Int64) -> None:
     """Run `code` over the new events; fill their bitmaps and derived columns.
 
-    Shapes: events.bitmaps have room for whole blocks. The matcher may read a derived column, this code may not.
-    errors int64[I] counts overflows by instruction.
+    Shapes: events.bitmaps have room for whole blocks. The matcher may read a derived column, this code may not. errors
+    int64[I] counts overflows by instruction.
     """
     rows, first_row = events.columns.shape[1], events.first_row
     ints = np.zeros((code.registers_count, BLOCK), np.int64)

@@ -137,7 +137,7 @@ def _float_compare(op: int, x: float, z: float) -> int:
 
 @bare
 def _count_distinct(image: Int64, events: Events, node: int, variable: int, column: int, nodes: Int64) -> int:
-    """Count the different values, nulls left out, of the events bound to the variable. Cost: O(k squared), k events."""
+    """Count the distinct non-null values of the events bound to the variable. Cost: O(k squared), k events."""
     columns, nulls = events.columns, events.nulls
     states = image[y.HEADER_STATES]
     count = int64(0)

@@ -1,4 +1,4 @@
-"""Events → the bits of indexed predicates: those whose constant the event's value meets (cep/nfa/predicates.py).
+"""Events → the bits of indexed predicates, whose constants the event's value satisfies (cep/nfa/predicates.py).
 
 Tested by: tests/nfa/test_predicates.py
 """
@@ -26,7 +26,7 @@ def _bucket(value: int) -> int:
 
 @inlined
 def _met(values: Int64, lo: int, hi: int, kind: int, value: int) -> tuple[int, int]:
-    """Return the first and the end of the entries in [lo, hi) that the value meets. Shapes: values ascend there."""
+    """Return the first and the end of the entries in [lo, hi) that the value satisfies. Shapes: values ascend there."""
     first, end = lo, hi
     if kind == y.INDEX_EQ:
         while first < end:
@@ -63,17 +63,17 @@ def _mark(image: Int64, entries: Int64, k: int, events: Events, row: int, work: 
             errors[k] += work.counters[y.COUNT_OVERFLOW] - before
         if work.registers[result] == 0 or work.registers[result + 1] != 0:
             return
-    at = row - events.first_row
-    events.bitmaps[entries[k, y.INDEX_PREDICATE], at >> 6] |= np.uint64(1) << np.uint64(at & 63)
+    event_index = row - events.first_row
+    events.bitmaps[entries[k, y.INDEX_PREDICATE], event_index >> 6] |= np.uint64(1) << np.uint64(event_index & 63)
 
 
 @bare
 def look_up(image: Int64, index: PredicateIndex, events: Events, occupied: UInt8, work: Work, errors: Int64) -> None:
     """Fill the bitmaps of indexed predicates for the new events.
 
-    Shapes: the bitmaps are zero where an indexed predicate has its row; occupied uint8[FILTER_SIZE] is scratch. Of
-    work only registers and counters are used. errors int64[E] counts overflows by entry.
-    Cost: O(N) a group, plus the entries that are met.
+    Shapes: the bitmaps of indexed predicates are zero at the start; occupied uint8[FILTER_SIZE] is scratch. Of `work`
+    only registers and counters are used. errors int64[E] counts overflows by entry.
+    Cost: O(N) per group, plus the satisfied entries.
     """
     entries, values = index.entries, index.values
     for g in range(index.groups.shape[0]):

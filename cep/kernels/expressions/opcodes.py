@@ -1,9 +1,11 @@
-"""The instruction set of the register machine. One row of int32 an instruction: (op, target, a, b, c).
+"""The instruction set of the register machine. An instruction is a row of int32: (op, target, a, b, c).
 
-Two interpreters run it: `evaluate.py` over blocks of events (predicates of one event), `advance.py` for one event
-and one run (conditions that look at what the run has bound, and measures). A register holds a 64-bit slot and a
-null flag. `I` is int64, `F` is float64 on the same bits, booleans are int64 0 and 1.
-Whatever an instruction overflows becomes null and is counted.
+Two interpreters run it: `evaluate.py` over blocks of events (predicates of one event), and `interpret.py` for one event
+and one run (conditions on bound events, and measures). A register holds a 64-bit slot and a null flag. `I` is int64,
+`F` is float64 on the same bits, booleans are int64 0 and 1.
+
+An overflow becomes the bound of int64 and is counted (checked.py).
+
 Tested by: tests/kernels/test_machine.py
 """
 
@@ -12,7 +14,7 @@ COLUMN = 1  # target = columns[a] of the current event
 REGISTER = 2  # target = run register a (never null)                         (one run only)
 ROW = 3  # target = columns[b] of the event in run register a; null if none  (one run only)
 NULL_IF_ZERO = 4  # target = a, null if register b is 0
-DISTINCT = 5  # target = how many values columns[b] has among the events bound to variable a  (one run only)
+DISTINCT = 5  # target = number of distinct values of columns[b] among events bound to variable a  (one run only)
 
 ADD = 10
 SUB = 11

@@ -1,8 +1,9 @@
 """Numbers with twice the digits of a float64: a high float, which is the nearest one, and the rest.
 
-nfa/twofold.py writes the code that computes with them, for comparisons with an average. A rest of a result that is not
-finite is 0.
-After Dekker, "A floating-point technique for extending the available precision" (1971), and Knuth's exact sum.
+nfa/twofold.py generates the code that computes with them, for comparisons with an average. The rest of a result that is
+not finite is 0. After Dekker, "A floating-point technique for extending the available precision" (1971), and Knuth's
+exact sum.
+
 Tested by: tests/nfa/test_twofold.py
 """
 
@@ -14,8 +15,8 @@ from cep.kernels.jit import inlined
 from cep.kernels.layout import int64
 
 _SPLIT = 134217729.0  # 2^27 + 1
-# 2^-98: what twofold arithmetic may be off, with a margin. Amounts of 18 digits that differ, times 100 000 events and a
-# factor of six digits, differ by more.
+# 2^-98: the possible error of twofold arithmetic, with a margin. Different amounts of 18 digits, times 100 000 events
+# and a factor of six digits, differ by more.
 _LEVEL = 3.1554436208840472e-30
 _EXACT_INT = int64(2**53)
 

@@ -1,12 +1,13 @@
-"""A band of values around a rank, and what enters and leaves a window → the rank, and the band after it.
+"""A band of values around a rank, and the entering and leaving events → the rank, and the band after them.
 
-    all values in order   ── below ──┊ band: their values are known ┊── above ──
+    all values in order   ── below ──┊ band: known values ┊── above ──
 
-    counts   int64[S, 2] by segment: how many events are in the window | how many of them are below the band
-    values   int64[B], those of segment s are values[starts[s]:starts[s + 1]], ascending
+    counts   int64[S, 2] by segment: the number of events in the window | the number of them below the band
+    values   int64[B]; the values of segment s are values[starts[s]:starts[s + 1]], ascending
 
-What enters or leaves outside the band changes a number, inside it the band. Where nothing is below or above, the band
-grows there. So the rank stays in the band for as many changes as the band is wide at least.
+An event that enters or leaves outside the band changes a number; inside it, it changes the band. If no value is below
+or above, the band grows on that side. So the rank stays in the band for at least as many changes as the band is wide.
+
 Tested by: tests/histories/test_rank.py
 """
 
@@ -24,43 +25,43 @@ _COUNT, _BELOW, _SIZE = range(3)
 
 @bare
 def _enter(work: Int64, now: Int64, value: int) -> bool:
-    """Add the value at its place. Return False if its place is not known."""
+    """Add the value at its position. Return False if its position is unknown."""
     size, below = now[_SIZE], now[_BELOW]
     above = now[_COUNT] - below - size
     if size == 0 and below + above > 0:
         return False
     now[_COUNT] += 1
-    at = first_at(work, 0, size, value)
-    if at == 0 and below > 0 and value < work[0]:
+    position = first_at(work, 0, size, value)
+    if position == 0 and below > 0 and value < work[0]:
         now[_BELOW] += 1
-    elif at < size or above == 0:
-        for i in range(size, at, -1):
+    elif position < size or above == 0:
+        for i in range(size, position, -1):
             work[i] = work[i - 1]
-        work[at] = value
+        work[position] = value
         now[_SIZE] += 1
     return True
 
 
 @bare
 def _leave(work: Int64, now: Int64, value: int) -> bool:
-    """Take a value of the window away. Return False if its place is not known."""
+    """Remove a value of the window. Return False if its position is unknown."""
     size = now[_SIZE]
     if size == 0:
         return False
     now[_COUNT] -= 1
-    at = first_at(work, 0, size, value)
-    if at < size and work[at] == value:
-        for i in range(at, size - 1):
+    position = first_at(work, 0, size, value)
+    if position < size and work[position] == value:
+        for i in range(position, size - 1):
             work[i] = work[i + 1]
         now[_SIZE] -= 1
-    elif at == 0:
+    elif position == 0:
         now[_BELOW] -= 1
     return True
 
 
 @bare
 def _begin(work: Int64, now: Int64, bands: Bands, segment: int) -> None:
-    """Copy the band of a segment into the work."""
+    """Copy the band of a segment into the work array."""
     first, size = bands.starts[segment], bands.starts[segment + 1] - bands.starts[segment]
     for i in range(size):
         work[i] = bands.values[first + i]
@@ -69,11 +70,12 @@ def _begin(work: Int64, now: Int64, bands: Bands, segment: int) -> None:
 
 @kernel
 def ranks_at(bands: Bands, moves: Moves, windows: SegmentWindows, percent: int, counts: Int64, out: Int64) -> bool:
-    """Fill counts int64[Q] and out int64[Q] with how many events each window has, and the value of nearest rank in it,
-    ⌈percent · n / 100⌉ of n.
+    """Fill counts int64[Q] with the number of events of each window, and out int64[Q] with the value of the nearest
+    rank.
 
-    A window is the segment's as the band has it, with what enters before high, without what leaves before low.
-    Return True if every rank was in its band. Cost: O(band) an event that enters or leaves it.
+    The nearest rank of n values is ⌈percent · n / 100⌉. A window is the band's segment, plus the events that enter
+    before high, minus the events that leave before low. Return True if every rank was in its band. Cost: O(band) per
+    entering or leaving event.
     """
     segment = moves.segment
     work, now = np.empty(bands.values.shape[0] + segment.shape[0] + 1, np.int64), np.zeros(3, np.int64)
@@ -96,9 +98,9 @@ def ranks_at(bands: Bands, moves: Moves, windows: SegmentWindows, percent: int, 
             low += 1
         counts[q], out[q] = now[_COUNT], 0
         if counts[q] > 0:
-            at = (percent * counts[q] + 99) // 100 - 1 - now[_BELOW]
-            is_inside = is_inside and at >= 0 and at < now[_SIZE]
-            out[q] = work[min(max(at, 0), max(now[_SIZE] - 1, 0))]
+            position = (percent * counts[q] + 99) // 100 - 1 - now[_BELOW]
+            is_inside = is_inside and position >= 0 and position < now[_SIZE]
+            out[q] = work[min(max(position, 0), max(now[_SIZE] - 1, 0))]
     return is_inside
 
 
@@ -108,8 +110,8 @@ def bands_after(
 ) -> None:
     """Fill `out`, with room for B + M values, with the bands after members enter (change int64[M] is 1) or leave (−1).
 
-    Each has the values so far from the rank, and farther by reach_changes for each change. A segment without events
-    takes all that enters. A band whose rank is not known any more has nothing.
+    Each band has the values within `reach` of the rank, and `reach_changes` more for each change. A segment without
+    events takes all entering values. A band whose rank is no longer known becomes empty.
     """
     work, now = np.empty(bands.values.shape[0] + values.shape[0] + 1, np.int64), np.zeros(3, np.int64)
     i = 0
@@ -129,9 +131,9 @@ def bands_after(
         if not had_events:
             work[: now[_SIZE]].sort()
             now[_COUNT] = now[_SIZE]
-        wanted = (percent * now[_COUNT] + 99) // 100 - 1 - now[_BELOW]
-        first = max(wanted - reach - reach_changes * changes, 0)
-        end = min(wanted + reach + reach_changes * changes + 1, now[_SIZE])
+        rank = (percent * now[_COUNT] + 99) // 100 - 1 - now[_BELOW]
+        first = max(rank - reach - reach_changes * changes, 0)
+        end = min(rank + reach + reach_changes * changes + 1, now[_SIZE])
         out.starts[s + 1] = out.starts[s]
         if is_inside and first < end:
             out.counts[s, 0], out.counts[s, 1] = now[_COUNT], now[_BELOW] + first

@@ -14,7 +14,7 @@ from cep.kernels.layout import Int64
 
 @kernel
 def new_tree(codes_count: int) -> Int64:
-    """Make a tree in which codes below codes_count have nothing."""
+    """Create an empty tree for codes below codes_count."""
     size = 1
     while size <= codes_count:
         size *= 2
@@ -23,7 +23,7 @@ def new_tree(codes_count: int) -> Int64:
 
 @bare
 def add(tree: Int64, code: int, change: int) -> None:
-    """Give a code more, or less."""
+    """Change the count of a code."""
     node = code + 1
     while node < tree.shape[0]:
         tree[node] += change
@@ -31,21 +31,21 @@ def add(tree: Int64, code: int, change: int) -> None:
 
 
 @bare
-def find(tree: Int64, wanted: int) -> int:
-    """Return the code at this rank, from 1."""
+def find(tree: Int64, rank: int) -> int:
+    """Return the code at this rank, starting at 1."""
     size = tree.shape[0] - 1
     node, step = 0, size
     while step > 0:
-        if node + step <= size and tree[node + step] < wanted:
+        if node + step <= size and tree[node + step] < rank:
             node += step
-            wanted -= tree[node]
+            rank -= tree[node]
         step >>= 1
     return node
 
 
 @bare
 def up_to(tree: Int64, code: int) -> int:
-    """Return the sum of the codes up to this one."""
+    """Return the sum of the counts up to and including this code."""
     node, total = code + 1, 0
     while node > 0:
         total += tree[node]

@@ -1,10 +1,10 @@
-"""Sums of float64 values that are exact, so that they depend on what is summed and not on the order or on what was
-taken away again.
+"""Exact sums of float64 values, independent of their order and of values that were added and subtracted again.
 
     acc int64[CHUNKS]    the sum is Σ acc[c] · 2^(32 c − 1074), each chunk with room for 2^31 additions
 
-Adding and taking away a value are exact; reading rounds once, to the nearest double.
-After Neal, "Fast exact summation using small and large superaccumulators" (2015), the small one.
+Adding and subtracting a value are exact; reading rounds once, to the nearest float. After Neal, "Fast exact summation
+using small and large superaccumulators" (2015), the small one.
+
 Tested by: tests/kernels/test_exact.py
 """
 
@@ -43,7 +43,7 @@ def accumulate(acc: Int64, bits: int, sign: int) -> None:
 
 @bare
 def _carry(acc: Int64) -> int:
-    """Bring every chunk into [0, 2^32) and return what is left over: 0, or -1 for a negative sum."""
+    """Bring every chunk into [0, 2^32) and return the final carry: 0, or -1 for a negative sum."""
     carry = int64(0)
     for c in range(acc.shape[0]):
         whole = acc[c] + carry
@@ -56,7 +56,7 @@ def _carry(acc: Int64) -> int:
 def rounded(acc: Int64) -> float:
     """Return the float64 nearest to the sum, ties to even.
 
-    The chunks are brought into their normal form; the sum stays.
+    The chunks are normalised in place; the sum does not change.
     """
     negative = _carry(acc) < 0
     if negative:
@@ -78,13 +78,13 @@ def rounded(acc: Int64) -> float:
 
 @bare
 def _nearest(acc: Int64, top: int) -> float:
-    """Round the sum of chunks in [0, 2^32), of which `top` is the highest that is not 0."""
+    """Round the sum of chunks in [0, 2^32); `top` is the highest non-zero chunk."""
     second = acc[top - 1] if top >= 1 else int64(0)
     third = acc[top - 2] if top >= 2 else int64(0)
-    length = int64(0)  # of the highest chunk, in bits
+    length = int64(0)  # length of the highest chunk, in bits
     while acc[top] >> length != 0:
         length += int64(1)
-    # The 62 highest bits, and whether anything is below them.
+    # The 62 highest bits, and whether any lower bit is set.
     head = (acc[top] << int64(30)) | (second >> int64(2))
     below = (second & int64(3)) != 0
     if length < 32:
@@ -96,7 +96,7 @@ def _nearest(acc: Int64, top: int) -> float:
         below = below or third != 0
     for c in range(top - 2):
         below = below or acc[c] != 0
-    # 62 bits to 53: nine fall away.
+    # 62 bits to 53: drop nine.
     fraction = head & int64(511)
     whole = head >> int64(9)
     if fraction > 256 or (fraction == 256 and (below or (whole & int64(1)) != 0)):
@@ -119,8 +119,10 @@ def _error_of_square(x: float, square: float) -> float:
 
 @bare
 def accumulate_square(acc: Int64, value: float, word: Float64, words: Int64, sign: int) -> None:
-    """Add `sign` times the square of a finite float64, exactly; `word` float64[1] and `words` int64[1] are the same
-    memory."""
+    """Add `sign` times the square of a finite float64, exactly.
+
+    `word` float64[1] and `words` int64[1] are the same memory.
+    """
     word[0] = value * value
     square = word[0]
     accumulate(acc, words[0], sign)
@@ -130,7 +132,7 @@ def accumulate_square(acc: Int64, value: float, word: Float64, words: Int64, sig
 
 @bare
 def as_two(acc: Int64, pair: Float64, word: Float64, words: Int64) -> None:
-    """Write the sum as two doubles, pair[0] + pair[1]; `word` float64[1] and `words` int64[1] are the same memory."""
+    """Write the sum as two floats, pair[0] + pair[1]; `word` float64[1] and `words` int64[1] are the same memory."""
     pair[0] = rounded(acc)
     word[0] = pair[0]
     accumulate(acc, words[0], -1)
@@ -140,19 +142,21 @@ def as_two(acc: Int64, pair: Float64, word: Float64, words: Int64) -> None:
 
 @bare
 def spread_of(count: float, sums: Float64, squares: Float64) -> float:
-    """Return the number n · Σx² − (Σx)², with the sums given as two doubles each.
+    """Return the number n · Σx² − (Σx)², with the sums given as two floats each.
 
-    It is 0 where it is no more than what the two doubles can be off, so that equal values have no spread.
+    It is 0 if it is within the error of two floats, so that equal values have the standard deviation 0.
     """
     n = np.float64(count)
-    left = n * squares[0]
+    scaled_squares = n * squares[0]
     wide = _SPLIT * n
     n_head = wide - (wide - n)
     wide = _SPLIT * squares[0]
     s_head = wide - (wide - squares[0])
     n_tail, s_tail = n - n_head, squares[0] - s_head
-    left_rest = ((n_head * s_head - left) + n_head * s_tail + n_tail * s_head) + n_tail * s_tail + n * squares[1]
+    left_rest = (
+        ((n_head * s_head - scaled_squares) + n_head * s_tail + n_tail * s_head) + n_tail * s_tail + n * squares[1]
+    )
     right = sums[0] * sums[0]
     right_rest = _error_of_square(sums[0], right) + 2.0 * sums[0] * sums[1]
-    number: float = (left - right) + (left_rest - right_rest)
-    return number if number > left * _LEVEL else 0.0
+    number: float = (scaled_squares - right) + (left_rest - right_rest)
+    return number if number > scaled_squares * _LEVEL else 0.0

@@ -1,10 +1,11 @@
-"""Sums of floats that are carried from call to call: few floats stand for an accumulator, with exactly its sum.
+"""Sums of floats that are carried from call to call: a few floats replace an accumulator and have exactly its sum.
 
-    tally   int64[S, 6] by segment: count | how many are no finite number | bits of 4 floats: Σ value
-            int64[S, 12] for spreads: the same, and bits of 6 floats: Σ value²
+    tally   int64[S, 6] by segment: count | number of non-finite values | bits of 4 floats: Σ value
+            int64[S, 12] for stddev: the same, and bits of 6 floats: Σ value²
 
-The floats are the one nearest to the sum, the one nearest to what is left, and so on, until nothing is left. Two say
-what amounts of money add up to; what more than these cannot say is not carried.
+The floats are the one nearest to the sum, the one nearest to the remainder, and so on, until the remainder is 0. Two
+floats suffice for sums of money. A sum that needs more floats than there is room for is not carried.
+
 Tested by: tests/histories/test_float_tally.py
 """
 
@@ -22,7 +23,7 @@ FLOATS_AT, SQUARES_AT, SQUARES_END = 2, 6, 12
 
 @bare
 def _loaded(acc: Int64, tally: Int64, first: int, end: int) -> None:
-    """Make the accumulator the sum of the floats tally[first:end]."""
+    """Set the accumulator to the sum of the floats tally[first:end]."""
     acc[:] = 0
     for i in range(first, end):
         if tally[i] != 0:
@@ -31,7 +32,7 @@ def _loaded(acc: Int64, tally: Int64, first: int, end: int) -> None:
 
 @bare
 def _stored(acc: Int64, tally: Int64, first: int, end: int, word: Float64, words: Int64) -> bool:
-    """Make tally[first:end] floats whose sum is the accumulator's. Return False if there are none."""
+    """Set tally[first:end] to floats whose sum is the accumulator's. Return False if there are too few."""
     tally[first:end] = 0
     for i in range(first, end):
         word[0] = rounded(acc)
@@ -46,12 +47,13 @@ def _stored(acc: Int64, tally: Int64, first: int, end: int, word: Float64, words
 
 @kernel
 def float_tallies_at(tally: Int64, moves: Moves, windows: SegmentWindows, out: Float64, rests: Float64) -> None:
-    """Fill out float64[Q] with the sum of each window, rounded once, or its standard deviation with squares.
+    """Fill out float64[Q] with the sum of each window, rounded once, or its standard deviation if the tally has
+    squares.
 
-    rests float64[Q] gets what each sum lost by rounding; it is float64[0] where nobody asks.
-
-    Shapes: tally int64[S, 6 or 12]; values are the bits of finite floats. The sum is the tally's, with what enters
-    before high, without what leaves before low. Of a spread the counts are in out already.
+    rests float64[Q] gets the rounding error of each sum; it is float64[0] if not requested.
+    Shapes: tally int64[S, 6 or 12]; values are the bits of finite floats. The sum is the tally's, plus the events that
+    enter before high, minus the events that leave before low. For a standard deviation, the counts are already in
+    `out`.
     """
     is_spread = tally.shape[1] > SQUARES_AT
     segment, floats = moves.segment, moves.values.view(np.float64)
@@ -70,11 +72,11 @@ def float_tallies_at(tally: Int64, moves: Moves, windows: SegmentWindows, out: F
             low = high
         while high < windows.highs[q] or low < windows.lows[q]:
             is_entering = high < windows.highs[q]
-            at = high if is_entering else low
-            if (moves.enters if is_entering else moves.leaves)[at] != 0:
-                accumulate(sums, moves.values[at], 1 if is_entering else -1)
+            position = high if is_entering else low
+            if (moves.enters if is_entering else moves.leaves)[position] != 0:
+                accumulate(sums, moves.values[position], 1 if is_entering else -1)
                 if is_spread:
-                    accumulate_square(squares, floats[at], word, words, 1 if is_entering else -1)
+                    accumulate_square(squares, floats[position], word, words, 1 if is_entering else -1)
             high, low = (high + 1, low) if is_entering else (high, low + 1)
         if is_spread:
             as_two(sums, pair, word, words)
@@ -93,7 +95,7 @@ def float_tallies_at(tally: Int64, moves: Moves, windows: SegmentWindows, out: F
 def float_tallies_after(tally: Int64, segment: Int64, values: Int64, change: Int64) -> bool:
     """Add change int64[M] (1, 0 or −1) times each member to the floats of its segment's tally, in place.
 
-    Return False if floats cannot say all sums; what they are then is not defined. Shapes: as in float_tallies_at.
+    Return False if the floats cannot express all sums; their content is then undefined. Shapes: as in float_tallies_at.
     """
     is_spread = tally.shape[1] > SQUARES_AT
     floats = values.view(np.float64)

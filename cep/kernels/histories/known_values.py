@@ -1,10 +1,10 @@
-"""The rows of sub-keys → of which of them a key still knows the past: those that have come last, so many of them.
+"""The rows of sub-keys → the sub-keys whose past a key still remembers: the last ones, up to a limit.
 
-    value int64[M]       the number of the value that each row has, rows key by key, those of a key in their order
-    place int64[M]       of each row among all rows and what was known before, by (key, time, sub-key)
+    value int64[M]       the number of each row's value; rows are sorted by key and event order
+    place int64[M]       of each row among all rows and the previous memory, by (key, time, sub-key)
 
-A tree of counts (count_tree.py) has the place of the last event of each value, so that an event costs O(log of the
-rows).
+A tree of counts (count_tree.py) has the place of the last event of each value, so an event costs O(log rows).
+
 Tested by: tests/histories/test_known_sub_keys.py
 """
 
@@ -19,13 +19,14 @@ from cep.kernels.jit import kernel
 
 @kernel
 def follow_values(rows: ValueRows, places: Places, most: int, never: int, memory: Memory, answers: RowAnswers) -> None:
-    """Follow what a key knows through its rows. A value is known while fewer than `most` others have come later.
+    """Follow the memory of each key through its rows. A value is remembered while fewer than `most` others came later.
 
-    The memory before the rows becomes that behind them. By value: `last` is the place of its last event or -1. `since`
-    is the time of the first event that is known of it, `lacks` up to what time earlier ones may have been forgotten
-    (`never`: none). `is_lasting` is 1 if it has been known since before the rows, `is_remembered` is filled with 1
-    if it still is. Answers by row: `begins` is the row from which on its value is known (-1: from before the rows;
-    itself: it was not known), `lacking` as `lacks`, `forgotten` 1 for rows of before what is known of their value.
+    The memory before the rows becomes the memory after them. By value: `last` is the place of its last event or -1.
+    `since` is the time of its first remembered event, `lacks` the time until which earlier events may have been
+    forgotten (`never`: none). `is_lasting` is 1 if the value has been remembered since before the rows; `is_remembered`
+    is filled with 1 if it still is. By row: `begins` is the row from which on its value is remembered (-1: from before
+    the rows; itself: it was not remembered), `lacking` is like `lacks`, `forgotten` is 1 for rows before the remembered
+    part of their value.
     """
     last, since, lacks = memory.last, memory.since, memory.lacks
     first = np.full(last.shape[0], -1, np.int64)

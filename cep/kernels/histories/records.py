@@ -1,7 +1,8 @@
-"""Arrays that belong together, under one name: the records of the kernels of histories.
+"""Records of the kernels of histories: arrays that belong together under one name.
 
 Letters of shapes: N rows of the history table, M members of windows, Q new events, S segments of the table, C classes.
-cep/kernels/records.py has those of the matcher.
+cep/kernels/records.py has the records of the matcher.
+
 Tested by: tests/histories/test_values.py, tests/histories/test_tally.py
 """
 
@@ -18,8 +19,10 @@ UInt32 = NDArray[np.uint32]
 
 
 class TableRows(NamedTuple):
-    """The rows of a history table: order int64[N] by (segment, order of events); by row segment and time int64[N],
-    member uint8[N], and new_at int64[N], the number of a new event or -1."""
+    """The rows of a history table: order int64[N] by segment and event order.
+
+    By row: segment and time int64[N], member uint8[N], and new_at int64[N], the number of a new event or -1.
+    """
 
     order: Int64
     segment: Int64
@@ -31,7 +34,7 @@ class TableRows(NamedTuple):
 class Windows(NamedTuple):
     """The windows of new events: lows <= i < highs of the members. Shapes: int64[Q], and folded uint8[Q].
 
-    `at` is the number of the new event that a window is of. `folded` is 1 where older members are left out.
+    `at` is the number of each window's new event. `folded` is 1 where older members are left out.
     """
 
     lows: Int64
@@ -49,9 +52,9 @@ class SegmentWindows(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """The members by segment, in their order, with what enters and leaves.
+    """The members by segment, in event order, with the entering and leaving ones.
 
-    Shapes: int64[M]; the last two of 0 and 1.
+    Shapes: int64[M]; the last two consist of 0 and 1.
     """
 
     segment: Int64
@@ -69,7 +72,7 @@ class Bands(NamedTuple):
 
 
 class ValueRows(NamedTuple):
-    """The rows of sub-keys: value, place, time int64[M]; member uint8[M], 0 for a row that asks and does not count."""
+    """The rows of sub-keys: value, place, time int64[M]; member uint8[M], 0 for a row that reads but does not count."""
 
     value: Int64
     place: Int64
@@ -78,7 +81,7 @@ class ValueRows(NamedTuple):
 
 
 class Places(NamedTuple):
-    """The places of all rows: time int64[P]; by value from where to where those of its key are, int64[G]."""
+    """The places of all rows: time int64[P]; starts and ends int64[G] of the places of each value's key."""
 
     time: Int64
     starts: Int64
@@ -86,7 +89,7 @@ class Places(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Values that are remembered: last, since, lacks int64[G]; is_lasting, is_remembered uint8[G] (known_values.py)."""
+    """Remembered values: last, since, lacks int64[G]; is_lasting, is_remembered uint8[G] (known_values.py)."""
 
     last: Int64
     since: Int64
@@ -96,7 +99,7 @@ class Memory(NamedTuple):
 
 
 class RowAnswers(NamedTuple):
-    """The answers to rows: begins, lacking int64[M]; forgotten uint8[M] (known_values.py)."""
+    """The results by row: begins, lacking int64[M]; forgotten uint8[M] (known_values.py)."""
 
     begins: Int64
     lacking: Int64
@@ -104,7 +107,7 @@ class RowAnswers(NamedTuple):
 
 
 class BlockRows(NamedTuple):
-    """The events of a block: key int32[N], a number of the block's keys; time and event_type int64[N]."""
+    """The events of a block: key int32[N], an index of the block's keys; time and event_type int64[N]."""
 
     key: Int32
     time: Int64
@@ -120,7 +123,7 @@ class CodeTable(NamedTuple):
 
 
 class ValueBytes(NamedTuple):
-    """Values as bytes: number i is data[offsets[i]:offsets[i + 1]]. nulls uint8[N], or none if no value is null."""
+    """Values as bytes: value i is data[offsets[i]:offsets[i + 1]]. nulls uint8[N], or uint8[0] if no value is null."""
 
     offsets: Int64
     data: UInt8
@@ -135,7 +138,7 @@ class Latest(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Room for rows, times and numbers of keys: int64[N] each, or longer."""
+    """Scratch for rows, times and key numbers: int64[N] each, or longer."""
 
     rows: Int64
     times: Int64
@@ -143,7 +146,7 @@ class Scratch(NamedTuple):
 
 
 class BlockRequest(NamedTuple):
-    """The keys that a look is for: number int32[B] by key of a block (reach.py), and keys bool[K]."""
+    """The requested keys: number int32[B] by key of a block (reach.py), and keys bool[K]."""
 
     number: Int32
     keys: Bool

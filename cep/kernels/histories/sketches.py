@@ -1,10 +1,11 @@
-"""Percentiles and numbers of different values of windows whose older members are panes: codes with a weight.
+"""Percentiles and distinct counts of windows whose older members are panes: codes with weights.
 
-    codes, weights int64[C]   by key, then pane; a code says which bucket or hash, in their order
-    lows, highs int64[Q]      the window of each new event: codes[low:high]; neither ever goes back
+    codes, weights int64[C]   by key, then pane; a code is the number of a bucket or hash, in their order
+    lows, highs int64[Q]      the window of each new event: codes[low:high]; neither ever decreases
 
-A tree of counts (count_tree.py) follows the window. So an event costs O(log of the different codes), however long
-windows are.
+A tree of counts (count_tree.py) follows the window, so an event costs O(log distinct codes), independent of the length
+of windows.
+
 Tested by: tests/histories/test_sketches.py
 """
 
@@ -19,11 +20,11 @@ from cep.kernels.layout import Int64, UInt8
 
 @bare
 def follow_panes(key: Int64, pane: Int64, starts: Int64, opens: Int64, highs: Int64, lows: Int64) -> None:
-    """Find where the window of each new event begins.
+    """Find the start of each new event's window.
 
-    Shapes: key, pane int64[C], by key; starts int64[Q] where the members of a new event's key begin; opens int64[Q] the
-    first pane of its window; highs int64[Q]. Fills lows int64[Q]. A member that came late counts in the newest pane of
-    those before it: `pane` is changed.
+    Shapes: key, pane int64[C], by key; starts int64[Q], the first member of each new event's key; opens int64[Q], the
+    first pane of its window; highs int64[Q]. Fills lows int64[Q]. A late member counts in the newest pane of the
+    members before it: `pane` is changed.
     """
     for i in range(1, key.shape[0]):
         if key[i] == key[i - 1] and pane[i] < pane[i - 1]:
@@ -40,7 +41,7 @@ def follow_panes(key: Int64, pane: Int64, starts: Int64, opens: Int64, highs: In
 def find_weighted_rank(
     codes: Int64, weights: Int64, codes_count: int, percent: int, lows: Int64, highs: Int64, out: Int64
 ) -> None:
-    """Fill out int64[Q] with the code of nearest rank, ⌈percent · n / 100⌉ of the weights' sum n; -1 where it is 0."""
+    """Fill out int64[Q] with the code at the nearest rank, ⌈percent · n / 100⌉ of the weights' sum n; -1 if n is 0."""
     tree = new_tree(codes_count)
     total = low = high = 0
     for q in range(lows.shape[0]):
@@ -59,8 +60,7 @@ def find_weighted_rank(
 def count_different(
     codes: Int64, codes_count: int, rank: int, lows: Int64, highs: Int64, counts: Int64, out: Int64
 ) -> None:
-    """Fill counts int64[Q] with how many different codes windows have, and out int64[Q] with that of this rank, or -1
-    where there are fewer."""
+    """Fill counts int64[Q] with the number of distinct codes, and out int64[Q] with the code at this rank, or -1."""
     tree, times = new_tree(codes_count), np.zeros(codes_count + 1, np.int64)
     different = low = high = 0
     for q in range(lows.shape[0]):
@@ -87,8 +87,8 @@ def keep_least(group: Int64, pane: Int64, panes_count: int, most: int, is_retain
     """Clear is_retained uint8[C] for members that no window can have among its `most` least ones.
 
     Shapes: group, pane int64[C] by group, then ascending by hash, each hash of a group once; panes are numbers below
-    panes_count, later ones greater. A later window has whatever comes in the same pane or a later one: a member goes
-    when `most` smaller hashes do.
+    panes_count, later ones greater. A later window includes all members of a pane and of later panes, so a member is
+    dropped if `most` smaller hashes are in the same or later panes.
     """
     tree = new_tree(panes_count)
     begin = 0
@@ -98,8 +98,8 @@ def keep_least(group: Int64, pane: Int64, panes_count: int, most: int, is_retain
                 if is_retained[j] != 0:
                     add(tree, pane[j], -1)
             begin = i
-        seen = up_to(tree, panes_count - 1)
+        smaller_count = up_to(tree, panes_count - 1)
         earlier = up_to(tree, pane[i] - 1) if pane[i] > 0 else 0
-        is_retained[i] = seen - earlier < most
+        is_retained[i] = smaller_count - earlier < most
         if is_retained[i] != 0:
             add(tree, pane[i], 1)

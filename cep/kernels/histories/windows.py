@@ -1,9 +1,10 @@
 """Aggregates over sliding windows of past events, for all keys of a table at once.
 
-    members   int64[M]   rows of the table that count, by (sub-)key, then in their order
-    lows, highs int64[Q] the window of each new event: members[low:high]; neither ever goes back
+    members   int64[M]   rows of the table that count, by (sub-)key and event order
+    lows, highs int64[Q] the window of each new event: members[low:high]; neither ever decreases
 
-Every kernel moves two pointers over the members, so its cost does not depend on how long the windows are.
+Every kernel moves two pointers over the members, so its cost does not depend on the length of windows.
+
 Tested by: tests/histories/test_values.py
 """
 
@@ -22,9 +23,10 @@ from cep.kernels.layout import Float64, Int64, UInt8, int64
 def find_windows(rows: TableRows, opens: Int64, previous: bool, events_max: int, members: Int64, out: Windows) -> int:
     """Find the members and the window of each new event.
 
-    Shapes: opens int64[Q]: the window of a new event are members later than this; members int64[N] is filled.
-    `previous` leaves the event itself out. A window with more than events_max members is cut and marked as folded.
-    Return how many members there are. Cost: O(N).
+    Shapes: opens int64[Q]: the window of a new event has members later than this; members int64[N] is filled.
+    `previous` leaves out the event itself. A window with more than events_max members is cut and marked as folded.
+    Return the number of members.
+    Cost: O(N).
     """
     count = low = q = 0
     for i in range(rows.order.shape[0]):
@@ -48,28 +50,29 @@ def find_windows(rows: TableRows, opens: Int64, previous: bool, events_max: int,
 def mark_retained(
     members: Int64, segment: Int64, time: Int64, opens: Int64, events_max: int, oldest: bool, marked: UInt8
 ) -> None:
-    """Set marked uint8[N] for the members that the window of a later event may hold.
+    """Set marked uint8[N] for the members that the window of a later event may include.
 
     Shapes: members int64[M] by segment; segment, time, opens int64[N]: no later event of the row's key has a window
-    that reaches back to opens. Of each segment the newest events_max members are kept, or with `oldest` the oldest one.
+    that reaches back to opens. The newest events_max members of each segment are marked, or with `oldest` the oldest
+    one.
     """
-    seen = 0
+    members_seen = 0
     for i in range(members.shape[0]):
         j = i if oldest else members.shape[0] - 1 - i
         row = members[j]
         before = members[j - 1 if oldest else min(j + 1, members.shape[0] - 1)]
         if i == 0 or segment[row] != segment[before]:
-            seen = 0
-        if seen < events_max and time[row] > opens[row]:
+            members_seen = 0
+        if members_seen < events_max and time[row] > opens[row]:
             marked[row] = 1
-        seen += 1
+        members_seen += 1
 
 
 @bare
 def mark_least(members: Int64, segment: Int64, time: Int64, opens: Int64, values: Int64, marked: UInt8) -> None:
     """Set marked uint8[N] for the members that can be the least of a later event's window: less than all later ones.
 
-    Shapes: as in mark_retained; values int64[M] are those of the members.
+    Shapes: as in mark_retained; values int64[M] of the members.
     """
     count = members.shape[0]
     best = int64(0)
@@ -114,9 +117,9 @@ def spread_floats(values: Int64, lows: Int64, highs: Int64, out: Float64) -> Non
     for q in range(lows.shape[0]):
         while high < highs[q] or low < lows[q]:
             sign = 1 if high < highs[q] else -1
-            at = high if sign > 0 else low
-            accumulate(sums, values[at], sign)
-            accumulate_square(squares, floats[at], word, words, sign)
+            position = high if sign > 0 else low
+            accumulate(sums, values[position], sign)
+            accumulate_square(squares, floats[position], word, words, sign)
             high, low = (high + 1, low) if sign > 0 else (high, low + 1)
         as_two(sums, pair, word, words)
         as_two(squares, pair_squares, word, words)

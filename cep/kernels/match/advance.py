@@ -1,15 +1,17 @@
-"""The matcher: carries the runs of one rule over the events of many keys.
+"""The matcher: advances the runs of one rule over the events of many keys.
 
-States, transitions and the words are those of SASE (Agrawal et al., "Efficient Pattern Matching over Event Streams",
-2008) as Flink CEP uses them, in another form: a run is in a position of the pattern (the last variable it took) and
-has a set of open *waits*, one for each way to go on. An event that a wait takes makes a new run; a relaxed wait is
-closed by that, an any-wait stays open, a strict wait is open for the very next event alone. So an event that no
-condition names changes nothing, and is not looked at.
+States, transitions and terms come from SASE (Agrawal et al., "Efficient Pattern Matching over Event Streams", 2008) as
+Flink CEP uses them, in another form. A run is in a position of the pattern (the last variable that it has taken) and
+has a set of open *waits*, one for each way to continue. An event that a wait takes creates a new run. The take closes a
+relaxed wait, an any-wait stays open, and a strict wait is open for the next event only. So an event that satisfies no
+condition changes nothing and is not read.
 
-Bound events form a tree of nodes (row, state, previous): runs that share a prefix share its nodes.
-The queue holds the rows that some condition of the rule may react to, by key and time; keys without any are only
-visited if they have runs. Work on a key is restarted when an output array is full and has been enlarged.
-While a key is worked on its runs are rows of `work`; row 0 is the start run, which has taken nothing and never closes.
+Bound events form a tree of nodes (row, state, previous): runs with a common prefix share its nodes.
+
+The queue holds the rows that satisfy some condition of the rule, by key and time; other keys are only visited if they
+have runs. If an output array is full, the caller enlarges it and the work on the key starts again. During the work on a
+key its runs are rows of `work`; row 0 is the start run, which has taken no event and never closes.
+
 Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
 """
 
@@ -28,13 +30,13 @@ from cep.kernels.records import Counts, Events, Rule, RuleInput, RuleScratch, Ru
 _FOREVER = int64(y.FOREVER)
 _TIMED_OUT = int64(y.TIMED_OUT)
 _COMPLETE = int64(y.COMPLETE)
-_BY_DEADLINE = int64(2 * y.FOREVER + 1)  # and a time is more than FOREVER, and fits
-_FEW_RUNS = 8  # up to this many, looking at each is cheaper than asking which states the event concerns
+_BY_DEADLINE = int64(2 * y.FOREVER + 1)  # plus a time is more than FOREVER, and fits
+_FEW_RUNS = 8  # up to this number, visiting each run is cheaper than finding the states that the event concerns
 
 
 @bare
 def _tell_alike(rule: Rule, i: int, work: Work, count: int) -> None:
-    """Note in run i, and in the runs that have bound the same on another way, that the time-out has been reported."""
+    """Mark the time-out as reported in run i, and in runs that have bound the same events in another way."""
     runs = work.runs
     if runs[i, y.RUN_WAITS] != 0:
         runs[i, y.RUN_WAITS] |= _TIMED_OUT
@@ -51,12 +53,12 @@ def _tell_alike(rule: Rule, i: int, work: Work, count: int) -> None:
 
 @bare
 def _fire(
-    rule: Rule, events: Events, until: int, detected: int, seen: int, i: int, work: Work, counts: Counts
+    rule: Rule, events: Events, until: int, detected: int, events_seen: int, i: int, work: Work, counts: Counts
 ) -> Counts:
-    """Close the waits of run i whose time is up by `until`; report the match of an absence, or the time-out.
+    """Close the waits of run i that end by `until`; report the match of an absence, or the time-out.
 
-    The match or time-out happens at `detected` (ms, UTC); the key's stream has had `seen` events by then. With
-    `skip … in order` the match goes behind row counts.runs instead.
+    The match or time-out happens at `detected` (ms, UTC); the key's stream has had `events_seen` events by then. With
+    `skip … in order` the match is stored after row counts.runs instead.
     """
     runs, count, matches = work.runs, counts.runs, counts.matches
     reported = runs[i, y.RUN_WAITS] & _TIMED_OUT != 0
@@ -68,8 +70,8 @@ def _fire(
         _tell_alike(rule, i, work, count)
     if absent and rule.words[y.R_IN_ORDER] != 0:
         count = hold_back(runs, i, count)
-        # Completed by a deadline: after the last event, and after the matches that it has completed.
-        runs[count - 1, y.RUN_ORDINAL] = seen - 1
+        # Completed by a deadline: after the last event, and after the matches that this event has completed.
+        runs[count - 1, y.RUN_ORDINAL] = events_seen - 1
         runs[count - 1, y.RUN_EXPIRY] = _BY_DEADLINE + detected
         absent = False
     if absent or fresh:
@@ -82,7 +84,7 @@ def _fire(
 
 @bare
 def _release(rule: Rule, events: Events, detected: int, work: Work, before: int, counts: Counts) -> Counts:
-    """Apply the rule's skip strategy after one event or deadline, before which there were `before` matches."""
+    """Apply the rule's skip strategy after one event or deadline. `before` is the number of matches before it."""
     if rule.words[y.R_IN_ORDER] != 0:
         return settle(rule, events, detected, work, counts)
     matches = counts.matches
@@ -93,17 +95,17 @@ def _release(rule: Rule, events: Events, detected: int, work: Work, before: int,
 
 @bare
 def _full_before_firing(work: Work, counts: Counts) -> int:
-    """Return FULL_* for the array without room for what one deadline may add, FULL_NOT if there is room."""
+    """Return FULL_* for an array without room for the rows of one deadline, FULL_NOT if there is room."""
     if counts.matches >= work.matches.shape[0]:
         return y.FULL_MATCHES
     return y.FULL_WORK if counts.runs >= work.runs.shape[0] else y.FULL_NOT
 
 
 @bare
-def _expire(rule: Rule, events: Events, until: int, seen: int, work: Work, counts: Counts) -> Counts:
-    """Close what is over by `until` (ms, UTC), deadline after deadline: absences match, other waits time out.
+def _expire(rule: Rule, events: Events, until: int, events_seen: int, work: Work, counts: Counts) -> Counts:
+    """Process all deadlines up to `until` (ms, UTC) in order: absences match, other waits time out.
 
-    The key's stream has had `seen` events by then. Closed runs have no waits left.
+    The key's stream has had `events_seen` events by then. Closed runs have no waits left.
     """
     runs = work.runs
     while True:
@@ -122,9 +124,9 @@ def _expire(rule: Rule, events: Events, until: int, seen: int, work: Work, count
             full = _full_before_firing(work, counts)
             if full != y.FULL_NOT:
                 return Counts(counts.runs, counts.nodes, counts.matches, full)
-            close_missed(rule.image, runs, i, seen)
+            close_missed(rule.image, runs, i, events_seen)
             if runs[i, y.RUN_WAITS] != 0:
-                counts = _fire(rule, events, due_ms, due_ms, seen, i, work, counts)
+                counts = _fire(rule, events, due_ms, due_ms, events_seen, i, work, counts)
         counts = _release(rule, events, due_ms, work, before, counts)
         if counts.full != y.FULL_NOT or due_ms >= _FOREVER:
             return counts
@@ -152,14 +154,14 @@ def _expire_events(rule: Rule, events: Events, row: int, work: Work, counts: Cou
 def _offer_to_all(
     rule: Rule, events: Events, row: int, work: Work, counts: Counts, trail: Int64
 ) -> tuple[Counts, bool]:
-    """Offer an event to the start run and to every open run. Returns (counts, a run may have closed)."""
+    """Offer an event to the start run and to every open run. Return the counts, and True if a run may have closed."""
     runs, time = work.runs, events.columns[y.COLUMN_TIME, row]
     before, live, new = counts.matches, counts.runs, row - events.first_row
     first = 0 if time >= rule.words[y.R_FROM_MS] and time < rule.words[y.R_STARTS_UNTIL_MS] else 1
     closed = rule.words[y.R_FIRES] != 0
     earliest_ordinal = events.columns[y.COLUMN_ORDINAL, row] - rule.words[y.R_WITHIN_EVENTS]
-    # With many runs, those whose state no condition of the event speaks of are passed over. A full look now and then
-    # drops what has expired.
+    # With many runs, skip the runs whose state has no condition that the event satisfies. A full pass now and then
+    # drops expired runs.
     choosy = live > _FEW_RUNS and new & 63 != 0 and rule.words[y.R_FIRES] == 0 and rule.words[y.R_REACTS_TO_ALL] == 0
     moved = moved_states(rule, events.bitmaps, new) if choosy else int64(-1)
     for i in range(first, live):
@@ -183,10 +185,10 @@ def _offer_to_all(
 
 @bare
 def _close_over(rule: Rule, events: Events, row: int, work: Work, count: int) -> None:
-    """Close every run in rows [1, count) that has nothing to wait for after the event in `row`.
+    """Close every run in rows [1, count) that has no open wait left after the event in `row`.
 
-    Runs that no condition of an event speaks of are passed over for a while. A limit counts none that is over, so that
-    what it costs does not depend on which calls the events come in.
+    Runs whose conditions no event satisfies are skipped for a while. Closing expired runs here makes the limits
+    independent of the split of events into calls.
     """
     runs, time, ordinal = work.runs, events.columns[y.COLUMN_TIME, row], events.columns[y.COLUMN_ORDINAL, row]
     fires, counted = rule.words[y.R_FIRES] != 0, rule.words[y.R_COUNTS] != 0
@@ -205,10 +207,16 @@ def _close_over(rule: Rule, events: Events, row: int, work: Work, count: int) ->
 
 @bare
 def _bound_nodes(
-    rule: Rule, events: Events, row: int, work: Work, scratch: RuleScratch, cursor: Int64, given: tuple[Counts, KeyRoom]
+    rule: Rule,
+    events: Events,
+    row: int,
+    work: Work,
+    scratch: RuleScratch,
+    cursor: Int64,
+    counts_and_room: tuple[Counts, KeyRoom],
 ) -> tuple[Counts, KeyRoom]:
-    """Evict the oldest runs if what they have bound is too much; drop the nodes that nobody needs any more."""
-    counts, room = given
+    """Evict the oldest runs if they have bound too many nodes; drop the nodes that no run needs any more."""
+    counts, room = counts_and_room
     _close_over(rule, events, row, work, counts.runs)
     counts, room = limit_nodes(rule, work, scratch, cursor, int64(1), counts, room, events.weights)
     runs = tidy(rule.words, work.runs, counts.runs, scratch.picked, work.counters)
@@ -217,7 +225,7 @@ def _bound_nodes(
 
 @bare
 def _on_event(rule: Rule, events: Events, row: int, work: Work, counts: Counts, scratch: RuleScratch) -> Counts:
-    """Carry a key's runs over one event: expire, offer it, merge, apply the skip strategy, tidy up."""
+    """Advance a key's runs over one event: expire, offer it, merge, apply the skip strategy, tidy up."""
     time = events.columns[y.COLUMN_TIME, row]
     if rule.words[y.R_FIRES] != 0:
         counts = _expire(rule, events, time, events.columns[y.COLUMN_ORDINAL, row], work, counts)
@@ -253,40 +261,42 @@ def _on_event(rule: Rule, events: Events, row: int, work: Work, counts: Counts, 
 
 
 @inlined
-def _save(rule: Rule, key: int, seen: int, work: Work, count: int, output: RunOutput, out_count: int) -> int:
-    """Write the key's `count` - 1 runs behind row out_count; return the new count, or -1 if they do not fit.
+def _save(rule: Rule, key: int, events_seen: int, work: Work, count: int, output: RunOutput, out_count: int) -> int:
+    """Write the key's `count` - 1 runs after row out_count; return the new count, or -1 if they do not fit.
 
-    `seen` is the number of events that the key's stream has had in this batch. Ordinals become relative to the key's
-    next event, and strict waits that have missed theirs are closed.
+    `events_seen` is the number of events that the key's stream has had in this batch. Ordinals become relative to the
+    key's next event, and strict waits that have missed their event are closed.
     """
     runs = work.runs
     if out_count + count - 1 > output.runs.shape[0]:
         return -1
     for i in range(1, count):
-        close_missed(rule.image, runs, i, seen)
-        in_events = seen - runs[i, y.RUN_START_ORDINAL]
+        close_missed(rule.image, runs, i, events_seen)
+        in_events = events_seen - runs[i, y.RUN_START_ORDINAL]
         over = rule.words[y.R_FIRES] == 0 and in_events >= rule.words[y.R_WITHIN_EVENTS]
         if over or runs[i, y.RUN_WAITS] == 0:
             continue
         for c in range(runs.shape[1]):
             output.runs[out_count, c] = runs[i, c]
-        output.runs[out_count, y.RUN_ORDINAL] -= seen
-        output.runs[out_count, y.RUN_START_ORDINAL] -= seen
+        output.runs[out_count, y.RUN_ORDINAL] -= events_seen
+        output.runs[out_count, y.RUN_START_ORDINAL] -= events_seen
         output.keys[out_count] = key
         out_count += 1
     return out_count
 
 
 @inlined
-def _on_end(rule: Rule, events: Events, watermark: int, seen: int, work: Work, counts: Counts, heap: Int64) -> Counts:
-    """Close what is over by the watermark once a key's events are done.
+def _on_end(
+    rule: Rule, events: Events, watermark: int, events_seen: int, work: Work, counts: Counts, heap: Int64
+) -> Counts:
+    """Close expired waits at the watermark, after the last event of a key.
 
-    A rule that sees nothing any more learns of no deadline after that: what it then still waits for is dropped. heap
-    int64[*] is scratch.
+    A rule whose validity has ended processes no later deadline: its remaining waits are dropped. heap int64[*] is
+    scratch.
     """
     runs, until = work.runs, min(watermark, rule.words[y.R_UNTIL_MS])
     if rule.words[y.R_FIRES] != 0:
-        counts = _expire(rule, events, until, seen, work, counts)
+        counts = _expire(rule, events, until, events_seen, work, counts)
         if counts.full == y.FULL_NOT and until == rule.words[y.R_UNTIL_MS] and until < _FOREVER:
             for i in range(1, counts.runs):
                 if runs[i, y.RUN_WAITS] != 0:
@@ -297,36 +307,41 @@ def _on_end(rule: Rule, events: Events, watermark: int, seen: int, work: Work, c
             if runs[i, y.RUN_EXPIRY] <= watermark and runs[i, y.RUN_WAITS] != 0:
                 runs[i, y.RUN_WAITS] = 0
                 work.counters[y.COUNT_EXPIRED] += 1
-    left = tidy(rule.words, runs, counts.runs, heap, work.counters)
-    return Counts(left, counts.nodes, counts.matches, counts.full)
+    runs_left = tidy(rule.words, runs, counts.runs, heap, work.counters)
+    return Counts(runs_left, counts.nodes, counts.matches, counts.full)
 
 
 @bare
 def advance_rule(
-    rule: Rule, events: Events, given: RuleInput, watermark: int, work: Work, scratch: RuleScratch, output: RunOutput
+    rule: Rule, events: Events, inputs: RuleInput, watermark: int, work: Work, scratch: RuleScratch, output: RunOutput
 ) -> int:
-    """Carry one rule over the queued events and close what is over by the watermark (ms, UTC).
+    """Advance one rule over the queued events and process deadlines up to the watermark (ms, UTC).
 
-    Shapes: the records'. scratch.stream_count is that of the rule's stream. output.cursor says where to begin and is
-    left where to go on; matches, nodes and runs are written from the cursor's counts on.
-    Returns: FULL_NOT when all is done, else what to enlarge before the next call.
+    Shapes: see the records. scratch.stream_count counts the events of the rule's stream. output.cursor holds the start
+    position, and on return the position to continue from; matches, nodes and runs are written from the cursor's counts
+    on.
+    Returns: FULL_NOT when all is done, otherwise the array to enlarge before the next call.
     Cost: O(queued events x open runs of their key).
     """
-    queue, columns, cursor = given.queue, events.columns, output.cursor
-    for c in range(given.start_run.shape[0]):
-        work.runs[0, c] = given.start_run[c]
-    while cursor[y.CURSOR_QUEUE] < queue.shape[0] or cursor[y.CURSOR_RUN] < given.keys.shape[0]:
-        at, out_count = cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_OUT]
+    queue, columns, cursor = inputs.queue, events.columns, output.cursor
+    for c in range(inputs.start_run.shape[0]):
+        work.runs[0, c] = inputs.start_run[c]
+    while cursor[y.CURSOR_QUEUE] < queue.shape[0] or cursor[y.CURSOR_RUN] < inputs.keys.shape[0]:
+        queue_index, out_count = cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_OUT]
         for c in range(y.COUNTERS):
             scratch.counters_before[c] = work.counters[c]
-        key, run_at, runs = next_key(columns, given, cursor, work.runs)
+        key, run_at, runs = next_key(columns, inputs, cursor, work.runs)
         if runs < 0:
             return y.FULL_WORK
         counts = Counts(runs, cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], y.FULL_NOT)
         room = key_room(rule, cursor, runs > 1, events.weights)
-        while at < queue.shape[0] and columns[y.COLUMN_KEY, queue[at]] == key and counts.full == y.FULL_NOT:
-            row = int64(queue[at])
-            at += 1
+        while (
+            queue_index < queue.shape[0]
+            and columns[y.COLUMN_KEY, queue[queue_index]] == key
+            and counts.full == y.FULL_NOT
+        ):
+            row = int64(queue[queue_index])
+            queue_index += 1
             time = columns[y.COLUMN_TIME, row]
             starts = time >= rule.words[y.R_FROM_MS] and time < rule.words[y.R_STARTS_UNTIL_MS]
             outside = rule.words[y.R_COUNTS] != 0 and columns[y.COLUMN_ORDINAL, row] < 0
@@ -338,16 +353,16 @@ def advance_rule(
                     counts, room = _bound_nodes(rule, events, row, work, scratch, cursor, (counts, room))
         full = counts.full
         if full == y.FULL_NOT and counts.runs > 1:
-            seen = int64(scratch.stream_count[key])
-            counts = _on_end(rule, events, watermark, seen, work, counts, scratch.picked)
+            events_seen = int64(scratch.stream_count[key])
+            counts = _on_end(rule, events, watermark, events_seen, work, counts, scratch.picked)
             full = counts.full
             if full == y.FULL_NOT:
-                out_count = _save(rule, key, seen, work, counts.runs, output, out_count)
+                out_count = _save(rule, key, events_seen, work, counts.runs, output, out_count)
                 full = y.FULL_OUT if out_count < 0 else y.FULL_NOT
         if full != y.FULL_NOT:
             for c in range(y.COUNTERS):
                 work.counters[c] = scratch.counters_before[c]
             return full
-        cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_RUN] = at, run_at
+        cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_RUN] = queue_index, run_at
         cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], cursor[y.CURSOR_OUT] = counts.nodes, counts.matches, out_count
     return y.FULL_NOT

@@ -16,11 +16,11 @@ from cep.kernels.records import LiveRuns, NewNumbers, Remaining
 def compact(
     live: LiveRuns, row_registers: UInt8, key_of_row: Int64, numbers: NewNumbers, remaining: Remaining
 ) -> tuple[int, int, int]:
-    """Drop what no live run can reach: renumber nodes, rows and keys in place, and what points to them.
+    """Drop nodes, rows and keys that no live run can reach; renumber the others in place, with all references to them.
 
-    Shapes: row_registers uint8[rules, registers] marks registers that hold rows; key_of_row int64[N]. Filled are
-    `numbers` and the beginnings of `remaining`.
-    Returns: (nodes, rows, keys) that remain. Order is unchanged.
+    Shapes: row_registers uint8[rules, registers] marks registers that hold rows; key_of_row int64[N]. Fills `numbers`
+    and the first entries of `remaining`.
+    Returns: the remaining number of nodes, rows and keys. Their order is unchanged.
     """
     runs, nodes = live.runs, live.nodes
     node_map, row_map, key_map = numbers.nodes, numbers.rows, numbers.keys
@@ -60,7 +60,7 @@ def compact(
 
 @bare
 def _compact_nodes(nodes: Int64, node_map: Int64, row_map: Int64) -> int:
-    """Move the nodes that stay together and let them point to new numbers; return how many there are.
+    """Move the remaining nodes together and renumber their references; return their number.
 
     Shapes: nodes int64[m, NODE_WIDTH]; node_map int64[m] becomes their new numbers; row_map int64[N].
     """

@@ -1,4 +1,4 @@
-"""Matches: written down, chosen between by the skip strategy, and read back out of the tree of bound events.
+"""Matches: write them, choose between them by the skip strategy, and read them from the tree of bound events.
 
 Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
 """
@@ -16,35 +16,35 @@ from cep.kernels.siphash import begin, finish, take_word
 
 
 @bare
-def emit(rule: Rule, events: Events, row: int, work: Work, run: int, at: int, kind: int, detected: int) -> None:
-    """Write match number `at`: what the run has become, as KIND_* `kind`, at the time `detected` (ms, UTC).
+def emit(rule: Rule, events: Events, row: int, work: Work, run: int, index: int, kind: int, detected: int) -> None:
+    """Write match number `index` for the run: KIND_* `kind`, at the time `detected` (ms, UTC).
 
-    `row` is that of the last bound event, at which measures look back.
+    `row` is the row of the last bound event, from which measures look back.
     """
     matches = work.matches
-    matches[at, y.MATCH_RULE] = rule.words[y.R_NUMBER]
-    matches[at, y.MATCH_KEY] = events.columns[y.COLUMN_KEY, row]
-    matches[at, y.MATCH_NODE] = work.runs[run, y.RUN_NODE]
-    matches[at, y.MATCH_DETECTED] = detected
-    matches[at, y.MATCH_START_ROW] = work.runs[run, y.RUN_START_ROW]
-    matches[at, y.MATCH_KIND] = kind
+    matches[index, y.MATCH_RULE] = rule.words[y.R_NUMBER]
+    matches[index, y.MATCH_KEY] = events.columns[y.COLUMN_KEY, row]
+    matches[index, y.MATCH_NODE] = work.runs[run, y.RUN_NODE]
+    matches[index, y.MATCH_DETECTED] = detected
+    matches[index, y.MATCH_START_ROW] = work.runs[run, y.RUN_START_ROW]
+    matches[index, y.MATCH_KIND] = kind
     missing = int64(0)
     column = y.MATCH_HEADER
     flag = int64(1)
     for m in range(rule.words[y.R_MEASURES], rule.words[y.R_MEASURES_END], y.MEASURE_WIDTH):
         code, end, result = rule.image[m + y.M_CODE], rule.image[m + y.M_CODE_END], 2 * rule.image[m + y.M_RESULT]
         run_code(rule.image, code, end, events, row, work, run)
-        matches[at, column] = work.registers[result]
+        matches[index, column] = work.registers[result]
         if work.registers[result + 1] != 0:
             missing |= flag
         column += 1
         flag <<= int64(1)
-    matches[at, y.MATCH_NULLS] = missing
+    matches[index, y.MATCH_NULLS] = missing
 
 
 @bare
 def bound_count(nodes: Int64, node: int) -> int:
-    """Return the number of events that end in this node."""
+    """Return the number of events on the path that ends in this node."""
     count = 0
     while node >= 0:
         count += 1
@@ -54,7 +54,7 @@ def bound_count(nodes: Int64, node: int) -> int:
 
 @bare
 def _resume_row(rule: Rule, work: Work, match: int) -> int:
-    """Return the skip strategy's cut: the match covers runs that started before this row."""
+    """Return the cut of the skip strategy: the match covers runs that started before this row."""
     skip, node = rule.words[y.R_SKIP], work.matches[match, y.MATCH_NODE]
     if skip == y.SKIP_PAST_LAST:
         return work.nodes[node, y.NODE_ROW] + 1
@@ -74,9 +74,10 @@ def _resume_row(rule: Rule, work: Work, match: int) -> int:
 
 @bare
 def _precedence(rule: Rule, nodes: Int64, node: int) -> int:
-    """Rank a match that ends in this node among those of one start: more events come first.
+    """Rank a match that ends in this node among the matches of one start: more events come first.
 
-    A match that does not bind the variable of `skip to` skips nothing. It comes before all others, which would drop it.
+    A match that does not bind the variable of `skip to` skips nothing. It precedes all other matches, because these
+    would drop it.
     """
     names_variable = rule.words[y.R_SKIP] >= y.SKIP_TO_FIRST
     states = rule.image[y.HEADER_STATES]
@@ -99,7 +100,7 @@ def _swap(rows: Int64, i: int, k: int) -> None:
 
 @bare
 def _preferred(image: Int64, nodes: Int64, matches: Int64, a: int, b: int) -> bool:
-    """Return True if match a comes before b: earlier start, then _precedence, then earlier events one by one."""
+    """Return True if match a precedes b: earlier start, then _precedence, then earlier events one by one."""
     if matches[a, y.MATCH_START_ROW] != matches[b, y.MATCH_START_ROW]:
         return matches[a, y.MATCH_START_ROW] < matches[b, y.MATCH_START_ROW]
     if matches[a, y.MATCH_BOUND] != matches[b, y.MATCH_BOUND]:
@@ -109,9 +110,9 @@ def _preferred(image: Int64, nodes: Int64, matches: Int64, a: int, b: int) -> bo
 
 @bare
 def _earlier_rows(image: Int64, nodes: Int64, x: int, z: int) -> bool:
-    """Return True if the binding that ends in node x has the earlier events, one by one; both are of equal length.
+    """Return True if the path to node x has the earlier events, one by one; both paths are of equal length.
 
-    With the same events it is True if x has the earlier variables.
+    If the events are the same, return True if x has the earlier variables.
     """
     states = image[y.HEADER_STATES]
     before, before_by_variable, same_rows = False, False, True
@@ -129,7 +130,7 @@ def _earlier_rows(image: Int64, nodes: Int64, x: int, z: int) -> bool:
 
 @bare
 def same_bindings(image: Int64, nodes: Int64, x: int, z: int) -> bool:
-    """Return True if the ways to nodes x and z bind the same events to the same variables."""
+    """Return True if the paths to nodes x and z bind the same events to the same variables."""
     states = image[y.HEADER_STATES]
     while x != z:
         if x < 0 or z < 0 or nodes[x, y.NODE_ROW] != nodes[z, y.NODE_ROW]:
@@ -143,7 +144,7 @@ def same_bindings(image: Int64, nodes: Int64, x: int, z: int) -> bool:
 
 @bare
 def _completed_before(rule: Rule, nodes: Int64, runs: Int64, a: int, b: int) -> bool:
-    """Return True if complete match a is handed out before b; both wait for an earlier start.
+    """Return True if complete match a is emitted before b; both wait for an earlier start.
 
     The order is by start, then by completing event or deadline, then as in `_preferred`.
     """
@@ -162,31 +163,31 @@ def _completed_before(rule: Rule, nodes: Int64, runs: Int64, a: int, b: int) -> 
 
 @bare
 def _comes_before(rule: Rule, nodes: Int64, rows: Int64, waiting: bool, a: int, b: int) -> bool:
-    """Return True if row a comes before b. Rows are matches, or runs that are complete and `waiting`."""
+    """Return True if row a precedes b. Rows are matches, or complete runs that are `waiting`."""
     if waiting:
         return _completed_before(rule, nodes, rows, a, b)
     return _preferred(rule.image, nodes, rows, a, b)
 
 
 @bare
-def _sink(rule: Rule, nodes: Int64, rows: Int64, waiting: bool, first: int, at: int, end: int) -> None:
-    """Bring row `at` of the heap [first, end) below those that come after it."""
+def _sink(rule: Rule, nodes: Int64, rows: Int64, waiting: bool, first: int, index: int, end: int) -> None:
+    """Move row `index` of the heap [first, end) below the rows that follow it in the order."""
     while True:
-        last, child = at, first + 2 * (at - first) + 1
+        last, child = index, first + 2 * (index - first) + 1
         for below in range(child, min(child + 2, end)):
             if _comes_before(rule, nodes, rows, waiting, last, below):
                 last = below
-        if last == at:
+        if last == index:
             return
-        _swap(rows, at, last)
-        at = last
+        _swap(rows, index, last)
+        index = last
 
 
 @bare
 def _sort(rule: Rule, nodes: Int64, rows: Int64, waiting: bool, first: int, end: int) -> None:
     """Sort rows [first, end), in O(n log n) comparisons: one event may complete thousands."""
-    for at in range(first + (end - first) // 2 - 1, first - 1, -1):
-        _sink(rule, nodes, rows, waiting, first, at, end)
+    for index in range(first + (end - first) // 2 - 1, first - 1, -1):
+        _sink(rule, nodes, rows, waiting, first, index, end)
     for last in range(end - 1, first, -1):
         _swap(rows, first, last)
         _sink(rule, nodes, rows, waiting, first, first, last)
@@ -194,7 +195,7 @@ def _sort(rule: Rule, nodes: Int64, rows: Int64, waiting: bool, first: int, end:
 
 @bare
 def _close_before(runs: Int64, end: int, cut: int) -> int:
-    """Close the runs of rows [1, end) that started before the cut; return the earliest start that is left."""
+    """Close the runs of rows [1, end) that started before the cut; return the earliest remaining start."""
     earliest = int64(y.FOREVER)
     for i in range(1, end):
         if runs[i, y.RUN_START_ROW] < cut:
@@ -208,7 +209,7 @@ def _close_before(runs: Int64, end: int, cut: int) -> int:
 def choose(rule: Rule, work: Work, first: int, count: int, runs_count: int) -> int:
     """Apply the skip strategy to the matches [first, count) of one event or deadline; return the new match count.
 
-    Time-outs among them are no matches: they stay and cover nothing. Runs that a match covers lose all waits.
+    Time-outs among them are not matches: they stay and cover nothing. Runs that a match covers lose all waits.
     """
     matches = work.matches
     end = first
@@ -224,7 +225,7 @@ def choose(rule: Rule, work: Work, first: int, count: int, runs_count: int) -> i
             _swap(matches, end, m)
             cut = max(cut, _resume_row(rule, work, end))
             end += 1
-        elif matches[m, y.MATCH_KIND] == y.KIND_BOTH:  # no match any more, but a time-out all the same
+        elif matches[m, y.MATCH_KIND] == y.KIND_BOTH:  # no longer a match, but still a time-out
             matches[m, y.MATCH_KIND] = y.KIND_TIMEOUT
             _swap(matches, end, m)
             end += 1
@@ -234,9 +235,9 @@ def choose(rule: Rule, work: Work, first: int, count: int, runs_count: int) -> i
 
 @bare
 def settle(rule: Rule, events: Events, detected: int, work: Work, counts: Counts) -> Counts:
-    """Hand out complete matches for `skip … in order`: earliest start first, while no open run started earlier.
+    """Emit complete matches for `skip … in order`: earliest start first, as long as no open run started earlier.
 
-    They come to stand behind the open runs, in order.
+    The emitted rows end up after the open runs, in order.
     """
     runs, matches = work.runs, counts.matches
     first, earliest = 1, int64(y.FOREVER)
@@ -277,7 +278,8 @@ def match_lengths(matches: Int64, nodes: Int64, lengths: Int64) -> None:
 def match_hashes(matches: Int64, offsets: Int64, rows: Int64, variables: Int32, key: UInt64, hashes: UInt64) -> None:
     """Fill hashes uint64[M]: equal for matches of one rule that bind the same rows to the same variables.
 
-    With a key (siphash.py), or events could be sent such that a match passes for the repeat of another one.
+    The hash has a key (siphash.py). Otherwise a sender could craft events whose match looks like a repeat of another
+    match.
     """
     for m in range(matches.shape[0]):
         sip = take_word(begin(key), np.uint64(matches[m, y.MATCH_RULE]))
@@ -291,10 +293,10 @@ def match_bindings(image: Int64, matches: Int64, nodes: Int64, offsets: Int64, r
     """Walk each match back through its nodes: fill rows and variables [offsets[m], offsets[m + 1]) in binding order."""
     states = image[y.HEADER_STATES]
     for m in range(matches.shape[0]):
-        at = offsets[m + 1]
+        index = offsets[m + 1]
         node = matches[m, y.MATCH_NODE]
         while node >= 0:
-            at -= 1
-            rows[at] = nodes[node, y.NODE_ROW]
-            variables[at] = image[states + nodes[node, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE]
+            index -= 1
+            rows[index] = nodes[node, y.NODE_ROW]
+            variables[index] = image[states + nodes[node, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE]
             node = nodes[node, y.NODE_PREVIOUS]

@@ -1,13 +1,14 @@
-"""Runs that can only do the same from now on share one row: repetition in every combination stays linear.
+"""Runs with the same future share one row, so that repetition in every combination stays linear.
 
-Two runs of the same start that wait for the same things, with equal registers where a condition may look, differ in
-nothing but what they have bound. They become one run, and their bindings meet in a *union* node:
+Two runs with the same start, the same open waits, and equal registers where a condition may read them differ only in
+their bound events. They become one run, and their bindings meet in a *union* node:
 
-    node row   | -1 | node | other node |          both ways lead here
+    node row   | -1 | node | other node |          both paths lead here
 
-So `a+ any -> b` over thirty a has thirty runs and not 2**30. When such a run matches, its bindings are read out of the
-graph one by one, up to a limit, and written as plain chains of nodes. The shape of the graph is that of tECS (Bucchi,
-Grez, Quintana, Riveros, Vansummeren, "CORE: a Complex Event Recognition Engine", 2022).
+So `a+ any -> b` over thirty a has thirty runs and not 2**30. When such a run matches, its bindings are read from the
+graph one by one, up to a limit, and written as plain chains of nodes. The graph has the shape of tECS (Bucchi, Grez,
+Quintana, Riveros, Vansummeren, "CORE: a Complex Event Recognition Engine", 2022).
+
 Tested by: tests/kernels/test_merge.py
 """
 
@@ -23,7 +24,7 @@ from cep.kernels.match.runs import act
 from cep.kernels.records import Counts, Events, Rule, Work
 from cep.kernels.siphash import begin, finish, take_word
 
-_FEW_RUNS = 8  # new runs of one event: up to this many, comparing each with all runs is cheaper than a hash table
+_FEW_RUNS = 8  # new runs per event: up to this number, comparing each with all runs is cheaper than a hash table
 
 
 @bare
@@ -42,9 +43,9 @@ def _alike(words: Int64, runs: Int64, a: int, b: int) -> bool:
 
 @bare
 def _slot(words: Int64, work: Work, i: int, size: int) -> int:
-    """Return where the search for runs like run i begins in a table of `size` slots, a power of two.
+    """Return the first slot for runs like run i in a table of `size` slots, a power of two.
 
-    Registers may have sums of what a sender chooses, so the hash has a key (siphash.py).
+    Registers may hold sums that a sender chooses, so the hash has a key (siphash.py).
     """
     runs = work.runs
     sip = take_word(begin(work.table_key), np.uint64(runs[i, y.RUN_START_ROW]))
@@ -59,7 +60,7 @@ def _slot(words: Int64, work: Work, i: int, size: int) -> int:
 
 @bare
 def _first_alike(words: Int64, runs: Int64, i: int) -> int:
-    """Return the first open row before row i that is alike; 0 if there is none."""
+    """Return the first open row before row i with the same future; 0 if there is none."""
     for other in range(1, i):
         if runs[other, y.RUN_WAITS] != 0 and _alike(words, runs, i, other):
             return other
@@ -68,22 +69,22 @@ def _first_alike(words: Int64, runs: Int64, i: int) -> int:
 
 @bare
 def _alike_in_table(words: Int64, work: Work, i: int, table: Int64, size: int) -> int:
-    """Return the row in the hash table that is alike; 0 if there is none, after putting row i into it."""
-    at, runs = _slot(words, work, i, size), work.runs
-    while table[at, 0] != 0 and not _alike(words, runs, i, table[at, 0]):
-        at = (at + 1) & (size - 1)
-    if table[at, 0] == 0:
-        table[at, 0] = i
+    """Return the row in the hash table with the same future; 0 if there is none, after adding row i."""
+    slot, runs = _slot(words, work, i, size), work.runs
+    while table[slot, 0] != 0 and not _alike(words, runs, i, table[slot, 0]):
+        slot = (slot + 1) & (size - 1)
+    if table[slot, 0] == 0:
+        table[slot, 0] = i
         return 0
-    return table[at, 0]
+    return table[slot, 0]
 
 
 @bare
 def merge_runs(words: Int64, work: Work, live: int, counts: Counts, table: Int64) -> Counts:
-    """Join each run in rows [live, counts.runs) to the first row that is alike; it loses its waits.
+    """Join each run in rows [live, counts.runs) to the first row with the same future; the joined run loses its waits.
 
-    table int64[*, 3] is scratch: its first column becomes a hash table of rows, unless few are to be looked up.
-    `words` are the rule's. Cost: O(runs).
+    table int64[*, 3] is scratch: its first column becomes a hash table of rows, unless there are few new runs. `words`
+    are the rule's. Cost: O(runs).
     """
     runs, nodes, node_count = work.runs, work.nodes, counts.nodes
     few = counts.runs - live <= _FEW_RUNS
@@ -92,8 +93,8 @@ def merge_runs(words: Int64, work: Work, live: int, counts: Counts, table: Int64
         size *= 2
     if size > table.shape[0]:
         return Counts(counts.runs, node_count, counts.matches, y.FULL_TRAIL)
-    for at in range(size):
-        table[at, 0] = 0
+    for slot in range(size):
+        table[slot, 0] = 0
     for i in range(live if few else 1, counts.runs):
         if runs[i, y.RUN_WAITS] == 0:
             continue
@@ -115,9 +116,9 @@ def merge_runs(words: Int64, work: Work, live: int, counts: Counts, table: Int64
 def emit_all(
     rule: Rule, events: Events, row: int, work: Work, run: int, counts: Counts, limit: int, trail: Int64
 ) -> Counts:
-    """Write every match that the run has become, up to match number `limit`; count once what lies beyond.
+    """Write every match of the run, up to match number `limit`; count one drop if there are more.
 
-    The row behind the run's is scratch for each match's registers, and trail int64[*, 3] is a stack.
+    The row after the run's row is scratch for each match's registers, and trail int64[*, 3] is a stack.
     """
     depth_of, node_of, path = 0, 1, 2
     runs, nodes = work.runs, work.nodes
@@ -127,7 +128,7 @@ def emit_all(
     while top > 0:
         top -= 1
         depth, node = trail[top, depth_of], trail[top, node_of]
-        # Follow one way down to the first event; what branches off waits on the stack.
+        # Follow one path to the first event; other branches wait on the stack.
         while node >= 0:
             if max(top, depth) + 1 >= trail.shape[0]:
                 return Counts(counts.runs, node_count, matches, y.FULL_TRAIL)

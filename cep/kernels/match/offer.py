@@ -1,4 +1,4 @@
-"""One event offered to one run: what it becomes, which of its waits close, and what is left of a key's runs.
+"""Offer one event to one run: create the runs that it becomes, close waits, and tidy a key's runs.
 
 Tested by: tests/kernels/test_merge.py, tests/engine/test_advance.py, tests/engine/test_against_oracle.py
 """
@@ -21,9 +21,9 @@ _ONE = int64(1)
 
 @bare
 def hold_back(runs: Int64, i: int, count: int) -> int:
-    """Write the complete match that run i has become behind row `count`; return the new number of rows.
+    """Copy run i, a complete match, to row `count`; return the new number of rows.
 
-    It waits there until no open run started earlier. Shapes: runs int64[*, W].
+    The copy waits there until no open run started earlier. Shapes: runs int64[*, W].
     """
     for c in range(runs.shape[1]):
         runs[count, c] = runs[i, c]
@@ -34,7 +34,7 @@ def hold_back(runs: Int64, i: int, count: int) -> int:
 
 @inlined
 def _settle_child(rule: Rule, events: Events, row: int, work: Work, counts: Counts, limit: int, trail: Int64) -> Counts:
-    """Keep the child in row counts.runs if it waits for more, and report it if it is a match."""
+    """Keep the new run in row counts.runs if it has open waits, and report it if it is a match."""
     child = counts.runs
     accepted = accepts(rule.image, work.runs, child)
     runs, node_count, matches, full = counts.runs, counts.nodes, counts.matches, y.FULL_NOT
@@ -54,7 +54,7 @@ def _settle_child(rule: Rule, events: Events, row: int, work: Work, counts: Coun
 
 @inlined
 def _which_is_full(work: Work, counts: Counts) -> int:
-    """Return FULL_* for the array without room for one more child, FULL_NOT if there is room."""
+    """Return FULL_* for an array without room for one more run, FULL_NOT if there is room."""
     full = y.FULL_NOT
     if counts.matches >= work.matches.shape[0]:
         full = y.FULL_MATCHES
@@ -67,7 +67,7 @@ def _which_is_full(work: Work, counts: Counts) -> int:
 
 @bare
 def _match_absence(rule: Rule, events: Events, row: int, i: int, work: Work, counts: Counts) -> Counts:
-    """Report the match of run i, whose absence is certain with the very next event of its stream, in `row`."""
+    """Report the match of run i, whose absence is certain at the next event of its stream, in `row`."""
     runs, matches = counts.runs, counts.matches
     if matches >= work.matches.shape[0]:
         return Counts(runs, counts.nodes, matches, y.FULL_MATCHES)
@@ -85,9 +85,9 @@ def _match_absence(rule: Rule, events: Events, row: int, i: int, work: Work, cou
 
 @inlined
 def offer(rule: Rule, events: Events, row: int, i: int, work: Work, counts: Counts, limit: int, trail: Int64) -> Counts:
-    """Offer the event in `row` to run i: children go behind row counts.runs, waits may close.
+    """Offer the event in `row` to run i: new runs are written from row counts.runs on, waits may close.
 
-    No match beyond number `limit` is written. Shapes: trail int64[*, 3] scratch.
+    Matches beyond number `limit` are not written. Shapes: trail int64[*, 3] scratch.
     """
     image = rule.image
     waits = work.runs[i, y.RUN_WAITS]
@@ -107,7 +107,7 @@ def offer(rule: Rule, events: Events, row: int, i: int, work: Work, counts: Coun
         if guards and fits >= 0:
             if guarded(image, wait, waits, True, events, row, work, i):
                 fits = -1
-            # An absence takes nothing, so whatever is forbidden breaks it.
+            # An absence takes no event, so any forbidden event breaks it.
             elif kind >= y.WAIT_ABSENCE and guarded(image, wait, waits, False, events, row, work, i):
                 fits = -1
         if fits < 0:
@@ -147,7 +147,7 @@ def offer(rule: Rule, events: Events, row: int, i: int, work: Work, counts: Coun
 
 @inlined
 def tidy(words: Int64, runs: Int64, count: int, heap: Int64, counters: Int64) -> int:
-    """Drop the runs without waits, keep the order, and drop the oldest beyond the limit; return how many are left.
+    """Drop runs without waits, in order, and drop the oldest beyond the limit; return the number of rows left.
 
     Shapes: words of the rule; runs int64[*, W], of which `count` rows are in use; heap int64[*] is scratch.
     """

@@ -1,10 +1,11 @@
-"""The matcher for plain rules: relaxed waits only, without guards, bounds or deadlines that fire something.
+"""The matcher for plain rules: only relaxed waits, without guards, bounds or deadlines that fire.
 
-Most fraud patterns are of this kind. What `advance.py` does for every rule is done here with less: a run that takes an
-event where there is one way to go on becomes its own child, in its row; a run's deadline is that of its start, so the
-oldest leave at the front; rows are moved together only now and then. Same arguments, same answers.
+Most fraud patterns are plain. This matcher gives the same results as `advance.py` with less work: a run that takes an
+event and has one way to continue is updated in its own row; the deadline of a run follows from its start, so the oldest
+runs expire first; and rows are moved together only now and then. It has the same arguments as `advance.py`.
 
-    row 0 | dead rows | head … runs: live rows in the order of their making, some without waits (dead)
+    row 0 | dead rows | head … runs: live rows in the order of creation, some without waits (dead)
+
 Tested by: tests/kernels/test_plain.py, tests/engine/test_against_oracle.py
 """
 
@@ -23,11 +24,11 @@ from cep.kernels.search import first_at
 
 _FOREVER = int64(y.FOREVER)
 _ONE = int64(1)
-_SLACK = 32  # dead rows that are not worth moving the others for
+_SLACK = 32  # up to this number of dead rows, moving the others is not worthwhile
 
 
 class _Counts(NamedTuple):
-    """The part of `Work` that is in use: live and dead rows are [head, runs), of which `dead` have no waits."""
+    """The rows of `Work` in use: rows [head, runs), of which `dead` have no waits."""
 
     head: int
     runs: int
@@ -38,7 +39,7 @@ class _Counts(NamedTuple):
 
 
 class _PutOff(NamedTuple):
-    """Shared events of a key: the first one, the first that the rule has not made up for, and their end."""
+    """Shared events of a key: the first one, the first that the rule has not processed yet, and their end."""
 
     first: int
     late: int
@@ -64,7 +65,7 @@ def _open_waits(image: Int64, nfa_state: int, runs: Int64, i: int) -> None:
 
 @bare
 def _dead(runs: Int64, head: int, end: int) -> int:
-    """Return how many of the rows [head, end) have no waits."""
+    """Return the number of rows [head, end) without waits."""
     count = 0
     for i in range(head, end):
         count += runs[i, y.RUN_WAITS] == 0
@@ -73,7 +74,7 @@ def _dead(runs: Int64, head: int, end: int) -> int:
 
 @bare
 def _expire(runs: Int64, head: int, end: int, time: int, counters: Int64) -> int:
-    """Close what is over at `time` (ms, UTC); return how many of the rows [head, end) are dead."""
+    """Close runs that have expired at `time` (ms, UTC); return the number of dead rows in [head, end)."""
     for i in range(head, end):
         if runs[i, y.RUN_WAITS] != 0 and runs[i, y.RUN_EXPIRY] <= time:
             runs[i, y.RUN_WAITS] = 0
@@ -83,7 +84,7 @@ def _expire(runs: Int64, head: int, end: int, time: int, counters: Int64) -> int
 
 @bare
 def _evict(rule: Rule, work: Work, counts: _Counts, time: int, heap: Int64) -> int:
-    """Close what is over, then the oldest runs beyond the limit; return how many of the rows in use are dead.
+    """Close expired runs, then the oldest runs beyond the limit; return the number of dead rows in use.
 
     Shapes: heap int64[*] is scratch.
     """
@@ -97,7 +98,7 @@ def _evict(rule: Rule, work: Work, counts: _Counts, time: int, heap: Int64) -> i
 
 @bare
 def _together(runs: Int64, head: int, end: int) -> int:
-    """Move the live ones of the rows [head, end) to row 1 and what follows; return the new end."""
+    """Move the live rows of [head, end) to row 1 and the rows after it; return the new end."""
     to = 1
     for i in range(head, end):
         if runs[i, y.RUN_WAITS] != 0:
@@ -110,7 +111,7 @@ def _together(runs: Int64, head: int, end: int) -> int:
 
 @inlined
 def _save(work: Work, counts: _Counts, watermark: int, key: int, output: RunOutput, out_count: int) -> int:
-    """Write what is not over by the watermark behind row out_count; return the new count, -1 if it may not fit."""
+    """Write runs that outlive the watermark after row out_count; return the new count, -1 if they may not fit."""
     if out_count + counts.runs - counts.head > output.runs.shape[0]:
         return -1
     for i in range(counts.head, counts.runs):
@@ -128,7 +129,7 @@ def _save(work: Work, counts: _Counts, watermark: int, key: int, output: RunOutp
 
 @inlined
 def _take(rule: Rule, wait: int, events: Events, row: int, work: Work, starts: bool, i: int, node: int) -> None:
-    """Let the run in row i take the event in its own row; its node gets number `node`. `starts`: it is its first."""
+    """Let the run in row i take the event in its own row; its node gets number `node`. `starts`: the first event."""
     target = rule.image[wait + y.W_TARGET]
     nfa_state = rule.image[y.HEADER_STATES] + target * y.STATE_WIDTH
     work.nodes[node, y.NODE_ROW] = row
@@ -149,7 +150,9 @@ def _take(rule: Rule, wait: int, events: Events, row: int, work: Work, starts: b
 
 @inlined
 def _offer(rule: Rule, events: Events, row: int, work: Work, i: int, counts: _Counts) -> _Counts:
-    """Offer the event to the run in row i: it moves on in its row, or children go behind row counts.runs."""
+    """Offer the event to the run in row i: the run advances in its row, or new runs are written from row counts.runs
+    on.
+    """
     image = rule.image
     runs, node_count, matches, full = counts.runs, counts.nodes, counts.matches, y.FULL_NOT
     waits = work.runs[i, y.RUN_WAITS]
@@ -191,10 +194,10 @@ def _offer(rule: Rule, events: Events, row: int, work: Work, i: int, counts: _Co
 def _candidates(
     image: Int64, alike: int, events: Events, row: int, runs: Int64, counts: _Counts, picked: Int64, count: int
 ) -> int:
-    """Write the rows that the event may move behind picked[count]; return the new count.
+    """Write the rows that the event may advance to picked[count:]; return the new count.
 
-    `alike` is a wait whose condition is that of all runs, or -1. There is no branch on a row's content: which runs
-    fit is as good as random, and a wrong guess of the processor costs more than the look.
+    `alike` is a wait whose condition all runs share, or -1. The loop has no branch on a row's content, because the
+    matching runs are unpredictable and a wrong branch prediction costs more than the comparison.
     """
     columns, nulls = events.columns, events.nulls
     time = columns[y.COLUMN_TIME, row]
@@ -229,7 +232,7 @@ def _candidates(
 
 @inlined
 def _move_all(rule: Rule, alike: int, events: Events, row: int, work: Work, chosen: Int64, counts: _Counts) -> _Counts:
-    """Let the runs in the rows chosen int64[*] take the event, which fits them all; each has one wait."""
+    """Let the runs in the rows chosen int64[*] take the event, which satisfies them all; each has one wait."""
     runs, dead, node_count, matches = counts.runs, counts.dead, counts.nodes, counts.matches
     stays = rule.image[alike + y.W_KIND] == y.WAIT_ANY
     time = events.columns[y.COLUMN_TIME, row]
@@ -256,7 +259,7 @@ def _move_all(rule: Rule, alike: int, events: Events, row: int, work: Work, chos
 
 @inlined
 def _drop_over(runs: Int64, counts: _Counts, time: int, counters: Int64) -> _Counts:
-    """Let head pass what is dead or over at `time` (ms, UTC); move rows together where many are dead."""
+    """Advance head past rows that are dead or expired at `time` (ms, UTC); move rows together if many are dead."""
     head, end, dead = counts.head, counts.runs, counts.dead
     while head < end and (runs[head, y.RUN_WAITS] == 0 or runs[head, y.RUN_EXPIRY] <= time):
         if runs[head, y.RUN_WAITS] == 0:
@@ -274,7 +277,7 @@ def _drop_over(runs: Int64, counts: _Counts, time: int, counters: Int64) -> _Cou
 def _on_event(
     rule: Rule, alike: int, events: Events, row: int, starts: bool, work: Work, picked: Int64, counts: _Counts
 ) -> _Counts:
-    """Offer the event to the start run if it `starts`, and to the rows that it may move; apply the skip strategy."""
+    """Offer the event to the start run if it `starts`, and to the rows that it may advance; apply the skip strategy."""
     time = events.columns[y.COLUMN_TIME, row]
     counts = _drop_over(work.runs, counts, time, work.counters)
     before = counts.matches
@@ -314,9 +317,10 @@ def _on_event(
 
 @inlined
 def _put_off(words: Int64, starts: SharedStarts, key: int, runs: Int64, end: int) -> tuple[_PutOff, int]:
-    """Find the key's shared events, and which of them the rule has not made up for.
+    """Find the key's shared events, and the first that the rule has not processed. Return them and the first row of a
+    run.
 
-    Shapes: words of the rule; runs int64[*, W], rows [1, end) the key's. Returns (these, the first row of a run).
+    Shapes: words of the rule; runs int64[*, W], where rows [1, end) are the key's.
     """
     first = late = last = int64(0)
     head = int64(1)
@@ -331,36 +335,37 @@ def _put_off(words: Int64, starts: SharedStarts, key: int, runs: Int64, end: int
 
 
 @bare
-def _within_limit(counts: Int64, late: int, due: int, limit: int, counters: Int64) -> int:
-    """Drop what is put off in [late, due) up to the last start beyond the limit; return the first that is left.
+def _within_limit(counts: Int64, late: int, end: int, limit: int, counters: Int64) -> int:
+    """Drop deferred events in [late, due) up to the last start beyond the limit; return the first remaining one.
 
-    Shapes: counts int64[S], the starts up to each.
+    Shapes: counts int64[S], the number of starts up to each event.
     """
     before = counts[late - 1] if late > 0 else int64(0)
-    over = counts[due - 1] - before - limit
+    over = counts[end - 1] - before - limit
     if over > 0:
         counters[y.COUNT_EVICTED] += over
-        late = first_at(counts, late, due, before + over) + 1
+        late = first_at(counts, late, end, before + over) + 1
     return late
 
 
 @bare
-def _within_weight(starts: SharedStarts, late: int, due: int, limit: int, counters: Int64) -> int:
-    """Bound the weights of the starts, as `_within_limit` bounds their number."""
+def _within_weight(starts: SharedStarts, late: int, end: int, limit: int, counters: Int64) -> int:
+    """Limit the weights of the starts, as `_within_limit` limits their number."""
     before = starts.weights[late - 1] if late > 0 else int64(0)
-    over = starts.weights[due - 1] - before - limit
+    over = starts.weights[end - 1] - before - limit
     if over <= 0:
         return late
-    left = first_at(starts.weights, late, due, before + over) + 1
-    counters[y.COUNT_EVICTED] += starts.counts[left - 1] - (starts.counts[late - 1] if late > 0 else int64(0))
-    return left
+    first_left = first_at(starts.weights, late, end, before + over) + 1
+    counters[y.COUNT_EVICTED] += starts.counts[first_left - 1] - (starts.counts[late - 1] if late > 0 else int64(0))
+    return first_left
 
 
 @bare
 def _note_taken(last: int, expiry: int, key: int, work: Work, node: int, output: RunOutput, out_count: int) -> int:
-    """Write a row in the start state: the rule has taken over the key's shared events up to the one in row `last`.
+    """Write a row in the start state: the rule has processed the key's shared events up to the one in row `last`.
 
-    It is needed until `expiry` (ms, UTC), as long as the last of them could be open; its node gets number `node`.
+    The row is needed until `expiry` (ms, UTC), as long as the last of these events could be open; its node gets number
+    `node`.
     Returns FULL_*.
     """
     if out_count >= output.runs.shape[0] or node >= work.nodes.shape[0]:
@@ -379,7 +384,7 @@ def _note_taken(last: int, expiry: int, key: int, work: Work, node: int, output:
 
 @bare
 def _common_wait(rule: Rule) -> int:
-    """Return the wait that stands for those of all runs that have taken something, if they are alike; else -1."""
+    """Return a wait that represents the waits of all started runs if they are alike, otherwise -1."""
     if rule.words[y.R_ALIKE] != 0:
         for number in range(rule.words[y.R_START_STATE] + 1, rule.words[y.R_END_STATE]):
             nfa_state = rule.image[y.HEADER_STATES] + number * y.STATE_WIDTH
@@ -391,10 +396,10 @@ def _common_wait(rule: Rule) -> int:
 @bare
 def _bound_nodes(
     rule: Rule, events: Events, time: int, work: Work, scratch: RuleScratch, cursor: Int64,
-    given: tuple[_Counts, KeyRoom],
+    counts_and_room: tuple[_Counts, KeyRoom],
 ) -> tuple[_Counts, KeyRoom]:  # fmt: skip
-    """Close what is over at `time` (ms, UTC), and evict the oldest runs if what they have bound is too much."""
-    counts, room = given
+    """Close runs that have expired at `time` (ms, UTC), and evict the oldest runs if they have bound too many nodes."""
+    counts, room = counts_and_room
     _expire(work.runs, counts.head, counts.runs, time, work.counters)
     used = Counts(counts.runs, counts.nodes, counts.matches, y.FULL_NOT)
     used, room = limit_nodes(rule, work, scratch, cursor, counts.head, used, room, events.weights)
@@ -404,61 +409,61 @@ def _bound_nodes(
 
 @bare
 def advance_plain(
-    rule: Rule, events: Events, given: RuleInput, shared: SharedStarts, watermark: int, work: Work,
+    rule: Rule, events: Events, inputs: RuleInput, shared: SharedStarts, watermark: int, work: Work,
     scratch: RuleScratch, output: RunOutput,
 ) -> int:  # fmt: skip
-    """Carry one plain rule over the queued events; see `advance.advance_rule` for the arguments and the answer.
+    """Advance one plain rule over the queued events; see `advance.advance_rule` for the arguments and the result.
 
-    Where rules share events (R_SHARES), `shared` are those of the rule's prefix, of this call and from before; else it
-    is empty. Its bounds are not looked at.
+    If rules share events (R_SHARES), `shared` are the shared starts of the rule's prefix, of this call and of earlier
+    ones; otherwise it is empty. Its bounds are not used.
     Cost: O(queued events x open runs of their key), a few nanoseconds each.
     """
     alike, words = _common_wait(rule), rule.words
     within = words[y.R_WITHIN_MS]
-    queue, columns, cursor = given.queue, events.columns, output.cursor
+    queue, columns, cursor = inputs.queue, events.columns, output.cursor
     for c in range(work.runs.shape[1]):
-        work.runs[0, c] = given.start_run[c]
-    while cursor[y.CURSOR_QUEUE] < queue.shape[0] or cursor[y.CURSOR_RUN] < given.keys.shape[0]:
-        at, out_count = cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_OUT]
+        work.runs[0, c] = inputs.start_run[c]
+    while cursor[y.CURSOR_QUEUE] < queue.shape[0] or cursor[y.CURSOR_RUN] < inputs.keys.shape[0]:
+        turn, out_count = cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_OUT]
         for c in range(y.COUNTERS):
             scratch.counters_before[c] = work.counters[c]
-        key, run_at, runs = next_key(columns, given, cursor, work.runs)
+        key, run_at, runs = next_key(columns, inputs, cursor, work.runs)
         if runs < 0:
             return y.FULL_WORK
         put_off, head = _put_off(words, shared, key, work.runs, runs)
         late = put_off.late
         counts = _Counts(head, runs, int64(0), cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], y.FULL_NOT)
         room = key_room(rule, cursor, runs > head, events.weights)
-        due, due_ms = late, int64(0)
-        while counts.full == y.FULL_NOT and at < queue.shape[0] and columns[y.COLUMN_KEY, queue[at]] == key:
-            row = int64(queue[at])
+        late_end, due_ms = late, int64(0)
+        while counts.full == y.FULL_NOT and turn < queue.shape[0] and columns[y.COLUMN_KEY, queue[turn]] == key:
+            row = int64(queue[turn])
             time = columns[y.COLUMN_TIME, row]
-            is_late = late == due and late < put_off.end and shared.rows[late] < row
+            is_late = late == late_end and late < put_off.end and shared.rows[late] < row
             if is_late and time < words[y.R_UNTIL_MS]:
-                # The event may move what was put off; of that, what is over by now or beyond the limit is not made up.
+                # The event may advance deferred events. Skip deferred events that have expired or exceed the limit.
                 dead = _expire(work.runs, counts.head, counts.runs, time, work.counters)
                 counts = _Counts(counts.head, counts.runs, dead, counts.nodes, counts.matches, y.FULL_NOT)
-                due, due_ms = first_at(shared.rows, late, put_off.end, row), time
-                late = _within_limit(shared.counts, late, due, words[y.R_RUNS_MAX], work.counters)
-                if shared.weights.shape[0] > 0 and late < due:
-                    late = _within_weight(shared, late, due, words[y.R_NODES_MAX], work.counters)
-            seen = events
-            if late < due:
+                late_end, due_ms = first_at(shared.rows, late, put_off.end, row), time
+                late = _within_limit(shared.counts, late, late_end, words[y.R_RUNS_MAX], work.counters)
+                if shared.weights.shape[0] > 0 and late < late_end:
+                    late = _within_weight(shared, late, late_end, words[y.R_NODES_MAX], work.counters)
+            offered = events
+            if late < late_end:
                 row = shared.rows[late]
-                seen = Events(events.columns, events.nulls, shared.bits, row - shared.columns[late], events.weights)
+                offered = Events(events.columns, events.nulls, shared.bits, row - shared.columns[late], events.weights)
                 late += 1
                 time = columns[y.COLUMN_TIME, row]
                 if time + within <= due_ms:
                     continue
             else:
-                at += 1
+                turn += 1
                 if late < put_off.end and shared.rows[late] == row:
                     late += 1
-                    due = late
+                    late_end = late
             starts = time >= words[y.R_FROM_MS] and time < words[y.R_STARTS_UNTIL_MS]
             if time < words[y.R_UNTIL_MS] and (starts or counts.runs > 1):
                 before = counts.nodes
-                counts = _on_event(rule, alike, seen, row, starts, work, scratch.picked, counts)
+                counts = _on_event(rule, alike, offered, row, starts, work, scratch.picked, counts)
                 room = less_room(room, events.weights, row, counts.nodes - before)
                 if counts.nodes > room.count_at and counts.full == y.FULL_NOT:
                     counts, room = _bound_nodes(rule, events, time, work, scratch, cursor, (counts, room))
@@ -476,6 +481,6 @@ def advance_plain(
             for c in range(y.COUNTERS):
                 work.counters[c] = scratch.counters_before[c]
             return full
-        cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_RUN] = at, run_at
+        cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_RUN] = turn, run_at
         cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], cursor[y.CURSOR_OUT] = node_count, counts.matches, out_count
     return y.FULL_NOT

@@ -1,8 +1,10 @@
-"""The events of a common prefix (nfa/prefixes.py), followed once for all rules that share it.
+"""Follow the events of a common prefix (nfa/prefixes.py) once for all rules that share it.
 
-For each step (nfa/prefixes.py) it is known until when some run may wait for its event. A start opens the steps that
-follow it, an event that a step waits for opens those after that, and closes it where a run takes but one. That is more
-than any one rule has: one may have lost its run to a match, or count what it waits for.
+For each step of the prefix, the kernel computes the time until which some run may wait for its event. A start opens the
+steps after it. An event that a step waits for opens the next steps, and closes the step where a run takes only one
+event. This covers more than the runs of any single rule: a rule may have lost its run to a match, or count the events
+that it waits for.
+
 Tested by: tests/engine/test_starts.py
 """
 
@@ -21,7 +23,7 @@ _NEVER = int64(NOT_TAKEN)
 
 @bare
 def _enter(steps: Int64, nfa_state: int, expiry: int, waits: Int64) -> None:
-    """Let a run that is over at `expiry` (ms, UTC) wait in the state. Shapes: steps int64[n, 4], waits int64[n]."""
+    """Let a run that expires at `expiry` (ms, UTC) wait in the state. Shapes: steps int64[n, 4], waits int64[n]."""
     for s in range(steps.shape[0]):
         if steps[s, STEP_STATE] == nfa_state:
             waits[s] = max(waits[s], expiry)
@@ -31,26 +33,26 @@ def _enter(steps: Int64, nfa_state: int, expiry: int, waits: Int64) -> None:
 def follow_prefix(
     steps: Int64, within: int, columns: Int64, events: PrefixEvents, runs: PrefixRuns, waits: Int64, entered: Int64
 ) -> None:
-    """Fill the expiry of new events: the latest time at which a run is over that would take them.
+    """Fill the expiry of new events: the latest expiry of the runs that would take them.
 
     Shapes: steps int64[n, 4]; columns int64[C, N] of the event table; `events` are retained and new ones; waits and
-    entered int64[n] are scratch. The expiry of a retained event stays. That of a new one is NOT_TAKEN, and stays so
-    where no run waits. `within` is the prefix's window in ms.
+    entered int64[n] are scratch. A retained event keeps its expiry. A new event has NOT_TAKEN, and keeps it if no run
+    waits for it. `within` is the prefix's window in ms.
     Cost: O(events x steps² + runs x steps).
     """
-    at = 0
+    run_index = 0
     keys, rows = events.keys, events.rows
     for i in range(rows.shape[0]):
         if i == 0 or keys[i] != keys[i - 1]:
             waits[:] = _NEVER
-        while at < runs.keys.shape[0] and runs.keys[at] <= keys[i]:
-            if runs.keys[at] == keys[i]:
-                if runs.rows[at] >= rows[i]:
+        while run_index < runs.keys.shape[0] and runs.keys[run_index] <= keys[i]:
+            if runs.keys[run_index] == keys[i]:
+                if runs.rows[run_index] >= rows[i]:
                     break
-                _enter(steps, runs.nfa_states[at], runs.expiry[at], waits)
-            at += 1
+                _enter(steps, runs.nfa_states[run_index], runs.expiry[run_index], waits)
+            run_index += 1
         time = columns[y.COLUMN_TIME, rows[i]]
-        taken = _NEVER
+        latest_end = _NEVER
         entered[:] = _NEVER
         for s in range(steps.shape[0]):
             if (events.masks[i] >> steps[s, STEP_BIT]) & 1 == 0:
@@ -58,11 +60,11 @@ def follow_prefix(
             begins = steps[s, STEP_STATE] == 0
             ends = min(_FOREVER, time + within) if begins else waits[s]
             if ends > time:
-                taken = max(taken, ends)
+                latest_end = max(latest_end, ends)
                 _enter(steps, steps[s, STEP_TARGET], ends, entered)
                 if steps[s, STEP_ENDS] != 0:
                     waits[s] = _NEVER
         for s in range(steps.shape[0]):
             waits[s] = max(waits[s], entered[s])
         if events.expiry[i] == _NEVER:
-            events.expiry[i] = taken
+            events.expiry[i] = latest_end

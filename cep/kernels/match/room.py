@@ -1,12 +1,11 @@
-"""The limits of one key: so many runs of a rule, and so many nodes that they have bound. The oldest runs leave.
+"""The limits of one key: a number of runs of a rule, and a number of nodes that they have bound. The oldest runs leave.
 
 A run is older than another if it began earlier, or in an earlier row; complete matches that wait leave last.
 
-A run of a loop binds all its events, so n events of one key can bind n² / 2 nodes. When they may be too many after an
-event, the nodes are counted that live runs lead to, each once. If they are more than the limit, the oldest runs are
-evicted until half the limit is left. A node of an event with long texts counts several times, for their bytes. So a
-count costs O(limit) and is seldom; and what is evicted follows from the
-events of the key alone, not from the calls they come in.
+A run of a loop binds all its events, so n events of one key can bind n² / 2 nodes. If there may be too many nodes after
+an event, the nodes on the paths of live runs are counted, each once. If they exceed the limit, the oldest runs are
+evicted until half the limit is left. A node of an event with long texts counts several times, for its bytes. A count
+costs O(limit) and is rare. The events of the key alone decide the evicted runs, not the split into calls.
 
     nodes   | older ones: other keys, former calls | of this key and call: live, matched, left over | free |
                                                    ▲ first                                          ▲ in use
@@ -23,13 +22,13 @@ from cep.kernels.jit import bare, inlined
 from cep.kernels.layout import Int64, int64
 from cep.kernels.records import Counts, Rule, RuleScratch, Work
 
-_ROW_BITS = 24  # of an age: which row the run is in
+_ROW_BITS = 24  # of an age: the row of the run
 _ROW = (1 << _ROW_BITS) - 1
 _WAITING = 1 << 60
 
 
 class KeyRoom(NamedTuple):
-    """The beginning of a key's own nodes and matches, and the number of nodes at which they are counted next."""
+    """The first of a key's own nodes and matches, and the number of nodes at which they are counted next."""
 
     first_node: int
     first_match: int
@@ -39,7 +38,7 @@ class KeyRoom(NamedTuple):
 
 @inlined
 def key_room(rule: Rule, cursor: Int64, has_runs: bool, weights: Int64) -> KeyRoom:
-    """Return the room of a key that is begun with; `has_runs` from former calls, whose nodes are not counted yet."""
+    """Return the room of a new key. `has_runs`: it has runs from former calls, whose nodes are not counted yet."""
     first, limit = cursor[y.CURSOR_NODES], rule.words[y.R_NODES_MAX]
     before = limit if weights.shape[0] > 0 else cursor[y.CURSOR_OLD_NODES]
     older = min(limit, before) if has_runs else int64(0)
@@ -48,7 +47,7 @@ def key_room(rule: Rule, cursor: Int64, has_runs: bool, weights: Int64) -> KeyRo
 
 @inlined
 def less_room(room: KeyRoom, weights: Int64, row: int, added: int) -> KeyRoom:
-    """Return the room after so many nodes of the event in `row` came, as one that weighs more has to be counted sooner.
+    """Return the room after `added` nodes of the event in `row`. Nodes of heavy events must be counted sooner.
 
     Shapes: weights int64[rows of the event table], or int64[0].
     """
@@ -59,10 +58,9 @@ def less_room(room: KeyRoom, weights: Int64, row: int, added: int) -> KeyRoom:
 
 @bare
 def _mark(nodes: Int64, node: int, marks: Int64, mark: int, trail: Int64, weights: Int64) -> int:
-    """Mark the nodes that lead to `node`; return how much those count that were not marked yet.
+    """Mark the nodes on the paths to `node`; return the weight of the newly marked ones, -1 if the trail is too short.
 
-    -1 if the trail is too short.
-    Shapes: marks int64[rows of nodes]; trail int64[*, 3] is a stack for the second way into a union.
+    Shapes: marks int64[rows of nodes]; trail int64[*, 3] is a stack for the second path into a union.
     """
     count, top = 0, 0
     while True:
@@ -91,36 +89,36 @@ def _age(runs: Int64, i: int) -> int:
 
 
 @bare
-def _sink(heap: Int64, at: int, end: int) -> None:
-    """Bring entry `at` of the heap int64[*], of which `end` are in use, below smaller ones."""
-    while 2 * at + 1 < end:
-        child = 2 * at + 1
+def _sink(heap: Int64, entry: int, end: int) -> None:
+    """Move an entry of the heap int64[*], of which `end` are in use, below smaller ones."""
+    while 2 * entry + 1 < end:
+        child = 2 * entry + 1
         if child + 1 < end and heap[child + 1] < heap[child]:
             child += 1
-        if heap[at] <= heap[child]:
+        if heap[entry] <= heap[child]:
             return
-        heap[at], heap[child] = heap[child], heap[at]
-        at = child
+        heap[entry], heap[child] = heap[child], heap[entry]
+        entry = child
 
 
 @bare
 def _heap_of(runs: Int64, head: int, end: int, sign: int, heap: Int64) -> int:
-    """Make a heap of the ages of live runs in rows [head, end), times `sign`; return how many there are."""
+    """Make a heap of the ages of live runs in rows [head, end), times `sign`; return their number."""
     count = int64(0)
     for i in range(head, end):
         if runs[i, y.RUN_WAITS] != 0:
             heap[count] = sign * _age(runs, i)
             count += 1
-    for at in range(count // 2 - 1, -1, -1):
-        _sink(heap, at, count)
+    for entry in range(count // 2 - 1, -1, -1):
+        _sink(heap, entry, count)
     return count
 
 
 @bare
 def evict_beyond(runs: Int64, head: int, end: int, limit: int, heap: Int64, counters: Int64) -> None:
-    """Evict the oldest of the live runs in rows [head, end) that are beyond the limit.
+    """Evict the oldest of the live runs in rows [head, end) until `limit` are left.
 
-    Shapes: runs int64[*, W]; heap int64[*] is scratch. Cost: O(rows), and O(log rows) for each that is evicted.
+    Shapes: runs int64[*, W]; heap int64[*] is scratch. Cost: O(rows), and O(log rows) for each evicted run.
     """
     count = _heap_of(runs, head, end, 1, heap)
     while count > limit:
@@ -133,36 +131,37 @@ def evict_beyond(runs: Int64, head: int, end: int, limit: int, heap: Int64, coun
 
 @bare
 def _evict_oldest(rule: Rule, work: Work, scratch: RuleScratch, mark: int, head: int, end: int, weights: Int64) -> int:
-    """Evict the oldest of the rows [head, end) if the nodes of all are too many; return how much is left.
+    """Evict the oldest of the rows [head, end) if their nodes exceed the limit; return the remaining weight.
 
-    Then the youngest runs stay that have half the limit together, or the youngest alone, if it has not more than the
-    limit. Returns -1 if the trail is too short.
+    The youngest runs stay whose nodes together are half the limit, or the youngest alone if it does not exceed the
+    limit.
+    Returns -1 if the trail is too short.
     """
     runs, limit, heap = work.runs, rule.words[y.R_NODES_MAX], scratch.picked
     runs_count = _heap_of(runs, head, end, -1, heap)
-    count, left, stay = int64(0), int64(0), int64(0)
+    count, weight_left, stay = int64(0), int64(0), int64(0)
     for younger in range(runs_count):
         more = _mark(work.nodes, runs[-heap[0] & _ROW, y.RUN_NODE], scratch.marks, mark, scratch.trail, weights)
         if more < 0:
             return -1
         count += more
         if count <= limit // 2 or (younger == 0 and count <= limit):
-            left, stay = count, younger + 1
+            weight_left, stay = count, younger + 1
         heap[0] = heap[runs_count - 1 - younger]
         _sink(heap, 0, runs_count - 1 - younger)
     if count <= limit:
         return count
     evict_beyond(runs, head, end, stay, heap, work.counters)
-    return left
+    return weight_left
 
 
 @bare
 def _drop_unused(
     work: Work, scratch: RuleScratch, mark: int, head: int, counts: Counts, room: KeyRoom, weights: Int64
 ) -> int:
-    """Move the key's nodes together that a run in rows [head, counts.runs) or a match leads to.
+    """Move the key's nodes together that a run in rows [head, counts.runs) or a match needs.
 
-    Returns: how many nodes are in use then; -1 if the trail is too short, and nothing has moved.
+    Returns: the number of nodes then in use; -1 if the trail is too short, and nothing has moved.
     """
     runs, nodes, matches, marks = work.runs, work.nodes, work.matches, scratch.marks
     first = room.first_node
@@ -201,23 +200,23 @@ def limit_nodes(
     room: KeyRoom,
     weights: Int64,
 ) -> tuple[Counts, KeyRoom]:
-    """Count the nodes of the live runs in rows [head, counts.runs); evict the oldest runs if they are too many.
+    """Count the nodes of the live runs in rows [head, counts.runs); evict the oldest runs if there are too many.
 
-    Nodes of this call that nobody leads to are dropped when there are many. A mark is a negative number that no other
-    count has, so that marks need not be cleared. Evicted runs lose their waits.
-    Returns (counts, room); counts.full is FULL_MARKS or FULL_TRAIL if the marks or the trail are too short.
-    Cost: O(nodes that the runs lead to), and O(nodes in use) now and then.
+    Unused nodes of this call are dropped when there are many. A mark is a negative number that no other count has, so
+    marks are never cleared. Evicted runs lose their waits.
+    Returns the counts and the room; counts.full is FULL_MARKS or FULL_TRAIL if the marks or the trail are too short.
+    Cost: O(nodes of the runs), and O(nodes in use) now and then.
     """
     if scratch.marks.shape[0] < work.nodes.shape[0]:
         return Counts(counts.runs, counts.nodes, counts.matches, y.FULL_MARKS), room
     limit, used, drop_at = rule.words[y.R_NODES_MAX], counts.nodes, room.drop_at
     cursor[y.CURSOR_MARK] -= 1
-    left = _evict_oldest(rule, work, scratch, cursor[y.CURSOR_MARK], head, counts.runs, weights)
-    if left >= 0 and used > drop_at:
+    weight_left = _evict_oldest(rule, work, scratch, cursor[y.CURSOR_MARK], head, counts.runs, weights)
+    if weight_left >= 0 and used > drop_at:
         cursor[y.CURSOR_MARK] -= 1
         used = _drop_unused(work, scratch, cursor[y.CURSOR_MARK], head, counts, room, weights)
         drop_at = used + (used - room.first_node) + limit
-    if left < 0 or used < 0:
+    if weight_left < 0 or used < 0:
         return Counts(counts.runs, counts.nodes, counts.matches, y.FULL_TRAIL), room
-    room = KeyRoom(room.first_node, room.first_match, used + limit - left, drop_at)
+    room = KeyRoom(room.first_node, room.first_match, used + limit - weight_left, drop_at)
     return Counts(counts.runs, used, counts.matches, y.FULL_NOT), room

@@ -1,6 +1,8 @@
-"""The rules of a call, one after the other, each with the matcher that will do for it (plain.py, advance.py).
+"""Advance the rules of a call, one after the other, each with the simplest matcher that suits it (plain.py,
+advance.py).
 
-A rule that no new event concerns and that has no runs costs a look at its conditions' bitmaps.
+A rule without new relevant events and without runs costs only a look at its conditions' bitmaps.
+
 Tested by: tests/engine/test_advance.py, tests/engine/test_starts.py, tests/engine/test_against_oracle.py
 """
 
@@ -19,7 +21,7 @@ from cep.kernels.records import AllRuns, Events, Program, Rule, RuleInput, RuleS
 def _number_stream(program: Program, stream: int, events: Events, stream_count: Int32, cursor: Int64) -> None:
     """Write the new events' positions in a stream into the table, and the counts by key, unless they are there.
 
-    Shapes: stream_count int32[K]; cursor int64[CURSOR_WIDTH]. A negative stream is none.
+    Shapes: stream_count int32[K]; cursor int64[CURSOR_WIDTH]. A negative number means that there is no stream.
     """
     if stream >= 0 and stream + 1 != cursor[y.CURSOR_STREAM]:
         for key in range(stream_count.shape[0]):
@@ -32,9 +34,9 @@ def _number_stream(program: Program, stream: int, events: Events, stream_count: 
 def _next_rule(
     program: Program, events: Events, runs: AllRuns, work: Work, scratch: RuleScratch, output: RunOutput
 ) -> int:
-    """Move the cursor on to the first rule that has something to do, and begin with it unless it has begun.
+    """Move the cursor to the first rule that has work, and begin with it unless it has begun.
 
-    Returns: how many events it may react to, in scratch.queue; -1 if there is no such rule.
+    Returns: the number of events that it may react to, in scratch.queue; -1 if no rule has work.
     """
     cursor = output.cursor
     new_count = events.columns.shape[1] - events.first_row
@@ -55,7 +57,7 @@ def _next_rule(
 
 @inlined
 def _close_rule(number: int, work: Work, output: RunOutput) -> None:
-    """Note what the rule has added, and move the cursor on to the rule after it."""
+    """Record the rule's output, and move the cursor to the next rule."""
     cursor = output.cursor
     for i in range(cursor[y.CURSOR_FIRST_OUT], cursor[y.CURSOR_OUT]):
         output.rules[i] = number
@@ -67,14 +69,14 @@ def _close_rule(number: int, work: Work, output: RunOutput) -> None:
 
 @inlined
 def _input(program: Program, number: int, queued: int, runs: AllRuns, scratch: RuleScratch) -> RuleInput:
-    """Return the input of a rule that may react to so many events."""
+    """Return the input of a rule that may react to `queued` events."""
     lo, hi = runs.bounds[number], runs.bounds[number + 1]
     return RuleInput(scratch.queue[:queued], program.start_runs[number], runs.rows[lo:hi], runs.keys[lo:hi])
 
 
 @inlined
 def _starts(words: Int64, shared: SharedStarts) -> SharedStarts:
-    """Return the shared starts of a plain rule with these words; without any if it shares none."""
+    """Return the shared starts of a plain rule with these words; empty if it shares none."""
     first = end = shared.bounds[0]
     if words[y.R_SHARES] != 0:
         first, end = shared.bounds[words[y.R_SHARES] - 1], shared.bounds[words[y.R_SHARES]]
@@ -89,13 +91,16 @@ def advance_plain_rules(
     program: Program, events: Events, runs: AllRuns, shared: SharedStarts, watermark: int, work: Work,
     scratch: RuleScratch, output: RunOutput,
 ) -> int:  # fmt: skip
-    """Do as `advance_rules`, for rules that are all plain: it compiles in a third of the time."""
+    """Like `advance_rules`, but every rule must be plain (see plain.py).
+
+    It is a separate function because it compiles in a third of the time.
+    """
     queued = _next_rule(program, events, runs, work, scratch, output)
     while queued >= 0:
         number = output.cursor[y.CURSOR_RULE]
-        words, given = program.rules[number], _input(program, number, queued, runs, scratch)
+        words, inputs = program.rules[number], _input(program, number, queued, runs, scratch)
         rule, starts = Rule(program.image, words), _starts(words, shared)
-        full = advance_plain(rule, events, given, starts, watermark, work, scratch, output)
+        full = advance_plain(rule, events, inputs, starts, watermark, work, scratch, output)
         if full != y.FULL_NOT:
             return full
         _close_rule(number, work, output)
@@ -108,22 +113,22 @@ def advance_rules(
     program: Program, events: Events, runs: AllRuns, shared: SharedStarts, watermark: int, work: Work,
     scratch: RuleScratch, output: RunOutput,
 ) -> int:  # fmt: skip
-    """Carry each rule over the new events and close what is over by the watermark (ms, UTC).
+    """Advance each rule over the new events and process deadlines up to the watermark (ms, UTC).
 
-    Shapes: the records'. output.rules is filled with the rule of each row of output.runs, and output.counters with what
+    Shapes: see the records. output.rules gets the rule of each row of output.runs, and output.counters the amount that
     each rule has added to the counters.
-    Returns: FULL_NOT when all is done, else what to enlarge before the next call.
+    Returns: FULL_NOT when all is done, otherwise the array to enlarge before the next call.
     """
     queued = _next_rule(program, events, runs, work, scratch, output)
     while queued >= 0:
         number = output.cursor[y.CURSOR_RULE]
-        words, given = program.rules[number], _input(program, number, queued, runs, scratch)
+        words, inputs = program.rules[number], _input(program, number, queued, runs, scratch)
         rule = Rule(program.image, words)
         if words[y.R_PLAIN] != 0:
             starts = _starts(words, shared)
-            full = advance_plain(rule, events, given, starts, watermark, work, scratch, output)
+            full = advance_plain(rule, events, inputs, starts, watermark, work, scratch, output)
         else:
-            full = advance_rule(rule, events, given, watermark, work, scratch, output)
+            full = advance_rule(rule, events, inputs, watermark, work, scratch, output)
         if full != y.FULL_NOT:
             return full
         _close_rule(number, work, output)

@@ -1,4 +1,4 @@
-"""One run: the waits that it has open, the events that they take, and the run that a take makes of it.
+"""One run: its open waits, the events that they take, and the run that a take creates.
 
 Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
 """
@@ -22,9 +22,9 @@ _ONE = int64(1)
 
 
 @inlined
-def bit(bitmaps: UInt64, predicate: int, at: int) -> bool:
-    """Return True if the predicate holds for new event number `at`; bitmaps uint64[P, words]."""
-    return (bitmaps[predicate, at >> 6] >> np.uint64(at & 63)) & np.uint64(1) != 0
+def bit(bitmaps: UInt64, predicate: int, event_index: int) -> bool:
+    """Return True if the predicate holds for new event number `event_index`; bitmaps uint64[P, words]."""
+    return (bitmaps[predicate, event_index >> 6] >> np.uint64(event_index & 63)) & np.uint64(1) != 0
 
 
 @inlined
@@ -80,7 +80,7 @@ def suits(image: Int64, wait: int, events: Events, row: int, work: Work, run: in
 def gaps_allow(
     image: Int64, first: int, end: int, columns: Int64, row: int, runs: Int64, run: int, nodes: Int64
 ) -> int:
-    """Return 1 if the event keeps the bounds at image[first:end], 0 if it comes too early, -1 if it comes too late."""
+    """Return 1 if the event satisfies the bounds at image[first:end], 0 if it is too early, -1 if it is too late."""
     verdict = 1
     for b in range(first, end, y.BOUND_WIDTH):
         register = image[b + y.B_REGISTER]
@@ -100,8 +100,8 @@ def gaps_allow(
 def guarded(image: Int64, wait: int, waits: int, before: bool, events: Events, row: int, work: Work, run: int) -> bool:
     """Return True if a guard closes the wait for the event.
 
-    `before` chooses the guards that speak before a take, else the others. `waits` are the run's open waits. A guard
-    that frees a greedy loop closes nothing: it sets its flag in the run.
+    `before` chooses the guards that apply before a take, otherwise the others. `waits` are the run's open waits. A
+    guard that frees a greedy loop closes nothing: it sets its flag in the run.
     """
     for g in range(image[wait + y.W_GUARDS], image[wait + y.W_GUARDS_END], y.GUARD_WIDTH):
         moment = image[g + y.G_MOMENT]
@@ -148,16 +148,16 @@ def _float_part(kind: int, old: int, value: int, other: int) -> int:
 def _aggregate(kind: int, old: int, value: int, other: int, counters: Int64) -> int:
     """Return the new content of an aggregate's register.
 
-    `other` is the register that the action names: how many values there were; of ACT_FREST the sum before; of offsets
-    the value that they are counted from.
+    `other` is the register that the action names: the number of values; for ACT_FREST the sum before; for offsets the
+    value that they are relative to.
     """
-    seen = other > 0
+    has_value = other > 0
     if kind == y.ACT_HIGH:
         return old + (value >> int64(32))
     if kind == y.ACT_LOW:
         return old + (value & int64(0xFFFFFFFF))
     if kind == y.ACT_BASE:
-        return old if seen else value
+        return old if has_value else value
     if kind >= y.ACT_FREST:
         return _float_part(kind, old, value, other)
     if kind == y.ACT_SUM:
@@ -167,20 +167,20 @@ def _aggregate(kind: int, old: int, value: int, other: int, counters: Int64) -> 
     if kind == y.ACT_COUNT_PRESENT:
         return old + 1
     if kind == y.ACT_MIN:
-        return min(old, value) if seen else value
+        return min(old, value) if has_value else value
     if kind == y.ACT_MAX:
-        return max(old, value) if seen else value
+        return max(old, value) if has_value else value
     x, z = as_float(old), as_float(value)
     if kind == y.ACT_FSUM:
-        return as_bits(x + z) if seen else value
+        return as_bits(x + z) if has_value else value
     if kind == y.ACT_FMIN:
-        return as_bits(min(x, z) if seen else z)
-    return as_bits(max(x, z) if seen else z)
+        return as_bits(min(x, z) if has_value else z)
+    return as_bits(max(x, z) if has_value else z)
 
 
 @inlined
 def act(image: Int64, nfa_state: int, events: Events, row: int, work: Work, run: int) -> None:
-    """Bring the run's registers up to the event that it has taken; `nfa_state` is the offset of its state row."""
+    """Update the run's registers for the event that it has taken; `nfa_state` is the offset of its state row."""
     for k in range(image[nfa_state + y.S_ACTIONS], image[nfa_state + y.S_ACTIONS_END], y.ACTION_WIDTH):
         kind = image[k + y.A_KIND]
         register = y.RUN_HEADER + image[k + y.A_REGISTER]
@@ -201,7 +201,7 @@ def act(image: Int64, nfa_state: int, events: Events, row: int, work: Work, run:
 
 @bare
 def _deadline(image: Int64, wait: int, within_ms: int, columns: Int64, runs: Int64, run: int, nodes: Int64) -> int:
-    """Return the time (ms, UTC) at which a wait of the run is over."""
+    """Return the time (ms, UTC) at which a wait of the run ends."""
     ends = min(_FOREVER, columns[y.COLUMN_TIME, runs[run, y.RUN_START_ROW]] + within_ms)
     for b in range(image[wait + y.W_BOUNDS], image[wait + y.W_BOUNDS_END], y.BOUND_WIDTH):
         register = image[b + y.B_REGISTER]
@@ -215,7 +215,7 @@ def _deadline(image: Int64, wait: int, within_ms: int, columns: Int64, runs: Int
 
 @bare
 def set_expiry(rule: Rule, nfa_state: int, columns: Int64, runs: Int64, run: int, nodes: Int64) -> None:
-    """Set the time at which the run has to be looked at next: a deadline that fires something, else the last of all."""
+    """Set the time at which the run must be visited next: the first deadline that fires, otherwise the last one."""
     image = rule.image
     earliest, latest = _FOREVER, -_FOREVER
     wait = image[nfa_state + y.S_WAITS]
@@ -233,12 +233,12 @@ def set_expiry(rule: Rule, nfa_state: int, columns: Int64, runs: Int64, run: int
 
 
 @bare
-def close_missed(image: Int64, runs: Int64, run: int, seen: int) -> None:
-    """Close the run's strict waits that have missed their event: the stream has had `seen` events by now.
+def close_missed(image: Int64, runs: Int64, run: int, events_seen: int) -> None:
+    """Close the run's strict waits that have missed their event: the stream has had `events_seen` events by now.
 
     Shapes: runs int64[*, W].
     """
-    if seen > runs[run, y.RUN_ORDINAL] + 1:
+    if events_seen > runs[run, y.RUN_ORDINAL] + 1:
         nfa_state = image[y.HEADER_STATES] + runs[run, y.RUN_STATE] * y.STATE_WIDTH
         mask = _ONE
         for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
@@ -251,10 +251,11 @@ def close_missed(image: Int64, runs: Int64, run: int, seen: int) -> None:
 
 @bare
 def close_due(rule: Rule, columns: Int64, runs: Int64, run: int, nodes: Int64, until: int) -> tuple[bool, bool]:
-    """Close the waits of the run whose time is up by `until` (ms, UTC).
+    """Close the waits of the run that end by `until` (ms, UTC). Return if an absence was certain, and if another wait
+    ended.
 
-    FOREVER is the end of the input. An absence without a window is certain then; other waits without one stay open.
-    A later time closes all. Returns (an absence was certain, another wait ran out).
+    FOREVER is the end of the input. An absence without a window is certain then; other waits without a window stay
+    open. A later time closes all waits.
     """
     image = rule.image
     nfa_state = image[y.HEADER_STATES] + runs[run, y.RUN_STATE] * y.STATE_WIDTH
@@ -339,22 +340,23 @@ def accepts(image: Int64, runs: Int64, run: int) -> bool:
 
 
 @inlined
-def next_key(columns: Int64, given: RuleInput, cursor: Int64, runs: Int64) -> tuple[int, int, int]:
-    """Find the next key that has queued events or open runs; copy its runs into runs int64[*, W] from row 1 on.
+def next_key(columns: Int64, inputs: RuleInput, cursor: Int64, runs: Int64) -> tuple[int, int, int]:
+    """Find the next key with queued events or open runs; copy its runs into runs int64[*, W] from row 1 on.
 
-    Returns (key, the first open run after the key's, the number of rows in use: -1 if they do not fit).
+    Returns the key, the index of the first open run after the key's runs, and the number of rows in use: -1 if they do
+    not fit.
     """
-    at, run_at = cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_RUN]
+    event_index, run_at = cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_RUN]
     key = _FOREVER
-    if at < given.queue.shape[0]:
-        key = columns[y.COLUMN_KEY, given.queue[at]]
-    if run_at < given.keys.shape[0]:
-        key = min(key, int64(given.keys[run_at]))
+    if event_index < inputs.queue.shape[0]:
+        key = columns[y.COLUMN_KEY, inputs.queue[event_index]]
+    if run_at < inputs.keys.shape[0]:
+        key = min(key, int64(inputs.keys[run_at]))
     count = int64(1)
-    while run_at < given.keys.shape[0] and given.keys[run_at] == key and count >= 0:
+    while run_at < inputs.keys.shape[0] and inputs.keys[run_at] == key and count >= 0:
         if count < runs.shape[0]:
             for c in range(runs.shape[1]):
-                runs[count, c] = given.rows[run_at, c]
+                runs[count, c] = inputs.rows[run_at, c]
             count += 1
             run_at += 1
         else:

@@ -1,10 +1,11 @@
-"""Rows of a keyed state → the same rows in another order or number, with what points from one to another.
+"""Rows of a keyed state → the same rows in another order or numbering, with adjusted pointers.
 
 A run points to a node and to the row of its first event; some of its registers point to rows. A node points to a row,
-or as a union to another node, and to the node before.
+or as a union to another node, and to the previous node.
 
 Shapes, throughout: runs int64[n, W], run_rule int32[n], nodes int64[m, NODE_WIDTH]; row_registers uint8[rules, R] is
 not 0 where a rule's register holds a row.
+
 Tested by: tests/kernels/test_parts.py, tests/engine/test_partition.py, tests/engine/test_keyed_state.py
 """
 
@@ -21,10 +22,10 @@ COUNTS = 4
 
 @bare
 def order_rows(part: Int64, run_key: Int32, event_key: Int32, nodes: Int64, order: PartOrder, cursor: Int64) -> int:
-    """Bring rows into the order of their parts; within a part they keep theirs.
+    """Sort rows by part; within a part they keep their order.
 
-    Shapes: part int64[K] in [0, P), of each key; `order` is filled, with bounds that are zeros before; cursor
-    int64[4, P] is scratch. Returns how many rows of a kind a part has at most, at least 1.
+    Shapes: part int64[K] in [0, P), of each key; `order` is filled, with bounds that are zeros before; cursor int64[4,
+    P] is scratch. Returns the largest number of rows of one kind in a part, at least 1.
     """
     bounds = order.bounds
     parts = bounds.shape[1] - 1
@@ -43,8 +44,8 @@ def order_rows(part: Int64, run_key: Int32, event_key: Int32, nodes: Int64, orde
             cursor[which, p] = bounds[which, p]
             bounds[which, p + 1] += bounds[which, p]
     for k in range(part.shape[0]):
-        at = cursor[KEYS, part[k]]
-        order.keys[at], order.key_place[k] = k, at - bounds[KEYS, part[k]]
+        node_index = cursor[KEYS, part[k]]
+        order.keys[node_index], order.key_place[k] = k, node_index - bounds[KEYS, part[k]]
         cursor[KEYS, part[k]] += 1
     for i in range(run_key.shape[0]):
         p = part[run_key[i]]
@@ -52,29 +53,29 @@ def order_rows(part: Int64, run_key: Int32, event_key: Int32, nodes: Int64, orde
         cursor[RUNS, p] += 1
     for i in range(nodes.shape[0]):
         p = part[event_key[_row_of(nodes, i)]]
-        at = cursor[NODES, p]
-        order.nodes[at], order.node_place[i] = i, at - bounds[NODES, p]
+        node_index = cursor[NODES, p]
+        order.nodes[node_index], order.node_place[i] = i, node_index - bounds[NODES, p]
         cursor[NODES, p] += 1
     for i in range(event_key.shape[0]):
         p = part[event_key[i]]
-        at = cursor[EVENTS, p]
-        order.events[at], order.event_place[i] = i, at - bounds[EVENTS, p]
+        node_index = cursor[EVENTS, p]
+        order.events[node_index], order.event_place[i] = i, node_index - bounds[EVENTS, p]
         cursor[EVENTS, p] += 1
     return most
 
 
 @inlined
 def _row_of(nodes: Int64, node: int) -> int:
-    """Return the row of an event that a node leads to: its own, or for a union that of one of its ways."""
-    at = node
-    while nodes[at, y.NODE_ROW] < 0:
-        at = nodes[at, y.NODE_STATE]
-    return nodes[at, y.NODE_ROW]
+    """Return the row of an event on a node's path: its own, or the row on one branch of a union."""
+    node_index = node
+    while nodes[node_index, y.NODE_ROW] < 0:
+        node_index = nodes[node_index, y.NODE_STATE]
+    return nodes[node_index, y.NODE_ROW]
 
 
 @bare
 def point_runs(runs: Int64, run_rule: Int32, row_registers: UInt8, new_row: Int64, new_node: Int64) -> None:
-    """Let runs point to rows and nodes by their new numbers; in place."""
+    """Change the pointers of runs to the new numbers of rows and nodes, in place."""
     for i in range(runs.shape[0]):
         runs[i, y.RUN_NODE] = new_node[runs[i, y.RUN_NODE]]
         runs[i, y.RUN_START_ROW] = new_row[runs[i, y.RUN_START_ROW]]
@@ -87,7 +88,7 @@ def point_runs(runs: Int64, run_rule: Int32, row_registers: UInt8, new_row: Int6
 def point_anew(
     runs: Int64, run_rule: Int32, nodes: Int64, row_registers: UInt8, new_row: Int64, new_node: Int64
 ) -> None:
-    """Let runs and nodes point to rows and nodes by their new numbers; in place."""
+    """Change the pointers of runs and nodes to the new numbers of rows and nodes, in place."""
     point_runs(runs, run_rule, row_registers, new_row, new_node)
     for i in range(nodes.shape[0]):
         if nodes[i, y.NODE_ROW] >= 0:
@@ -103,9 +104,9 @@ def point_among_all(
     runs: Int64, run_rule: Int32, nodes: Int64, row_registers: UInt8, run_bounds: Int64, node_bounds: Int64,
     row_bounds: Int64,
 ) -> bool:  # fmt: skip
-    """Let runs and nodes that stand part by part point to rows and nodes among those of all parts; in place.
+    """Change the pointers of runs and nodes, sorted by part, to indexes among all parts, in place.
 
-    The bounds, int64[P + 1], say where each part begins. Returns True if every run is of one of the rules.
+    The bounds, int64[P + 1], are the starts of the parts. Returns True if every run belongs to one of the rules.
     """
     for p in range(run_bounds.shape[0] - 1):
         rows, before = row_bounds[p], node_bounds[p]
@@ -123,7 +124,7 @@ def point_among_all(
 
 @bare
 def move_nodes(nodes: Int64, first: int, end: int, rows: int) -> None:
-    """Let the nodes of a part, first <= i < end, point among those of all; `rows` events stand before the part's."""
+    """Change the pointers of a part's nodes, first <= i < end, to indexes among all; `rows` events precede the part."""
     for i in range(first, end):
         if nodes[i, y.NODE_ROW] >= 0:
             nodes[i, y.NODE_ROW] += rows

@@ -1,1 +1,1 @@
-"""Kernels over texts: offsets and bytes, JSON in and out, sets of keys."""
+"""Kernels over texts: offsets and bytes, JSON input and output, sets of keys."""

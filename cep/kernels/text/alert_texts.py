@@ -1,4 +1,4 @@
-"""Matches → the texts of their alerts: those that ids are digests of, and those that columns take over.
+"""Matches → the texts of their alerts: the input of id digests, and texts copied into columns.
 
 Tested by: tests/kernels/test_alert_texts.py, tests/engine/test_alerts.py
 """
@@ -25,33 +25,33 @@ def _digits_count(number: int) -> int:
 
 
 @inlined
-def _write(texts: Texts, row: int, out: UInt8, at: int) -> int:
-    """Write `5:abcde` for `abcde`, bytes counted; return where it ends."""
+def _write(texts: Texts, row: int, out: UInt8, position: int) -> int:
+    """Write a text with its length in bytes, `5:abcde` for `abcde`; return the end."""
     offsets, data = texts.offsets, texts.data
     start, length = offsets[row], offsets[row + 1] - offsets[row]
-    at += _digits_count(length)
-    rest, digit_at = length, at
+    position += _digits_count(length)
+    rest, digit_at = length, position
     while True:
         digit_at -= 1
         out[digit_at] = _ZERO + rest % 10
         rest //= 10
         if rest == 0:
             break
-    out[at] = _COLON
+    out[position] = _COLON
     for k in range(length):
-        out[at + 1 + k] = data[start + k]
-    return at + 1 + length
+        out[position + 1 + k] = data[start + k]
+    return position + 1 + length
 
 
 @kernel
 def digest_texts(
     heads: Texts, head_of: Int64, keys: Texts, key_of: Int32, ids: Texts, bounds: Int64, rows: Int64
 ) -> tuple[UInt8, Int64]:
-    """Write for each of M matches its head, then its key and the ids of its events, each behind its length in bytes.
+    """Write for each of M matches its head, its key and the ids of its events, each with its length in bytes.
 
-    Shapes: head_of int64[M] and key_of int32[M] choose among heads and keys. The events of match number r are
-    bounds[r] to bounds[r + 1] of ids, and rows int64[M] are the matches.
-    Returns all texts as uint8[T], and int64[M] where each ends.
+    Shapes: head_of int64[M] and key_of int32[M] choose among heads and keys. The events of match number r are bounds[r]
+    to bounds[r + 1] of ids, and rows int64[M] are the matches.
+    Returns all texts as uint8[T], and the end of each, int64[M].
     """
     ends = np.empty(rows.shape[0], np.int64)
     total = 0
@@ -64,22 +64,22 @@ def digest_texts(
             total += length + 1 + _digits_count(length)
         ends[i] = total
     out = np.empty(total, np.uint8)
-    at = 0
+    position = 0
     for i in range(rows.shape[0]):
         for k in range(heads.offsets[head_of[i]], heads.offsets[head_of[i] + 1]):
-            out[at] = heads.data[k]
-            at += 1
-        at = _write(keys, key_of[i], out, at)
+            out[position] = heads.data[k]
+            position += 1
+        position = _write(keys, key_of[i], out, position)
         for event in range(bounds[rows[i]], bounds[rows[i] + 1]):
-            at = _write(ids, event, out, at)
+            position = _write(ids, event, out, position)
     return out, ends
 
 
 @kernel
 def chosen_texts(offsets: Int64, data: UInt8, rows: Int64 | Int32) -> tuple[Int32, UInt8]:
-    """Copy the texts at these rows one after the other: their offsets int32[N + 1], and bytes uint8[B].
+    """Copy the texts at these rows into one buffer: offsets int32[N + 1], and bytes uint8[B].
 
-    Shapes: int64 offsets into data uint8, rows int64[N] or int32[N]. B is to be less than two gigabytes.
+    Shapes: int64 offsets into data uint8, rows int64[N] or int32[N]. B must be below two gigabytes.
     """
     ends = np.zeros(rows.shape[0] + 1, np.int32)
     total = 0
@@ -87,9 +87,9 @@ def chosen_texts(offsets: Int64, data: UInt8, rows: Int64 | Int32) -> tuple[Int3
         total += offsets[rows[i] + 1] - offsets[rows[i]]
         ends[i + 1] = total
     out = np.empty(total, np.uint8)
-    at = 0
+    position = 0
     for i in range(rows.shape[0]):
-        at = copy_bytes(data, offsets[rows[i]], offsets[rows[i] + 1], out, at)
+        position = copy_bytes(data, offsets[rows[i]], offsets[rows[i] + 1], out, position)
     return ends, out
 
 
@@ -105,9 +105,9 @@ def bound_rows(bounds: Int64, rows: Int64) -> tuple[Int32, Int64]:
         total += bounds[rows[i] + 1] - bounds[rows[i]]
         ends[i + 1] = total
     events = np.empty(total, np.int64)
-    at = 0
+    position = 0
     for i in range(rows.shape[0]):
         for event in range(bounds[rows[i]], bounds[rows[i] + 1]):
-            events[at] = event
-            at += 1
+            events[position] = event
+            position += 1
     return ends, events

@@ -1,15 +1,16 @@
-"""Values → which of them are in a set of keys. Keys are bytes; a set has them in the order of their hashes.
+"""Find the values that are in a set of keys. Keys are bytes, sorted by hash.
 
-A set is a `MemberSet`: the hashes ascend, and there is about one key in each bucket. So a look-up costs the same
-for a hundred keys and for millions. The hash has no key, as sets are files. Keys with one hash stand in their own
-order, so that values that are made to collide cost a binary search. Three sets make a list (`Layers`).
+A set is a `MemberSet`: the hashes ascend, and each bucket has about one key, so a look-up costs the same for a hundred
+keys and for millions. The hash is not keyed, because sets are files. Keys with equal hashes are sorted by their bytes,
+so values that are made to collide cost a binary search. Three sets make a list (`Layers`).
 
     text      the key is the text
     prefix    the key is any prefix of the text; only lengths that occur are looked up
     number    the key is eight bytes, little-endian
     network   the key is (4 or 6, length of the prefix, the masked address); only pairs that occur are looked up
 
-Addresses are read as Python's ipaddress reads them.
+Addresses are parsed as in Python's ipaddress.
+
 Tested by: tests/lists/test_content.py, tests/lists/test_members.py
 """
 
@@ -24,7 +25,7 @@ from cep.kernels.records import Layers, MemberSet
 from cep.kernels.text.texts import copy_bytes
 
 NETWORK_BYTES = 18
-_FEW = 8  # keys of a bucket: up to this many are looked at one by one
+_FEW = 8  # keys of a bucket: up to this number they are compared one by one
 _SCRATCH = 48  # 0 … 15 the address, 16 … 25 hextets, then a key
 
 
@@ -36,7 +37,7 @@ def bucket_of(h: np.uint64, buckets: int) -> int:
 
 @kernel
 def _is_before(data: UInt8, lo: int, hi: int, other: UInt8, other_lo: int, other_hi: int) -> bool:
-    """Is data[lo:hi] before the other key? A shorter one is, then the one with the lesser bytes."""
+    """Return True if data[lo:hi] precedes the other key: a shorter key first, then by bytes."""
     if hi - lo != other_hi - other_lo:
         return hi - lo < other_hi - other_lo
     for k in range(hi - lo):
@@ -53,7 +54,7 @@ def _has(members: MemberSet, h: np.uint64, data: UInt8, lo: int, hi: int) -> boo
     bucket = bucket_of(h, first.shape[0] - 1)
     low, end = first[bucket], first[bucket + 1]
     last = end
-    while end - low > _FEW:  # entries that share a bucket or a hash by design cost a search, no scan
+    while end - low > _FEW:  # entries that share a bucket or a hash by design cost a binary search, not a scan
         middle = (low + end) >> 1
         is_before = hashes[middle] < h
         if hashes[middle] == h:
@@ -124,7 +125,7 @@ def numbers_within(layers: Layers, values: Int64, out: UInt8) -> None:
 
 
 @kernel
-def _octets(data: UInt8, lo: int, hi: int, out: Int64, at: int) -> bool:
+def _octets(data: UInt8, lo: int, hi: int, out: Int64, position: int) -> bool:
     """Return True if data[lo:hi] is four octets, and write them to out[at …].
 
     An octet has one to three digits, and no zero before others.
@@ -139,7 +140,7 @@ def _octets(data: UInt8, lo: int, hi: int, out: Int64, at: int) -> bool:
         elif k == hi or data[k] == 46:
             if digits == 0 or value > 255 or count == 4:
                 return False
-            out[at + count] = value
+            out[position + count] = value
             count, digits, value = count + 1, 0, int64(0)
         else:
             return False
@@ -171,7 +172,7 @@ def _hextet(data: UInt8, lo: int, hi: int) -> int:
 def _parts(data: UInt8, lo: int, hi: int, scratch: Int64) -> int:
     """Write the hextets between the colons to scratch[16 …], -1 for an empty one.
 
-    Return how many there are; 0 if one is wrong.
+    Return their number; 0 if one is invalid.
     """
     count, start = 0, lo
     for k in range(lo, hi + 1):
@@ -230,7 +231,7 @@ def _words(data: UInt8, lo: int, hi: int, scratch: Int64) -> bool:
 
 @kernel
 def _family(data: UInt8, lo: int, hi: int, scratch: Int64) -> int:
-    """Read an address into scratch; return 4 or 6, or 0 if it is none. A scope (`%eth0`) is left out."""
+    """Read an address into scratch; return 4 or 6, or 0 if it is not an address. A scope (`%eth0`) is left out."""
     if _octets(data, lo, hi, scratch, 0):
         return 4
     end = hi
@@ -243,21 +244,21 @@ def _family(data: UInt8, lo: int, hi: int, scratch: Int64) -> int:
 
 
 @kernel
-def _write_network(key: UInt8, at: int, family: int, length: int, scratch: Int64) -> int:
+def _write_network(key: UInt8, position: int, family: int, length: int, scratch: Int64) -> int:
     """Write the key of the address in scratch, masked to `length` bits; return its end."""
-    key[at], key[at + 1] = family, length
+    key[position], key[position + 1] = family, length
     count = 4 if family == 4 else 16
     for k in range(count):
         bits = min(8, max(0, length - 8 * k))
-        key[at + 2 + k] = np.uint8(scratch[k] & (0xFF00 >> bits) & 0xFF)
-    return at + 2 + count
+        key[position + 2 + k] = np.uint8(scratch[k] & (0xFF00 >> bits) & 0xFF)
+    return position + 2 + count
 
 
 @kernel
 def networks_within(layers: Layers, lengths: UInt8, offsets: Int64, data: UInt8, out: UInt8) -> None:
-    """Fill out uint8[N] with 1 where a listed network holds address i, 2 where text i is no address.
+    """Fill out uint8[N] with 1 where a listed network contains address i, 2 where text i is not an address.
 
-    lengths uint8[2 · 129]: which lengths of prefixes occur, those of IPv4 first. Cost: O(1) for each that does.
+    lengths uint8[2 · 129] marks the lengths of prefixes in the list, IPv4 first. Cost: O(1) for each of them.
     """
     scratch = np.empty(_SCRATCH, np.int64)
     key = np.empty(NETWORK_BYTES, np.uint8)
@@ -279,13 +280,13 @@ def networks_within(layers: Layers, lengths: UInt8, offsets: Int64, data: UInt8,
 
 @kernel
 def read_networks(offsets: Int64, data: UInt8, keys: UInt8, ends: Int64) -> None:
-    """Read networks (`10.0.0.0/8`, `2001:db8::/32`, a single address) as keys, one behind the other.
+    """Read networks (`10.0.0.0/8`, `2001:db8::/32`, a single address) as keys in one buffer.
 
-    Shapes: keys uint8[N · NETWORK_BYTES]; ends int64[N + 1], where key i ends; equal to the one before for what is no
-    network, or has bits behind its prefix.
+    Shapes: keys uint8[N · NETWORK_BYTES]; ends int64[N + 1], the end of key i; equal to the previous end for a text
+    that is not a network, or has bits after its prefix.
     """
     scratch = np.empty(_SCRATCH, np.int64)
-    at = 0
+    position = 0
     ends[0] = 0
     for i in range(offsets.shape[0] - 1):
         lo, hi = offsets[i], offsets[i + 1]
@@ -307,13 +308,13 @@ def read_networks(offsets: Int64, data: UInt8, keys: UInt8, ends: Int64) -> None
                 family = 0
         bits = 32 if family == 4 else 128
         if family != 0 and length <= bits:
-            end = _write_network(keys, at, family, bits if length < 0 else length, scratch)
+            end = _write_network(keys, position, family, bits if length < 0 else length, scratch)
             exact = True
-            for k in range(end - at - 2):
-                if keys[at + 2 + k] != scratch[k]:
+            for k in range(end - position - 2):
+                if keys[position + 2 + k] != scratch[k]:
                     exact = False
-            at = end if exact else at
-        ends[i + 1] = at
+            position = end if exact else position
+        ends[i + 1] = position
 
 
 # ---------------------------------------------------------------------------------------------------- building
@@ -321,10 +322,10 @@ def read_networks(offsets: Int64, data: UInt8, keys: UInt8, ends: Int64) -> None
 
 @kernel
 def distinct(order: Int64, hashes: UInt64, offsets: Int64, data: UInt8) -> int:
-    """Bring keys with one hash into their order, and drop each that was there before; return how many are left.
+    """Sort keys with equal hashes, and drop duplicates; return the remaining number.
 
-    Shapes: order int64[N] by hash, rearranged in place; hashes and keys are those of the keys' own numbers.
-    Cost: O(N log N), also where somebody has made all hashes alike.
+    Shapes: order int64[N] by hash, rearranged in place; hashes and keys are indexed by the keys' own numbers.
+    Cost: O(N log N), even if an attacker has made all hashes equal.
     """
     begin, count = 0, 0
     while begin < order.shape[0]:
@@ -334,7 +335,7 @@ def distinct(order: Int64, hashes: UInt64, offsets: Int64, data: UInt8) -> int:
         if end - begin > 1:
             _sort(order[begin:end], offsets, data)
         for i in range(begin, end):
-            # In their order, a key is new if it is behind the one before.
+            # In sorted order, a key is new if it is greater than the previous one.
             if i == begin or _is_ordered(order[count - 1], order[i], offsets, data):
                 order[count] = order[i]
                 count += 1
@@ -349,10 +350,10 @@ def _is_ordered(first: int, second: int, offsets: Int64, data: UInt8) -> bool:
 
 @kernel
 def _sort(order: Int64, offsets: Int64, data: UInt8) -> None:
-    """Sort the numbers of keys by the keys (heapsort: nobody can make it slow)."""
+    """Sort the numbers of keys by the keys (heapsort, because no input can make it slow)."""
     count = order.shape[0]
     for step in range(count // 2 + count - 1):
-        # First every parent sinks, from the last one on; then the greatest goes behind the heap, again and again.
+        # First every parent sinks, from the last one on; then the greatest moves to the end of the heap, repeatedly.
         if step < count // 2:
             root, end = count // 2 - 1 - step, count
         else:
@@ -371,17 +372,17 @@ def _sort(order: Int64, offsets: Int64, data: UInt8) -> None:
 
 @kernel
 def copy_keys(order: Int64, offsets: Int64, data: UInt8, into_offsets: Int64, into: UInt8) -> None:
-    """Copy keys in this order; into_offsets int64[N + 1] is filled too."""
-    at = 0
+    """Copy keys in this order; also fills into_offsets int64[N + 1]."""
+    position = 0
     into_offsets[0] = 0
     for i in range(order.shape[0]):
-        at = copy_bytes(data, offsets[order[i]], offsets[order[i] + 1], into, at)
-        into_offsets[i + 1] = at
+        position = copy_bytes(data, offsets[order[i]], offsets[order[i] + 1], into, position)
+        into_offsets[i + 1] = position
 
 
 @kernel
 def keys_within(members: MemberSet, offsets: Int64, data: UInt8, out: UInt8) -> None:
-    """Fill out uint8[N] with 1 where key i is in this one set."""
+    """Fill out uint8[N] with 1 where key i is in this single set."""
     for i in range(out.shape[0]):
         h = hash_bytes(data, offsets[i], offsets[i + 1], 0)
         out[i] = _has(members, h, data, offsets[i], offsets[i + 1])

@@ -1,6 +1,7 @@
 """Texts as offsets and bytes → copies, texts by row, numbers.
 
-Texts of two columns are numbered and taken as if the second stood behind the first, without a copy of both.
+Two columns of texts are numbered and taken as if they were concatenated, without a copy of both.
+
 Tested by: tests/columnar/test_texts.py
 """
 
@@ -13,47 +14,50 @@ from cep.kernels.layout import Int32, Int64, UInt8, UInt64, int64
 from cep.kernels.records import NumberedTexts, Texts
 from cep.kernels.siphash import WORD_BYTES, keyed_hash, word_at
 
-_FIRST_WIDE = 128  # bytes of characters of several bytes
+_FIRST_WIDE = 128  # first byte of multi-byte characters
 _TABLE_MIN, _TABLE_FIRST = 16, 1_024
-_TABLE_GROWTH = 8  # so that texts are seldom hashed again
-_TABLE_NEAR = 2_048  # places of a table that stays near the processor
+_TABLE_GROWTH = 8  # large, so that texts are rarely hashed again
+_TABLE_NEAR = 2_048  # places of a table that fits the processor's cache
 
 _AHEAD = 32  # rows that are hashed together
-_NUMBER, _TAG = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFF00000000)  # of a place: who is there, and bits of its hash
+_NUMBER, _TAG = (
+    np.uint64(0xFFFFFFFF),
+    np.uint64(0xFFFFFFFF00000000),
+)  # of a place: its text's number, and bits of its hash
 
 
 @inlined
-def copy_bytes(data: UInt8, start: int, end: int, out: UInt8, at: int) -> int:
-    """Copy data[start:end] to where `at` is in `out`; return where that ends."""
+def copy_bytes(data: UInt8, start: int, end: int, out: UInt8, position: int) -> int:
+    """Copy data[start:end] to `position` of `out`; return the end."""
     for k in range(start, end):
-        out[at] = data[k]
-        at += 1
-    return at
+        out[position] = data[k]
+        position += 1
+    return position
 
 
 @kernel
 def copy_texts(data: UInt8, starts: Int64, ends: Int64) -> tuple[Int64, UInt8, bool]:
-    """Copy the texts between those bounds one behind the other.
+    """Copy the texts between these bounds into one buffer.
 
     Shapes: int64 starts[N], ends[N] into data uint8.
-    Returns: int64 offsets[N + 1], uint8[B], True if all of it is ASCII.
+    Returns: int64 offsets[N + 1], uint8[B], True if all bytes are ASCII.
     """
     count = starts.shape[0]
     offsets = np.zeros(count + 1, np.int64)
     for row in range(count):
         offsets[row + 1] = offsets[row] + ends[row] - starts[row]
-    texts, at, all_bits = np.empty(offsets[count], np.uint8), 0, np.uint8(0)
+    texts, position, all_bits = np.empty(offsets[count], np.uint8), 0, np.uint8(0)
     for row in range(count):
         for k in range(starts[row], ends[row]):
-            texts[at] = data[k]
+            texts[position] = data[k]
             all_bits |= data[k]
-            at += 1
+            position += 1
     return offsets, texts, bool(all_bits < _FIRST_WIDE)
 
 
 @kernel
 def longest_text(offsets: Int64) -> int:
-    """Return the bytes of the longest of the texts between these offsets, int64[N + 1]; 0 without a text."""
+    """Return the bytes of the longest text between these offsets, int64[N + 1]; 0 without a text."""
     longest = 0
     for row in range(offsets.shape[0] - 1):
         longest = max(longest, offsets[row + 1] - offsets[row])
@@ -64,7 +68,7 @@ def longest_text(offsets: Int64) -> int:
 def take_texts(offsets_a: Int64, data_a: UInt8, offsets_b: Int64, data_b: UInt8, rows: Int64) -> tuple[Int64, UInt8]:
     """Copy the texts of these rows, int64[N] in any order: int64 offsets[N + 1], uint8[B].
 
-    The first row of b stands behind the last one of a. Called for every column of texts, so it takes bare arrays: a
+    The rows of b follow the rows of a. The function is called for every column of texts, so it takes plain arrays: a
     record would cost a call from Python as much as the work.
     """
     first_b, count = offsets_a.shape[0] - 1, rows.shape[0]
@@ -75,13 +79,13 @@ def take_texts(offsets_a: Int64, data_a: UInt8, offsets_b: Int64, data_b: UInt8,
             offsets[k + 1] = offsets[k] + offsets_a[row + 1] - offsets_a[row]
         else:
             offsets[k + 1] = offsets[k] + offsets_b[row - first_b + 1] - offsets_b[row - first_b]
-    texts, at = np.empty(offsets[count], np.uint8), 0
+    texts, position = np.empty(offsets[count], np.uint8), 0
     for k in range(count):
         row = rows[k]
         if row < first_b:
-            at = copy_bytes(data_a, offsets_a[row], offsets_a[row + 1], texts, at)
+            position = copy_bytes(data_a, offsets_a[row], offsets_a[row + 1], texts, position)
         else:
-            at = copy_bytes(data_b, offsets_b[row - first_b], offsets_b[row - first_b + 1], texts, at)
+            position = copy_bytes(data_b, offsets_b[row - first_b], offsets_b[row - first_b + 1], texts, position)
     return offsets, texts
 
 
@@ -107,10 +111,10 @@ def is_same_text(data: UInt8, start: int, end: int, other: UInt8, other_start: i
 
 @inlined
 def _look_ahead(texts: Texts, row_at: int, end: int, a: Texts, b: Texts, numbered: NumberedTexts) -> None:
-    """Fill numbered.ahead with the hashes of the rows [row_at, end), and read what the search for them will read.
+    """Fill numbered.ahead with the hashes of the rows [row_at, end), and read the memory that their search will read.
 
-    A large table lies far from the processor. The reads of different rows do not wait for each other here; in the
-    search, whose way depends on what it has read, they do.
+    A large table is not in the processor's cache. Here the reads of different rows do not wait for each other; in the
+    search, whose path depends on the read values, they do.
     """
     places, firsts, ahead = numbered.places, numbered.firsts, numbered.ahead
     first_b, mask = a.offsets.shape[0] - 1, np.uint64(places.shape[0] - 1)
@@ -123,19 +127,20 @@ def _look_ahead(texts: Texts, row_at: int, end: int, a: Texts, b: Texts, numbere
         place = places[ahead[k] & mask]
         if place != 0:
             row = firsts[int64(place & _NUMBER) - 1]
-            data, at = (a.data, a.offsets[row]) if row < first_b else (b.data, b.offsets[row - first_b])
-            if at < data.shape[0]:
-                read ^= np.uint64(data[at])
-    ahead[_AHEAD] = read  # else the compiler leaves the reads out
+            data, position = (a.data, a.offsets[row]) if row < first_b else (b.data, b.offsets[row - first_b])
+            if position < data.shape[0]:
+                read ^= np.uint64(data[position])
+    ahead[_AHEAD] = read  # otherwise the compiler removes the reads
 
 
 @bare
 def number_rows(
     texts: Texts, first_row: int, row_at: int, a: Texts, b: Texts, numbered: NumberedTexts, count: int
 ) -> tuple[int, int]:
-    """Give numbers to the texts of one of the columns a and b, whose first row is `first_row`, from `row_at` on.
+    """Assign numbers to the texts of one of the columns a and b, whose first row is `first_row`, from `row_at` on.
 
-    `count` numbers are in use before. Returns (how many are in use then, the row at which the table was half full).
+    `count` numbers are in use before. Returns the numbers in use after it, and the row at which the table was half
+    full.
     """
     offsets, data = texts.offsets, texts.data
     places, codes, firsts = numbered.places, numbered.codes, numbered.firsts
@@ -148,12 +153,12 @@ def number_rows(
             block = k
             _look_ahead(texts, block, min(block + _AHEAD, offsets.shape[0] - 1), a, b, numbered)
         start, end, h = offsets[k], offsets[k + 1], numbered.ahead[k - block]
-        at = h & mask
+        position = h & mask
         while True:
-            place = places[at]
+            place = places[position]
             if place == 0:
                 code = int64(count)
-                places[at] = h & _TAG | np.uint64(count + 1)
+                places[position] = h & _TAG | np.uint64(count + 1)
                 firsts[count] = first_row + k
                 count += 1
                 break
@@ -167,14 +172,14 @@ def number_rows(
                     is_same = is_same_text(data, start, end, b.data, b.offsets[row], b.offsets[row + 1])
                 if is_same:
                     break
-            at = (at + np.uint64(1)) & mask
+            position = (position + np.uint64(1)) & mask
         codes[first_row + k] = code
     return count, offsets.shape[0] - 1
 
 
 @bare
 def place_again(a: Texts, b: Texts, numbered: NumberedTexts, count: int) -> None:
-    """Put the texts that have numbers below `count` into an empty table."""
+    """Put the texts with numbers below `count` into an empty table."""
     places, firsts = numbered.places, numbered.firsts
     first_b, mask = a.offsets.shape[0] - 1, np.uint64(places.shape[0] - 1)
     for code in range(count):
@@ -184,21 +189,21 @@ def place_again(a: Texts, b: Texts, numbered: NumberedTexts, count: int) -> None
         else:
             row -= first_b
             h = keyed_hash(b.data, b.offsets[row], b.offsets[row + 1], numbered.key)
-        at = h & mask
-        while places[at] != 0:
-            at = (at + np.uint64(1)) & mask
-        places[at] = h & _TAG | np.uint64(code + 1)
+        position = h & mask
+        while places[position] != 0:
+            position = (position + np.uint64(1)) & mask
+        places[position] = h & _TAG | np.uint64(code + 1)
 
 
 @kernel
 def number_texts(
     offsets_a: Int64, data_a: UInt8, offsets_b: Int64, data_b: UInt8, key: UInt64, codes: Int32, firsts: Int64
 ) -> int:
-    """Give texts numbers in the order in which they first appear, equal ones alike; return how many numbers there are.
+    """Assign numbers to texts in order of first appearance, equal texts alike; return how many numbers there are.
 
-    Shapes: the rows of b stand behind those of a; key uint64[2] of the hashes, which change no number. Fills codes
-    int32[A + B], and firsts int64[A + B] with the row where each number stands first. The table of a few texts is
-    small, whatever the number of rows, so that it stays in the cache.
+    Shapes: the rows of b follow the rows of a; key uint64[2] of the hashes, which changes no number. Fills codes
+    int32[A + B], and firsts int64[A + B] with the first row of each number. The table for a few distinct texts is small
+    for any number of rows, so it stays in the cache.
     """
     a, b = Texts(offsets_a, data_a), Texts(offsets_b, data_b)
     size, size_max = _TABLE_MIN, _TABLE_MIN
