@@ -15,7 +15,7 @@
     │   └── InputError        the files that a user names cannot be read as events; a UsageError, too
     ├── LinkedPathError       a link where a file is to be written
     └── SinkError             a sink cannot accept alerts
-        └── SinkAwayError     nobody answers there for now: the same may do later
+        └── SinkAwayError     it does not take them now: the same write may do later
 
 Mistakes in pattern files and rules are not exceptions: they are `Diagnostic` values that are collected and
 reported together (cep/lang/diagnostics.py). Where Python is given such a text, one PatternError has them all. Bugs of
@@ -136,6 +136,16 @@ class SinkError(CepError):
 
 
 class SinkAwayError(SinkError):
-    """Nobody answers at a sink for now. The same write may do later; until then nothing is lost."""
+    """A sink does not take alerts now. The same write may do later; until then nothing is lost.
+
+    `reason` is a word of SINK_REASONS (sinks/base.py).
+    """
 
     code = "sink_away"
+
+    def __init__(self, message: str, reason: str = "no_answer") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:  # so that a process can hand it on
+        return type(self), (str(self), self.reason)

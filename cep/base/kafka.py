@@ -59,6 +59,17 @@ _AWAY_CODES = (
     KafkaError.LEADER_NOT_AVAILABLE, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
 )  # fmt: skip
+_SINK_CODES = {
+    "access": (
+        KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED,  # noqa: SLF001
+        KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ),
+    "missing": (
+        KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+    ),
+    "too_large": (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE),
+}  # fmt: skip
 _FULL_QUEUE_WAIT_S = 0.1
 _ACCESS_CODES = (KafkaError._SSL, KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)  # noqa: SLF001
 _TLS, _TLS_ALERT = "SSL routines", "alert"  # how OpenSSL begins, and what the other side sent
@@ -178,6 +189,14 @@ def is_away(error: KafkaException) -> bool:
     """Return True if brokers did not answer in time, or may do what was asked later."""
     cause = error.args[0] if error.args else None
     return isinstance(cause, KafkaError) and (cause.retriable() or cause.code() in _AWAY_CODES)
+
+
+def sink_reason(error: KafkaException) -> str:
+    """Return the word for which brokers do not take records: one of SINK_REASONS (sinks/base.py)."""
+    code = error.args[0].code() if error.args and isinstance(error.args[0], KafkaError) else None
+    if is_away(error):
+        return "no_answer"
+    return next((reason for reason, codes in _SINK_CODES.items() if code in codes), "refused")
 
 
 def is_shown(admin: AdminClient, topic: str, wait_s: float) -> bool:

@@ -147,14 +147,12 @@ KAFKA_WAIT_MS_MAX = 30_000
 # Between two looks of a job at its brokers, and how long it waits for their answer: one that is away is seen within
 # three of them. A look is two small requests.
 WATCH_MS = 5_000
-# How long sinks may take for a delivery before the job counts as unhealthy; theirs to end it is KAFKA_WAIT_MS_MAX.
-SENDING_MS_MAX = 15_000
+# How long a sink may take for a delivery before the job counts as unhealthy: with WATCH_MS, ten seconds.
+SENDING_MS_MAX = 5_000
 # Free on the disk of the checkpoint folder below which a job counts as unhealthy: a full one ends it.
 DISK_FREE_BYTES_MIN = 268_435_456
 # Between two lines of `cep run` that say how far it is: a day of them is a page.
 PROGRESS_LINES_MS = 60_000
-# Until a webhook's receiver has taken a micro-batch's alerts; longer than a restart of it takes, shorter than a shift.
-WEBHOOK_WAIT_MS_MAX = 300_000
 # One record of a changelog; and one part of a store's entry there (a page, the alerts of a commit), into which larger
 # ones are divided: with its key it stays well below the limit.
 CHANGELOG_RECORD_BYTES_MAX = 16_777_216
@@ -266,9 +264,9 @@ SEGMENT_CACHE_BYTES = 67_108_864
 # longest ago are read from the state store again.
 PAGE_CACHE_BYTES = 67_108_864
 
-# Of one micro-batch's alerts into a PostgreSQL, over all tries: a restart of the server. Past it the job ends, and the
-# micro-batch comes again.
-POSTGRES_WAIT_MS_MAX = 30_000
+# One try to write alerts into a PostgreSQL: until it answers a connection, and until another session unlocks its table.
+# Past it the job reports the sink as away and tries again.
+POSTGRES_WAIT_MS_MAX = 3_000
 
 # A file with one secret of a settings file, such as a password: a wrong path gives a larger one.
 SECRET_FILE_BYTES_MAX = 65_536

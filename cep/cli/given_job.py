@@ -5,13 +5,15 @@ Tested by: tests/cli/test_live.py, tests/cli/test_run.py
 
 from __future__ import annotations
 
+import hashlib
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cep.api.live_job import live_job
+from cep.base.addresses import without_user
 from cep.base.errors import UsageError
 from cep.base.limits import WATCH_MS
 from cep.cli.given_events import mapping_of_settings
@@ -35,13 +37,16 @@ from cep.sinks.base import AlertSink, DeadLetterSink
 from cep.sinks.console import ConsoleSink
 from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.files import FileSink
+from cep.sinks.kafka import KafkaDeadLettersAtOnce
 from cep.sinks.lake import LakeSink
 from cep.sinks.postgres import SCHEMES, PostgresSink
+from cep.sinks.refused import RefusedAlerts
 from cep.sinks.webhook import WebhookSink, WebhookTarget
 from cep.sources.kafka import KafkaSettings
 from cep.step.job import Job
 
 _PARQUET, _DELTA = "parquet:", "delta:"
+_DIGEST_CHARS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +123,34 @@ def webhook_target(settings: Settings, url: str) -> WebhookTarget:
     return WebhookTarget(url, settings.output.webhook_secret(), is_insecure=is_insecure)
 
 
-def webhook_of(settings: Settings, url: str) -> WebhookSink:
-    """Return the sink for a webhook, which keeps refused alerts as files in the checkpoint. Raises: UsageError."""
-    target = webhook_target(settings, url)
-    if settings.job.checkpoint is None:
+def webhook_of(settings: Settings, url: str, observed: Observed) -> WebhookSink:
+    """Return the sink for a webhook. Alerts that it refuses go to the dead letters of the job. Raises: UsageError."""
+    target, output, checkpoint = webhook_target(settings, url), settings.output, settings.job.checkpoint
+    if checkpoint is None:
         raise UsageError(f"alerts to {target.shown} need --checkpoint, where those that are refused are kept")
-    return WebhookSink(target, DeadLetterFiles(settings.job.checkpoint / "webhook_refused"))
+    dead_letters: DeadLetterSink
+    if output.dead_letter_topic is not None and settings.kafka.bootstrap_servers is not None:
+        client = settings.kafka.client_settings()
+        dead_letters = KafkaDeadLettersAtOnce(settings.kafka.bootstrap_servers, output.dead_letter_topic, client)
+    else:
+        # A name for each webhook: two of them may refuse alerts of one micro-batch.
+        digest = hashlib.sha256(url.encode()).hexdigest()[:_DIGEST_CHARS]
+        dead_letters = DeadLetterFiles(output.dead_letters or checkpoint / "dead_letters", f"refused-{digest}")
+    return WebhookSink(target, RefusedAlerts(target.shown, dead_letters, observed.refused))
+
+
+def refusals_of(sinks: Sequence[AlertSink]) -> list[RefusedAlerts]:
+    """Return the refusals of the sinks that set alerts aside."""
+    return [sink.refused for sink in sinks if isinstance(sink, WebhookSink)]
+
+
+def refusals_target(settings: Settings, name: str, dead_letters: DeadLetterSink) -> tuple[WebhookTarget, RefusedAlerts]:
+    """Return the webhook of this name in the settings, and refusals that go to `dead_letters`. Raises: UsageError."""
+    targets = [webhook_target(settings, where) for where in settings.output.alerts if where.startswith(URLS)]
+    target = next((target for target in targets if target.shown == name), None)
+    if target is None:
+        raise UsageError(f"[output] alerts has no webhook {name}, which has refused alerts; name the job's --conf")
+    return target, RefusedAlerts(name, dead_letters)
 
 
 def job_of(given: Settings, deployment: Deployment, warm: WarmStart | None = None) -> Job:
@@ -176,22 +203,40 @@ def audit_copy(settings: Settings) -> DeadLetterSink | None:
     return None if folder is None or topic is None else DeadLetterFiles(folder / AUDIT_FOLDER)
 
 
-def sinks_of(settings: Settings, topic_sink: Callable[[str], AlertSink]) -> list[AlertSink]:
-    """Make the sinks of the alerts, in the order of `--alerts`; the console if nothing else is asked for.
+def sinks_of(
+    settings: Settings, topic_sink: Callable[[str], AlertSink], observed: Observed
+) -> dict[str, AlertSink]:  # fmt: skip
+    """Make the sinks of the alerts, by name, in the order of `--alerts`; the console if nothing else is asked for.
 
-    Raises: UsageError, SinkError.
+    `observed` reports refused alerts. Raises: UsageError, SinkError.
     """
-    return [_sink_of(settings, where, topic_sink) for where in dict.fromkeys(settings.output.alerts or ("console",))]
+    places = dict.fromkeys(settings.output.alerts or ("console",))
+    sinks: dict[str, AlertSink] = {}
+    for where in places:
+        name = _name_of(settings, where)
+        if name in sinks:
+            raise UsageError(
+                f"two sinks of alerts are {name}; nothing tells them apart in health and metrics, so name one"
+            )
+        sinks[name] = _sink_of(settings, where, topic_sink, observed)
+    return sinks
 
 
-def _sink_of(settings: Settings, where: str, topic_sink: Callable[[str], AlertSink]) -> AlertSink:
+def _name_of(settings: Settings, where: str) -> str:
+    """Return the address of a sink without a user, a password or a token."""
+    return webhook_target(settings, where).shown if where.startswith(URLS) else without_user(where) or where
+
+
+def _sink_of(
+    settings: Settings, where: str, topic_sink: Callable[[str], AlertSink], observed: Observed
+) -> AlertSink:  # fmt: skip
     if where == "console":
         return ConsoleSink()
     if where.startswith(KAFKA):
         return topic_sink(where.removeprefix(KAFKA))
     if where.startswith(_DELTA):
         return _lake_of(settings, where.removeprefix(_DELTA))
-    return webhook_of(settings, where) if where.startswith(URLS) else store_of(where)
+    return webhook_of(settings, where, observed) if where.startswith(URLS) else store_of(where)
 
 
 def _lake_of(settings: Settings, place: str) -> AlertSink:

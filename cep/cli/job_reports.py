@@ -25,11 +25,11 @@ from cep.report.keyed_state import runs_of_key
 from cep.rulebook.kafka import StatusTopic
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine
-from cep.runners.embedded.outlets import Patience
 from cep.runners.embedded.run import BatchReport, Runner
 from cep.runners.live_progress import write_progress
 from cep.runners.meanings import is_in_lines
 from cep.runners.observe import CHECKPOINTS, Log, Observed
+from cep.runners.patience import Patience
 from cep.runners.rule_output import STATUS_FILE
 from cep.sinks.durable import write_durably
 from cep.step.rule_status import rule_status
@@ -103,7 +103,7 @@ class JobReports:
         self._observed, self._log = observed, log
         self._engine, self._commits, self._sources, self._status = engine, commits, sources, status
         self._folder, self._written_s = folder, float("-inf")
-        self._patience, self._retries = patience, 0
+        self._patience = patience
         self._lines = ProgressLines(
             log, before=Counter(commits.totals if commits.head is None else commits.head.totals)
         )
@@ -133,11 +133,7 @@ class JobReports:
     def _look(self) -> None:
         self._tell_rules()
         now_s = time.monotonic()
-        retries = self._patience.retries
-        if retries > self._retries:
-            self._commits.totals["deliveries_retried"] += retries - self._retries
-            self._observed.finished(self._commits.batch_id - 1, self._commits.totals)
-            self._retries = retries
+        self._count()
         self._observed.positions = self._sources.events.positions()
         if now_s - self._measured_s >= _MEASURE_S:
             self._measured_s = now_s
@@ -147,8 +143,16 @@ class JobReports:
             self._written_s = now_s
             self.write_totals()
 
+    def _count(self) -> None:
+        """Add failed tries and refused alerts to the totals."""
+        counts, totals = self._patience.counted(), self._commits.totals
+        if any(count or name not in totals for name, count in counts.items()):
+            totals.update(counts)
+            self._observed.finished(self._commits.batch_id - 1, totals)
+
     def write_totals(self) -> None:
         """Write the totals into the job's folder, for who reads it; they are not what the job goes on from."""
+        self._count()
         if self._folder is not None:
             with suppress(SinkError):  # the next commit says what is wrong with the disk
                 write_progress(self._folder, self._commits.batch_id - 1, self._commits.totals)
@@ -174,7 +178,7 @@ class JobReports:
         if self._folder is not None:  # first: who reads that a change is in force finds it here
             write_durably(self._folder / STATUS_FILE, orjson.dumps(status, option=orjson.OPT_INDENT_2))
         if self._status is not None:
-            self._patience.keep_trying(partial(self._status.publish, orjson.dumps(status)))
+            self._patience.keep_trying(self._status.name, partial(self._status.publish, orjson.dumps(status)))
         if self._taken is not None:
             tell_changes(self._taken, status["taken"], self._log)
         self._digest, self._taken = compiled.digest, status["taken"]

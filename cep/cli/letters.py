@@ -1,4 +1,6 @@
-"""`cep letters replay`: dead letters and a history → the alerts that late and repaired events would have given.
+"""`cep letters list` and `send`: alerts that receivers have refused (refused.py).
+
+`cep letters replay`: dead letters and a history → the alerts that late and repaired events would have given.
 
 `cep letters remove`: a folder of letters, or of suppressed alerts → the same without those of old.
 
@@ -24,9 +26,11 @@ from cep.base.durable import replace_file
 from cep.base.errors import UnreadableError, UsageError
 from cep.base.reading import read_lines
 from cep.base.terminal import Terminal
+from cep.cli.configured import add_setting_arguments
 from cep.cli.diff import print_changes
 from cep.cli.given_events import add_events_arguments, given_events
 from cep.cli.labelled import deployed_folder
+from cep.cli.refused import list_refused, send_refused
 from cep.cli.rejected import judged
 from cep.columnar.batch import TEXT
 from cep.model.setting_types import duration_ms
@@ -38,11 +42,14 @@ from cep.step.job import Job
 
 HELP = """\
 Bring the late events of a job, and records that somebody has repaired, back through the engine. The history is replayed
-without them and with them: what is gained would have been alerts, what is lost would have been none.
+without them and with them: what is gained would have been alerts, what is lost would have been none. `list` shows the
+alerts that receivers have refused, and `send` sends them again.
 
 The letters name late events by their ids, and the history has them. Repaired records stand in files of their own.
 
 examples:
+  cep letters list job/dead_letters
+  cep letters send job/dead_letters --conf cep.toml
   cep letters replay job/dead_letters --rules rules --events history.parquet
   cep letters replay job/dead_letters --rules rules --events history.parquet --repaired mended.jsonl
   cep letters remove job/dead_letters job/held --older-than "90 d"
@@ -60,6 +67,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     again.add_argument("--examples", type=int, default=3, metavar="N", help="alerts shown of each kind (3)")
     again.add_argument("--cores", type=int, default=2, metavar="N", help="cores of this machine to use (2)")
     add_events_arguments(again)
+    where = "folder or file of dead letters, or kafka:TOPIC"
+    shown = what.add_parser("list", help="show refused alerts", description="Show alerts that receivers have refused.")
+    sent = what.add_parser(
+        "send",
+        help="send refused alerts again",
+        description="Send refused alerts again to the receivers of the settings. Those that arrive leave the files.",
+    )
+    for parser_of_refused in (shown, sent):
+        parser_of_refused.add_argument("letters", type=Path, metavar="LETTERS", help=where)
+        add_setting_arguments(parser_of_refused, "kafka")
     old = what.add_parser(
         "remove",
         help="delete letters that are older",
@@ -70,8 +87,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Replay both, or remove letters. Returns 1 if an alert changes, else 0. Raises: UsageError and other CepErrors."""
+    """Show, send, remove or replay letters.
+
+    Returns 1 if an alert was refused or changes, else 0. Raises: UsageError and other CepErrors.
+    """
     console, errors = Terminal(highlight=False, soft_wrap=True), Terminal(stderr=True, highlight=False)
+    if options.what in ("list", "send"):
+        return (list_refused if options.what == "list" else send_refused)(options, console)
     if options.what == "remove":
         try:
             older_ms = duration_ms(options.older_than)

@@ -22,6 +22,7 @@ from cep.cli.given_job import (
     beginning_of,
     job_of,
     opened,
+    refusals_of,
     sinks_of,
     stop_on_signals,
     watch_of,
@@ -46,6 +47,7 @@ from cep.runners.live_checkpoint import (
 )
 from cep.runners.meanings import is_in_lines
 from cep.runners.observe import Log, Observed
+from cep.runners.patience import Patience
 from cep.runners.traces import traces_of
 from cep.runners.warm import Warming
 from cep.sinks.base import AlertSink, DeadLetterSink
@@ -127,8 +129,12 @@ def run(options: argparse.Namespace) -> int:
 
         job_name = job_id(checkpoint)
         dead_letters = _dead_letters(settings, dead_letters_path, job_name)
-        sinks = _sinks(settings, job_name)
-        output = LiveOutput(checkpoint, dead_letters, sinks, report, observed.sending, audit_copy(settings))
+        named = _sinks(settings, job_name, observed)
+        observed.sink_names, sinks = tuple(named), list(named.values())
+        output = LiveOutput(
+            checkpoint, dead_letters, sinks, report, observed.sending, audit_copy(settings),
+            Patience(stop, observed.away, refusals=refusals_of(sinks)), tuple(named),
+        )  # fmt: skip
         observed.finished(output.batch_id, output.totals)
         try:
             live = _live(settings, checkpoint, job, initial, events, control, options.available_now)
@@ -231,8 +237,8 @@ def _spark_settings(settings: SparkSettings) -> dict[str, str]:
     return {**SPARK_SETTINGS, **partitions, **settings.conf}
 
 
-def _sinks(settings: Settings, job_name: str) -> list[AlertSink]:
-    return sinks_of(settings, lambda topic: KafkaTransactionSink(_target(settings, topic, job_name)))
+def _sinks(settings: Settings, job_name: str, observed: Observed) -> dict[str, AlertSink]:
+    return sinks_of(settings, lambda topic: KafkaTransactionSink(_target(settings, topic, job_name)), observed)
 
 
 def _dead_letters(settings: Settings, folder: Path, job_name: str) -> DeadLetterSink:

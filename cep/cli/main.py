@@ -86,7 +86,9 @@ _GROUPS = {
         "prune": _Verb("say which rules find nothing that others do not", "prune", is_private=True),
         "suggest": _Verb("look for patterns in labelled events", "suggest", is_private=True),
         "features": _Verb("work out functions of past events at every event", "features", is_private=True),
-        "letters": _Verb("say which alerts late events would have given", "letters", is_private=True),
+        "letters": _Verb(
+            "send refused alerts again; say which alerts late events would have given", "letters", is_private=True
+        ),
         "why": _Verb("show how an alert came about", "why", is_colored=True),
         "why-not": _Verb("say what stopped an alert", "why", "_not", is_colored=True),
     },

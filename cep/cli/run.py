@@ -29,6 +29,7 @@ from cep.cli.given_job import (
     job_of,
     opened,
     range_of,
+    refusals_of,
     sinks_of,
     stop_on_signals,
     watch_of,
@@ -57,11 +58,12 @@ from cep.runners.embedded.changelog import Changelog
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
-from cep.runners.embedded.outlets import Outlets, Patience
+from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import RECORDS_MAX, BatchReport, Pace, Runner, shorten_pauses
 from cep.runners.handover.warm_start import WarmStart
 from cep.runners.http import served
 from cep.runners.observe import Log, Observed
+from cep.runners.patience import Patience
 from cep.runners.rule_output import SUPPRESSED_FOLDER
 from cep.runners.traces import Traces, traces_of
 from cep.sinks.base import AlertSink, DeadLetterSink
@@ -175,13 +177,16 @@ def _match(given: _Given, begins_with: Beginning, seen: _Seen, stop: threading.E
     cache_bytes = (embedded.cache_mb << 20) // 2
     at_once = _sends_at_once(settings)
     sending = seen.observed.sending if seen.traces is None else seen.traces.around(seen.observed.sending)
+    sinks = _sinks(settings, at_once, seen.observed)
+    seen.observed.sink_names = tuple(sinks)
     outlets = Outlets(
-        _sinks(settings, at_once),
+        list(sinks.values()),
         _dead_letters(settings, at_once),
         _suppressed_alerts(settings),
         sending,
-        patience=Patience(stop, seen.observed.away),
+        patience=Patience(stop, seen.observed.away, refusals=refusals_of(list(sinks.values()))),
         audit=audit_copy(settings),
+        names=tuple(sinks),
     )
     store = StoreSettings(checkpoint, embedded.store, embedded.target, embedded.kept, cache_bytes, embedded.checkpoints)
     try:
@@ -330,7 +335,7 @@ def _is_folder(where: str) -> bool:
     return where != "console" and not where.startswith((*URLS, KAFKA))
 
 
-def _sinks(settings: Settings, at_once: bool) -> list[AlertSink]:
+def _sinks(settings: Settings, at_once: bool, observed: Observed) -> dict[str, AlertSink]:
     servers, client = settings.kafka.bootstrap_servers or "", client_of(settings)
 
     def topic_sink(topic: str) -> AlertSink:
@@ -339,7 +344,8 @@ def _sinks(settings: Settings, at_once: bool) -> list[AlertSink]:
         return KafkaTransactionSink(_target(settings, topic, client))
 
     # With a changelog, Kafka comes last: what it has of the store is of alerts that all others have.
-    return sorted(sinks_of(settings, topic_sink), key=lambda sink: isinstance(sink, KafkaSink | KafkaTransactionSink))
+    sinks = sinks_of(settings, topic_sink, observed)
+    return dict(sorted(sinks.items(), key=lambda item: isinstance(item[1], KafkaSink | KafkaTransactionSink)))
 
 
 def _target(settings: Settings, topic: str, client: Mapping[str, str]) -> KafkaTarget:

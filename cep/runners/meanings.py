@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 LABELS: Mapping[str, tuple[str, ...]] = {
     "poison": ("code",), "unkeyed": ("key",), "alerts": ("rule", "version"), "held": ("reason", "rule"),
-    "rule_events": ("rule", "version"), "rule_steps": ("rule", "version"),
+    "alerts_refused": ("sink",), "rule_events": ("rule", "version"), "rule_steps": ("rule", "version"),
     "rule_overflows": ("rule", "version"),
     "rule_runs_evicted": ("rule", "version"), "rule_matches_dropped": ("rule", "version"),
 }  # fmt: skip
@@ -31,7 +31,8 @@ FROM_ZERO: Mapping[str, str] = {
     "runs_expired": "Partial matches that have ended without a match because their time was over.",
     "runs_evicted": "Partial matches lost to the limit of a rule on one key.",
     "matches_dropped": "Matches lost to the limit of one event.",
-    "deliveries_retried": "Tries in vain to reach a sink that is away; it is tried again. Of `cep run`.",
+    "deliveries_retried": "Tries in vain to reach a sink that is away; it is tried again.",
+    "alerts_refused": "Alerts that a receiver has refused for good, by sink; each is a dead letter.",
     "checkpoints_failed": "Checkpoints that could not be brought to their target.",
     "control_refused": "Control records refused; each is a dead letter.",
     "control_ahead": "Heartbeats dated too far ahead of the clock, refused.",
@@ -97,9 +98,11 @@ GAUGES: Mapping[str, str] = {
     "standby": "1 while a process of `cep run --standby` waits, 0 while it works.",
     "lag_records": "Records of a partition that wait to be read.",
     "part_up": "1 where this part of the job is well, else 0: brokers, events, records, sinks, checkpoints, disk.",
+    "sink_up": "1 where a sink takes alerts, 0 where it does not, with the reason.",
 }
 GAUGE_LABELS: Mapping[str, tuple[str, ...]] = {
     "micro_batch_seconds": ("phase",), "lag_records": ("partition",), "part_up": ("part",),
+    "sink_up": ("sink", "reason"),
 }  # fmt: skip
 
 HISTOGRAMS: Mapping[str, str] = {
@@ -124,6 +127,7 @@ LOG_LINES: Mapping[str, str] = {
     "rejected": "How many records were rejected since the last such line, by code and field; at the end: in all.",
     "unhealthy": "A part of the job has stopped to be well: which, and why.",
     "healthy": "The part is well again, and for how long it was not.",
+    "alerts_refused": "A receiver has refused alerts for good: which sink, how many and why.",
     "checkpoint_failed": "A checkpoint was not brought to its target; the job goes on without.",
     "checkpoint_refused": "A store or checkpoint was passed over at the start, and why.",
     "letters": "The folder of what was set aside.",

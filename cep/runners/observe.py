@@ -20,7 +20,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TextIO
@@ -30,11 +30,13 @@ import pyarrow as pa
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from cep.base.errors import SinkAwayError
 from cep.base.limits import EVENT_TIME_MS_MIN
 from cep.base.utc import utc_text
 from cep.base.visible import visible
 from cep.runners.latency import Latency
 from cep.runners.meanings import FROM_ZERO, GAUGES, LABELS, POISON_CODES, TOTALS_THAT_FALL, counter_text
+from cep.sinks.base import SINK_REASONS
 
 _COUNTER = re.compile(r"(\w+)(?:\[(.*)\])?")
 BROKERS, EVENTS, SINKS, CHECKPOINTS, DISK = "brokers", "events", "sinks", "checkpoints", "disk"
@@ -73,7 +75,8 @@ class Observed(Collector):
     failure: str | None = None
     has_begun: bool = False
     sending_since_s: float | None = None  # by time.monotonic(): a delivery is under way
-    sink_away: str | None = None  # why a sink has not taken what waits for it
+    sinks_away: dict[str, str] = field(default_factory=dict)  # by name: the reason, a word of SINK_REASONS
+    sink_names: tuple[str, ...] = ()
     _troubles: dict[str, str | None] = field(default_factory=dict)  # by part; None: it is well
     _troubled_s: dict[str, float] = field(default_factory=dict)
     _latency: Latency = field(default_factory=Latency)
@@ -130,14 +133,29 @@ class Observed(Collector):
             with self._lock:
                 self.sending_since_s = None
 
-    def away(self, reason: str | None) -> None:
-        """Note that a sink is away, and will be tried again; None: it has taken what it was given.
+    def away(self, name: str, error: SinkAwayError | None) -> None:
+        """Note that the sink of this name is away, and that the job tries again; None: it has taken the alerts.
 
         A job that tries again gets on, though it may have stopped to read.
         """
         with self._lock:
-            self.sink_away, self._alive_s = reason, time.monotonic()
-        self.note(SINKS, None if reason is None else "nobody answers; it is tried again", reason or "")
+            if error is None:
+                self.sinks_away.pop(name, None)
+            else:
+                self.sinks_away[name] = error.reason
+            self._alive_s = time.monotonic()
+            troubles = [f"{sink}: {SINK_REASONS[reason]}" for sink, reason in sorted(self.sinks_away.items())]
+        self.note(SINKS, "; ".join(troubles) + "; the job tries again" if troubles else None, str(error or ""))
+
+    def refused(self, name: str, count: int, reason: str) -> None:
+        """Log that a receiver has refused alerts for good, which are in the dead letters now."""
+        if self.log is not None:
+            self.log.tell(
+                "alerts_refused",
+                f"{count} alerts were refused by {name}: {reason}; they are in the dead letters: `cep letters list` "
+                "shows them, and `cep letters send` sends them again",
+                sink=name, count=count, reason=reason,
+            )  # fmt: skip
 
     def note(self, part: str, trouble: str | None, detail: str = "") -> None:
         """Note what is wrong with a part of the job, None if it is well; say so where that has changed.
@@ -178,7 +196,7 @@ class Observed(Collector):
     def ready(self) -> tuple[bool, dict[str, Any]]:
         """Return True if the job gets on, has its state, has begun to read its sources, and no sink is away."""
         is_live, answer = self.live()
-        is_ready = is_live and self.has_begun and self.sink_away is None
+        is_ready = is_live and self.has_begun and not self.sinks_away
         return is_ready, {"ready": is_ready, **answer}
 
     def health(self) -> tuple[bool, dict[str, Any]]:
@@ -199,6 +217,7 @@ class Observed(Collector):
         with self._lock:
             totals, gauges, phases = dict(self.totals), dict(self.gauges), dict(self.phases_ms)
             batch_id, watermark_ms, lags, troubles = self.batch_id, self.watermark_ms, self.lags, dict(self._troubles)
+            sinks_away = dict(self.sinks_away)
             latency = self._latency.family()
         if watermark_ms is not None and watermark_ms >= EVENT_TIME_MS_MIN:
             gauges["watermark_delay_seconds"] = time.time() - watermark_ms / 1_000
@@ -210,6 +229,7 @@ class Observed(Collector):
         yield _labelled("micro_batch_seconds", "phase", {phase: ms / 1_000 for phase, ms in phases.items()})
         yield _labelled("lag_records", "partition", lags)
         yield _labelled("part_up", "part", {part: float(trouble is None) for part, trouble in troubles.items()})
+        yield _sinks(sorted({*self.sink_names, *sinks_away}), sinks_away)
         yield latency
 
 
@@ -217,6 +237,14 @@ def _labelled(name: str, label: str, values: Mapping[str, float]) -> Metric:
     family = GaugeMetricFamily(f"cep_{name}", GAUGES[name], labels=[label])
     for value, number in sorted(values.items()):
         family.add_metric([value], number)
+    return family
+
+
+def _sinks(names: Sequence[str], away: Mapping[str, str]) -> Metric:
+    """Return for each sink 1 without a reason, or 0 with the reason for which it takes no alerts."""
+    family = GaugeMetricFamily("cep_sink_up", GAUGES["sink_up"], labels=["sink", "reason"])
+    for name in names:
+        family.add_metric([name, away.get(name, "")], float(name not in away))
     return family
 
 
@@ -230,9 +258,9 @@ def _counters(totals: Mapping[str, int]) -> Iterator[Metric]:
         name, inner = parsed[1], parsed[2]
         if name in TOTALS_THAT_FALL:
             continue
-        labels = () if inner is None else LABELS.get(name, ("of",))
+        labels = LABELS.get(name, () if inner is None else ("of",))
         if name not in families:
             families[name] = CounterMetricFamily(f"cep_{name}", counter_text(name), labels=labels)
-        values = [] if inner is None else inner.split("@") if len(labels) > 1 else [inner]
+        values = [""] * len(labels) if inner is None else inner.split("@") if len(labels) > 1 else [inner]
         families[name].add_metric(values, count)
     yield from families.values()

@@ -121,7 +121,7 @@ class Watch:
     def _look_at_sinks(self) -> None:
         since_s = self._observed.sending_since_s
         seconds = 0.0 if since_s is None else time.monotonic() - since_s
-        if self._observed.sink_away is not None:  # it has said so itself, and why
+        if self._observed.sinks_away:  # it has said so itself, and why
             return
         is_slow = seconds * 1_000 >= SENDING_MS_MAX
         self._note(SINKS, f"a delivery has taken {seconds:.0f} s so far" if is_slow else None)

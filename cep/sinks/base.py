@@ -11,14 +11,26 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
+# Why a sink does not take alerts now → one sentence for its operator. The words are labels of `cep_sink_up`.
+SINK_REASONS = {
+    "no_answer": "nobody answers; check the receiver and the network",
+    "busy": "it answers that it cannot take alerts now; check the receiver",
+    "access": "it refuses access; check the rights and the secret of this job there",
+    "missing": "it is not at this address; check the address, the topic or the table",
+    "locked": "another session locks its table; end that session",
+    "too_large": "an alert is larger than it allows; raise its limit",
+    "lease": "this process waits for the lease of its job; check the brokers",
+    "refused": "it refuses the alerts; its own message, in the log, says why",
+}
+
 
 class AlertSink(Protocol):
     """A taker of alerts, one micro-batch after the other.
 
     A runner that crashed does its last micro-batch again, so the same batch id may come twice, with the same alerts.
     The sink then ends in the same place as if it had come once. When `write` returns, the alerts are as safe as the
-    sink can make them. When it raises SinkError, the runner stops before it commits, and the batch comes again. After a
-    SinkAwayError the same write may be tried again at once, by the same process.
+    sink can make them. When it raises SinkError, the runner stops before it commits, and the batch comes again. A write
+    is one try: after a SinkAwayError the runner calls it again, in the same process (runners/patience.py).
     """
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:

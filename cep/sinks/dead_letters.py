@@ -13,15 +13,16 @@ from cep.sinks.durable import write_durably
 
 
 class DeadLetterFiles:
-    """Files in `directory`, which is made with its first file."""
+    """Files in `directory`, which is made with its first file. Their names begin with `prefix`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, prefix: str = "batch") -> None:
         self._directory = directory
+        self._prefix = prefix
 
     def write(self, dead_letters: Sequence[bytes], batch_id: int) -> None:
         """Write the micro-batch's file; none for no dead letters. Raises: SinkError."""
         if dead_letters:
-            write_durably(self._directory / f"batch-{batch_id:019d}.jsonl", b"\n".join(dead_letters) + b"\n")
+            write_durably(self._directory / f"{self._prefix}-{batch_id:019d}.jsonl", b"\n".join(dead_letters) + b"\n")
 
     def close(self) -> None:
         """Do nothing: no file is open between writes."""

@@ -18,9 +18,9 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cep.base.errors import SinkAwayError, SinkError
-from cep.base.kafka import is_away, produce, reason_of, seconds_left, writer_options
+from cep.base.kafka import produce, reason_of, seconds_left, sink_reason, writer_options
 from cep.base.limits import KAFKA_WAIT_MS_MAX
-from cep.sinks.base import Recalled
+from cep.sinks.base import SINK_REASONS, Recalled
 from cep.sinks.json_form import json_lines
 from cep.sinks.transactions.kafka import KafkaTarget, Record, Transactions
 
@@ -88,7 +88,7 @@ class _AtOnce:
     def send(self, records: Sequence[Record], what: str) -> None:
         """Send the records and wait until the brokers have all of them.
 
-        Raises: SinkAwayError if they do not answer within `wait_ms_max`; SinkError.
+        Raises: SinkAwayError if they do not take them within `wait_ms_max`.
         """
         self._errors.clear()
         deadline_s = monotonic() + self._wait_ms_max / 1_000
@@ -106,10 +106,11 @@ class _AtOnce:
         if self._errors or unsent_count:
             # What is still queued is not purged: should it arrive after all, it is the same record once more.
             reason = reason_of(self._errors[0]) if self._errors else f"no answer within {self._wait_ms_max} ms"
-            kind = SinkAwayError if all(map(is_away, self._errors)) else SinkError
-            raise kind(
+            word = sink_reason(self._errors[0]) if self._errors else "no_answer"
+            raise SinkAwayError(
                 f"{len(self._errors) + unsent_count} of {len(records)} {what} did not reach "
-                f"topic {self._topic} at {self._servers}: {reason}; check the brokers and start again: nothing is lost"
+                f"topic {self._topic} at {self._servers}: {reason}; {SINK_REASONS[word]}: nothing is lost",
+                word,
             )
 
     def close(self) -> None:

@@ -7,28 +7,34 @@ The table is made if it is not there, in the first schema of the connection's se
 again after a crash finds its rows. libpq connects: it takes what the address leaves out from PGUSER, PGPASSWORD,
 PGSSLMODE, ~/.pgpass and the like. That is where a password belongs.
 
-A server that cannot be reached, or goes away, is tried again until `wait_ms_max` is over. Then `cep live` ends and
-loses nothing; `cep run` waits on.
+A write is one try. Each failure (no server, a locked or missing table, a missing right) concerns the server and none
+concerns an alert, so the sink raises SinkAwayError and keeps no connection. The next write connects again and makes the
+table again if it is gone.
 Tested by: tests/sinks/test_postgres.py, tests/sinks/test_contract.py, tests/runners/spark/test_live_crash.py
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from cep.base.errors import SinkAwayError, SinkError, UsageError
+from cep.base.errors import SinkAwayError, UsageError
 from cep.base.limits import POSTGRES_WAIT_MS_MAX
+from cep.sinks.base import SINK_REASONS
 from cep.sinks.json_form import json_lines
 
 if TYPE_CHECKING:
     import psycopg
 
 SCHEMES = ("postgresql://", "postgres://")
-_PAUSE_S = 0.2
+_NO_SERVER = "no_answer"
+# By SQLSTATE, or its class, the first two characters (PostgreSQL's documentation, appendix A).
+_REASONS = {
+    "": _NO_SERVER, "08": _NO_SERVER, "57": _NO_SERVER, "28": "access", "42501": "access", "42P01": "missing",
+    "3D": "missing", "55P03": "locked", "57014": "locked", "53": "busy", "54": "too_large",
+}  # fmt: skip
 _SECRETS = {"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
 _COLUMNS = ("alert_id", "rule_id", "version", "severity", "kind", "key", "detected_at")
 _TABLE = """create table if not exists cep_alerts (
@@ -62,24 +68,18 @@ class PostgresSink:
     def write(self, alerts: pa.Table, batch_id: int) -> None:
         """Bring the alerts into the table unless they are there.
 
-        Raises: SinkAwayError if there is no server within `wait_ms_max`; SinkError.
+        Raises: SinkAwayError if the server does not take them, or a table stays locked for `wait_ms_max`.
         """
         if alerts.num_rows == 0:
             return
-        deadline_s = time.monotonic() + self._wait_ms_max / 1_000
         rows = _rows(alerts)
-        while True:
-            try:
-                self._insert(rows)
-                break
-            except self._library.OperationalError as error:  # no connection, or none any more
-                self.close()
-                if time.monotonic() + _PAUSE_S > deadline_s:
-                    raise SinkAwayError(self._failed(rows, batch_id, error)) from error
-                time.sleep(_PAUSE_S)
-            except self._library.Error as error:
-                self.close()
-                raise SinkError(self._failed(rows, batch_id, error)) from error
+        try:
+            self._insert(rows)
+        except self._library.Error as error:
+            self.close()
+            sqlstate = error.sqlstate or ""
+            reason = _REASONS.get(sqlstate) or _REASONS.get(sqlstate[:2], "refused")
+            raise SinkAwayError(self._failed(rows, batch_id, error, reason), reason) from error
 
     def close(self) -> None:
         """Close the connection; a later write opens another."""
@@ -92,15 +92,16 @@ class PostgresSink:
         if self._connection is None:
             wait_s = max(2, self._wait_ms_max // 1_000)  # two seconds are the least that libpq knows
             self._connection = self._library.connect(self._address, connect_timeout=wait_s, autocommit=True)
+            self._connection.execute(f"set lock_timeout = {self._wait_ms_max}")
             self._connection.execute(_TABLE)
         with self._connection.transaction(), self._connection.cursor() as cursor:
             cursor.executemany(_INSERT, rows)
 
-    def _failed(self, rows: Sequence[tuple[Any, ...]], batch_id: int, error: psycopg.Error) -> str:
-        reason = " ".join(str(error).split()) or type(error).__name__
+    def _failed(self, rows: Sequence[tuple[Any, ...]], batch_id: int, error: psycopg.Error, reason: str) -> str:
+        said = " ".join(str(error).split()) or type(error).__name__
         return (
-            f"{len(rows)} alerts of micro-batch {batch_id} did not reach {self._place}: {reason}; "
-            "mend the server, its rights or the table cep_alerts, and start again: nothing is lost"
+            f"{len(rows)} alerts of micro-batch {batch_id} did not reach {self._place}: {said}; "
+            f"{SINK_REASONS[reason]}: nothing is lost"
         )
 
 

@@ -6,14 +6,18 @@
     x-cep-timestamp  seconds since 1970. It is signed too, so an old request cannot be sent again later.
     x-cep-signature  sha256=HEX, the HMAC of "TIMESTAMP.BODY" with the secret that both sides know
 
-An answer from 200 to 299 is a delivery. 429, what begins with 5, and no answer at all are tried again, with pauses that
-double, until `wait_ms_max` is over: then `cep live` ends and loses nothing; `cep run` waits on. Any other answer is a
-refusal that trying again cannot mend: the alerts go to the dead letters and are counted there. Receivers tell repeats
-by `alert_id`.
+| answer | what it concerns | what the sink does |
+| --- | --- | --- |
+| 200 to 299 | | the alerts are delivered |
+| 400, 413, 422 | an alert | sends the halves of the request, until single alerts remain; those go to the dead letters |
+| any other, or none | the receiver | raises SinkAwayError: the runner reports it and sends the same request again |
+
+So a receiver that moves (301, 302), forgets its secret (401, 403) or its address (404) loses no alert. Receivers tell
+repeats by `alert_id`.
 
 Alerts name people and cards, so another machine gets them over https:// only, unless the settings say `insecure`. A URL
 with a user or a password is refused. Messages and dead letters show a URL without its query, which may hold a token.
-Tested by: tests/sinks/test_webhook.py, tests/runners/spark/test_live_crash.py
+Tested by: tests/sinks/test_webhook.py, tests/cli/test_refused_alerts.py, tests/runners/spark/test_live_crash.py
 """
 
 from __future__ import annotations
@@ -21,24 +25,24 @@ from __future__ import annotations
 import hashlib
 import hmac
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import httpx2
-import orjson
 import pyarrow as pa
 
 from cep.base.errors import SinkAwayError, UsageError
-from cep.base.limits import WEBHOOK_WAIT_MS_MAX
 from cep.model.setting_types import is_loopback
-from cep.sinks.base import DeadLetterSink
+from cep.sinks.base import SINK_REASONS
 from cep.sinks.json_form import json_lines
+from cep.sinks.refused import RefusedAlerts
 
-_FIRST_PAUSE_S = 0.1
-_PAUSE_S_MAX = 5.0
 _ANSWER_S = 10.0
-_TOO_MANY, _SERVER_ERROR = 429, 500
+# Answers that judge the content of a request. All others judge the sender, the address or the moment.
+_OF_ALERTS = frozenset((400, 413, 422))
+_REASONS = {401: "access", 403: "access", 407: "access", 404: "missing", 405: "missing", 410: "missing"}
+_REDIRECTS, _CLIENT_ERRORS = 300, 400
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,6 @@ class WebhookTarget:
 
     url: str = field(repr=False)
     secret: bytes = field(repr=False)
-    wait_ms_max: int = WEBHOOK_WAIT_MS_MAX
     is_insecure: bool = False
 
     def __post_init__(self) -> None:
@@ -85,56 +88,64 @@ class WebhookTarget:
 
 
 class WebhookSink:
-    """Requests to a URL. `dead_letters` takes refused alerts; `pause` waits between two tries."""
+    """Requests to a URL. `refused` takes alerts that the receiver does not want."""
 
-    def __init__(
-        self, target: WebhookTarget, dead_letters: DeadLetterSink, pause: Callable[[float], None] = time.sleep
-    ) -> None:
+    def __init__(self, target: WebhookTarget, refused: RefusedAlerts) -> None:
         self._target = target
-        self._dead_letters = dead_letters
-        self._pause = pause
+        self.refused = refused
         self._client = httpx2.Client(timeout=_ANSWER_S)
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
-        """Send the alerts of a micro-batch; none for no alerts. Raises: SinkAwayError if nobody answers in time."""
-        if alerts.num_rows == 0:
-            return
-        lines = list(json_lines(alerts))
-        status = self._send(b"\n".join(lines) + b"\n", batch_id)
-        if status is not None:
-            reason = f"{self._target.shown} answered {status}"
-            refused = [
-                orjson.dumps({"code": "webhook_refused", "reason": reason, "record": line.decode()}) for line in lines
-            ]
-            self._dead_letters.write(refused, batch_id)
+        """Send the alerts of a micro-batch; nothing for no alerts. Raises: SinkAwayError if the receiver takes none."""
+        if alerts.num_rows:
+            self.send(list(json_lines(alerts)), batch_id)
+
+    def send(self, lines: Sequence[bytes], batch_id: int) -> None:
+        """Send alerts as JSON. Refused ones go to the dead letters. Raises: as `write`."""
+        refused: dict[int, list[bytes]] = {}
+        waiting = [list(lines)]  # a request each, the next one last
+        while waiting:
+            part = waiting.pop()
+            status = self._status(part, batch_id)
+            if status is not None and len(part) > 1:
+                half = len(part) // 2
+                waiting += [part[half:], part[:half]]
+            elif status is not None:
+                refused.setdefault(status, []).extend(part)
+        if refused:
+            statuses = ", ".join(str(status) for status in sorted(refused))
+            refused_lines = [line for part in refused.values() for line in part]
+            self.refused.take(refused_lines, f"{self._target.shown} answered {statuses}", batch_id)
 
     def close(self) -> None:
         """Close the connections and the sink of refused alerts."""
         self._client.close()
-        self._dead_letters.close()
+        self.refused.close()
 
-    def _send(self, body: bytes, batch_id: int) -> int | None:
-        """Send a request; return None for a delivery, else the status with which the receiver refuses it."""
-        deadline_s = time.monotonic() + self._target.wait_ms_max / 1_000
-        pause_s = _FIRST_PAUSE_S
-        while True:
-            try:
-                answer = self._client.post(self._target.url, content=body, headers=self._headers(body, batch_id))
-            except httpx2.HTTPError as error:
-                reason = (str(error) or type(error).__name__).replace(self._target.url, self._target.shown)
-            else:
-                if answer.is_success:
-                    return None
-                if answer.status_code != _TOO_MANY and answer.status_code < _SERVER_ERROR:
-                    return answer.status_code
-                reason = f"it answered {answer.status_code}"
-            if time.monotonic() + pause_s > deadline_s:
-                raise SinkAwayError(
-                    f"the alerts of micro-batch {batch_id} did not reach {self._target.shown} in "
-                    f"{self._target.wait_ms_max} ms: {reason}; check the receiver and start again: nothing is lost"
-                )
-            self._pause(pause_s)
-            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+    def _status(self, lines: Sequence[bytes], batch_id: int) -> int | None:
+        """Send a request; return None for a delivery, or the status with which the receiver refuses its alerts."""
+        body = b"\n".join(lines) + b"\n"
+        try:
+            answer = self._client.post(self._target.url, content=body, headers=self._headers(body, batch_id))
+        except httpx2.HTTPError as error:
+            said = (str(error) or type(error).__name__).replace(self._target.url, self._target.shown)
+            raise self._away(len(lines), batch_id, said, "no_answer") from error
+        if answer.is_success:
+            return None
+        status = answer.status_code
+        if status in _OF_ALERTS:
+            return status
+        is_elsewhere = _REDIRECTS <= status < _CLIENT_ERRORS
+        raise self._away(
+            len(lines), batch_id, f"it answered {status}", _REASONS.get(status, "missing" if is_elsewhere else "busy")
+        )
+
+    def _away(self, count: int, batch_id: int, said: str, reason: str) -> SinkAwayError:
+        return SinkAwayError(
+            f"{count} alerts of micro-batch {batch_id} did not reach {self._target.shown}: {said}; "
+            f"{SINK_REASONS[reason]}: nothing is lost",
+            reason,
+        )
 
     def _headers(self, body: bytes, batch_id: int) -> dict[str, str]:
         stamp = str(int(time.time()))

@@ -50,7 +50,7 @@ def test_the_lines_of_a_live_job_name_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if not name.startswith("rule_")])
 def test_a_query_of_spark_observes_it(name: str) -> None:
-    of_jobs = {"events_before_start", "events_after_end", "deliveries_retried", "checkpoints_failed"}
+    of_jobs = {"events_before_start", "events_after_end", "deliveries_retried", "checkpoints_failed", "alerts_refused"}
     assert (name in OBSERVED) == (name not in of_jobs)
     assert len(OBSERVED) == len(set(OBSERVED))
 

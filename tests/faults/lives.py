@@ -16,9 +16,10 @@ from cep.runners.embedded.changelog import Changelog
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import PART, StoreSettings, followed_folder
-from cep.runners.embedded.outlets import Outlets, Patience
+from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import Pace, Runner
 from cep.runners.observe import Observed
+from cep.runners.patience import Patience
 from cep.runners.watch import Watch, Watched
 from cep.sources.kafka import KafkaSettings
 from cep.state.checkpoints import BESIDE

@@ -52,6 +52,10 @@ CASES: dict[str, tuple[Callable[[int], list[Metric]], Callable[[int], list[Metri
         lambda minute: [counter("cep_events_ahead", minute // 30)],
         lambda _: [counter("cep_events_ahead", 5)],
     ),
+    "CepAlertsRefused": (
+        lambda minute: [counter("cep_alerts_refused", minute // 30)],
+        lambda _: [counter("cep_alerts_refused", 5)],
+    ),
     "CepEventsLate": (
         lambda minute: [counter("cep_late_events", minute), counter("cep_events", 900 * minute)],
         lambda minute: [counter("cep_late_events", minute), counter("cep_events", 1_100 * minute)],

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cep.base.errors import SinkAwayError, SinkError
-from cep.runners.embedded.outlets import Patience
+from cep.runners.patience import Patience
 from cep.sinks.kafka import KafkaDeadLetters, KafkaSink, KafkaTransactionSink
 from cep.sinks.transactions.kafka import KafkaTarget, Transactions
 from tests.real_kafka import TIMEOUT_S, KafkaCluster, RealKafka, SecondBroker
@@ -197,13 +197,13 @@ def _a_topic_that_takes_nothing(kafka: RealKafka, second: SecondBroker) -> None:
     second.create_on_both(to.topic)
     sink = KafkaTransactionSink(replace(to, wait_ms_max=1_500))
     patience = Patience(threading.Event(), pause_s=0.1)
-    patience.keep_trying(lambda: sink.write(alert_table(0, 3), 0))
+    patience.keep_trying("alerts", lambda: sink.write(alert_table(0, 3), 0))
     second.stop()
     for _ in range(2):
         with pytest.raises(SinkAwayError, match="2 alerts of micro-batch 1 did not reach"):
             sink.write(alert_table(3, 2), 1)
     second.start()
-    patience.keep_trying(lambda: sink.write(alert_table(3, 2), 1))
+    patience.keep_trying("alerts", lambda: sink.write(alert_table(3, 2), 1))
     assert keys(consumed(kafka, to.topic, 5)) == names(0, 5)
     # Somebody else has taken the job over in an outage: who comes back does not fence that process off.
     second.wait_for_both(to.topic)
@@ -215,7 +215,7 @@ def _a_topic_that_takes_nothing(kafka: RealKafka, second: SecondBroker) -> None:
     other = KafkaTransactionSink(to)
     other.write(alert_table(7, 1), 2)
     with pytest.raises(SinkError, match="another process of this job has sent meanwhile; stop one of them"):
-        patience.keep_trying(lambda: sink.write(alert_table(5, 1), 2))
+        patience.keep_trying("alerts", lambda: sink.write(alert_table(5, 1), 2))
     other.write(alert_table(8, 1), 3)
     assert keys(consumed(kafka, to.topic, 7)) == sorted([*names(0, 5), "a7", "a8"])
 

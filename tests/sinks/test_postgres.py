@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import orjson
@@ -10,7 +9,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from cep.base.errors import SinkError, UsageError
+from cep.base.errors import SinkAwayError, SinkError, UsageError
 from cep.sinks.json_form import json_lines
 from cep.sinks.postgres import PostgresSink
 from tests.real_postgres import IS_THERE, RealPostgres
@@ -50,16 +49,37 @@ def test_an_alert_that_comes_again_is_there_once(postgres: RealPostgres) -> None
     assert stored(postgres, columns)[0] == ("a0", "card_testing", 2, "high", "match", "c1", "3")
 
 
-def test_a_server_that_comes_back(postgres: RealPostgres) -> None:
-    sink = PostgresSink(postgres.address, 120_000)
+def test_a_server_in_trouble_loses_nothing(postgres: RealPostgres) -> None:
+    """It is stopped, its table is locked, dropped, and then forbidden: the reason is named, and the same write does."""
+    sink = PostgresSink(postgres.address, 200)
+    reasons: list[str] = []
+
+    def refused(first: int) -> None:
+        with pytest.raises(SinkAwayError, match=r"did not reach PostgreSQL at .*: nothing is lost") as error:
+            sink.write(alert_table(first, 1), first)
+        reasons.append(error.value.reason)
+
     sink.write(alert_table(0, 1), 0)
     postgres.stop()
-    late = threading.Timer(0.5, postgres.start)
-    late.start()
+    refused(1)
+    postgres.start()
     sink.write(alert_table(1, 1), 1)
-    late.join()
+    with psycopg.connect(postgres.address) as connection:
+        connection.execute("lock table cep_alerts in access exclusive mode")
+        refused(2)
+        connection.execute("alter table cep_alerts add check (alert_id <> 'a3')")
+    sink.write(alert_table(2, 1), 2)
+    refused(3)
+    with psycopg.connect(postgres.address) as connection:
+        connection.execute("drop table cep_alerts")
+    sink.write(alert_table(3, 1), 3)
+    with psycopg.connect(postgres.address) as connection:
+        connection.execute("drop table cep_alerts")
+    refused(4)
+    sink.write(alert_table(4, 1), 4)
     sink.close()
-    assert stored(postgres, "alert_id") == [("a0",), ("a1",)]
+    assert reasons == ["no_answer", "locked", "refused", "missing"]
+    assert stored(postgres, "alert_id") == [("a4",)]
 
 
 def test_all_of_a_micro_batch_or_nothing(postgres: RealPostgres) -> None:

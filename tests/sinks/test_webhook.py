@@ -1,4 +1,4 @@
-"""Alerts to a real HTTP server: signed, tried again where that may help, set aside where it cannot."""
+"""Alerts to a real HTTP server: signed; each answer concerns the alerts or the receiver, and loses nothing."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from cep.base.errors import SinkError, UsageError
+from cep.base.errors import SinkAwayError, SinkError, UsageError
+from cep.sinks.base import SINK_REASONS
 from cep.sinks.dead_letters import DeadLetterFiles
+from cep.sinks.refused import RefusedAlerts
 from cep.sinks.webhook import WebhookSink, WebhookTarget, signature
 from tests.sinks.alerts import alert_table
 
@@ -56,12 +58,12 @@ def receiver() -> Iterator[Receiver]:
         thread.join()
 
 
-def sink_of(url: str, folder: Path, pauses: list[float], wait_ms_max: int = 60_000) -> WebhookSink:
-    return WebhookSink(WebhookTarget(url, SECRET, wait_ms_max), DeadLetterFiles(folder), pauses.append)
+def sink_of(url: str, folder: Path) -> WebhookSink:
+    return WebhookSink(WebhookTarget(url, SECRET), RefusedAlerts("webhook", DeadLetterFiles(folder)))
 
 
 def test_alerts_are_sent_signed(receiver: Receiver, tmp_path: Path) -> None:
-    sink = sink_of(receiver.url, tmp_path / "letters", [])
+    sink = sink_of(receiver.url, tmp_path / "letters")
     sink.write(alert_table(0, 3), 7)
     sink.write(alert_table(0, 0), 8)
     sink.close()
@@ -73,39 +75,57 @@ def test_alerts_are_sent_signed(receiver: Receiver, tmp_path: Path) -> None:
     assert not (tmp_path / "letters").exists()
 
 
-def test_what_may_pass_is_tried_again_with_longer_pauses(receiver: Receiver, tmp_path: Path) -> None:
-    receiver.answers = [503, 429, 500]
-    pauses: list[float] = []
-    sink = sink_of(receiver.url, tmp_path, pauses)
+# Every status that a receiver may answer with, but for 1xx, which is no answer, and 2xx.
+OF_ALERTS = (400, 413, 422)
+OF_THE_RECEIVER = [status for status in range(300, 600) if status not in OF_ALERTS]
+
+
+def test_an_answer_that_concerns_the_receiver_is_no_loss(receiver: Receiver, tmp_path: Path) -> None:
+    sink = sink_of(receiver.url, tmp_path / "letters")
+    reasons: dict[int, str] = {}
+    for status in OF_THE_RECEIVER:
+        receiver.answers = [status]
+        with pytest.raises(
+            SinkAwayError, match=f"did not reach .*: it answered {status}; .*: nothing is lost"
+        ) as error:
+            sink.write(alert_table(0, 1), 0)
+        reasons[status] = error.value.reason
     sink.write(alert_table(0, 1), 0)
     sink.close()
+    assert len(receiver.requests) == len(OF_THE_RECEIVER) + 1
     assert len({body for _, body in receiver.requests}) == 1
-    assert (len(receiver.requests), pauses) == (4, [0.1, 0.2, 0.4])
+    assert not (tmp_path / "letters").exists()
+    assert set(reasons.values()) <= SINK_REASONS.keys()
+    found = [reasons[status] for status in (301, 302, 401, 403, 404, 429, 500, 503)]
+    assert found == ["missing", "missing", "access", "access", "missing", "busy", "busy", "busy"]
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 413])
+@pytest.mark.parametrize("status", OF_ALERTS)
 def test_what_the_receiver_refuses_is_set_aside(receiver: Receiver, tmp_path: Path, status: int) -> None:
-    receiver.answers = [status]
-    sink = sink_of(receiver.url, tmp_path, [])
-    sink.write(alert_table(0, 2), 3)
-    sink.write(alert_table(2, 1), 4)
+    receiver.answers = [status, status, 204, status]  # of four alerts: of the halves of the first half, the second one
+    sink = sink_of(receiver.url, tmp_path)
+    sink.write(alert_table(0, 4), 3)
+    sink.write(alert_table(4, 1), 4)
+    counted = [sink.refused.counted() for _ in range(2)]
     sink.close()
     (file,) = tmp_path.iterdir()
     letters = [orjson.loads(line) for line in file.read_bytes().splitlines()]
-    assert [orjson.loads(letter["record"])["alert_id"] for letter in letters] == ["a0", "a1"]
-    assert {(letter["code"], letter["reason"]) for letter in letters} == {
-        ("webhook_refused", f"{receiver.url} answered {status}")
-    }
-    assert len(receiver.requests) == 2
+    assert [orjson.loads(letter["record"])["alert_id"] for letter in letters] == ["a1"]
+    assert [(letter["code"], letter["sink"], letter["reason"]) for letter in letters] == [
+        ("alert_refused", "webhook", f"{receiver.url} answered {status}")
+    ]
+    assert counted == [{"alerts_refused[webhook]": 1}, {"alerts_refused[webhook]": 0}]
+    sent = [[orjson.loads(line)["alert_id"] for line in body.splitlines()] for _, body in receiver.requests]
+    assert sent == [["a0", "a1", "a2", "a3"], ["a0", "a1"], ["a0"], ["a1"], ["a2", "a3"], ["a4"]]
+    assert {headers["x-cep-batch"] for headers, _ in receiver.requests} == {"3", "4"}
 
 
 def test_nobody_answers(tmp_path: Path) -> None:
-    pauses: list[float] = []
-    sink = sink_of("http://127.0.0.1:1/alerts", tmp_path, pauses, 0)
-    with pytest.raises(SinkError, match=r"micro-batch 5 did not reach http://127\.0\.0\.1:1/alerts in 0 ms"):
+    sink = sink_of("http://127.0.0.1:1/alerts", tmp_path)
+    with pytest.raises(SinkAwayError, match=r"micro-batch 5 did not reach http://127\.0\.0\.1:1/alerts: ") as error:
         sink.write(alert_table(0, 1), 5)
+    assert error.value.reason == "no_answer"
     sink.close()
-    assert pauses == []
 
 
 def test_a_secret_is_needed_and_never_shown() -> None:
@@ -142,16 +162,16 @@ def test_another_machine_needs_encryption_or_an_explicit_setting(host: str) -> N
 
 
 def test_a_query_is_sent_and_not_shown(receiver: Receiver, tmp_path: Path) -> None:
-    receiver.answers = [404]
+    receiver.answers = [400]
     url = receiver.url + "?token=top-secret#part"
-    sink = sink_of(url, tmp_path / "letters", [])
+    sink = sink_of(url, tmp_path / "letters")
     sink.write(alert_table(0, 1), 3)
     sink.close()
     assert receiver.paths == ["/alerts?token=top-secret"]
     (path,) = (tmp_path / "letters").rglob("*.jsonl")
     assert b"top-secret" not in path.read_bytes()
-    assert orjson.loads(path.read_bytes())["reason"] == f"{receiver.url}?… answered 404"
-    silent = sink_of("http://127.0.0.1:1/alerts?token=top-secret", tmp_path, [], 0)
+    assert orjson.loads(path.read_bytes())["reason"] == f"{receiver.url}?… answered 400"
+    silent = sink_of("http://127.0.0.1:1/alerts?token=top-secret", tmp_path)
     with pytest.raises(SinkError) as error:
         silent.write(alert_table(0, 1), 5)
     assert "top-secret" not in str(error.value)

@@ -36,7 +36,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from cep.base.errors import UsageError
+from cep.base.errors import SinkAwayError, UsageError
 from cep.base.limits import TIME_MS_MAX
 from cep.base.utc import utc_ms
 from cep.rulebook.kafka import StatusTopic
@@ -195,6 +195,8 @@ def serve(query: StreamingQuery, output: LiveOutput, stop: threading.Event, obse
     except StreamingQueryException as error:
         if output.refused_batch_id is not None:
             return
+        if isinstance(output.failure, SinkAwayError) and stop.is_set():
+            return  # the micro-batch counts as not done: the next start does it again and sends its alerts
         if output.failure is not None:
             raise output.failure from error
         raise failure_of(str(error)) from error

@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -41,6 +42,7 @@ from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
 from cep.runners.live_progress import read_progress, write_progress
 from cep.runners.meanings import current_names
 from cep.runners.output import decode_alerts
+from cep.runners.patience import Patience, impatient
 from cep.runners.rule_output import RuleOutput
 from cep.runners.spark.packed import ALERTS, COUNTERS, LATE, REFUSED, STATUS, WATERMARK
 from cep.runners.spark.paused_partitions import PausedPartitions
@@ -84,9 +86,14 @@ class LiveOutput:
         self, directory: Path, dead_letter_sink: DeadLetterSink, sinks: Sequence[AlertSink],
         report: Callable[[BatchReport], None] | None = None,
         sending: Callable[[pa.Table], AbstractContextManager[Any]] = nullcontext,
-        audit: DeadLetterSink | None = None,
+        audit: DeadLetterSink | None = None, patience: Patience | None = None, names: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """Take up where the directory says. `sending` surrounds each delivery of alerts: who watches sees how long."""
+        """Take up where the directory says. `sending` surrounds each delivery of alerts: who watches sees how long.
+
+        Without `patience` a sink that is away ends the query. `names` are those of the sinks.
+        """
+        self._patience = patience or impatient()
+        self._names = tuple(names) or tuple(f"sink {place}" for place in range(len(sinks)))
         self._directory = directory
         self._dead_letters = dead_letter_sink
         self._audit = audit
@@ -161,14 +168,15 @@ class LiveOutput:
             dead_letters = under_rules(dead_letters, status_now["epoch"], status_now.get("content_hash", ""))
         # 3. and 4. A sink that has no transactions has done both when it returns.
         with self._sending(alerts):
-            for sink in self._sinks:
-                sink.write(alerts, batch_id)
+            for name, sink in zip(self._names, self._sinks, strict=True):
+                self._patience.keep_trying(name, partial(sink.write, alerts, batch_id))
         sent_s = perf_counter()
         # 5. What was set aside, in an order of its own: rows come as tasks finish.
         lines = sorted([*refused, *dead_letters])
         if self._audit is not None:
             self._audit.write([line for line in lines if is_audit(line)], batch_id)
-        self._dead_letters.write(lines, batch_id)
+        self._patience.keep_trying("dead letters", partial(self._dead_letters.write, lines, batch_id))
+        counters.update(self._patience.counted())
         # 6. The totals.
         if batch_id > self.batch_id:
             self.batch_id = batch_id

@@ -50,7 +50,8 @@ from cep.step.rules import JobRules
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-_OF_JOBS = ("events_before_start", "events_after_end", "deliveries_retried", "checkpoints_failed")  # not of a query
+# Counters of jobs, which a query does not have.
+_OF_JOBS = ("events_before_start", "events_after_end", "deliveries_retried", "checkpoints_failed", "alerts_refused")
 # What became of records, changes and alerts, and every loss but those rule by rule.
 OBSERVED = (
     "records", "events", "control_applied", "alerts",

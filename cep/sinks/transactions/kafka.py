@@ -42,8 +42,18 @@ from confluent_kafka import (
 )
 
 from cep.base.errors import SinkAwayError, SinkError
-from cep.base.kafka import END_CODE, is_away, produce, reader_options, reason_of, seconds_left, writer_options
+from cep.base.kafka import (
+    END_CODE,
+    is_away,
+    produce,
+    reader_options,
+    reason_of,
+    seconds_left,
+    sink_reason,
+    writer_options,
+)
 from cep.base.limits import KAFKA_WAIT_MS_MAX
+from cep.sinks.base import SINK_REASONS
 
 _READING = {"isolation.level": "read_committed", "auto.offset.reset": "earliest"}
 _OPEN_MS_MORE = 10_000  # a transaction may stay open a little longer than its records are waited for
@@ -132,9 +142,11 @@ class Transactions:
                         self._is_doubtful = True
                         raise SinkAwayError(self._failed(records, batch_id, str(error))) from error
         except KafkaException as error:
-            self._is_doubtful = is_away(error)
-            kind = SinkAwayError if self._is_doubtful else SinkError
-            raise kind(self._failed(records, batch_id, _reason(error))) from error
+            if _is_fenced(error):
+                raise SinkError(self._failed(records, batch_id, _reason(error))) from error
+            self._is_doubtful = True
+            reason = sink_reason(error)
+            raise SinkAwayError(self._failed(records, batch_id, _reason(error), reason), reason) from error
         self._newest = (batch_id, digest)
 
     def _connect_again(self, begun: tuple[int, str], deadline_s: float) -> bool:
@@ -340,16 +352,16 @@ class Transactions:
             return
 
     def _abort(self, error: KafkaException, deadline_s: float) -> None:
-        """After a failure that a new transaction may mend, abort this one. Raises: _AgainError then."""
+        """Abort the transaction where the failure asks for it. Raises: _AgainError if a new one may do at once."""
         if error.args[0].txn_requires_abort():
             self._producer.abort_transaction(seconds_left(deadline_s))
-            raise _AgainError(error.args[0].str()) from error
+            if is_away(error):
+                raise _AgainError(error.args[0].str()) from error
 
-    def _failed(self, records: Sequence[Record], batch_id: int, reason: str) -> str:
+    def _failed(self, records: Sequence[Record], batch_id: int, said: str, reason: str = "no_answer") -> str:
         return (
             f"{len(records)} {self._what} of micro-batch {batch_id} did not reach topic {self._target.topic} "
-            f"at {self._target.servers}: {reason}; "
-            "check the brokers and start again: nothing is lost"
+            f"at {self._target.servers}: {said}; {SINK_REASONS[reason]}: nothing is lost"
         )
 
 
@@ -361,8 +373,13 @@ def _digest(records: Sequence[Record]) -> str:
     return whole.hexdigest()[:_DIGEST_CHARS]
 
 
+def _is_fenced(error: KafkaException) -> bool:
+    cause = error.args[0]
+    return isinstance(cause, KafkaError) and cause.code() in _FENCED_CODES
+
+
 def _reason(error: KafkaException) -> str:
     cause = error.args[0]
-    if isinstance(cause, KafkaError) and cause.code() in _FENCED_CODES:
+    if _is_fenced(error):
         return f"another process runs this job ({cause.str()}); stop one of them"
     return reason_of(error)

@@ -18,9 +18,10 @@ from cep.runners.embedded import run as run_module
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
-from cep.runners.embedded.outlets import Outlets, Patience
+from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import Pace, Runner
 from cep.runners.observe import Log, Observed
+from cep.runners.patience import Patience
 from cep.runners.watch import Watch, Watched
 from cep.sinks.base import AlertSink
 from cep.sinks.files import FileSink
@@ -78,17 +79,17 @@ def written(folder: Path) -> list[bytes]:
 
 def test_a_sink_that_is_away_is_tried_until_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "_UNDELIVERED_MAX", 2)  # and nothing is read for a sink that does not take
-    said: list[str | None] = []
-    patience = Patience(threading.Event(), said.append, 0.0)
+    said: list[SinkAwayError | None] = []
+    patience = Patience(threading.Event(), lambda _, error: said.append(error), 0.0)
     live(tmp_path / "job", Away(FileSink(tmp_path / "alerts"), Random(1)), patience)
     assert written(tmp_path / "alerts") == sorted(expected(morning(), GIVEN, tmp_path))
-    assert patience.retries == len([reason for reason in said if reason is not None]) > 0
+    assert patience.retries == len([error for error in said if error is not None]) > 0
     assert said[-1] is None, "it is back"
 
 
 def test_a_job_that_is_stopped_in_an_outage_sends_its_alerts_after_the_next_start(tmp_path: Path) -> None:
     stop = threading.Event()
-    patience = Patience(stop, lambda _: stop.set(), 0.0)
+    patience = Patience(stop, lambda *_: stop.set(), 0.0)
     with pytest.raises(SinkAwayError, match="no way there"):
         live(tmp_path / "job", Away(FileSink(tmp_path / "alerts"), Random(1), 2.0), patience)
     live(tmp_path / "job", FileSink(tmp_path / "alerts"), Patience(threading.Event()))
@@ -102,7 +103,7 @@ def test_what_no_waiting_mends_ends_the_job_at_once() -> None:
         raise SinkError("no right to write")
 
     with pytest.raises(SinkError, match="no right"):
-        patience.keep_trying(refuse)
+        patience.keep_trying("alerts", refuse)
     assert patience.retries == 0
 
 
@@ -110,11 +111,18 @@ def test_a_job_that_waits_for_a_sink_is_live_and_neither_ready_nor_healthy() -> 
     lines = io.StringIO()
     observed = Observed(60_000, Log("json", lines))
     observed.begin()
-    observed.away("3 alerts did not reach topic alerts")
+    away = SinkAwayError("3 alerts did not reach topic alerts", "too_large")
+    observed.away("kafka:alerts", away)
+    observed.away("alerts/", SinkAwayError("no folder", "missing"))
     Watch(Watched(), observed, 1_000).look()
     assert [ask()[0] for ask in (observed.live, observed.ready, observed.health)] == [True, False, False]
-    observed.away("3 alerts did not reach topic alerts")
-    observed.away(None)
+    assert observed.troubles["sinks"].startswith("alerts/: it is not at this address; check")
+    assert "kafka:alerts: an alert is larger than it allows" in observed.troubles["sinks"]
+    assert observed.ready()[0] is False
+    observed.away("kafka:alerts", away)
+    observed.away("alerts/", None)
+    assert observed.ready()[0] is False, "one of two sinks is still away"
+    observed.away("kafka:alerts", None)
     assert [ask()[0] for ask in (observed.live, observed.ready, observed.health)] == [True, True, True]
     told = [orjson.loads(line) for line in lines.getvalue().splitlines()]
     assert [(line["event"], line["part"]) for line in told] == [("unhealthy", "sinks"), ("healthy", "sinks")]

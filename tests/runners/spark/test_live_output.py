@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from pathlib import Path
 
 import orjson
 import pyarrow as pa
+import pytest
 
+from cep.base.errors import SinkAwayError
 from cep.rulebook.meaning import content_hash
 from cep.runners.live_progress import read_progress
 from cep.runners.output import encode_alerts
+from cep.runners.patience import Patience
 from cep.runners.rule_output import RuleOutput
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.packed import ALERTS, COUNTERS, DEAD, LATE, REFUSED, STATUS
 from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.files import FileSink, read_alerts
 from cep.sinks.kafka import KafkaDeadLetters
+from cep.sinks.refused import RefusedAlerts
 from cep.sinks.transactions.kafka import KafkaTarget
+from cep.sinks.webhook import WebhookSink, WebhookTarget
 from cep.step.rule_status import rule_status
 from cep.step.rules import apply_records
+from tests.cli.test_refused_alerts import Judge
 from tests.real_kafka import KafkaCluster
 from tests.rulebook.records import SOURCE, new_book, upsert
 from tests.sinks.alerts import alert_table
 from tests.sinks.test_kafka import consumed
+from tests.webhook import url_of
 
 
 def micro_batch(first: int) -> pa.Table:
@@ -94,3 +102,37 @@ def test_a_micro_batch_without_rows(tmp_path: Path) -> None:
     LiveOutput(tmp_path, DeadLetterFiles(tmp_path / "letters"), []).take_table(rows, 3)
     assert read_progress(tmp_path) == (3, {})
     assert not (tmp_path / "letters").exists()
+
+
+def test_a_sink_that_is_away_is_waited_for_and_refused_alerts_are_counted(tmp_path: Path) -> None:
+    """A webhook refuses access, then one alert: the micro-batch ends once it has taken or judged both alerts."""
+    said: list[tuple[str, str]] = []
+    receiver = Judge(lambda names: 403 if not said else 422 if "a1" in names else 204)
+    url, letters = url_of(receiver.server), DeadLetterFiles(tmp_path / "letters", "refused")
+    sink = WebhookSink(WebhookTarget(url, b"secret"), RefusedAlerts("hook", letters))
+
+    def away(name: str, error: SinkAwayError | None) -> None:
+        said.append((name, "" if error is None else error.reason))
+
+    patience = Patience(threading.Event(), away, 0.0, refusals=(sink.refused,))
+    reports: list[BatchReport] = []
+    output = LiveOutput(
+        tmp_path, DeadLetterFiles(tmp_path / "letters"), [sink], reports.append, patience=patience, names=("hook",)
+    )  # fmt: skip
+    output.take_table(micro_batch(0), 0)
+    receiver.judge = lambda _: 403
+    patience.stop.set()
+    with pytest.raises(SinkAwayError, match="it answered 403"):
+        output.take_table(micro_batch(2), 1)
+    output.close()
+    receiver.server.shutdown()
+    receiver.server.server_close()
+    assert said == [("hook", "access"), ("hook", ""), ("hook", "access")]
+    assert receiver.taken == ["a0"]
+    assert reports[0].totals["alerts_refused[hook]"] == 1
+    assert reports[0].totals["deliveries_retried"] == 1
+    assert read_progress(tmp_path)[0] == 0, "the second micro-batch comes again"
+    (letter,) = [
+        orjson.loads(line) for line in (tmp_path / "letters" / f"refused-{0:019}.jsonl").read_bytes().splitlines()
+    ]
+    assert orjson.loads(letter["record"])["alert_id"] == "a1"

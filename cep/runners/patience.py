@@ -1,0 +1,79 @@
+"""A write to a sink that does not take it now → tries of the same write, until the sink takes it or the job is to stop.
+
+Both runners write to their sinks through it. A sink makes one try and raises SinkAwayError with a word for the reason
+(sinks/base.py). So a stop request never waits for the pause of a sink, and one place decides how often a sink is asked.
+Tested by: tests/runners/embedded/test_outage.py, tests/sinks/test_kafka.py
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from cep.base.errors import SinkAwayError
+from cep.sinks.refused import RefusedAlerts
+
+_PAUSE_S, _PAUSE_S_MAX = 0.1, 5.0  # between two tries: doubled after each, so that a receiver can recover
+
+
+def _ignore(_: str, error: SinkAwayError | None) -> None:
+    """Do nothing with a change of a sink."""
+
+
+@dataclass(slots=True)
+class Patience:
+    """The tries of a job to reach its sinks. They end with the first failure once `stop` is set.
+
+    `away` is called with the sink's name and the error after each failed try, and with None once the sink has taken the
+    write. `retries` counts failed tries. `refusals` are those of the sinks.
+    """
+
+    stop: threading.Event
+    away: Callable[[str, SinkAwayError | None], None] = _ignore
+    pause_s: float = _PAUSE_S
+    retries: int = 0
+    refusals: Sequence[RefusedAlerts] = ()
+    _counted_retries: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def keep_trying(self, name: str, write: Callable[[], None]) -> None:
+        """Write to the sink of this name until it is done.
+
+        Raises: SinkError for what waiting does not mend; SinkAwayError when the job is to stop.
+        """
+        is_away, pause_s = False, self.pause_s
+        while True:
+            try:
+                write()
+            except SinkAwayError as error:
+                with self._lock:
+                    self.retries += 1
+                is_away = True
+                self.away(name, error)
+                if self.stop.wait(pause_s):
+                    raise
+                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+            else:
+                if is_away:
+                    self.away(name, None)
+                return
+
+    def counted(self) -> Counter[str]:
+        """Return the failed tries and the refused alerts since the last call, by counter; from one thread."""
+        counts: Counter[str] = Counter()
+        for refusals in self.refusals:
+            counts.update(refusals.counted())
+        retries = self.retries
+        if retries > self._counted_retries:
+            counts["deliveries_retried"] = retries - self._counted_retries
+            self._counted_retries = retries
+        return counts
+
+
+def impatient() -> Patience:
+    """Return a patience that tries once."""
+    stopped = threading.Event()
+    stopped.set()
+    return Patience(stopped)
