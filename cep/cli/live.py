@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+import threading
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,7 +86,6 @@ def run(options: argparse.Namespace) -> int:
     """
     # Loaded here because Spark takes a second to import, and `cep check` does without.
     from cep.runners.spark.live import serve, start_live  # noqa: PLC0415
-    from cep.runners.spark.live_output import LiveOutput  # noqa: PLC0415
 
     settings = settings_of(options)
     console = Terminal(stderr=True, highlight=False)
@@ -127,14 +128,7 @@ def run(options: argparse.Namespace) -> int:
             _tell_batch(batch, log)
             rejections.add(batch.counters, batch.dead_letters)
 
-        job_name = job_id(checkpoint)
-        dead_letters = _dead_letters(settings, dead_letters_path, job_name)
-        named = _sinks(settings, job_name, observed)
-        observed.sink_names, sinks = tuple(named), list(named.values())
-        output = LiveOutput(
-            checkpoint, dead_letters, sinks, report, observed.sending, audit_copy(settings),
-            Patience(stop, observed.away, refusals=refusals_of(sinks)), tuple(named),
-        )  # fmt: skip
+        output = _output(settings, checkpoint, dead_letters_path, observed, stop, report)
         observed.finished(output.batch_id, output.totals)
         try:
             live = _live(settings, checkpoint, job, initial, events, control, options.available_now)
@@ -154,6 +148,23 @@ def run(options: argparse.Namespace) -> int:
             _tell_end(output, dead_letters_path, log, console)
             rejected = rejections.end()
     return 1 if begins_with.problems or deployment.set_aside else rejected
+
+
+def _output(
+    settings: Settings, checkpoint: Path, dead_letters_path: Path, observed: Observed, stop: threading.Event,
+    report: Callable[[BatchReport], None],
+) -> LiveOutput:  # fmt: skip
+    """Open the sinks and what takes the micro-batches to them."""
+    from cep.runners.spark.live_output import LiveOutput  # noqa: PLC0415
+
+    job_name = job_id(checkpoint)
+    dead_letters = _dead_letters(settings, dead_letters_path, job_name)
+    sinks = _sinks(settings, job_name, observed)
+    observed.sink_names, outlets = tuple(sinks), list(sinks.values())
+    patience = Patience(stop, observed.away, refusals=refusals_of(outlets))
+    return LiveOutput(
+        checkpoint, dead_letters, outlets, report, observed.sending, audit_copy(settings), patience, tuple(sinks)
+    )
 
 
 def _session(settings: SparkSettings, log: Log, console: Console) -> Any:
