@@ -53,10 +53,11 @@ class RetainedEvents:
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The meaning of the numbers in a KeyedState: for each rule its identity, its first NFA state and how many it
-    has."""
+    has. `is_earlier` says that 0.2.0 has stored it, whose registers of averages and spreads were others."""
 
     fingerprint: str
     rules: tuple[tuple[RuleIdentity, int, int], ...]
+    is_earlier: bool = False
 
     @staticmethod
     def of(program: Program) -> Layout:

@@ -27,7 +27,7 @@ from cep.nfa.twofold import Twofold, compare_twofold, divided, exact, has_averag
 
 Instruction = tuple[int, int, int, int, int]
 EARTH_RADIUS_KM = 6371.0088  # mean radius, IUGG
-_FLOAT = Type(Kind.FLOAT)
+FLOAT = Type(Kind.FLOAT)
 
 
 class Constants:
@@ -135,10 +135,13 @@ class Lowering(ABC):
             return self.emit(o.FNEG if is_float else o.NEG, argument)
         return self.emit(o.FABS if is_float else o.ABS, argument)
 
+    def _averages_compared(self, expr: Binary) -> int:
+        return compare_twofold(self, expr)
+
     def _binary(self, expr: Binary) -> int:
         op, left, right = expr.op, expr.left, expr.right
         if op in _COMPARISONS and has_average(expr):
-            return compare_twofold(self, expr)
+            return self._averages_compared(expr)
         if op in _MIRRORED:
             op, left, right = _MIRRORED[op], right, left  # type: ignore[assignment]
         if op == "/" and (units := same_units(left, right)) is not None:
@@ -158,7 +161,7 @@ class Lowering(ABC):
         return self.emit(_INTEGER[op], x, z)
 
     def _float(self, register: int, source: Type) -> int:
-        return register if source.is_float else self._cast(register, source, _FLOAT)
+        return register if source.is_float else self._cast(register, source, FLOAT)
 
     def _cast(self, register: int, source: Type, target: Type) -> int:
         if target.is_float:

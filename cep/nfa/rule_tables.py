@@ -28,6 +28,8 @@ from cep.nfa.refusal import CompileError
 from cep.nfa.simplify import FALSE, TRUE, Facts, children, conjuncts, needs_run
 from cep.nfa.tables import DERIVED, NO_CODE, GuardRow, Row, StateRow, Tables, WaitRow
 
+RegisterKey = tuple[str, str, Expr | None]
+
 
 class RuleLimitError(CompileError):
     """A rule needs more of something than one rule may have; the message says what."""
@@ -46,7 +48,8 @@ _SIMPLE = {
     "<": y.SIMPLE_LT, "<=": y.SIMPLE_LE, ">": y.SIMPLE_GT, ">=": y.SIMPLE_GE, "==": y.SIMPLE_EQ, "!=": y.SIMPLE_NE,
 }  # fmt: skip
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
-_ROW_KINDS = ("first", "last", "prev", "mark")
+# The registers that hold a row of the event table.
+ROW_KINDS = ("first", "last", "prev", "mark")
 # The order in which a take updates registers: what reads an old value comes before what replaces it.
 _ACTION_ORDER = (
     "prev", "rest", "sum", "high", "low", "base", "offset", "offset squared", "min", "max", "present", "first", "last",
@@ -74,7 +77,7 @@ class RuleTables:
         self.prefix = Prefix()
         self.code_end = 0  # instructions of conditions and measures; those of predicates follow
         self._variables = {v.name: i for i, v in enumerate(self.pattern.variables)}
-        self._registers: dict[tuple[str, str, Expr | None], int] = {}
+        self._registers: dict[RegisterKey, int] = {}
         # Those of a match, then those of a time-out; the kernel works out all of them for either.
         self.measures = (*self.pattern.measures, *(self.pattern.timeout_measures or ()))
         self.relevant: set[int] = set()
@@ -94,6 +97,11 @@ class RuleTables:
     def _fires(self) -> bool:
         """True if a match or a time-out may come when no event is taken. Known once the positions are written."""
         return self._has_absence or self._in_order or self.pattern.timeout_measures is not None
+
+    @property
+    def register_keys(self) -> tuple[RegisterKey, ...]:
+        """The registers of a run in their order: kind, variable, argument."""
+        return tuple(self._registers)
 
     @property
     def registers_count(self) -> int:
@@ -419,7 +427,7 @@ class RuleTables:
 
     def holds_rows(self) -> list[int]:
         """Return 1 for each register that holds a row of the event table, which is -1 until there is one."""
-        return [int(kind in _ROW_KINDS) for kind, _, _ in self._registers]
+        return [int(kind in ROW_KINDS) for kind, _, _ in self._registers]
 
     def _is_plain(self) -> bool:
         """Return True if match/plain.py can match the rule: relaxed waits, nothing else closes them, nothing fires."""

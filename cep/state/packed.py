@@ -38,9 +38,10 @@ from cep.kernels.layout import NODE_WIDTH, Int32, Int64, UInt8
 from cep.kernels.pages.packed import read_bounds, read_rows, read_texts, write_pages, write_texts
 from cep.kernels.pages.parts import COUNTS, EVENTS, KEYS, NODES, RUNS
 from cep.kernels.records import PageBytes, PageOutput, ReadRows, StateRows
-from cep.state.pages import layout_of
+from cep.state.pages import layout_json, layout_of
 
-PACKED_FORMAT = 2  # 1 had eight bytes for every number
+PACKED_FORMAT = 3  # 1 had eight bytes for every number
+EARLIER_PACKED_FORMAT = 2  # of 0.2.0: averages and spreads have other registers; the shape says so
 _MAGIC = b"CPP"
 _HEAD = struct.Struct("<3sBQ")
 _PAGE_BYTES_MIN = 1 << 12  # room for a page that has more than others
@@ -77,8 +78,8 @@ class Shape:
         )
 
     def to_bytes(self) -> bytes:
-        body = {"fingerprint": self.layout.fingerprint, "rules": self.layout.rules, "width": self.width}
-        return json.dumps(body | {"events": self.events}, separators=(",", ":")).encode()
+        body = {**layout_json(self.layout), "width": self.width, "events": self.events}
+        return json.dumps(body, separators=(",", ":")).encode()
 
     @staticmethod
     def from_bytes(data: bytes) -> Shape:
@@ -196,7 +197,7 @@ def shape_number(page: bytes) -> int:
     magic, format_, number = _HEAD.unpack_from(page)
     if magic != _MAGIC:
         raise StateCorruptError(f"a page begins with {magic!r}, not {_MAGIC!r}; the bytes are not ours")
-    if format_ != PACKED_FORMAT:
+    if format_ not in (PACKED_FORMAT, EARLIER_PACKED_FORMAT):
         raise StateFormatError(
             f"a page has format {format_}, this build reads {PACKED_FORMAT}; make a savepoint with the build that "
             "wrote it and restore that"

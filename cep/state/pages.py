@@ -20,7 +20,9 @@ from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents
 from cep.kernels.layout import NODE_WIDTH
 from cep.state.sheets import decode_sheet, encode_sheet
 
-PAGE_FORMAT = 3
+PAGE_FORMAT = 4
+EARLIER_PAGE_FORMAT = 3  # of 0.2.0: averages and spreads have other registers
+REGISTERS_FORMAT = 2  # 1, which 0.2.0 did not write down, had rounded averages
 _PAGE = "page"
 _FIELD = "field:"
 
@@ -35,9 +37,15 @@ class StoredPage:
 
 
 def layout_of(about: Mapping[str, Any]) -> Layout:
-    """Return the layout that `fingerprint` and `rules` of a page's or a shape's JSON describe."""
+    """Return the layout that `fingerprint`, `rules` and `registers` of a page's or a shape's JSON describe."""
     rules = tuple(((i[0], i[1], i[2]), first, count) for i, first, count in about["rules"])
-    return Layout(about["fingerprint"], rules)
+    return Layout(about["fingerprint"], rules, is_earlier=about.get("registers", 1) < REGISTERS_FORMAT)
+
+
+def layout_json(layout: Layout) -> dict[str, Any]:
+    """Return the JSON that `layout_of` reads."""
+    assert not layout.is_earlier, "only runs of this build are stored"
+    return {"fingerprint": layout.fingerprint, "rules": layout.rules, "registers": REGISTERS_FORMAT}
 
 
 def encode_page(keyed_state: KeyedState, *, compressed: bool = False) -> bytes:
@@ -58,8 +66,7 @@ def encode_page(keyed_state: KeyedState, *, compressed: bool = False) -> bytes:
     about = {
         "format": PAGE_FORMAT,
         "width": keyed_state.runs.shape[1],
-        "fingerprint": keyed_state.layout.fingerprint,
-        "rules": keyed_state.layout.rules,
+        **layout_json(keyed_state.layout),
     }
     return encode_sheet(_PAGE, about, columns, compressed=compressed)
 
@@ -69,7 +76,7 @@ def decode_page(data: bytes) -> KeyedState:
 
     Raises: StateFormatError for another page or block format, StateCorruptError for bytes that fail their checksum.
     """
-    about, columns = decode_sheet(_PAGE, PAGE_FORMAT, data)
+    about, columns = decode_sheet(_PAGE, (PAGE_FORMAT, EARLIER_PAGE_FORMAT), data)
 
     def numbers(name: str) -> np.ndarray:
         return np.array(columns[name])  # a copy: kernels write into runs and nodes

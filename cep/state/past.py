@@ -83,7 +83,7 @@ def encode_head(histories: Histories) -> bytes:
 
 def decode_head(data: bytes, load: Load) -> Histories:
     """Return the histories of a head; `load` reads a segment. Raises: as decode_sheet."""
-    about, columns = decode_sheet(_HEAD, HEAD_FORMAT, data)
+    about, columns = decode_sheet(_HEAD, (HEAD_FORMAT,), data)
     lists = {
         name: column.to_pylist() if name == "segment_digest" else _numbers(column).tolist()
         for name, column in columns.items()
@@ -131,7 +131,7 @@ def encode_segment(block: Block) -> bytes:
 
 def decode_segment(data: bytes) -> Block:
     """Return the events of a segment. Raises: as decode_sheet."""
-    _, columns = decode_sheet(_SEGMENT, PAST_FORMAT, data)
+    _, columns = decode_sheet(_SEGMENT, (PAST_FORMAT,), data)
     key, event_type, time_ms, span = (_numbers(columns[name]) for name in ("key", "type", "time", "span"))
     rows = HistoryRows(key, event_type.astype(np.int64), time_ms, span, _fields(columns, _FIELD))
     return Block(columns["keys"], rows)

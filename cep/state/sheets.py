@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -40,16 +40,16 @@ def _row(column: pa.Array) -> pa.Array:
     return pa.LargeListArray.from_buffers(pa.large_list(column.type), 1, [None, bounds], children=[column])
 
 
-def decode_sheet(kind: str, format_: int, data: bytes) -> tuple[dict[str, Any], dict[str, pa.Array]]:
-    """Return what `encode_sheet` was given. Arrays point into `data`, unless it is compressed.
+def decode_sheet(kind: str, formats: Sequence[int], data: bytes) -> tuple[dict[str, Any], dict[str, pa.Array]]:
+    """Return what `encode_sheet` was given, in one of these formats. Arrays point into `data` if it is not compressed.
 
     Raises: StateFormatError for another format, StateCorruptError for bytes that fail their checksum.
     """
     table = decode_table(data)
     about = json.loads((table.schema.metadata or {}).get(kind.encode(), b"{}"))
-    if about.get("format") != format_:
+    if about.get("format") not in formats:
         raise StateFormatError(
-            f"a {kind} has format {about.get('format')}, this build reads {format_}; "
+            f"a {kind} has format {about.get('format')}, this build reads {formats[0]}; "
             "start from an empty checkpoint directory, or with the build that wrote it"
         )
     return about, {name: table.column(at).values for at, name in enumerate(table.schema.names)}

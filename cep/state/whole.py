@@ -44,7 +44,7 @@ def encode_whole(keyed_state: KeyedState) -> bytes:
 
 def decode_whole(data: bytes) -> KeyedState:
     """Return what `encode_whole` was given. Raises: as decode_sheet, decode_page, decode_head."""
-    _, columns = decode_sheet(_KIND, WHOLE_FORMAT, data)
+    _, columns = decode_sheet(_KIND, (WHOLE_FORMAT,), data)
     segments = dict(zip(columns["number"].to_pylist(), columns["segment"], strict=True))
 
     def load(stored: StoredSegment) -> Block:

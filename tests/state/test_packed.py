@@ -96,7 +96,7 @@ def test_bytes_that_are_no_page_are_refused_by_name() -> None:
     shape = Shape.of(keyed_state)
     part = np.zeros(len(keyed_state.keys), np.int64)
     (page,), _ = pack(keyed_state, part, 1, program.row_registers, shape)
-    with pytest.raises(StateFormatError, match="format 9, this build reads 2"):
+    with pytest.raises(StateFormatError, match="format 9, this build reads 3"):
         shape_number(page[:3] + b"\x09" + page[4:])
     with pytest.raises(StateCorruptError, match="not ours"):
         shape_number(b"CEP" + page[3:])

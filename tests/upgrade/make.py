@@ -109,6 +109,17 @@ pattern twice by card_id {
   emit   total = second.total
 }
 
+## Payments, then one far from them. The conditions keep averages and spreads in the runs.
+pattern outlier by card_id {
+  seq    usual{2,} -> far  within 6 h
+  where  usual: payment  amount > 1.00
+         far:   payment  amount > 1.3 * avg(usual.amount) and amount > avg(usual.amount) + stddev(usual.amount)
+                         and amount / 7 > avg(usual.amount / 7) + 1.1 * stddev(usual.amount / 7)
+                         and device_id != first(usual).device_id
+  skip   past last
+  emit   usuals = count(usual), total = sum(usual.amount), amount = far.amount, since = first(usual).event_time
+}
+
 ## A card that somebody watches.
 pattern listed by card_id {
   seq    now
@@ -125,6 +136,7 @@ RULES = {
     "bursts": ("bursts", ""),
     "twice": ("twice", ""),
     "listed": ("listed", ""),
+    "outlier": ("outlier", ""),
     "strict": ("testing", 'status = "shadow"\n'),
 }
 # Run by the release itself: lines of records on standard input → lines of their keys and canonical values.
@@ -263,10 +275,10 @@ def run_jobs(release: Release, folder: Path) -> None:
         "run", *given, "--alerts", _NOWHERE, "--checkpoint", "jobs/killed", "--checkpoint-interval", "1 ms"
     )
     give_up_s = time.monotonic() + _WAIT_S
-    while not list((folder / "jobs" / "killed").glob("checkpoints/*2.manifest")):  # 1 has no event
+    while not list((folder / "jobs" / "killed").glob("checkpoints/*1.manifest")):
         assert time.monotonic() < give_up_s, "no commit"
         time.sleep(0.1)
-    time.sleep(5)  # for the second file, at leisure: the sink is tried for half a minute
+    time.sleep(10)  # for both files, at leisure: the sink is tried for half a minute
     killed.send_signal(signal.SIGKILL)
     killed.wait(_WAIT_S)
     whole = folder / "whole.jsonl"

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from cep.base.errors import StateCorruptError
 from cep.columnar.route import KeyDomain, key_slots
+from cep.engine.earlier_runs import earlier_row_registers
 from cep.engine.keyed_state import KeyedState, concat_states
 from cep.engine.migrate import migrate_state
 from cep.histories.store import Histories
@@ -359,15 +360,16 @@ def row_registers_of(shape: Shape, program: Program) -> np.ndarray:
 
     A rule that the program does not have any more has none: its runs are dropped before anything reads them.
     """
-    if shape.layout.fingerprint == program.fingerprint:
+    if shape.layout.fingerprint == program.fingerprint and not shape.layout.is_earlier:
         return program.row_registers
     slots = {rule.identity: slot for slot, rule in enumerate(program.rules)}
-    registers_count = min(program.row_registers.shape[1], shape.width - y.RUN_HEADER)
+    registers_count = shape.width - y.RUN_HEADER
+    common = min(program.row_registers.shape[1], registers_count)
     row_registers = np.zeros((len(shape.layout.rules), registers_count), program.row_registers.dtype)
     for old, (identity, _, _) in enumerate(shape.layout.rules):
         if identity in slots:
-            row_registers[old] = program.row_registers[slots[identity], :registers_count]
-    return row_registers
+            row_registers[old, :common] = program.row_registers[slots[identity], :common]
+    return earlier_row_registers(row_registers, shape.layout, program) if shape.layout.is_earlier else row_registers
 
 
 def _shape_key(number: int) -> bytes:

@@ -1,0 +1,104 @@
+"""Runs that 0.2.0 has stored, with averages and spreads in its registers → runs of this build.
+
+Sums of decimals are exact in both. A spread goes on from the rounded sums that 0.2.0 kept, so it is as exact as that
+build was, until the run ends.
+Tested by: tests/engine/test_earlier_registers.py, tests/upgrade/test_upgrade.py
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+
+import numpy as np
+
+from cep.engine.keyed_state import KeyedState, Layout
+from cep.kernels import layout as y
+from cep.kernels.layout import Int64
+from cep.nfa.earlier_registers import Registers, as_float, changed_registers
+from cep.nfa.program import Program
+from cep.nfa.rule_tables import ROW_KINDS, RegisterKey
+
+_HALF_BITS = 32
+_LEVEL = 2.0**-48  # what rounded sums can be off: a smaller spread is that of equal values
+_PROGRAMS_CACHED = 16
+_CHANGES: OrderedDict[tuple[str, str], dict[int, Registers]] = OrderedDict()
+
+
+def with_present_registers(keyed_state: KeyedState, program: Program) -> KeyedState:
+    """Translate the registers of runs that 0.2.0 has stored."""
+    changes = _changes(keyed_state.layout, program)
+    counts = [len(registers.present) for registers in changes.values()]
+    stored = keyed_state.runs
+    runs = np.zeros((len(stored), max(stored.shape[1], y.RUN_HEADER + max(counts, default=0))), np.int64)
+    runs[:, : stored.shape[1]] = stored
+    for slot, registers in changes.items():
+        of_rule = np.flatnonzero(keyed_state.run_rule == slot)
+        earlier = {key: stored[of_rule, y.RUN_HEADER + at] for at, key in enumerate(registers.earlier)}
+        runs[of_rule, y.RUN_HEADER :] = 0
+        for at, key in enumerate(registers.present):
+            runs[of_rule, y.RUN_HEADER + at] = _translated(key, earlier)
+    return replace(keyed_state, runs=runs, layout=replace(keyed_state.layout, is_earlier=False))
+
+
+def earlier_row_registers(row_registers: np.ndarray, layout: Layout, program: Program) -> np.ndarray:
+    """Return a table that marks the registers of 0.2.0 that hold rows, from that of this build.
+
+    Shapes: uint8[rules, registers], the rules as the layout numbers them.
+    """
+    marked = row_registers.copy()
+    for slot, registers in _changes(layout, program).items():
+        kinds = [kind in ROW_KINDS for kind, _, _ in registers.earlier]
+        marked[slot] = 0
+        marked[slot, : len(kinds)] = kinds
+    return marked
+
+
+def _changes(layout: Layout, program: Program) -> dict[int, Registers]:
+    """Return the registers of both builds by the rule's number in the layout, worked out once for all pages."""
+    programs = layout.fingerprint, program.fingerprint
+    if programs in _CHANGES:
+        return _CHANGES[programs]
+    rules = {rule.identity: rule for rule in program.rules}
+    changes = {}
+    for slot, (identity, _, _) in enumerate(layout.rules):
+        rule = rules.get(identity)
+        registers = None if rule is None else changed_registers(rule.deployed.pattern, program.schema)
+        if registers is not None:
+            changes[slot] = registers
+    _CHANGES[programs] = changes
+    while len(_CHANGES) > _PROGRAMS_CACHED:
+        _CHANGES.popitem(last=False)
+    return changes
+
+
+def _translated(key: RegisterKey, earlier: dict[RegisterKey, Int64]) -> Int64:
+    """Return a register of this build: int64[runs]."""
+    kind, variable, argument = key
+    if key in earlier:
+        return earlier[key]
+    assert argument is not None, "only averages and spreads have changed"
+    if kind in ("high", "low"):
+        total = earlier["sum", variable, argument]
+        return total >> _HALF_BITS if kind == "high" else total & ((1 << _HALF_BITS) - 1)
+    if kind == "rest":
+        return np.zeros_like(earlier["sum", variable, argument])
+    counts = earlier["present", variable, argument].astype(np.longdouble)
+    total, squares = (
+        np.ascontiguousarray(earlier[part, variable, as_float(argument)]).view(np.float64).astype(np.longdouble)
+        for part in ("sum", "squares")
+    )
+    unit = 10**argument.type.scale
+    with np.errstate(all="ignore"):  # floats may be infinite
+        mean = total * unit / np.maximum(counts, 1)
+        base = mean.astype(np.float64) if argument.type.is_float else np.rint(mean).astype(np.int64)
+        if kind == "base":
+            return base.view(np.int64)
+        wide = base.astype(np.longdouble)
+        distance = total * unit - counts * wide
+        if kind == "offset squared":
+            least = distance * distance / np.maximum(counts, 1)
+            squares *= unit * unit
+            number = squares - wide * (2 * total * unit - counts * wide)
+            distance = np.where(number - least > squares * _LEVEL, number, least)
+        return distance.astype(np.float64).view(np.int64)
