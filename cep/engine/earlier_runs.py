@@ -79,26 +79,36 @@ def _translated(key: RegisterKey, earlier: dict[RegisterKey, Int64]) -> Int64:
         return earlier[key]
     assert argument is not None, "only averages and spreads have changed"
     if kind in ("high", "low"):
-        total = earlier["sum", variable, argument]
-        return total >> _HALF_BITS if kind == "high" else total & ((1 << _HALF_BITS) - 1)
+        whole = earlier["sum", variable, argument]
+        return whole >> _HALF_BITS if kind == "high" else whole & ((1 << _HALF_BITS) - 1)
     if kind == "rest":
         return np.zeros_like(earlier["sum", variable, argument])
     counts = earlier["present", variable, argument].astype(np.longdouble)
-    total, squares = (
+    total, sum_of_squares = (
         np.ascontiguousarray(earlier[part, variable, as_float(argument)]).view(np.float64).astype(np.longdouble)
         for part in ("sum", "squares")
     )
     unit = 10**argument.type.scale
     with np.errstate(all="ignore"):  # floats may be infinite
         mean = total * unit / np.maximum(counts, 1)
-        base = mean.astype(np.float64) if argument.type.is_float else np.rint(mean).astype(np.int64)
+        if argument.type.is_float:
+            base, slots = mean, _slots(mean)
+        else:
+            base = np.rint(mean)
+            slots = base.astype(np.int64)
         if kind == "base":
-            return base.view(np.int64)
-        wide = base.astype(np.longdouble)
-        distance = total * unit - counts * wide
-        if kind == "offset squared":
-            least = distance * distance / np.maximum(counts, 1)
-            squares *= unit * unit
-            number = squares - wide * (2 * total * unit - counts * wide)
-            distance = np.where(number - least > squares * _LEVEL, number, least)
-        return distance.astype(np.float64).view(np.int64)
+            return slots
+        base = base.astype(np.float64).astype(np.longdouble)
+        distance = total * unit - counts * base
+        if kind == "offset":
+            return _slots(distance)
+        least = distance * distance / np.maximum(counts, 1)
+        squares: np.ndarray = sum_of_squares * unit * unit
+        number = squares - base * (2 * total * unit - counts * base)
+        return _slots(np.where(number - least > squares * _LEVEL, number, least))
+
+
+def _slots(numbers: np.ndarray) -> Int64:
+    """Return the slots of floats."""
+    slots: Int64 = numbers.astype(np.float64).view(np.int64)
+    return slots

@@ -71,7 +71,7 @@ def test_what_is_held_is_bounded() -> None:
 def test_a_head_of_a_build_that_was_never_released_is_refused_by_name(older: int) -> None:
     pinned, _ = random_block(np.random.default_rng(2), 0, 20)
     page = Histories(pinned.keys, pinned.rows, facts=PageFacts(7, frozenset({"a", "b"})))
-    about, columns = decode_sheet("page of histories", HEAD_FORMAT, encode_head(page))
+    about, columns = decode_sheet("page of histories", (HEAD_FORMAT,), encode_head(page))
     with pytest.raises(StateFormatError, match=f"a page of histories has format {older}, this build reads"):
         decode_head(encode_sheet("page of histories", {**about, "format": older}, columns), no_load)
 
