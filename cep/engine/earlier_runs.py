@@ -25,10 +25,10 @@ _PROGRAMS_CACHED = 16
 _CHANGES: OrderedDict[tuple[str, str], dict[int, Registers]] = OrderedDict()
 
 
-def with_present_registers(keyed_state: KeyedState, program: Program) -> KeyedState:
+def with_current_registers(keyed_state: KeyedState, program: Program) -> KeyedState:
     """Translate the registers of runs that 0.2.0 has stored."""
     changes = _changes(keyed_state.layout, program)
-    counts = [len(registers.present) for registers in changes.values()]
+    counts = [len(registers.current) for registers in changes.values()]
     stored = keyed_state.runs
     runs = np.zeros((len(stored), max(stored.shape[1], y.RUN_HEADER + max(counts, default=0))), np.int64)
     runs[:, : stored.shape[1]] = stored
@@ -36,7 +36,7 @@ def with_present_registers(keyed_state: KeyedState, program: Program) -> KeyedSt
         of_rule = np.flatnonzero(keyed_state.run_rule == slot)
         earlier = {key: stored[of_rule, y.RUN_HEADER + at] for at, key in enumerate(registers.earlier)}
         runs[of_rule, y.RUN_HEADER :] = 0
-        for at, key in enumerate(registers.present):
+        for at, key in enumerate(registers.current):
             runs[of_rule, y.RUN_HEADER + at] = _translated(key, earlier)
     return replace(keyed_state, runs=runs, layout=replace(keyed_state.layout, is_earlier=False))
 
@@ -92,19 +92,19 @@ def _translated(key: RegisterKey, earlier: dict[RegisterKey, Int64]) -> Int64:
     with np.errstate(all="ignore"):  # floats may be infinite
         mean = total * unit / np.maximum(counts, 1)
         if argument.type.is_float:
-            base, slots = mean, _slots(mean)
+            center, slots = mean, _slots(mean)
         else:
-            base = np.rint(mean)
-            slots = base.astype(np.int64)
+            center = np.rint(mean)
+            slots = center.astype(np.int64)
         if kind == "base":
             return slots
-        base = base.astype(np.float64).astype(np.longdouble)
-        distance = total * unit - counts * base
+        center = center.astype(np.float64).astype(np.longdouble)
+        distance = total * unit - counts * center
         if kind == "offset":
             return _slots(distance)
         least = distance * distance / np.maximum(counts, 1)
         squares: np.ndarray = sum_of_squares * unit * unit
-        number = squares - base * (2 * total * unit - counts * base)
+        number = squares - center * (2 * total * unit - counts * center)
         return _slots(np.where(number - least > squares * _LEVEL, number, least))
 
 

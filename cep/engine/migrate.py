@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from cep.columnar.batch import arrow_type
 from cep.engine.catch_up import PutOff, catch_up
-from cep.engine.earlier_runs import with_present_registers
+from cep.engine.earlier_runs import with_current_registers
 from cep.engine.keyed_state import KeyedState, Layout
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64
@@ -100,7 +100,7 @@ def migrate_state(keyed_state: KeyedState, program: Program) -> tuple[KeyedState
     Columns that the program newly retains are null in events bound before: no run of an older rule reads them.
     """
     if keyed_state.layout.is_earlier:
-        keyed_state = with_present_registers(keyed_state, program)
+        keyed_state = with_current_registers(keyed_state, program)
     elif keyed_state.layout.fingerprint == program.fingerprint:
         return keyed_state, 0
     moves = _moves(keyed_state.layout, Layout.of(program))

@@ -22,7 +22,7 @@ class Registers(NamedTuple):
     """The registers of a run by their numbers: of 0.2.0 and of this build."""
 
     earlier: tuple[RegisterKey, ...]
-    present: tuple[RegisterKey, ...]
+    current: tuple[RegisterKey, ...]
 
 
 def changed_registers(pattern: PatternIR, schema: Schema) -> Registers | None:
@@ -30,10 +30,10 @@ def changed_registers(pattern: PatternIR, schema: Schema) -> Registers | None:
     if not any(aggregate.fn in ("avg", "stddev") for aggregate in nodes_of(pattern, Aggregate)):
         return None
     automaton = build(pattern.structure)
-    earlier, present = _EarlierTables(pattern, schema), RuleTables(pattern, schema)
+    earlier, current = _EarlierTables(pattern, schema), RuleTables(pattern, schema)
     earlier.compile(automaton)
-    present.compile(automaton)
-    return Registers(earlier.register_keys, present.register_keys)
+    current.compile(automaton)
+    return Registers(earlier.register_keys, current.register_keys)
 
 
 def as_float(argument: Expr) -> Expr:
