@@ -95,6 +95,19 @@ REJECTED_PERCENT_MAX = 1
 CONTROL_RECORD_BYTES_MAX = 1_048_576
 # One JSON record, of a file, a stream or a topic. A longer one is set aside, and no more of it comes into memory.
 RECORD_BYTES_MAX = 16_777_216
+# Of a table that is read at once, with its dictionaries written out: a thousand records with the longest text. Where
+# rows take more, fewer of them are read at a time.
+BATCH_BYTES_MAX = 67_108_864
+# One page of Parquet, unpacked. Writers make pages of a megabyte, some one of each row group. A file with a larger one
+# is set aside: packed, it may be some kB.
+PARQUET_PAGE_BYTES_MAX = 268_435_456
+# Pages of one column of a row group: a gigabyte, a kilobyte each. A file with more is set aside.
+PARQUET_PAGES_MAX = 1_048_576
+# The header of a page: sizes, and the least and the largest value. A file with a longer one is set aside.
+PARQUET_HEADER_BYTES_MAX = 1_048_576
+# Rows of a file of Parquet for each of its bytes. An event has an id and a time, and takes some bytes; equal rows take
+# almost none, and each would be a record. A file with more is set aside.
+PARQUET_ROWS_PER_BYTE_MAX = 1_000
 # One line of alerts, dead letters or audit that a verb reads back. An alert has every event that it binds.
 LINE_BYTES_MAX = 268_435_456
 # One of the JSON files of a job: its settings, first rules, totals, rules in force. A rule takes some kilobytes.

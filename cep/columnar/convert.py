@@ -83,7 +83,7 @@ def convert(source: pa.Array, type_: Type, written: Written | None = None, *, in
     if source.type == _AS_THEY_ARE.get(type_.kind) and not source.null_count:
         return Converted(source, None)
     if pa.types.is_dictionary(source.type):
-        source = source.dictionary_decode()
+        source = _written_out(source)
     if pa.types.is_string_view(source.type):  # as polars has texts
         source = source.cast(TEXT)
     nulls = np.asarray(pc.is_null(source)) if source.null_count else None
@@ -105,6 +105,14 @@ def convert(source: pa.Array, type_: Type, written: Written | None = None, *, in
         return f"{str(shown_value(source, row))[:_SHOWN_CHARACTERS]!r} is not a value of type {shown_type}"
 
     return Converted(values, nulls, bad, reason)
+
+
+def _written_out(source: pa.DictionaryArray) -> pa.Array:
+    """Return the values of a dictionary column, texts in the type that may hold more than 2 GB of them."""
+    values = source.dictionary
+    if pa.types.is_string(values.type):
+        source = pa.DictionaryArray.from_arrays(source.indices, values.cast(TEXT))
+    return source.dictionary_decode()
 
 
 def convert_us(source: pa.Array, written: Written | None = None) -> Converted:

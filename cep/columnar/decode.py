@@ -30,6 +30,7 @@ from cep.columnar.texts import numbered, rows_among
 from cep.columnar.tokens import with_tokens
 
 TOO_LONG = "too_long"
+UNREADABLE_FILE = "unreadable_file"  # a whole file, or what is left of it
 _UNREADABLE = "unreadable"
 # Unknown event types that are named in the reason: a stream of noise may have a new one in every record.
 _TYPES_NAMED_MAX = 16

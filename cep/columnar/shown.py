@@ -9,6 +9,8 @@ import json
 
 import pyarrow as pa
 
+_CHARACTERS_MAX = 2_000  # as many as a dead letter has of a record
+
 
 def shown_row(table: pa.Table | pa.RecordBatch, row: int) -> str:
     """Return a row as JSON."""
@@ -19,6 +21,7 @@ def shown_row(table: pa.Table | pa.RecordBatch, row: int) -> str:
 def shown_value(values: pa.Array | pa.ChunkedArray, row: int) -> object:
     """Return a value as Python has it; as Arrow prints it where Python has none, as for a time in the year 300000."""
     try:
-        return values[row].as_py()
+        value = values[row].as_py()
+        return value[:_CHARACTERS_MAX] if isinstance(value, str) else value
     except (OverflowError, ValueError, KeyError):  # a zone that the machine does not have is a KeyError
         return " ".join(values.slice(row, 1).to_string().split())

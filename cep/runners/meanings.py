@@ -39,7 +39,7 @@ FROM_ZERO: Mapping[str, str] = {
 }
 
 # As much for each code of a record that cannot be decoded: the first ones are to be seen.
-POISON_CODES = ("unreadable", "missing_field", "wrong_value", "unknown_event_type", "too_long")
+POISON_CODES = ("unreadable", "unreadable_file", "missing_field", "wrong_value", "unknown_event_type", "too_long")
 
 COUNTERS: Mapping[str, str] = {
     "alerts": "Alerts sent, by rule; suppressed ones are not among them.",

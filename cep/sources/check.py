@@ -22,15 +22,17 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from cep.base.errors import UsageError
+from cep.base.errors import UnreadableError, UsageError
 from cep.base.schema import Kind, Schema
 from cep.columnar.mapping import TYPE_FIELD, FieldMapping, shown_path, value_at
 from cep.columnar.times import form_has_zone, has_zone
 from cep.sources.csv_form import shown_form
-from cep.sources.inputs import Records, files_of, folder_values, kind_of, opened_json, unreadable
+from cep.sources.inputs import Records, confining_root, files_of, folder_values, kind_of, opened_json, unreadable
+from cep.sources.json_lines import LineCutter, whole_lines
 from cep.sources.tables import open_table
 
 RECORDS_LOOKED_AT = 1_000
+_LOOK_BYTES = 1 << 20
 _NAMES_SHOWN_MAX = 20
 # In ms this is March 1973, in s the year 5138: a smaller number is no time of a payment in ms.
 _MS_LEAST = 100_000_000_000
@@ -68,7 +70,7 @@ def _other_files(
             table = open_table(file, path, kind, mapping.file)
             fitted = table.mapping(schema, mapping)
             yield file, table.names, table.first_rows() if number else ()
-        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        except (OSError, pa.ArrowException, UnicodeDecodeError, UnreadableError) as error:
             raise unreadable(file, schema, error) from (None if schema.protected else error)
         if table.csv is not None and (form := shown_form(fitted.file)):
             forms.setdefault(form, []).append(file)
@@ -81,23 +83,20 @@ def first_records(path: Path, schema: Schema, mapping: FieldMapping) -> Iterator
         of_folders = folder_values(file)
         try:
             if kind == "json":
-                yield from ({**record, **of_folders} for record in _objects(file))
+                yield from ({**record, **of_folders} for record in _objects(file, path))
                 continue
             table = open_table(file, path, kind, mapping.file)
             columns = list(dict.fromkeys((*table.names, *table.present(mapping.roots(schema)))))
             for rows in table.rows(columns, RECORDS_LOOKED_AT):
                 yield from ({**row, **of_folders} for row in rows)
-        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        except (OSError, pa.ArrowException, UnicodeDecodeError, UnreadableError) as error:
             raise unreadable(file, schema, error) from (None if schema.protected else error)
 
 
-def _objects(file: Path) -> Iterator[Mapping[str, Any]]:
-    with opened_json(file) as opened:
-        rest = b""
-        while block := opened.read(1 << 20):
-            *lines, rest = (rest + block).split(b"\n")
-            yield from _read(lines)
-        yield from _read([rest])
+def _objects(file: Path, folder: Path) -> Iterator[Mapping[str, Any]]:
+    with opened_json(file, confining_root(folder)) as opened:
+        for lines in whole_lines(opened, LineCutter(), _LOOK_BYTES):
+            yield from _read(lines.split(b"\n"))
 
 
 def _read(lines: Sequence[bytes]) -> Iterator[Mapping[str, Any]]:

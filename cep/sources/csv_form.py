@@ -64,9 +64,9 @@ class CsvFile:
         return form if numbers is None else replace(form, decimal=numbers.decimal, thousands=numbers.thousands)
 
 
-def open_csv(path: Path, form: FileForm) -> CsvFile:
-    """Look at a file. An empty one has no columns. Raises: OSError, InputError."""
-    with UnpackedFile(path) as file:
+def open_csv(path: Path, form: FileForm, root: Path | None = None) -> CsvFile:
+    """Look at a file. An empty one has no columns. Raises: OSError, InputError, UnreadableError."""
+    with UnpackedFile(path, root) as file:
         begin = file.read(LOOK_BYTES)
     encoding = form.encoding or _encoding(path, begin)
     try:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from cep.base.errors import UnreadableError
 from cep.base.schema import Schema
 from cep.columnar.batch import TEXT, EventBatch
 from cep.columnar.decode import Decoded, Poison, concat_decoded, decode_json, decode_table
@@ -24,7 +25,7 @@ from cep.columnar.mapping import NUMBER_KINDS, PLAIN, FieldMapping
 from cep.columnar.redact import redact
 from cep.columnar.route import KeyDomain, key_parts, route
 from cep.columnar.shown import shown_row
-from cep.sources.inputs import files_of, folder_values, kind_of, opened_json, unreadable
+from cep.sources.inputs import confining_root, files_of, folder_values, kind_of, opened_json, unreadable
 from cep.sources.json_lines import LineCutter, whole_lines
 from cep.sources.tables import TableFile, open_table
 
@@ -87,11 +88,11 @@ def _read_file(
     try:
         if kind == "json":
             fitted = mapping.with_folders(schema, folder_values(file))
-            return _decoded_lines(file, schema, fitted, _written_parts(schema, domain, key, fitted))
+            return _decoded_lines(file, folder, schema, fitted, _written_parts(schema, domain, key, fitted))
         table = open_table(file, folder, kind, mapping.file)
         fitted = table.mapping(schema, mapping)
         return _decoded_rows(table, schema, fitted, _written_parts(schema, domain, key, fitted))
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError, UnreadableError) as error:
         raise unreadable(file, schema, error) from (None if schema.protected else error)
 
 
@@ -146,15 +147,17 @@ def _equals(type_: pa.DataType, name: str, part: str) -> ds.Expression | None:
 # ---------------------------------------------------------------------------------------------------- JSON lines
 
 
-def _decoded_lines(path: Path, schema: Schema, mapping: FieldMapping, parts: Sequence[tuple[str, str]]) -> Decoded:
-    lines = list(_lines_with(path, [part for _, part in parts]))
+def _decoded_lines(
+    path: Path, folder: Path, schema: Schema, mapping: FieldMapping, parts: Sequence[tuple[str, str]]
+) -> Decoded:
+    lines = list(_lines_with(path, folder, [part for _, part in parts]))
     return decode_json(schema, pa.array(lines, pa.large_binary()), mapping)
 
 
-def _lines_with(path: Path, parts: list[str]) -> Iterator[bytes]:
+def _lines_with(path: Path, folder: Path, parts: list[str]) -> Iterator[bytes]:
     """Yield the lines that may have the key: those with its parts, or with any of JSON's escapes."""
     plain = [part.encode() for part in parts if set(part) <= _PLAIN]
-    with opened_json(path) as file:
+    with opened_json(path, confining_root(folder)) as file:
         for lines in whole_lines(file, LineCutter()):
             for line in lines.split(b"\n"):
                 if line.strip() and (all(part in line for part in plain) or b"\\" in line):

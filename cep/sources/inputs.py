@@ -7,6 +7,7 @@ Tested by: tests/sources/test_inputs.py
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from cep.base.errors import InputError
+from cep.base.errors import InputError, UnreadableError
+from cep.base.reading import open_file
 from cep.base.schema import Schema
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.sources.json_forms import Readable, as_json_lines
@@ -94,23 +96,40 @@ def packing_of(path: Path) -> str | None:
 
 
 @contextmanager
-def opened_json(path: Path) -> Iterator[Readable]:
-    """Open a file of JSON records as JSON lines, in whatever form it has them. Raises: OSError, InputError."""
-    with UnpackedFile(path) as file:
+def opened_json(path: Path, root: Path | None = None) -> Iterator[Readable]:
+    """Open a file of JSON records as JSON lines, in whatever form it has them.
+
+    Raises: OSError, InputError, UnreadableError.
+    """
+    with UnpackedFile(path, root) as file:
         yield as_json_lines(file, str(path))
 
 
 def unreadable(path: Path, schema: Schema, error: Exception) -> InputError:
     """Return the error for files that cannot be read. It quotes no row where a schema protects a field."""
-    reason = type(error).__name__ if schema.protected and not isinstance(error, OSError) else error
+    is_shown = isinstance(error, OSError | UnreadableError) or not schema.protected
+    reason = error if is_shown else type(error).__name__
     return InputError(f"{path} cannot be read: {reason}")
 
 
-class UnpackedFile:
-    """The bytes of a file, unpacked, from the start. Opening and reading raise OSError."""
+def confining_root(folder: Path) -> Path | None:
+    """Return the folder below which links may lead, for files that were found there; None for a file that was named.
 
-    def __init__(self, path: Path) -> None:
-        self._file = pa.input_stream(str(path), compression=packing_of(path))
+    Whoever may put a file into a folder of events must not have the job read another one by a link.
+    """
+    return Path(os.path.realpath(folder)) if folder.is_dir() else None
+
+
+def packed_stream(path: Path, root: Path | None = None) -> pa.NativeFile:
+    """Open a regular file as a stream of its unpacked bytes. Raises: UnreadableError, OSError."""
+    return pa.input_stream(open_file(path, root), compression=packing_of(path))
+
+
+class UnpackedFile:
+    """The bytes of a regular file, unpacked, from the start. Opening and reading raise UnreadableError, OSError."""
+
+    def __init__(self, path: Path, root: Path | None = None) -> None:
+        self._file = packed_stream(path, root)
 
     def read(self, size: int | None = None) -> bytes:
         """Return the next bytes, so many at most; all that are left without a size, and nothing at the end."""

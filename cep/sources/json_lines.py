@@ -14,6 +14,7 @@ from typing import BinaryIO, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cep.base.limits import RECORD_BYTES_MAX
 
@@ -31,23 +32,35 @@ class LineCutter:
     def __init__(self, position: int = 0) -> None:
         self.position = position
         self._read = position
-        self._begun = b""
+        self._begun: list[bytes] = []  # in parts: to join them at each block takes time that grows with the square
+        self._begun_bytes = 0
 
     def take(self, block: bytes) -> bytes:
         """Return the lines that end in this block, with the beginning that was there before; nothing if none does."""
         first, cut = block.find(b"\n"), block.rfind(b"\n") + 1
-        begun, self._read = self._begun, self._read + len(block)
-        room = max(RECORD_BYTES_MAX + 1 - len(begun), 0)
+        self._read += len(block)
+        room = max(RECORD_BYTES_MAX + 1 - self._begun_bytes, 0)
         if cut == 0:
-            self._begun = begun + block[:room]
+            self._begin(block[:room])
             return b""
-        self.position, self._begun = self._read - len(block) + cut, block[cut:]
+        self.position = self._read - len(block) + cut
+        begun = self._taken()
+        self._begin(block[cut:])
         return begun + (block[:cut] if first <= room else block[:room] + block[first:cut])
 
     def last(self) -> bytes:
         """Return the last line, which has no end."""
-        self.position, line, self._begun = self._read, self._begun, b""
-        return line
+        self.position = self._read
+        return self._taken()
+
+    def _begin(self, part: bytes) -> None:
+        if part:
+            self._begun.append(part)
+            self._begun_bytes += len(part)
+
+    def _taken(self) -> bytes:
+        begun, self._begun, self._begun_bytes = b"".join(self._begun), [], 0
+        return begun
 
 
 def whole_lines(file: _Bytes, cutter: LineCutter, block_bytes: int = READ_BYTES) -> Iterator[bytes]:
@@ -61,14 +74,12 @@ def whole_lines(file: _Bytes, cutter: LineCutter, block_bytes: int = READ_BYTES)
 
 def lines_between(file: BinaryIO, start: int, stop: int) -> bytes:
     """Return the whole lines of a file that begin in these bytes, [start, stop)."""
-    if start:
-        file.seek(start - 1)
-        file.readline()
-    begin = file.tell()
-    if begin >= stop:
-        return b""
-    block = file.read(stop - begin)
-    block = block if block.endswith(b"\n") else block + file.readline()
+    file.seek(max(start - 1, 0))
+    block = file.read(stop - file.tell())
+    if start:  # a line without an end has none here: whoever has its beginning reads it
+        block = block[block.find(b"\n") + 1 :] if b"\n" in block else b""
+    if block and not block.endswith(b"\n"):
+        block += file.readline(RECORD_BYTES_MAX + 1)
     return block if start else block.removeprefix(codecs.BOM_UTF8)
 
 
@@ -93,9 +104,11 @@ def json_values(block: bytes) -> pa.Array:
     )
     if odd is None:
         return values.slice(0, 0)
-    blank = [row for row in np.flatnonzero(odd).tolist() if not values[row].as_py().strip()]
-    if not blank:
+    places = np.flatnonzero(odd)
+    texts = values.take(pa.array(places)).view(pa.large_string())
+    is_blank = np.asarray(pc.equal(pc.binary_length(pc.ascii_trim_whitespace(texts)), 0))
+    if not is_blank.any():
         return values
     wanted = np.ones(len(values), bool)
-    wanted[blank] = False
+    wanted[places[is_blank]] = False
     return values.filter(pa.array(wanted))

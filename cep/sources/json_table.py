@@ -17,14 +17,17 @@ from cep.sources.inputs import opened_json
 from cep.sources.json_lines import READ_BYTES, LineCutter, whole_lines
 
 
-def read_json_table(path: Path) -> pa.Table:
-    """Read all columns of a file. A line that is no object is left out. Raises: OSError, InputError."""
-    return table_of_lines(read_lines(path))
+def read_json_table(path: Path, root: Path | None = None) -> pa.Table:
+    """Read all columns of a file. A line that is no object is left out.
+
+    Raises: OSError, InputError, UnreadableError.
+    """
+    return table_of_lines(read_lines(path, root))
 
 
-def read_lines(path: Path) -> bytes:
-    """Read a file as JSON lines. Raises: OSError, InputError."""
-    with opened_json(path) as file:
+def read_lines(path: Path, root: Path | None = None) -> bytes:
+    """Read a file as JSON lines. Raises: OSError, InputError, UnreadableError."""
+    with opened_json(path, root) as file:
         return b"\n".join(whole_lines(file, LineCutter(), READ_BYTES))
 
 

@@ -9,28 +9,33 @@ Tested by: tests/sources/test_pieces.py
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
+from threading import Lock
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from cep.base.errors import UnreadableError
 from cep.base.limits import TIME_MS_MAX
+from cep.base.reading import open_file
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, Poison, decode_json, decode_table
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.columnar.shown import shown_row
-from cep.sources.inputs import files_of, folder_values, kind_of, opened_json, packing_of, unreadable
+from cep.sources.inputs import confining_root, files_of, folder_values, kind_of, opened_json, packing_of, unreadable
 from cep.sources.json_forms import has_json_lines
 from cep.sources.json_lines import READ_BYTES, LineCutter, json_values, lines_between, whole_lines
-from cep.sources.tables import TableFile, open_table
+from cep.sources.parquet import opened_parquet, rows_at_once
+from cep.sources.tables import Batch, TableFile, open_table
 
 # Enough to make fixed costs small, few enough that several threads have work and a column fits the cache.
 PIECE_ROWS = 131_072
+_BATCHES_SHOWN = 4  # that stay for the next record that is set aside
 SHARE_BYTES = 32 << 20  # of a task that reads a part of a file
 
 
@@ -109,14 +114,15 @@ def shares_of(part: FilePart, share_bytes: int = SHARE_BYTES) -> list[FilePart]:
     if size <= share_bytes or part.kind == "csv" or packing_of(part.path) is not None:
         return [part]
     if part.kind == "json":
-        with part.path.open("rb") as file:
+        with open_file(part.path, confining_root(part.folder)) as file:
             if not has_json_lines(file):
                 return [part]
         bounds = [*range(0, size, share_bytes), size]
     else:
         try:
-            groups = pq.read_metadata(part.path).num_row_groups
-        except (OSError, pa.ArrowException):
+            with opened_parquet(part.path, confining_root(part.folder)) as file:
+                groups = file.metadata.num_row_groups
+        except (OSError, pa.ArrowException, UnreadableError):
             return [part]  # the task that reads the part says why it cannot
         bounds = [*range(0, groups, max(1, groups * share_bytes // size)), groups]
     return [replace(part, start=start, stop=stop) for start, stop in pairwise(bounds)]
@@ -138,8 +144,8 @@ def read_part(part: FilePart, schema: Schema, mapping: FieldMapping) -> Iterator
 def _rows_of(part: FilePart, schema: Schema) -> int:
     """Return the rows of a file, or an estimate."""
     if part.kind == "parquet":
-        with _guard(part.path, schema):
-            return int(pq.read_metadata(part.path).num_rows)
+        with _guard(part.path, schema), opened_parquet(part.path, confining_root(part.folder)) as file:
+            return int(file.metadata.num_rows)
     return part.path.stat().st_size // (100 if part.kind == "csv" else 200)
 
 
@@ -153,17 +159,17 @@ def pieces_of_table(
 
 def _table_cuts(table: pa.Table, schema: Schema, show: Callable[[int], str], mapping: FieldMapping) -> Iterator[Piece]:
     first_row = 0
-    for batch in table.to_batches(PIECE_ROWS):
+    for batch in table.to_batches(rows_at_once(table, PIECE_ROWS)):
         yield Piece(batch.num_rows, _table_decoder(schema, batch, mapping, show, first_row))
         first_row += batch.num_rows
 
 
 def _json_pieces(part: FilePart, schema: Schema, mapping: FieldMapping) -> Iterator[Piece]:
     if part.stop is not None:
-        with part.path.open("rb") as file:
+        with open_file(part.path, confining_root(part.folder)) as file:
             yield _json_piece(schema, lines_between(file, part.start, part.stop), mapping)
         return
-    with opened_json(part.path) as file:
+    with opened_json(part.path, confining_root(part.folder)) as file:
         for lines in whole_lines(file, LineCutter(), READ_BYTES):
             yield _json_piece(schema, lines, mapping)
 
@@ -194,14 +200,22 @@ def _table_decoder(
 
 
 def _shower(table: TableFile, names: Sequence[str]) -> Callable[[int], str]:
-    """Return a function that shows a record of a file as text, with all of its columns."""
-
-    @cache
-    def whole() -> pa.Table:
-        return pa.Table.from_batches([each.batch for each in table.batches(names)])
+    """Return a function that shows a record of a file as text, with all of its columns. It reads the file once more."""
+    reading = Lock()
+    read: deque[Batch] = deque(maxlen=_BATCHES_SHOWN)
+    batches: Iterator[Batch] = iter(())
 
     def show(row: int) -> str:
-        return shown_row(whole(), row)
+        nonlocal batches
+        row += table.rows_before
+        with reading:  # pieces are decoded by several threads, in about their order
+            if not read or row < read[0].first_row:
+                read.clear()
+                batches = table.batches(names, PIECE_ROWS)
+            while not read or row >= read[-1].first_row + read[-1].batch.num_rows:
+                read.append(next(batches))
+            batch = next(each for each in reversed(read) if each.first_row <= row)
+        return shown_row(batch.batch, row - batch.first_row)
 
     return show
 
@@ -215,5 +229,5 @@ def _decoded(path: Path, schema: Schema, decode: Callable[[], Decoded]) -> Decod
 def _guard(path: Path, schema: Schema) -> Iterator[None]:
     try:
         yield
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError, UnreadableError) as error:
         raise unreadable(path, schema, error) from (None if schema.protected else error)

@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 
 from cep.base.errors import InputError
 from cep.base.schema import Schema
@@ -28,15 +27,16 @@ from cep.columnar.batch import TEXT
 from cep.columnar.decode import Poison
 from cep.columnar.file_form import FileForm
 from cep.columnar.mapping import NUMBER_KINDS, ROW_NUMBER, FieldMapping, joined_columns
-from cep.columnar.times import INT96_UNIT
 from cep.sources.csv_form import CsvFile, open_csv
-from cep.sources.inputs import folder_values, packing_of
+from cep.sources.inputs import confining_root, folder_values, packed_stream
+from cep.sources.parquet import opened_parquet, read_batches
 
 # From the types of columns to a filter of rows, None for all rows.
 Where = Callable[[pa.Schema], ds.Expression | None]
 _UNREADABLE = "unreadable"
 _SHOWN_CHARS = 2_000
 _FIRST_ROWS = 20
+_ROWS = 131_072  # read at once, if nothing else is said
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class TableFile:
         """
         if where is not None and self.csv is None and ROW_NUMBER not in columns:
             sources = [source for name in columns for source in self._sources(name)]
-            rows_taken = where(self._fragment().physical_schema)
+            rows_taken = where(self._schema())
             yield from (Batch(self.made(columns, batch, 0), 0) for batch in self._rows(sources, rows, rows_taken))
             return
         sources = list(dict.fromkeys(source for name in columns for source in self._sources(name)))
@@ -103,14 +103,14 @@ class TableFile:
         if self.csv is not None or not set(columns) <= set(self.names):
             yield from (each.batch.to_pylist() for each in self.batches(columns))
             return
-        with pq.ParquetFile(self.path, coerce_int96_timestamp_unit=INT96_UNIT) as file:
-            yield from (batch.to_pylist() for batch in file.iter_batches(count))
+        batches = read_batches(self.path, None, count, root=confining_root(self.folder))
+        yield from (batch.to_pylist() for batch in batches)
 
     def first_rows(self) -> list[dict[str, Any]]:
         """Return some rows by which times without a zone are seen; none if the types of the file rule them out."""
         if self.csv is not None:
             return [dict(zip(self.names, record, strict=False)) for record in self.csv.records]
-        types = pq.read_schema(self.path).types
+        types = self._schema().types
         if not any(pa.types.is_date(t) or (pa.types.is_timestamp(t) and t.tz is None) for t in types):
             return []
         return next(self.rows(self.names, _FIRST_ROWS), [])
@@ -137,20 +137,25 @@ class TableFile:
 
     def _read(self, columns: list[str], rows: int | None) -> Iterator[tuple[pa.RecordBatch, tuple[Poison, ...]]]:
         if self.csv is not None:
-            yield from _csv_batches(self.csv, columns)
+            yield from _csv_batches(self.csv, columns, confining_root(self.folder))
             return
         yield from ((batch, ()) for batch in self._rows(columns, rows, None))
 
     def _rows(self, columns: list[str], rows: int | None, rows_taken: ds.Expression | None) -> Iterator[pa.RecordBatch]:
-        options = {} if rows is None else {"batch_size": rows}
         # A batch without columns has no length either, so one is read.
         wanted = list(dict.fromkeys(columns)) or list(self.names[:1])
-        yield from self._fragment().scanner(columns=wanted, filter=rows_taken, **options).to_batches()
+        groups = self.groups if rows_taken is None else self._groups_with(rows_taken)
+        batches = read_batches(self.path, wanted, rows or _ROWS, groups, confining_root(self.folder))
+        yield from batches if rows_taken is None else (batch.filter(rows_taken) for batch in batches)
 
-    def _fragment(self) -> ds.Fragment:
-        options = ds.ParquetReadOptions(coerce_int96_timestamp_unit=INT96_UNIT)
-        form = ds.ParquetFileFormat(read_options=options)
-        return form.make_fragment(str(self.path), pafs.LocalFileSystem(), row_groups=self.groups)
+    def _groups_with(self, rows_taken: ds.Expression) -> list[int]:
+        """Return the row groups that may have rows which the filter takes, by what the file says of its groups."""
+        fragment = ds.ParquetFileFormat().make_fragment(str(self.path), pafs.LocalFileSystem(), row_groups=self.groups)
+        return [group.id for group in fragment.subset(rows_taken).row_groups]
+
+    def _schema(self) -> pa.Schema:
+        with opened_parquet(self.path, confining_root(self.folder)) as file:
+            return file.schema_arrow
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +181,10 @@ def open_table(
     Raises: OSError, InputError, ArrowException.
     """
     if kind == "csv":
-        csv = open_csv(path, form)
+        csv = open_csv(path, form, confining_root(folder))
         return TableFile(path, folder, csv.names, csv)
-    about = pq.read_metadata(path)
-    names = tuple(about.schema.to_arrow_schema().names)
+    with opened_parquet(path, confining_root(folder)) as file:
+        about, names = file.metadata, tuple(file.schema_arrow.names)
     if len(set(names)) < len(names):
         raise InputError(f"{path} cannot be read: two of its columns have one name; rename one")
     start, stop = groups
@@ -188,7 +193,9 @@ def open_table(
     return TableFile(path, folder, names, groups=chosen, rows_before=rows_before)
 
 
-def _csv_batches(file: CsvFile, columns: list[str]) -> Iterator[tuple[pa.RecordBatch, tuple[Poison, ...]]]:
+def _csv_batches(
+    file: CsvFile, columns: list[str], root: Path | None
+) -> Iterator[tuple[pa.RecordBatch, tuple[Poison, ...]]]:
     if file.is_empty:
         return
     bad: list[Poison] = []
@@ -209,7 +216,7 @@ def _csv_batches(file: CsvFile, columns: list[str]) -> Iterator[tuple[pa.RecordB
         include_columns=columns or file.names[:1], check_utf8=False,
     )  # fmt: skip
     with (
-        pa.input_stream(str(file.path), compression=packing_of(file.path)) as source,
+        packed_stream(file.path, root) as source,
         pcsv.open_csv(source, read, parse, convert) as reader,
     ):
         for batch in reader:

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from cep.base.errors import InputError
+from cep.base.errors import InputError, UnreadableError
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, concat_decoded, decode_json, decode_table
 from cep.columnar.file_form import FileForm
@@ -29,7 +29,7 @@ from cep.columnar.mapping import FieldMapping
 from cep.columnar.number_texts import NumberForm, plain_numbers
 from cep.columnar.shown import shown_row
 from cep.sources.csv_form import CsvFile
-from cep.sources.inputs import files_of, folder_values, kind_of
+from cep.sources.inputs import confining_root, files_of, folder_values, kind_of
 from cep.sources.json_lines import json_values
 from cep.sources.json_table import is_object, read_lines, table_of_lines
 from cep.sources.tables import TableFile, open_table
@@ -69,8 +69,8 @@ def read_whole(path: Path, form: FileForm) -> list[WholeFile]:
     files = []
     for file in files_of(path):
         try:
-            whole = _lines(file) if kind == "json" else _rows(open_table(file, path, kind, form))
-        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+            whole = _lines(file, path) if kind == "json" else _rows(open_table(file, path, kind, form))
+        except (OSError, pa.ArrowException, UnicodeDecodeError, UnreadableError) as error:
             raise InputError(f"{file} cannot be read: {error}") from error
         table = whole.table
         for name, value in folder_values(file).items():
@@ -80,8 +80,8 @@ def read_whole(path: Path, form: FileForm) -> list[WholeFile]:
     return files
 
 
-def _lines(file: Path) -> WholeFile:
-    lines = read_lines(file)
+def _lines(file: Path, folder: Path) -> WholeFile:
+    lines = read_lines(file, confining_root(folder))
     values, table = json_values(lines), table_of_lines(lines)
 
     def decode(schema: Schema, mapping: FieldMapping) -> DecodedRows:

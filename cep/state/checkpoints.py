@@ -109,7 +109,7 @@ def read_manifest(target: Target, number: int) -> Manifest:
 def payload_bytes(target: Target, number: int) -> bytes:
     """Read the payload of a checkpoint, verified. Raises: StateCorruptError, StateFormatError, StoreError."""
     file = read_manifest(target, number).file(PAYLOAD)
-    data = target.read(f"{FOLDER}/{file.sha256}")
+    data = target.read(f"{FOLDER}/{file.sha256}", file.size)
     if hashlib.sha256(data).hexdigest() != file.sha256:
         raise StateCorruptError(f"{file.name} of checkpoint {number} fails its checksum")
     return data

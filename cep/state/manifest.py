@@ -131,10 +131,7 @@ def fetch(target: Target, file: StoredFile, into: Path, may_link: bool) -> None:
 
     Raises: StateCorruptError if the file is gone or has other bytes than were stored; StoreError.
     """
-    target.get(f"{FOLDER}/{file.sha256}", into, may_link)
-    size = into.stat().st_size
-    if size != file.size:
-        raise StateCorruptError(f"{file.name} has {size} bytes instead of {file.size}")
+    target.get(f"{FOLDER}/{file.sha256}", into, file.size, may_link)
     if sha256_of(into) != file.sha256:
         raise StateCorruptError(f"{file.name} fails its checksum")
 

@@ -22,9 +22,12 @@ from fsspec.implementations.local import LocalFileSystem
 
 from cep.base.addresses import check_place
 from cep.base.durable import sync
-from cep.base.errors import StateCorruptError, StoreError
+from cep.base.errors import StateCorruptError, StateError, StoreError, UnreadableError
+from cep.base.limits import JOB_FILE_BYTES_MAX
+from cep.base.reading import open_file, read_file
 
 PARTIAL = ".part"
+_COPY_BYTES = 1 << 20
 _VARIABLES = {"s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"}
 _FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -62,8 +65,12 @@ class Target:
                 return {}
             return {entry["name"].rsplit("/", 1)[-1]: int(entry["size"]) for entry in listed if entry["type"] == "file"}
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, bytes_max: int = JOB_FILE_BYTES_MAX) -> bytes:
+        """Return the bytes of a regular file of at most so many bytes."""
         with self._telling("read", name):
+            if self._is_local:
+                return read_file(Path(self._path(name)), bytes_max, self._real_root())
+            self._check_size(name, int(self._files.size(self._path(name))), bytes_max)
             data: bytes = self._files.cat_file(self._path(name))
             return data
 
@@ -85,14 +92,20 @@ class Target:
             else:
                 self._files.put_file(str(source), self._path(name))
 
-    def get(self, name: str, into: Path, may_link: bool = False) -> None:
-        """Make a local copy of a file. Pass `may_link` if the copy is never changed."""
+    def get(self, name: str, into: Path, size: int, may_link: bool = False) -> None:
+        """Make a local copy of a file of exactly `size` bytes. Pass `may_link` if the copy is never changed.
+
+        What a target holds may come from anywhere: a link that leads out of it, a device, a pipe, and a file of another
+        size, or of more bytes than the disk has room for, are refused before anything is copied.
+        """
         with self._telling("read", name):
             into.parent.mkdir(parents=True, exist_ok=True)
-            if not self._is_local:
-                self._files.get_file(self._path(name), str(into))
-            elif not (may_link and _linked(Path(self._path(name)), into)):
-                shutil.copyfile(self._path(name), into)
+            if self._is_local:
+                self._get_local(name, into, size, may_link)
+                return
+            self._check_size(name, int(self._files.size(self._path(name))), size, size)
+            self._check_room(name, size, into)
+            self._files.get_file(self._path(name), str(into))
 
     def remove(self, name: str) -> None:
         """Remove a file; nothing happens where there is none."""
@@ -104,6 +117,35 @@ class Target:
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
+
+    def _real_root(self) -> Path:
+        return Path(os.path.realpath(self._root))
+
+    def _get_local(self, name: str, into: Path, size: int, may_link: bool) -> None:
+        path = Path(self._path(name))
+        with open_file(path, self._real_root()) as file:
+            opened = os.fstat(file.fileno())
+            self._check_size(name, opened.st_size, size, size)
+            if may_link and _linked(path, into):
+                if os.path.samestat(opened, into.lstat()):
+                    return
+                into.unlink()  # another file has taken the name meanwhile
+            self._check_room(name, size, into)
+            with into.open("wb") as copy:
+                shutil.copyfileobj(file, copy, _COPY_BYTES)
+
+    def _check_size(self, name: str, size: int, bytes_max: int, bytes_min: int = 0) -> None:
+        if not bytes_min <= size <= bytes_max:
+            expected = f"instead of {bytes_min}" if bytes_min else f"and may have {bytes_max}"
+            raise StateCorruptError(f"{name} in {self.url} has {size} bytes {expected}; take another copy")
+
+    def _check_room(self, name: str, size: int, into: Path) -> None:
+        free = shutil.disk_usage(into.parent).free
+        if size > free:
+            raise StoreError(
+                f"{name} in {self.url} has {size} bytes, and the disk of {into.parent} has room for {free}; make room "
+                "there, or take another copy"
+            )
 
     def _create_local(self, path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -136,6 +178,10 @@ class Target:
     def _telling(self, doing: str, name: str) -> Iterator[None]:
         try:
             yield
+        except StateError:
+            raise
+        except UnreadableError as error:
+            raise StateCorruptError(f"cannot {doing} {name} in {self.url}: {error}; take another copy") from error
         except FileExistsError as error:
             raise StoreError(
                 f"{name} in {self.url} is there already: another process writes there too; stop one of the two"

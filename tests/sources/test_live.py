@@ -6,6 +6,7 @@ import io
 import os
 import threading
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import orjson
@@ -15,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cep.base.errors import SourceError, UsageError
+from cep.base.errors import SourceError, UnreadableError, UsageError
 from cep.columnar import parse_json
+from cep.columnar.decode import UNREADABLE_FILE
 from cep.sources import json_lines
 from cep.sources.json_lines import LineCutter, whole_lines
 from cep.sources.live.base import Chunk, LiveSource, decode_chunks
@@ -93,9 +95,46 @@ def test_files_of_one_millisecond_come_in_the_order_of_their_names(tmp_path: Pat
 def test_no_files(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no file or folder at"):
         FilesSource(tmp_path / "gone", follow=True)
-    (tmp_path / "a.parquet").write_bytes(b"x")
-    with pytest.raises(SourceError, match="cannot be read"):
+    write(tmp_path, "jsonl", "a", ROWS[:1])
+    with (
+        patch("os.access", lambda *_: False),
+        patch("cep.sources.live.files.open_file", side_effect=UnreadableError("permission denied")),
+        pytest.raises(SourceError, match="permission denied; see that the job may read it"),
+    ):
         FilesSource(tmp_path, follow=False).poll(1, 0.0)
+
+
+def test_a_file_that_cannot_be_read_is_set_aside_and_the_others_are_read(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "events", tmp_path / "secret.jsonl"
+    folder.mkdir()
+    outside.write_bytes(b"secret")
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 40, pa.int8()), pa.array(["x"]))
+    pq.write_table(pa.table({"note": texts}), folder / "whole.parquet")
+    whole = (folder / "whole.parquet").read_bytes()
+    hostile = {
+        "no.parquet": b"x", "cut.parquet": whole[:-20], "flipped.parquet": whole[:9] + b"\xff" * 9 + whole[18:],
+        "wide.jsonl": b"\xff\xfe{\x00\x00\xd8", "open.json": b'[{"a": {"b": 1',
+    }  # fmt: skip
+    (folder / "whole.parquet").unlink()
+    for name, data in hostile.items():
+        (folder / name).write_bytes(data)
+    (folder / "link.jsonl").symlink_to(outside)
+    (folder / "device.jsonl").symlink_to("/dev/zero")
+    os.mkfifo(folder / "pipe.jsonl")
+    for place in folder.iterdir():
+        os.utime(place, ns=(0, 10**18), follow_symlinks=False)
+    write(folder, "jsonl", "good", ROWS[:200])
+    source, letters, events = FilesSource(folder, follow=False), dict[str, str](), list[str]()
+    while not source.ended:
+        for part in decode_chunks(ONE, source.poll(50, 0.0)).parts:
+            events += part.event_id.to_pylist()
+            letters |= {poison.record: poison.reason for poison in part.poison if poison.code == UNREADABLE_FILE}
+    assert events == [row["tx_id"] for row in ROWS[:200]]
+    assert set(letters) == {*hostile, "link.jsonl"}
+    assert not any("secret" in reason for reason in letters.values())
+    again = FilesSource(folder, follow=False)
+    again.seek(source.positions())
+    assert again.poll(50, 0.0) == []
 
 
 def test_lines_of_a_pipe_however_they_are_cut() -> None:
@@ -131,6 +170,30 @@ def test_a_line_that_is_too_long_is_cut(lines: list[bytes], block_bytes: int) ->
         assert left == line if len(line) <= 4 else line.startswith(left) and len(left) > 4
 
 
+def test_a_line_without_an_end_is_joined_once() -> None:
+    """A block that ends no line costs its own length, however much came before it."""
+
+    class Counted(bytes):
+        copied = 0
+
+        def __add__(self, other: bytes) -> Counted:
+            Counted.copied += len(self) + len(other)
+            return Counted(bytes.__add__(self, other))
+
+        __radd__ = __add__
+
+        def __getitem__(self, place: Any) -> Any:
+            return (
+                Counted(bytes.__getitem__(self, place)) if isinstance(place, slice) else bytes.__getitem__(self, place)
+            )
+
+    cutter = LineCutter()
+    for _ in range(300):
+        assert cutter.take(Counted(b"x" * 100)) == b""
+    assert Counted.copied == 0
+    assert cutter.last() == b"x" * 30_000
+
+
 def test_a_line_without_an_end_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (json_lines, parse_json):
         monkeypatch.setattr(module, "RECORD_BYTES_MAX", 1_000)
@@ -162,8 +225,9 @@ def test_what_is_no_file_is_passed_over(tmp_path: Path) -> None:
         FilesSource(tmp_path / "a.jsonl", follow=False)
     twice = pa.table([["t1"], ["t2"]], names=["tx_id", "tx_id"])
     pq.write_table(twice, tmp_path / "f.parquet")
-    with pytest.raises(SourceError, match="two columns of one name"):
-        drain(FilesSource(tmp_path / "f.parquet", follow=False))
+    (chunk,) = FilesSource(tmp_path / "f.parquet", follow=False).poll(1, 0.0)
+    assert chunk.unreadable is not None
+    assert "two of its columns have one name" in chunk.unreadable.reason
 
 
 def test_the_latest_time_of_each_lane_whatever_is_poisoned() -> None:

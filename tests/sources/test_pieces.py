@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import tracemalloc
 from pathlib import Path
+from random import Random
+from unittest.mock import patch
 
 import orjson
 import pyarrow as pa
@@ -14,10 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.base.errors import SourceError
-from cep.sources import pieces
+from cep.columnar.mapping import PLAIN
+from cep.sources import json_lines, pieces
+from cep.sources.check import first_records
 from cep.sources.json_lines import json_values
 from cep.sources.pieces import read_pieces
-from tests.columnar.common import ONE
+from tests.columnar.common import ONE, record
 
 ROWS = [
     {
@@ -74,6 +80,62 @@ def test_a_record_set_aside_is_shown_with_all_it_has(tmp_path: Path, monkeypatch
         ("t3", "x"),
         ("t950", "x"),
     ]
+
+
+class CountedFile(io.BytesIO):
+    """A file that counts the bytes that are read of it."""
+
+    count = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        block = super().read(size)
+        self.count += len(block)
+        return block
+
+    def readline(self, size: int | None = -1) -> bytes:
+        line = super().readline(size)
+        self.count += len(line)
+        return line
+
+
+@given(st.lists(st.integers(0, 30), max_size=20), st.integers(1, 50), st.integers(1, 40))
+def test_shares_have_each_line_once_and_read_no_line_twice(lengths: list[int], share: int, longest: int) -> None:
+    data = b"\n".join(b"%d" % (number % 10) * length for number, length in enumerate(lengths))
+    with patch.object(json_lines, "RECORD_BYTES_MAX", longest):
+        counts, read = [], []
+        for start in range(0, len(data), share):
+            file = CountedFile(data)
+            read.append(json_lines.lines_between(file, start, min(start + share, len(data))))
+            counts.append(file.count)
+    lines, cut = data.split(b"\n"), b"".join(part if part.endswith(b"\n") else part + b"\n" for part in read if part)
+    for line, seen in zip([line for line in lines if line], [line for line in cut.split(b"\n") if line], strict=True):
+        assert seen == line if len(line) <= longest else line.startswith(seen) and len(seen) > longest
+    assert all(count <= share + 1 + longest + 1 for count in counts)
+
+
+def test_blank_lines_are_left_out_whatever_they_are_made_of() -> None:
+    blank = [b"", b" ", b"\t\r", b"\x0b\x0c"] * 50
+    lines = [b'{"a": 1}', b"x", b"\xa0", b"\xff\xfe", "\u2003".encode()]
+    random = Random(1)
+    mixed = [*blank, *lines]
+    random.shuffle(mixed)
+    values = json_values(b"\n".join(mixed)).to_pylist()
+    assert values == [line for line in mixed if line.strip()]
+
+
+def test_the_first_records_behind_a_line_without_an_end_take_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    with gzip.open(path, "wb", 1) as file:
+        for _ in range(96):
+            file.write(b"x" * (1 << 20))
+        file.write(b"\n" + record(tx_id="t2"))
+    tracemalloc.start()
+    try:
+        with patch.object(json_lines, "RECORD_BYTES_MAX", 1 << 20):
+            assert [row["tx_id"] for row in first_records(path, ONE, PLAIN)] == ["t2"]
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:

@@ -77,11 +77,11 @@ def test_a_symbolic_link_does_not_lead_out_of_the_folder(tmp_path: Path) -> None
     assert path_inside(tmp_path / "in", "here/x") == tmp_path / "in" / "here" / "x"
 
 
-def test_a_symbolic_link_in_the_target_is_copied_and_not_linked(tmp_path: Path) -> None:
+def test_a_symbolic_link_inside_the_target_is_copied_and_not_linked(tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "elsewhere").write_bytes(b"x")
     (tmp_path / "files" / SHA256).symlink_to(tmp_path / "elsewhere")
-    Target(str(tmp_path)).get(f"files/{SHA256}", tmp_path / "here", may_link=True)
+    Target(str(tmp_path)).get(f"files/{SHA256}", tmp_path / "here", 1, may_link=True)
     assert not (tmp_path / "here").is_symlink()
     assert (tmp_path / "here").read_bytes() == b"x"
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 from uuid import uuid4
 
 import fsspec
@@ -33,7 +35,7 @@ def test_files_come_back(target: Target, tmp_path: Path) -> None:
     assert target.sizes() == {"note": 5}, "folders are not files"
     assert target.read("note") == b"small"
     for name, may_link in (("one", False), ("two", True)):
-        target.get(f"files/{name}", tmp_path / "got" / name, may_link)
+        target.get(f"files/{name}", tmp_path / "got" / name, 5, may_link)
         assert (tmp_path / "got" / name).read_bytes() == b"bytes"
     target.remove("files/one")
     target.remove("files/one")
@@ -50,7 +52,7 @@ def test_a_name_is_created_once(target: Target) -> None:
 
 def test_what_is_gone_is_damage(target: Target, tmp_path: Path) -> None:
     with pytest.raises(StateCorruptError, match="files/none"):
-        target.get("files/none", tmp_path / "got")
+        target.get("files/none", tmp_path / "got", 1)
     with pytest.raises(StateCorruptError, match="none"):
         target.read("none")
 
@@ -59,8 +61,66 @@ def test_a_copy_replaces_a_damaged_file(target: Target, tmp_path: Path) -> None:
     for text in (b"damaged", b"good"):
         (tmp_path / "source").write_bytes(text)
         target.put(tmp_path / "source", "files/one")
-    target.get("files/one", tmp_path / "got")
+    target.get("files/one", tmp_path / "got", 4)
     assert (tmp_path / "got").read_bytes() == b"good"
+
+
+def test_a_file_of_another_size_is_not_copied(target: Target, tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(b"bytes")
+    target.put(tmp_path / "source", "files/one")
+    for size in (4, 6, 1 << 60):
+        with pytest.raises(StateCorruptError, match=f"has 5 bytes instead of {size}"):
+            target.get("files/one", tmp_path / "got", size)
+    with pytest.raises(StateCorruptError, match=r"5 bytes (and may have|are over the limit of) 4"):
+        target.read("files/one", 4)
+    assert not (tmp_path / "got").exists()
+
+
+@pytest.mark.parametrize("may_link", [False, True])
+@pytest.mark.parametrize("kind", ["device", "pipe", "link", "loop", "folder", "linked folder"])
+def test_what_is_no_file_of_the_target_is_refused(kind: str, may_link: bool, tmp_path: Path) -> None:
+    """A savepoint is a folder that may come from anywhere; a device has no end, and a pipe may never begin."""
+    root, secret = tmp_path / "target", tmp_path / "secret"
+    (root / "files").mkdir(parents=True)
+    secret.write_bytes(b"bytes")
+    place = root / "files" / "one"
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "folder":
+        place.mkdir()
+    elif kind == "linked folder":
+        (root / "files").rmdir()
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / "one").write_bytes(b"bytes")
+        (root / "files").symlink_to(tmp_path / "other")
+    else:
+        place.symlink_to({"device": "/dev/zero", "link": secret, "loop": place}[kind])
+    target = Target(str(root))
+    with pytest.raises(StateCorruptError, match="files/one"):
+        target.get("files/one", tmp_path / "got", 5, may_link)
+    with pytest.raises(StateCorruptError, match="files/one"):
+        target.read("files/one")
+    assert not (tmp_path / "got").exists()
+
+
+def test_a_file_for_which_the_disk_has_no_room_is_not_begun(target: Target, tmp_path: Path) -> None:
+    """A file of zeros takes nothing where it lies, and as much as it says where it is copied to."""
+    (tmp_path / "source").write_bytes(b"bytes")
+    target.put(tmp_path / "source", "files/one")
+    with (
+        patch("shutil.disk_usage", return_value=SimpleNamespace(free=4)),
+        pytest.raises(StoreError, match=r"has 5 bytes, and the disk of .* has room for 4"),
+    ):
+        target.get("files/one", tmp_path / "got", 5)
+    assert not (tmp_path / "got").exists()
+
+
+def test_a_target_may_itself_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real" / "files").mkdir(parents=True)
+    (tmp_path / "real" / "files" / "one").write_bytes(b"bytes")
+    (tmp_path / "target").symlink_to(tmp_path / "real")
+    Target(str(tmp_path / "target")).get("files/one", tmp_path / "got", 5, may_link=True)
+    assert (tmp_path / "got").read_bytes() == b"bytes"
 
 
 def test_an_unknown_protocol_is_refused() -> None:
@@ -105,6 +165,6 @@ def test_a_full_disk_keeps_what_was_whole(tmp_path: Path) -> None:
             target.put(tmp_path / "large", "files/large")
         disk.free()
         assert "large" not in target.sizes("files")
-        target.get("files/small", tmp_path / "got")
+        target.get("files/small", tmp_path / "got", 1_000)
         assert (tmp_path / "got").read_bytes() == b"x" * 1_000
         target.put(tmp_path / "large", "files/large")

@@ -8,7 +8,7 @@ Tested by: tests/sources/test_live.py
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Protocol, runtime_checkable
@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cep.base.schema import Schema
-from cep.columnar.decode import Decoded, decode_json, decode_table
+from cep.columnar.decode import Decoded, Poison, concat_decoded, decode_json, decode_table
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.columnar.shown import shown_row
 
@@ -28,10 +28,14 @@ Positions = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Records of one lane in order: values (large_binary, JSON unless said), or a table whose columns are fields."""
+    """Records of one lane in order: values (large_binary, JSON unless said), or a table whose columns are fields.
+
+    `unreadable` is a file of them that was set aside, None almost always.
+    """
 
     lane: str
     records: pa.Array | pa.Table
+    unreadable: Poison | None = None
 
     def __len__(self) -> int:
         return len(self.records)
@@ -127,6 +131,8 @@ def decode_chunks(
         part = decode_table(schema, chunk.records.combine_chunks(), partial(shown_row, chunk.records), mapping)
         decoded.parts.append(part)
         _note(decoded, [chunk], [part.time_ms])
+    if unreadable := tuple(chunk.unreadable for chunk in chunks if chunk.unreadable is not None):
+        decoded.parts.append(replace(concat_decoded(schema, []), poison=unreadable))
     return decoded
 
 

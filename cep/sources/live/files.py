@@ -2,13 +2,15 @@
 
 Spark knows the time of a file to the millisecond, so for two files of one millisecond the name decides. A file must
 appear whole: write it under a name that begins with a dot or `_`, and rename it. Positions are by file name: rows of
-Parquet, bytes of JSON lines, records of another form of JSON.
+Parquet, bytes of JSON lines, records of another form of JSON. A file that cannot be read, or not within limits, is set
+aside as one record; the files after it are read.
 Tested by: tests/sources/test_live.py
 """
 
 from __future__ import annotations
 
 import codecs
+import os
 import stat
 import time
 from collections import deque
@@ -17,13 +19,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from cep.base.errors import SourceError, UsageError
-from cep.columnar.times import INT96_UNIT
+from cep.base.errors import InputError, SourceError, UnreadableError, UsageError
+from cep.base.reading import open_file
+from cep.columnar.decode import UNREADABLE_FILE, Poison
+from cep.sources.inputs import confining_root
 from cep.sources.json_forms import as_json_lines, has_json_lines
 from cep.sources.json_lines import LineCutter, json_values, whole_lines
 from cep.sources.live.base import Chunk, Positions
+from cep.sources.parquet import read_batches
 
 LANE = "files"
 _KINDS = (".parquet", ".jsonl", ".ndjson", ".json")
@@ -73,10 +77,8 @@ class FilesSource:
                     self._done[self._name] = _DONE
                     self._current = None
                     continue
-                except (OSError, pa.ArrowInvalid) as error:
-                    raise SourceError(
-                        f"{self._path / self._name} cannot be read: {error}; mend or remove it"
-                    ) from error
+                except (OSError, pa.ArrowException, UnicodeDecodeError, UnreadableError, InputError) as error:
+                    return [self._set_aside(error)]
                 self._done[self._name] = position
                 return [chunk]
             if not self._follow:
@@ -108,15 +110,28 @@ class FilesSource:
         """Close the file that is being read."""
         self._current = None
 
+    def _set_aside(self, error: Exception) -> Chunk:
+        """Give up the file that is being read, for what is in it. Raises: SourceError where the system is at fault."""
+        path = self._path / self._name if self._path.is_dir() else self._path
+        if not os.access(path, os.R_OK) or (isinstance(error, OSError) and error.errno is not None):
+            raise SourceError(f"{path} cannot be read: {error}; see that the job may read it") from error
+        reason = str(error).partition("\n")[0]
+        self._done[self._name] = _DONE
+        self._current = None
+        poison = Poison(UNREADABLE_FILE, f"the file, or what is left of it, cannot be read: {reason}", self._name)
+        return Chunk(LANE, pa.nulls(0, pa.large_binary()), poison)
+
     def _next_file(self, records_max: int) -> None:
         if not self._waiting and time.monotonic() - self._looked_s >= _LOOK_S:
             self._look()
         if self._waiting:
             path = self._waiting.popleft()
             self._name = self._name_of(path)
-            start = self._done.get(self._name, 0)
+            start, root = self._done.get(self._name, 0), confining_root(self._path)
             self._current = (
-                _rows(path, start, records_max) if path.suffix == ".parquet" else _lines(path, start, records_max)
+                _rows(path, root, start, records_max)
+                if path.suffix == ".parquet"
+                else _lines(path, root, start, records_max)
             )
 
     def _look(self) -> None:
@@ -145,23 +160,19 @@ def _written_ms(path: Path) -> int | None:
     return about.st_mtime_ns // 1_000_000 if stat.S_ISREG(about.st_mode) else None
 
 
-def _rows(path: Path, start: int, records_max: int) -> Iterator[tuple[Chunk, int]]:
-    with pq.ParquetFile(path, coerce_int96_timestamp_unit=INT96_UNIT) as file:
-        names = file.schema_arrow.names
-        if len(set(names)) < len(names):
-            raise pa.ArrowInvalid("it has two columns of one name")
-        done = 0
-        for batch in file.iter_batches(batch_size=records_max):
-            end = done + batch.num_rows
-            if end > start:
-                share = batch.slice(max(0, start - done))
-                yield Chunk(LANE, pa.Table.from_batches([share])), end
-            done = end
+def _rows(path: Path, root: Path | None, start: int, records_max: int) -> Iterator[tuple[Chunk, int]]:
+    done = 0
+    for batch in read_batches(path, None, records_max, root=root):
+        end = done + batch.num_rows
+        if end > start:
+            share = batch.slice(max(0, start - done))
+            yield Chunk(LANE, pa.Table.from_batches([share])), end
+        done = end
 
 
-def _lines(path: Path, start: int, records_max: int) -> Iterator[tuple[Chunk, int]]:
+def _lines(path: Path, root: Path | None, start: int, records_max: int) -> Iterator[tuple[Chunk, int]]:
     block_bytes = records_max * _BYTES_A_RECORD
-    with path.open("rb") as file:
+    with open_file(path, root) as file:
         if not has_json_lines(file):
             yield from _objects(file, path, start, block_bytes)
             return

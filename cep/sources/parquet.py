@@ -1,0 +1,283 @@
+"""A Parquet file → batches of rows that take bounded memory, whatever its writer has packed into it.
+
+    a dictionary    one text of 60 kB and 40 000 rows that name it: 3 kB of a file, 2.4 GB of texts
+    packed pages    a gigabyte of zeros is some kB
+    few bits a row  20 million equal rows are some bytes
+
+The headers of pages say what each page takes, and the reader of Arrow believes the same headers. So they are read
+before the rows: from the longest value of a dictionary and the fullest page follows how many rows are read at once. A
+page, or a number of rows, beyond the limits is refused. A column of lists that may be too large is null: no field is
+read from one.
+Tested by: tests/sources/test_parquet.py
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cep.base.limits import (
+    BATCH_BYTES_MAX,
+    PARQUET_HEADER_BYTES_MAX,
+    PARQUET_PAGE_BYTES_MAX,
+    PARQUET_PAGES_MAX,
+    PARQUET_ROWS_PER_BYTE_MAX,
+)
+from cep.base.reading import open_file
+from cep.columnar.times import INT96_UNIT
+
+_CODECS = {"SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "ZSTD": "zstd", "LZ4_RAW": "lz4_raw"}
+_TEXT, _FIXED = "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"
+_WORD_BYTES = 16  # of a number, a time or a decimal, at most
+_LENGTH = struct.Struct("<I")
+# Fields of a page's header (parquet.thrift).
+_UNPACKED, _PACKED, _DATA, _DICTIONARY, _DATA_2 = 2, 3, 5, 7, 8
+_VALUES, _ENCODING, _ENCODING_2 = 1, 2, 4
+_DELTA_TEXTS = 7  # each value begins as the one before: a page of few bytes may hold many long ones
+_HEADER_LOOK = 512
+_THRIFT_DEPTH_MAX = 8
+_BOOLS = (1, 2)
+_BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(3, 13)
+
+
+@contextmanager
+def opened_parquet(path: Path, root: Path | None = None) -> Iterator[pq.ParquetFile]:
+    """Open a regular file, with a root only one below it. Raises: UnreadableError, OSError, ArrowException."""
+    with open_file(path, root) as file, pq.ParquetFile(file, coerce_int96_timestamp_unit=INT96_UNIT) as opened:
+        size, rows = os.fstat(file.fileno()).st_size, opened.metadata.num_rows
+        if rows > size * PARQUET_ROWS_PER_BYTE_MAX:
+            raise pa.ArrowInvalid(f"{rows} rows in {size} bytes are more than {PARQUET_ROWS_PER_BYTE_MAX} a byte")
+        yield opened
+
+
+def read_batches(
+    path: Path, columns: Sequence[str] | None, rows_max: int, groups: Sequence[int] | None = None,
+    root: Path | None = None,
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    """Yield the rows of a file, or of some row groups, in order: `rows_max` at a time, or as many as memory allows.
+
+    `columns` are the names that are read, in this order; None: all. Of an unknown one there is no column.
+    Raises: UnreadableError, OSError; ArrowException, also for a file beyond the limits.
+    """
+    with open_file(path, root) as raw, opened_parquet(path, root) as file:
+        names = file.schema_arrow.names
+        if len(set(names)) < len(names):
+            raise pa.ArrowInvalid("two of its columns have one name; rename one")
+        wanted = names if columns is None else [name for name in columns if name in names]
+        for group in range(file.metadata.num_row_groups) if groups is None else groups:
+            rows, read = _plan(file, raw, group, wanted, rows_max)
+            for batch in file.iter_batches(rows, [group], read or None):
+                yield _completed(batch, wanted, file.schema_arrow)
+
+
+def _completed(batch: pa.RecordBatch, wanted: Sequence[str], types: pa.Schema) -> pa.RecordBatch:
+    """Return the columns in their order; one that was left out is null."""
+    arrays = [
+        batch.column(name) if name in batch.schema.names else pa.nulls(batch.num_rows, types.field(name).type)
+        for name in wanted
+    ]
+    return pa.RecordBatch.from_arrays(arrays, list(wanted))
+
+
+def rows_at_once(batch: pa.RecordBatch | pa.Table, rows_max: int) -> int:
+    """Return how many rows of a table in memory take bounded bytes once its dictionaries are written out."""
+    bytes_a_row = sum(_longest_of(column) for column in batch.columns)
+    return max(1, min(rows_max, BATCH_BYTES_MAX // bytes_a_row)) if bytes_a_row else rows_max
+
+
+def _longest_of(column: pa.Array | pa.ChunkedArray) -> int:
+    """Return the bytes of the longest value of a column's dictionaries; 0 without one, as its values lie there."""
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    dictionaries = [chunk.dictionary for chunk in chunks if pa.types.is_dictionary(chunk.type)]
+    return max((each.nbytes for each in dictionaries if len(each) == 1), default=0) or max(
+        (_longest_text(each) for each in dictionaries), default=0
+    )
+
+
+def _longest_text(texts: pa.Array) -> int:
+    type_ = texts.type
+    if not (pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_binary(type_)):
+        return int(texts.nbytes)
+    longest = pc.max(pc.binary_length(texts)).as_py()
+    return int(longest or 0)
+
+
+# -------------------------------------------------------------------------------------------------------------- plan
+
+
+@dataclass(frozen=True, slots=True)
+class _Pages:
+    """What the pages of a column chunk say: bytes of its longest value, as far as they lie there, and its values."""
+
+    value_bytes: int
+    values: int
+
+
+def _plan(
+    file: pq.ParquetFile, raw: BinaryIO, group: int, wanted: Sequence[str], rows_max: int
+) -> tuple[int, list[str]]:
+    """Return how many rows of a row group are read at once, and the columns. Raises: ArrowInvalid beyond the limits."""
+    about, schema = file.metadata.row_group(group), file.schema
+    bytes_a_row, left_out = 0, set[str]()
+    for number in range(about.num_columns):
+        leaf, chunk = schema.column(number), about.column(number)
+        top = leaf.path.partition(".")[0] if leaf.path not in wanted else leaf.path
+        if top not in wanted and leaf.path not in wanted:
+            continue
+        pages = _pages_of(raw, chunk, leaf.length)
+        if leaf.max_repetition_level and pages.values * pages.value_bytes > BATCH_BYTES_MAX:
+            left_out.add(top)
+            continue
+        bytes_a_row += pages.value_bytes
+    rows = max(1, min(rows_max, BATCH_BYTES_MAX // max(bytes_a_row, 1)))
+    return rows, [name for name in wanted if name not in left_out]
+
+
+def _pages_of(raw: BinaryIO, chunk: pq.ColumnChunkMetaData, fixed_bytes: int) -> _Pages:
+    """Read the headers of the pages of a column chunk. Raises: ArrowInvalid for one beyond the limits."""
+    place = chunk.data_page_offset
+    if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < place:
+        place = chunk.dictionary_page_offset
+    end, values, longest, count = place + chunk.total_compressed_size, 0, _WORD_BYTES, 0
+    is_text = chunk.physical_type == _TEXT
+    longest = max(longest, fixed_bytes) if chunk.physical_type == _FIXED else longest
+    while place < end and values < chunk.num_values:
+        count += 1
+        header, begin = _header_at(raw, place)
+        unpacked, packed = _number(header, _UNPACKED), _number(header, _PACKED)
+        if unpacked > PARQUET_PAGE_BYTES_MAX or count > PARQUET_PAGES_MAX:
+            raise pa.ArrowInvalid(
+                f"a page of the column {chunk.path_in_schema} takes {unpacked} bytes, and one may take "
+                f"{PARQUET_PAGE_BYTES_MAX}; a column chunk may have {PARQUET_PAGES_MAX} pages"
+            )
+        dictionary, data = header.get(_DICTIONARY), header.get(_DATA) or header.get(_DATA_2)
+        if isinstance(dictionary, dict) and is_text:
+            longest = max(longest, _longest_value(raw, begin, packed, unpacked, chunk.compression))
+        elif isinstance(data, dict):
+            in_page = _number(data, _VALUES)
+            encoding = data.get(_ENCODING if _DATA in header else _ENCODING_2)
+            share = unpacked if encoding == _DELTA_TEXTS else -(-unpacked // max(in_page, 1))
+            values += in_page
+            longest = max(longest, share) if is_text else longest
+        place = begin + packed
+    return _Pages(longest, max(values, chunk.num_values))
+
+
+def _longest_value(raw: BinaryIO, begin: int, packed: int, unpacked: int, compression: str) -> int:
+    """Return the bytes of the longest value of a dictionary page; those of the page where it cannot be unpacked."""
+    if compression != "UNCOMPRESSED" and compression not in _CODECS:
+        return unpacked
+    raw.seek(begin)
+    page = raw.read(packed)
+    if compression != "UNCOMPRESSED":
+        try:
+            page = pa.Codec(_CODECS[compression]).decompress(page, unpacked, asbytes=True)
+        except (OSError, ValueError, pa.ArrowException):
+            return unpacked
+    place, longest, end = 0, 0, len(page)
+    read = _LENGTH.unpack_from
+    while place + _LENGTH.size <= end:
+        (length,) = read(page, place)
+        place += _LENGTH.size + length
+        longest = max(longest, length)
+    return min(longest, unpacked)
+
+
+def _number(fields: dict[int, Any], name: int) -> int:
+    value = fields.get(name)
+    if not isinstance(value, int) or value < 0:
+        raise pa.ArrowInvalid("the header of a page lacks a size")
+    return value
+
+
+# ------------------------------------------------------------------------------------------------------------ thrift
+
+
+def _header_at(raw: BinaryIO, place: int) -> tuple[dict[int, Any], int]:
+    """Read the header of a page; return its fields by number, and the place behind it. Raises: ArrowInvalid."""
+    size = _HEADER_LOOK
+    while True:
+        raw.seek(place)
+        data = raw.read(size)
+        try:
+            fields, end = _struct(data, 0, 0)
+        except (IndexError, struct.error):
+            if len(data) < size or size >= PARQUET_HEADER_BYTES_MAX:
+                raise pa.ArrowInvalid("the header of a page cannot be read") from None
+            size = min(size * 16, PARQUET_HEADER_BYTES_MAX)
+        else:
+            return fields, place + end
+
+
+def _struct(data: bytes, place: int, depth: int) -> tuple[dict[int, Any], int]:
+    """Read a struct of Thrift's compact protocol. Raises: IndexError where the bytes end, ArrowInvalid."""
+    if depth > _THRIFT_DEPTH_MAX:
+        raise pa.ArrowInvalid("the header of a page is nested too deep")
+    fields: dict[int, Any] = {}
+    number = 0
+    while True:
+        head = data[place]
+        place += 1
+        if head == 0:
+            return fields, place
+        kind, step = head & 15, head >> 4
+        if step:
+            number += step
+        else:
+            number, place = _zigzag(data, place)
+        fields[number], place = (kind == 1, place) if kind in _BOOLS else _value(data, place, kind, depth)
+
+
+def _value(data: bytes, place: int, kind: int, depth: int) -> tuple[Any, int]:
+    if kind in (_I16, _I32, _I64):
+        return _zigzag(data, place)
+    if kind == _STRUCT:
+        return _struct(data, place, depth + 1)
+    if kind == _BINARY:
+        size, place = _varint(data, place)
+        return None, _within(data, place + size)
+    if kind in (_BYTE, *_BOOLS):
+        return None, _within(data, place + 1)
+    if kind == _DOUBLE:
+        return None, _within(data, place + 8)
+    if kind in (_LIST, _SET):
+        size, kind = data[place] >> 4, data[place] & 15
+        place += 1
+        if size == 15:
+            size, place = _varint(data, place)
+        for _ in range(min(size, len(data))):
+            _, place = _value(data, place, kind, depth + 1)
+        return None, _within(data, place)
+    raise pa.ArrowInvalid("the header of a page has a field of an unknown kind")
+
+
+def _within(data: bytes, place: int) -> int:
+    if place > len(data):
+        raise IndexError
+    return place
+
+
+def _zigzag(data: bytes, place: int) -> tuple[int, int]:
+    value, place = _varint(data, place)
+    return (value >> 1) ^ -(value & 1), place
+
+
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    value = shift = 0
+    while shift < 70:
+        byte = data[place]
+        place += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, place
+        shift += 7
+    raise pa.ArrowInvalid("the header of a page has a number of more than 64 bits")
