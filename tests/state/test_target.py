@@ -94,7 +94,7 @@ def test_what_is_no_file_of_the_target_is_refused(kind: str, may_link: bool, tmp
         (tmp_path / "other" / "one").write_bytes(b"bytes")
         (root / "files").symlink_to(tmp_path / "other")
     else:
-        place.symlink_to({"device": "/dev/zero", "link": secret, "loop": place}[kind])
+        place.symlink_to({"device": Path("/dev/zero"), "link": secret, "loop": place}[kind])
     target = Target(str(root))
     with pytest.raises(StateCorruptError, match="files/one"):
         target.get("files/one", tmp_path / "got", 5, may_link)
