@@ -36,7 +36,7 @@ from cep.base.reading import open_file
 from cep.columnar.times import INT96_UNIT
 
 _CODECS = {"SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "ZSTD": "zstd", "LZ4_RAW": "lz4_raw"}
-_TEXT, _FIXED = "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"
+_TEXT, _SAME_LENGTH = "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"
 _WORD_BYTES = 16  # of a number, a time or a decimal, at most
 _LENGTH = struct.Struct("<I")
 # Fields of a page's header (parquet.thrift).
@@ -142,14 +142,14 @@ def _plan(
     return rows, [name for name in wanted if name not in left_out]
 
 
-def _pages_of(raw: BinaryIO, chunk: pq.ColumnChunkMetaData, fixed_bytes: int) -> _Pages:
+def _pages_of(raw: BinaryIO, chunk: pq.ColumnChunkMetaData, value_bytes: int) -> _Pages:
     """Read the headers of the pages of a column chunk. Raises: ArrowInvalid for one beyond the limits."""
     place = chunk.data_page_offset
     if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < place:
         place = chunk.dictionary_page_offset
     end, values, longest, count = place + chunk.total_compressed_size, 0, _WORD_BYTES, 0
     is_text = chunk.physical_type == _TEXT
-    longest = max(longest, fixed_bytes) if chunk.physical_type == _FIXED else longest
+    longest = max(longest, value_bytes) if chunk.physical_type == _SAME_LENGTH else longest
     while place < end and values < chunk.num_values:
         count += 1
         header, begin = _header_at(raw, place)
