@@ -2,7 +2,8 @@
 
     CepError
     ├── UsageError            the caller gave arguments that make no sense together
-    │   └── PatternError      a text of patterns, or a list that it names, has mistakes
+    │   ├── PatternError      a text of patterns, or a list that it names, has mistakes
+    │   └── SetAsideError     a job would start without one of its live rules
     ├── RecordError           a record cannot be decoded (normally set aside as poison, not raised)
     ├── LimitError            a bound of base/limits.py was hit where nothing can be dropped
     ├── StateError            keyed state cannot be read
@@ -56,6 +57,12 @@ class PatternError(UsageError):
 
     def __reduce__(self) -> tuple[Any, ...]:  # so that a process can hand it on
         return type(self), (str(self), self.mistakes)
+
+
+class SetAsideError(UsageError):
+    """A job would start without one of its live rules."""
+
+    code = "set_aside"
 
 
 class RecordError(CepError):

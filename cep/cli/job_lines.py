@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cep.base.errors import SetAsideError
 from cep.lang.explain.render import render_text
 from cep.model.settings import JobSettings
 from cep.rulebook.chains import news
@@ -32,6 +33,22 @@ def tell_problems(problems: Sequence[str], deployment: Deployment, log: Log) -> 
         if rule.diagnostics:
             sentence += "\n" + render_text(rule.diagnostics, {rule.rule_id: rule.source})
         log.tell("rule_set_aside", sentence, rule=rule.rule_id, version=rule.version, reason=rule.reason)
+
+
+def check_in_force(problems: Sequence[str], deployment: Deployment, settings: JobSettings) -> None:
+    """Check that no live rule is missing from the job. `tell_problems` has printed the reasons.
+
+    Raises: SetAsideError, unless the settings allow an incomplete start.
+    """
+    live = [f"{rule.rule_id} version {rule.version}" for rule in deployment.set_aside if rule.status == "live"]
+    if settings.start_incomplete or not (live or problems):
+        return
+    missing = [f"live rules are set aside: {', '.join(live)}"] if live else []
+    missing += [f"{len(problems)} problem(s) in rule files"] if problems else []
+    raise SetAsideError(
+        f"the job does not start: {'; '.join(missing)}. Mend them (`cep rules list` shows each), or start without "
+        "them with --start-incomplete"
+    )
 
 
 def tell_rules_differ(settings: JobSettings, log: Log) -> None:

@@ -31,7 +31,7 @@ from cep.cli.given_job import (
     webhook_target,
 )
 from cep.cli.job_flags import URLS, add_job_arguments, check_dead_letters, check_ending, check_sources, record_format
-from cep.cli.job_lines import PATHS, tell_changes, tell_problems, tell_start, tell_totals
+from cep.cli.job_lines import PATHS, check_in_force, tell_changes, tell_problems, tell_start, tell_totals
 from cep.cli.job_rejections import JobRejections
 from cep.cli.topics import made_topics
 from cep.model.settings import Settings, SparkSettings
@@ -98,6 +98,7 @@ def run(options: argparse.Namespace) -> int:
     begins_with.lists.copy_into(lists)
     deployment = deploy(begins_with.records, lists, begins_with.trust)
     tell_problems(begins_with.problems, deployment, log)
+    check_in_force(begins_with.problems, deployment, settings.job)
     job = job_of(settings, deployment, begins_with.warm)
     dead_letters_path = settings.output.dead_letters or checkpoint / "dead_letters"
     observe = settings.observe

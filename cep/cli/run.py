@@ -43,7 +43,7 @@ from cep.cli.job_flags import (
     check_sources,
     record_format,
 )
-from cep.cli.job_lines import PATHS, tell_problems, tell_start, tell_totals
+from cep.cli.job_lines import PATHS, check_in_force, tell_problems, tell_start, tell_totals
 from cep.cli.job_rejections import JobRejections
 from cep.cli.job_reports import JobReports, KeyAnswers
 from cep.cli.standby import turn_of
@@ -112,6 +112,7 @@ def run(options: argparse.Namespace) -> int:
     begins_with = beginning_of(settings, log)
     deployment = deploy(begins_with.records, begins_with.lists, begins_with.trust)
     tell_problems(begins_with.problems, deployment, log)
+    check_in_force(begins_with.problems, deployment, settings.job)
     job, initial = job_of(settings, deployment, begins_with.warm), begins_with.initial
     workers = _workers(settings, job)
     checkpoint = settings.job.checkpoint

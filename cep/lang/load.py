@@ -17,7 +17,8 @@ from cep.base.collection import paused
 from cep.base.errors import UnreadableError, UsageError
 from cep.base.limits import IMPORTS_MAX, SOURCE_BYTES_MAX
 from cep.base.reading import check_below, read_file, root_of
-from cep.base.schema import Schema
+from cep.base.schema import Kind, Schema
+from cep.base.secrets import SENSITIVE
 from cep.lang.check.resolve import ListValue, Resolved
 from cep.lang.diagnostics import Collector, Diagnostic, Label, Span
 from cep.lang.explain.render import render_text
@@ -25,7 +26,15 @@ from cep.lang.ir import PatternIR
 from cep.lang.ir_tests import PatternTest, RefusedTest
 from cep.lang.parse.file import parse
 from cep.lang.passes import check_files
-from cep.lang.syntax import Declaration, FileSyntax, ImportSyntax, PatternTestSyntax
+from cep.lang.syntax import (
+    Declaration,
+    EventSyntax,
+    FieldSyntax,
+    FileSyntax,
+    ImportSyntax,
+    PatternTestSyntax,
+    TypeSyntax,
+)
 
 _IMPORTS_CACHED = 16  # files of a folder share a few; one of 100 kB is some MB as syntax
 TEXT = "<text>"  # the name of a text that is no file
@@ -65,12 +74,40 @@ class Checked:
         return replace(self, sources={}, files=(), resolved=Resolved())
 
 
-def load_text(text: str, name: str = TEXT, resolver: Resolver | None = None) -> Checked:
-    """Check one text. Without a resolver it may not import anything."""
+def load_text(
+    text: str, name: str = TEXT, resolver: Resolver | None = None, protected: Mapping[str, str] | None = None
+) -> Checked:
+    """Check one text. Without a resolver it may not import anything.
+
+    `protected` are fields that the text has to take as tokens, each as `pan` or `sensitive`, however it declares them.
+    """
     with paused():
         loader = _Loader(resolver or _no_imports)
         loader.add(name, text)
+        if protected:
+            loader.files = [_protected(file, protected) for file in loader.files]
         return loader.checked()
+
+
+def _protected(file: FileSyntax, protected: Mapping[str, str]) -> FileSyntax:
+    """Return the syntax of a file with these fields declared as `pan` or `string sensitive`."""
+    declarations = [
+        replace(each, fields=tuple(_protected_field(f, protected) for f in each.fields))
+        if isinstance(each, EventSyntax)
+        else each
+        for each in file.declarations
+    ]
+    return replace(file, declarations=tuple(declarations))
+
+
+def _protected_field(declared: FieldSyntax, protected: Mapping[str, str]) -> FieldSyntax:
+    protection = protected.get(declared.name)
+    if protection is None:
+        return declared
+    written = TypeSyntax(protection, declared.type.span, nullable=declared.type.nullable)
+    if protection == SENSITIVE:
+        written = replace(written, name=Kind.STRING.value, sensitive=True)
+    return replace(declared, type=written)
 
 
 def load_files(paths: Iterable[str | Path], root: Path | None = None) -> Checked:

@@ -131,6 +131,11 @@ class JobSettings(_Section):
         "N",
     )
     pages: Positive = _setting(1, "Parts of a key group's state; more if keys are sparse.", "--pages", "N")
+    start_incomplete: bool = _setting(
+        False,
+        "Start although a live rule is set aside or a rule file cannot be read. The other rules run without it.",
+        "--start-incomplete",
+    )
 
 
 class _PlaceSettings(_Section):

@@ -39,6 +39,14 @@ def compile_rule(record: UpsertRecord, schema: Schema, key_domains: KeyDomains |
     checked = checked_text(record.source)
     if not checked.ok:  # diagnostics call the text by the name of the rule
         return Refused("the pattern text has mistakes", tuple(load_text(record.source, record.id).diagnostics))
+    protected = _unprotected(checked.schema, schema)
+    if protected:
+        checked = _with_protected(record.source, protected)
+        if not checked.ok:
+            names = ", ".join(f"`{name}`" for name, _ in protected)
+            reason = f"the job protects {names}, and the text reads the value itself; declare the field as the job does"
+            mistakes = load_text(record.source, record.id, protected=dict(protected)).diagnostics
+            return Refused(reason, tuple(mistakes))
     pattern = checked.patterns.get(record.pattern)
     if pattern is None:
         near = _did_you_mean(record.pattern, tuple(checked.patterns))
@@ -55,6 +63,22 @@ def compile_rule(record: UpsertRecord, schema: Schema, key_domains: KeyDomains |
         or "; ".join(problems(bound, schema))
     )
     return Refused(reason) if reason else bound
+
+
+def _unprotected(rule_schema: Schema, job: Schema) -> tuple[tuple[str, str], ...]:
+    """Return the fields that the job protects and the rule's text does not, each with its protection in the job."""
+    declared = rule_schema.columns()
+    return tuple(
+        (name, type_.protected)
+        for name, type_ in job.protected
+        if name in declared and declared[name].protected != type_.protected
+    )
+
+
+@lru_cache(_TEXTS_CACHED)
+def _with_protected(source: str, protected: tuple[tuple[str, str], ...]) -> Checked:
+    """Check a text as if it declared these fields protected: the rule reads tokens, as the job has no values."""
+    return load_text(source, protected=dict(protected)).without_syntax()
 
 
 def patterns_behind(source: str, name: str) -> int:
@@ -123,10 +147,19 @@ def _schema_reason(pattern: PatternIR, rule_schema: Schema, job: Schema) -> str:
             continue  # as for nearly all rules: to look for the fields that they read takes a walk through the pattern
         named = _names(pattern) if named is None else named
         read = {wanted.id_field, wanted.time_field, *named}
-        reason = _fields_reason(wanted, offered, read, makes_events=pattern.produces is not None)
+        reason = _fields_reason(wanted, offered, read, makes_events=_makes_whole_events(pattern, job))
         if reason:
             return reason
     return ""
+
+
+def _makes_whole_events(pattern: PatternIR, job: Schema) -> bool:
+    """Return True if the pattern produces events with a field that must not be null."""
+    produced = None if pattern.produces is None else job.event_type(pattern.produces)
+    if produced is None:
+        return pattern.produces is not None
+    identity = (produced.id_field, produced.time_field)
+    return any(not field.type.nullable for field in produced.fields if field.name not in identity)
 
 
 def _fields_reason(wanted: EventType, offered: EventType, read: set[str], *, makes_events: bool) -> str:

@@ -1,18 +1,18 @@
 """Control records of a job → the event types that they speak of, and the rulebook that is in force.
 
 A job that is given its rules at the start takes its schema and its keys from them. Two rules may describe one event
-type differently: fields are joined, and where a field has two types the rule that came first is right and the other one
-is set aside. What came later is judged by what the job had then: its event types, its keys, its levels (levels.py).
+type differently: their fields are joined (joined_types.py), and a rule that contradicts an earlier one is set aside.
+What came later is judged by what the job had then: its event types, its keys, its levels (levels.py).
 Tested by: tests/step/test_job.py, tests/rulebook/test_deploy.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from cep.base.collection import paused
-from cep.base.schema import TIME_FIELD, EventType, Field, Kind, Schema
+from cep.base.schema import Schema
 from cep.lang.diagnostics import Diagnostic
 from cep.lang.load import Checked
 from cep.lists.store import ListStore
@@ -25,6 +25,7 @@ from cep.model.rule import (
     VersionedRecord,
 )
 from cep.rulebook.compatible import KeyDomains, checked_text
+from cep.rulebook.joined_types import JoinedTypes
 from cep.rulebook.levels import levels_needed
 from cep.rulebook.outcome import Outcome
 from cep.rulebook.rulebook import Rulebook
@@ -40,6 +41,7 @@ class SetAside:
     reason: str
     diagnostics: tuple[Diagnostic, ...]
     source: str
+    status: str = "live"
 
     @property
     def full_reason(self) -> str:
@@ -130,60 +132,26 @@ def _applied(deployment: Deployment, records: Iterable[ControlRecord], *, are_fi
         refused.append(RefusedRecord(record, outcome, rulebook.epoch, rulebook.content_hash))
         upsert = record.as_upsert() if isinstance(record, RollbackRecord) else record
         if isinstance(upsert, UpsertRecord):
-            set_aside.append(SetAside(upsert.id, upsert.version, outcome.reason, outcome.diagnostics, upsert.source))
+            aside = SetAside(
+                upsert.id, upsert.version, outcome.reason, outcome.diagnostics, upsert.source, upsert.status
+            )
+            set_aside.append(aside)
         elif isinstance(record, ListRecord):
             set_aside.append(SetAside(f"list {record.id}", record.version, outcome.reason, (), ""))
     return replace(deployment, set_aside=tuple(set_aside), taken=tuple(taken), refused=tuple(refused))
 
 
 def schema_of(records: Iterable[UpsertRecord]) -> Schema:
-    """Join the event types of all records whose text is sound.
+    """Join the event types of all records whose text is sound, in their order.
 
     A field that clashes with an earlier one is left out; the rule that wants it is then refused by name.
     """
-    merged: dict[str, dict[str, Field]] = {}
-    columns: dict[str, Field] = {}
-    retained: dict[str, int] = {}
-    ordered: dict[str, str] = {}
-    derived: set[str] = set()
+    joined = JoinedTypes()
     last: Checked | None = None
     for record in records:
         checked = checked_text(record.source)
         if checked is last or not checked.ok:
             continue
         last = checked  # rules of one file follow each other, and say the same
-        for event_type in checked.schema.event_types:
-            if event_type.retain_ms is not None:
-                retained[event_type.name] = max(event_type.retain_ms, retained.get(event_type.name, 0))
-            _merge(merged.setdefault(event_type.name, {}), columns, event_type)
-            if event_type.order_field:
-                ordered.setdefault(event_type.name, event_type.order_field)
-            if event_type.derived:
-                derived.add(event_type.name)
-    whole = {name: fields for name, fields in merged.items() if TIME_FIELD in fields and _has_id(fields)}
-    return Schema(
-        tuple(
-            EventType(
-                name, tuple(fields.values()), retained.get(name), name in derived, _order(fields, ordered.get(name))
-            )
-            for name, fields in whole.items()
-        )
-    )
-
-
-def _order(fields: Mapping[str, Field], order_field: str | None) -> str:
-    """Return the field that orders events of one time, empty if the event type lacks it."""
-    return order_field if order_field is not None and order_field in fields else ""
-
-
-def _merge(merged: dict[str, Field], columns: dict[str, Field], event_type: EventType) -> None:
-    """Add the fields that agree with the column of their name, whatever event type has it; nullability may differ."""
-    for field in event_type.fields:
-        column = columns.setdefault(field.name, field)
-        is_second = field.name not in merged and field.type.kind is Kind.ID and _has_id(merged)  # an event has one id
-        if column.type.as_nullable() == field.type.as_nullable() and not is_second:
-            merged.setdefault(field.name, field)
-
-
-def _has_id(fields: dict[str, Field]) -> bool:
-    return any(field.type.kind is Kind.ID for field in fields.values())
+        joined.add(checked.schema)
+    return joined.schema()

@@ -30,6 +30,7 @@ from cep.model.rule import (
 )
 from cep.nfa.given_lists import GivenList, given_lists
 from cep.rulebook.compatible import remember
+from cep.rulebook.lock import oldest_first
 
 _TEXTS_CACHED = 4_096  # rules and the lists of their patterns are read one after the other
 _LIST = re.compile(r"^\s*list\s+\w+\s*:", re.MULTILINE)
@@ -37,10 +38,11 @@ _IMPORT = re.compile(r'\bimport\s+"([^"\n]+)"')
 
 
 def read_rules(directory: Path) -> tuple[list[UpsertRecord], list[str]]:
-    """Read every `*.toml` of the folder, in the order of their names.
+    """Read every `*.toml` of the folder.
 
-    Returns: the records of the good files, and one line for each problem: `file: $.path: message`. Whether the
-    patterns compile is for the rulebook to say. Raises: nothing for what is inside the folder.
+    Returns: the records of the good files, the oldest versions first (lock.py), and one line for each problem:
+    `file: $.path: message`. Whether the patterns compile is for the rulebook to say. Raises: nothing for what is inside
+    the folder.
     """
     records: list[UpsertRecord] = []
     problems: list[str] = []
@@ -56,7 +58,7 @@ def read_rules(directory: Path) -> tuple[list[UpsertRecord], list[str]]:
                 records.append(result)
             else:
                 problems.extend(f"{directory / name}: {problem}" for problem in result)
-    return records, problems
+    return oldest_first(records, directory), problems
 
 
 class _Bundles:

@@ -11,10 +11,15 @@
     key = "ed25519:…"
     may = ["author", "approve"]
     rules = ["card_*", "list:blocked"]
+    groups = ["cards"]
+    produces = ["card_*"]
+    events = ["payment", "card_*"]
+    priority_min = 50
     until = { card_testing = 5 }
 
 `people` says how many must sign: two where it says nothing, but one for `resume`. Without `rules` a person
-may sign changes of all. `until` withdraws a key: it counts up to these versions only.
+may sign changes of all. The next four names bound what a rule says that other rules feel (trust.Scope).
+`until` withdraws a key: it counts up to these versions only.
 The file's signature is in FILE.sig. A job is given the root key apart from the file.
 Tested by: tests/rulebook/test_signers.py
 """
@@ -29,12 +34,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cep.base.durable import replace_file, repository_root
 from cep.base.errors import UnreadableError, UsageError
-from cep.base.limits import KEY_FILE_BYTES_MAX, RULE_TEXT_CHARS_MAX, SIGNERS_FILE_BYTES_MAX, SIGNERS_MAX
+from cep.base.limits import (
+    KEY_FILE_BYTES_MAX,
+    RULE_PRIORITY_MAX,
+    RULE_TEXT_CHARS_MAX,
+    SIGNERS_FILE_BYTES_MAX,
+    SIGNERS_MAX,
+)
 from cep.base.reading import read_file
 from cep.base.signing import SigningKey, is_public_key, is_signed
 from cep.base.toml import parse_toml
 from cep.model.problem import problems_of
-from cep.rulebook.trust import PEOPLE, Signer, Trust
+from cep.rulebook.trust import PEOPLE, Scope, Signer, Trust
 
 _HEAD = b"cep signers 1\n"
 _VERSION_MAX = 2**31 - 1
@@ -60,6 +71,10 @@ class _Signer(_Strict):
     key: Annotated[str, Field(pattern=r"^ed25519:[0-9a-f]{64}$")]
     may: Annotated[list[Literal["author", "approve"]], Field(min_length=1, max_length=2)]
     rules: Annotated[list[_Text], Field(max_length=SIGNERS_MAX)] = ["*"]
+    groups: Annotated[list[_Text], Field(max_length=SIGNERS_MAX)] | None = None
+    produces: Annotated[list[_Text], Field(max_length=SIGNERS_MAX)] | None = None
+    events: Annotated[list[_Text], Field(max_length=SIGNERS_MAX)] = ["*"]
+    priority_min: Annotated[int, Field(ge=0, le=RULE_PRIORITY_MAX)] = 0
     until: dict[str, Annotated[int, Field(ge=0, le=_VERSION_MAX)]] | None = None
 
 
@@ -145,7 +160,9 @@ def _trust(path: Path, data: bytes, root_key: str) -> Trust:
 
 def _signer(signer: _Signer) -> Signer:
     until = None if signer.until is None else tuple(sorted(signer.until.items()))
-    return Signer(_one_spelling(signer.name), signer.key, tuple(signer.may), tuple(signer.rules), until)
+    groups, produces = (None if names is None else tuple(names) for names in (signer.groups, signer.produces))
+    scope = Scope(groups, produces, tuple(signer.events), signer.priority_min)
+    return Signer(_one_spelling(signer.name), signer.key, tuple(signer.may), tuple(signer.rules), until, scope)
 
 
 def _one_spelling(name: str) -> str:

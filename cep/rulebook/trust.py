@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -24,8 +24,10 @@ from cep.base.audit import ERASED_LINES, Head, extended
 from cep.base.limits import SIGNED_LINES_MAX, UNVERIFIED_MAX
 from cep.base.signing import is_signed
 from cep.columnar.tokens import hide_card_numbers
-from cep.model.rule import HeartbeatRecord, ListRecord
+from cep.lang.walk import histories
+from cep.model.rule import HeartbeatRecord, ListRecord, RollbackRecord, UpsertRecord
 from cep.model.signed import Signature, Signed
+from cep.rulebook.compatible import checked_text
 from cep.rulebook.outcome import Outcome, Refusal
 from cep.rulebook.statement import (
     Role,
@@ -49,27 +51,67 @@ _REASON_MAX = 500  # characters of a reason in the audit; the dead letter has al
 
 
 @dataclass(frozen=True, slots=True)
+class Scope:
+    """The bounds of what a signer's rules say that other rules feel, as patterns of names like those of `rules`.
+
+    groups: the exclusive groups that a rule may join, in which one rule silences the others; None: those of `rules`.
+    produces: the event types that a rule may produce, which other rules read; None: those of `rules`.
+    events: the event types that a rule may read.
+    priority_min: the smallest `priority`; of an exclusive group the rule with the smallest one fires.
+    """
+
+    groups: tuple[str, ...] | None = None
+    produces: tuple[str, ...] | None = None
+    events: tuple[str, ...] = ("*",)
+    priority_min: int = 0
+
+    def reason_against(self, record: Signable, rules: tuple[str, ...]) -> str | None:
+        """Return what the signer may sign instead of this rule; None for a rule of the scope, and for other records."""
+        rule = record.rule if isinstance(record, RollbackRecord) else record
+        if not isinstance(rule, UpsertRecord):
+            return None
+        if rule.priority < self.priority_min:
+            return f"a `priority` from {self.priority_min} on, not {rule.priority}"
+        groups, produced = (rules if names is None else names for names in (self.groups, self.produces))
+        if rule.exclusive is not None and not _covers(groups, rule.exclusive):
+            return f"rules of the exclusive groups {', '.join(groups)}, not {rule.exclusive}"
+        pattern = checked_text(rule.source).patterns.get(rule.pattern)
+        if pattern is None:
+            return None  # it does not compile, so no job takes it
+        if pattern.produces is not None and not _covers(produced, pattern.produces):
+            return f"patterns that produce {', '.join(produced)}, not {pattern.produces}"
+        read = (*pattern.event_types, *(past.event_type for past in histories(pattern)))
+        other = next((name for name in read if not _covers(self.events, name)), None)
+        return None if other is None else f"patterns that read {', '.join(self.events)}, not {other}"
+
+
+@dataclass(frozen=True, slots=True)
 class Signer:
-    """A person's key: what it may sign. `until` has the last versions of a key that is withdrawn."""
+    """A person's key: what it may sign. `until` has the last versions of a key that is withdrawn.
+
+    `scope` bounds what the rules may say that other rules feel.
+    """
 
     name: str
     key: str
     may: tuple[str, ...]
     rules: tuple[str, ...]
     until: tuple[tuple[str, int], ...] | None = None
+    scope: Scope = Scope()
 
     def reason_against(self, record: Signable, right: str) -> str | None:
         """Return why the key may not sign this record with this right; None if it may."""
         if right not in self.may:
             return f"{self.name} has no right to {right}"
         name = f"list:{record.id}" if isinstance(record, ListRecord) else record.id
-        if not _covers(self, name):
+        if not _covers(self.rules, name):
             return f"{self.name} may sign {', '.join(self.rules)}, not {name}"
         if self.until is not None and record.version > dict(self.until).get(line_of(record), 0):
             last = dict(self.until).get(line_of(record))
             of = "nothing of it" if last is None else f"versions up to {last}"
             return f"the key of {self.name} is withdrawn: it counts for {of}, not for version {record.version}"
-        return None
+        reason = self.scope.reason_against(record, self.rules)
+        return None if reason is None else f"{self.name} may sign {reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +138,7 @@ class Trust:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        signers = [[s.name, s.key, s.may, s.rules, s.until] for s in self.signers]
+        signers = [[s.name, s.key, s.may, s.rules, s.until, asdict(s.scope)] for s in self.signers]
         return {
             "rule_set": self.rule_set,
             "version": self.version,
@@ -108,12 +150,16 @@ class Trust:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Trust:
         """Read what `to_json` made. Raises: KeyError, TypeError or ValueError for something else."""
-        signers = tuple(
-            Signer(name, key, tuple(may), tuple(rules), None if until is None else tuple((n, v) for n, v in until))
-            for name, key, may, rules, until in data["signers"]
-        )
+        signers = tuple(map(_signer_from_json, data["signers"]))
         people = tuple((kind, data["people"].get(kind, _PEOPLE_MOST)) for kind in PEOPLE)  # a kind may be a later one
         return Trust(data["rule_set"], data["version"], data["root_key"], people, signers)
+
+
+def _signer_from_json(data: Sequence[Any]) -> Signer:
+    name, key, may, rules, until, *later = data
+    scope: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in (later[0] if later else {}).items()}
+    withdrawn = None if until is None else tuple((line, version) for line, version in until)
+    return Signer(name, key, tuple(may), tuple(rules), withdrawn, Scope(**scope))
 
 
 def reason_against(record: Signable, trust: Trust) -> Outcome | None:
@@ -151,15 +197,15 @@ def reason_against_heartbeat(record: HeartbeatRecord, trust: Trust) -> Outcome |
     signer = trust.signer(signed.author.key)
     if signer is None:
         return _refused("unknown_signer", f"its author's key {signed.author.key} is none of the signers file")
-    if "author" not in signer.may or signer.until is not None or not _covers(signer, HEARTBEAT):
+    if "author" not in signer.may or signer.until is not None or not _covers(signer.rules, HEARTBEAT):
         return _refused("not_allowed", f"{signer.name} may not sign heartbeats")
     if not is_signed(heartbeat_statement(record, signed), signed.author.signature, signed.author.key):
         return _refused("forged", f"it is not what {signer.name} has signed; sign it again")
     return None
 
 
-def _covers(signer: Signer, name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in signer.rules)
+def _covers(patterns: tuple[str, ...], name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _against(record: Signable, signed: Signed, signature: Signature, role: Role, trust: Trust) -> Outcome | None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
+import orjson
 import pytest
 
 from cep.base.errors import UsageError
+from cep.model.rule import RollbackRecord, UpsertRecord
 from cep.rulebook.signers import given_trust, read_trust, sign_signers, signature_path
 from cep.rulebook.statement import Signable
-from cep.rulebook.trust import PEOPLE, Trust
-from tests.rulebook.people import ADA, BOB, ROOT, write_signers
+from cep.rulebook.trust import PEOPLE, Trust, reason_against
+from tests.rulebook.people import ADA, BOB, ROOT, by_two, write_signers
+from tests.rulebook.records import upsert
 from tests.tidy.source import ROOT as SOURCE
 
 
@@ -103,3 +106,66 @@ def test_the_next_step_names_a_flag_that_is_there(tmp_path: Path) -> None:
     signature_path(path).unlink()
     with pytest.raises(UsageError, match=r"cep keys trust .* --sign-with ROOT`"):
         read_trust(path, ROOT.public)
+
+
+# -------------------------------------------------------------------------------------------------------------- scopes
+
+SCOPED = """
+event payment { tx_id id  event_time time  card string }
+event card_flag { flag_id id  event_time time  card string }
+event login { login_id id  event_time time  card string }
+pattern reads by card { seq a where a: payment }
+pattern looks by card { seq a where a: payment count(login over 1 h) > 2 }
+pattern makes by card { seq a where a: payment emit card = a.card produce card_flag }
+"""
+
+
+@pytest.mark.parametrize(
+    ("scope", "changes", "reason"),
+    [
+        ("", {}, None),
+        ("", {"exclusive": "card_group"}, None),
+        ("", {"exclusive": "logins"}, "exclusive groups card_*, not logins"),
+        ('groups = ["logins"]', {"exclusive": "logins"}, None),
+        ("groups = []", {"exclusive": "card_group"}, "exclusive groups"),
+        ("", {"pattern": "makes"}, None),
+        ('produces = ["other"]', {"pattern": "makes"}, "produce other, not card_flag"),
+        ("", {"pattern": "looks"}, None),
+        ('events = ["payment"]', {}, None),
+        ('events = ["payment"]', {"pattern": "looks"}, "read payment, not login"),
+        ('events = ["card_*"]', {}, "read card_*, not payment"),
+        ("priority_min = 50", {"priority": 50}, None),
+        ("priority_min = 50", {"priority": 49}, "`priority` from 50 on, not 49"),
+    ],
+)
+@pytest.mark.parametrize("is_rollback", [False, True])
+def test_a_scope_covers_what_other_rules_feel(
+    tmp_path: Path, scope: str, changes: dict[str, Any], reason: str | None, is_rollback: bool
+) -> None:
+    """For each of the two people, so the scope of one person is enough to refuse a change."""
+    path = write_signers(tmp_path / "signers.toml")
+    scoped = f'rules = ["card_*"]\n{scope}\n'
+    for key in (ADA, BOB):
+        other = path.read_text()
+        path.write_text(other.replace(f'key = "{key.public}"', f'key = "{key.public}"\n{scoped}'))
+        sign_signers(path, ROOT)
+        trust = read_trust(path, ROOT.public)
+        assert Trust.from_json(orjson.loads(orjson.dumps(trust.to_json()))) == trust
+        record: Signable = upsert(1, "card_r", source=SCOPED, **{"pattern": "reads", "message": "m", **changes})
+        if is_rollback:
+            assert isinstance(record, UpsertRecord)
+            record = RollbackRecord(id="card_r", version=2, to_version=1, rule=record)
+        refusal = reason_against(by_two(record), trust)
+        assert (refusal is None) == (reason is None)
+        if refusal is not None:
+            assert refusal.cause == "not_allowed"
+            assert reason is not None
+            assert reason in refusal.reason
+        path.write_text(other)
+
+
+def test_trust_that_an_earlier_build_has_saved_has_no_scopes(tmp_path: Path) -> None:
+    trust = read_trust(write_signers(tmp_path / "signers.toml"), ROOT.public)
+    saved = trust.to_json()
+    saved["signers"] = [signer[:5] for signer in saved["signers"]]
+    assert Trust.from_json(saved) == trust
