@@ -58,7 +58,7 @@ WAYS_PER_EVENT_MAX = 1_000
 MATCHES_AT_ONCE_MAX = 262_144
 BINDINGS_AT_ONCE_MAX = 4_194_304
 # Bytes of a text in a field of an event, of an id too. It is in memory and state for each run that has bound it; a
-# record with more is set aside with the code `too_long`. No address, name or description is as long.
+# longer one is null, with the code `too_long`. No address, name or description is as long.
 FIELD_BYTES_MAX = 65_536
 # The file of keys for card numbers: some keys in turn, each a line. A larger file is a wrong path.
 SECRETS_FILE_BYTES_MAX = 65_536

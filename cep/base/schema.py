@@ -256,9 +256,12 @@ class Schema:
 
     @cached_property
     def never_null(self) -> frozenset[str]:
-        """The fields that are never null in the event types that have them."""
-        fields = [f for e in self.event_types for f in e.fields]
-        return frozenset(f.name for f in fields) - {f.name for f in fields if f.type.nullable}
+        """The fields that are never null in the event types that have them: ids and times.
+
+        Each other field is null in an event whose value cannot be read, even if it is declared without `?`.
+        """
+        fields = [(f.name, f.name in (e.id_field, e.time_field)) for e in self.event_types for f in e.fields]
+        return frozenset(name for name, _ in fields) - {name for name, is_fixed in fields if not is_fixed}
 
     @cached_property
     def protected(self) -> tuple[tuple[str, Type], ...]:

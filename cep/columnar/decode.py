@@ -1,7 +1,11 @@
-"""Records → typed columns, with what cannot be decoded set aside.
+"""Records → typed columns of events, and rejected records.
 
     JSON texts ──parse_json.py──▶ columns ─┐
-    Parquet, CSV: a table ─────────────────┴─ one conversion each ─▶ Decoded (good rows) + Poison (the others)
+    Parquet, CSV: a table ─────────────────┴─ one conversion each ─▶ Decoded (events) + Poison (rejected records)
+
+A record without a readable id, time or event type is set aside, and so is one that lacks a required field. A bad value
+of another field becomes null: the event stays for rules that do not read the field, and its record becomes a dead
+letter as well. So a column may have nulls although its field is declared without `?`.
 
 No Python object is made for a good record.
 Tested by: tests/columnar/test_decode.py
@@ -10,7 +14,7 @@ Tested by: tests/columnar/test_decode.py
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 
 import numpy as np
@@ -26,6 +30,7 @@ from cep.columnar.convert import US_PER_MS, convert, convert_us
 from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
 from cep.columnar.order import order_table
 from cep.columnar.parse_json import columns_of, parse_json, text_of
+from cep.columnar.strays import NO_STRAYS, Strays, without_broken_texts
 from cep.columnar.texts import numbered, rows_among
 from cep.columnar.tokens import with_tokens
 
@@ -41,16 +46,26 @@ _NO_ID = pa.scalar(None, TEXT)
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """A record that cannot be decoded: a stable code, the reason, and the record as text, cut to a limit."""
+    """A rejected record: a stable code, the reason, and the record as text, cut to a limit.
+
+    With `bad_values`, a code and a field each, the record is an event in which these fields are null; `time_ms` is its
+    time. Without them the record was set aside.
+    """
 
     code: str
     reason: str
     record: str
+    bad_values: tuple[tuple[str, str], ...] = ()
+    time_ms: int = field(default=0, repr=False)
+
+    def is_between(self, begins_ms: int, ends_ms: int) -> bool:
+        """Return True for an event in a span of time, and for a record that was set aside."""
+        return not self.bad_values or begins_ms <= self.time_ms < ends_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Good records as columns (see EventBatch, but without a key), and the poison ones."""
+    """Events as columns (see EventBatch, but without a key), and rejected records."""
 
     event_id: pa.Array
     event_type: NDArray[np.int16]
@@ -63,16 +78,26 @@ class Decoded:
         return len(self.time_ms)
 
     def between(self, begins_ms: int, ends_ms: int) -> Decoded:
-        """Take the good records whose event time is in [begins_ms, ends_ms), and all poison ones."""
-        return self._rows(np.flatnonzero((self.time_ms >= begins_ms) & (self.time_ms < ends_ms)))
+        """Take the events whose time is in [begins_ms, ends_ms), and all records that were set aside."""
+        events = self._rows(np.flatnonzero((self.time_ms >= begins_ms) & (self.time_ms < ends_ms)))
+        if not self.poison:
+            return events
+        return replace(events, poison=tuple(p for p in self.poison if p.is_between(begins_ms, ends_ms)))
+
+    @property
+    def records_count(self) -> int:
+        """The number of records: events, and records that were set aside."""
+        return len(self) + sum(not poison.bad_values for poison in self.poison)
 
     def without(self, event_ids: pa.Array) -> Decoded:
-        """Take the good records whose id is not among these, and all poison ones."""
+        """Take the events whose id is not among these, and all rejected records."""
         return self._rows(np.flatnonzero(rows_among(self.event_id, event_ids.cast(TEXT)) < 0))
 
     def _rows(self, rows: NDArray[np.int64]) -> Decoded:
-        if len(rows) == len(self):
-            return self
+        return self if len(rows) == len(self) else self.take(rows)
+
+    def take(self, rows: NDArray[np.int64]) -> Decoded:
+        """Take events by their rows, in this order, and all rejected records."""
         indices = pa.array(rows)
         columns = {name: column.take(indices) for name, column in self.columns.items()}
         order = None if self.order is None else self.order[rows]
@@ -91,32 +116,49 @@ def decode_json(schema: Schema, values: pa.Array, mapping: FieldMapping = PLAIN)
         return _of_views(schema, mapping, partial(decode_json, schema, values))
     large = values if values.type == pa.large_binary() else values.cast(pa.large_binary())
     good, broken = parse_json(schema, large, mapping)
-    parts = [_decode(schema, len(texts), given, partial(_record_text, texts), mapping) for given, texts in good]
-    merged = concat_decoded(schema, parts)
+    parts = [
+        _decode(schema, len(part.rows), part.columns, partial(_record_text, part.records), mapping, part.strays)
+        for part in good
+    ]
+    merged = _in_order([(part, read.rows[rows]) for (part, rows), read in zip(parts, good, strict=True)], schema)
     if not broken:
         return merged
     unreadable = (Poison(_UNREADABLE, record.reason, record.record) for record in broken)
     return replace(merged, poison=(*merged.poison, *unreadable))
 
 
-def decode_table(
-    schema: Schema, table: pa.Table | pa.RecordBatch, show: Callable[[int], str], mapping: FieldMapping = PLAIN
-) -> Decoded:
-    """Decode records that are columns already. `show(row)` gives a record as text, for those that are set aside.
+def _in_order(parts: Sequence[tuple[Decoded, NDArray[np.int64]]], schema: Schema) -> Decoded:
+    """Join events in the order of their rows: which one of two events of one id counts must not depend on a parser."""
+    merged = concat_decoded(schema, [part for part, _ in parts])
+    if len(parts) < 2:
+        return merged
+    rows = np.concatenate([part_rows for _, part_rows in parts])
+    return merged if (np.diff(rows) > 0).all() else merged.take(np.argsort(rows))
 
-    A column that is missing is null in every record. Conversions are those of convert.py. A record with a text that is
-    not UTF-8, which only a file's writer or a forger makes, is set aside alone.
+
+def decode_table(
+    schema: Schema, table: pa.Table | pa.RecordBatch, show: Callable[[int], str], mapping: FieldMapping = PLAIN,
+    strays: Strays = NO_STRAYS,
+) -> Decoded:  # fmt: skip
+    """Decode records that are columns already. `show(row)` gives a record as text, for rejected ones.
+
+    A column that is missing is null in every record. Conversions are those of convert.py. A text that is not UTF-8,
+    which only a file's writer or a forger makes, is a bad value. So are `strays`, which are null in the table.
     """
     if mapping.has_views:
-        return _of_views(schema, mapping, partial(decode_table, schema, table, show))
+        return _of_views(schema, mapping, lambda view: decode_table(schema, table, show, view, strays))
+    given: Mapping[str, pa.Array] = columns_of(table)
     try:
         table.validate(full=True)
     except pa.ArrowInvalid as error:
-        return _decode_halves(schema, table, show, mapping, error)
-    given = columns_of(table)
+        repaired = without_broken_texts(given) if mapping.is_flat else None
+        if repaired is None:
+            return _decode_halves(schema, table, show, mapping, error)
+        given, broken = repaired
+        strays = {name: broken[path[0]] for name, path in mapping.paths(schema).items() if path[0] in broken}
     if not mapping.is_plain:
         given = mapping.arrays(schema, given, table.num_rows)
-    return _decode(schema, table.num_rows, given, show, mapping)
+    return _decode(schema, table.num_rows, given, show, mapping, strays)[0]
 
 
 def _of_views(schema: Schema, mapping: FieldMapping, decode: Callable[[FieldMapping], Decoded]) -> Decoded:
@@ -135,7 +177,7 @@ def _decode_halves(
     error: pa.ArrowInvalid,
 ) -> Decoded:  # fmt: skip
     if table.num_rows <= 1:
-        nothing = _decode(schema, 0, {}, str)
+        nothing, _ = _decode(schema, 0, {}, str)
         return replace(nothing, poison=(Poison(_UNREADABLE, str(error).partition("\n")[0], ""),) * table.num_rows)
     half = table.num_rows // 2
     first = decode_table(schema, table.slice(0, half), show, mapping)
@@ -144,14 +186,20 @@ def _decode_halves(
 
 
 def _decode(
-    schema: Schema, rows: int, given: Mapping[str, pa.Array], show: Callable[[int], str], mapping: FieldMapping = PLAIN
-) -> Decoded:
+    schema: Schema, rows: int, given: Mapping[str, pa.Array], show: Callable[[int], str],
+    mapping: FieldMapping = PLAIN, strays: Strays = NO_STRAYS,
+) -> tuple[Decoded, NDArray[np.int64]]:  # fmt: skip
+    """Decode columns; return the events with their rows. `strays` are values that are null in the columns."""
+    places = np.arange(rows)
     if mapping.needs:
-        rows, given, show = _of_view(rows, given, show, mapping)
+        places, given, strays = _of_view(rows, given, mapping, strays)
+        rows, show = len(places), partial(_shown_at, show, places)
     event_type, verdict = _event_types(schema, given.get(TYPE_FIELD), rows)
+    verdict.reject_strays(schema, event_type, strays)
     if schema.protected:
         show = show if mapping.is_plain else partial(_by_field, schema, mapping, show)
-        given = with_tokens(schema, given, verdict.refuse)
+        uses = {use.name: use for use in schema.column_uses}
+        given = with_tokens(schema, given, lambda name, *bad: verdict.reject(uses[name], event_type, *bad))
     columns: dict[str, pa.Array] = {}
     times_us = np.zeros(rows, np.int64)
     declared: NDArray[np.int64] | None = None
@@ -163,17 +211,16 @@ def _decode(
         converted = convert_us(source, written) if use.is_time else convert(source, use.type, written)
         values = converted.values
         if converted.bad is not None:
-            bad = converted.bad & np.array(use.has_field)[event_type]
-            verdict.refuse(bad, "wrong_value", partial(_of_field, name, converted.reason))
+            verdict.reject(use, event_type, converted.bad, "wrong_value", partial(_of_field, name, converted.reason))
         if converted.nulls is not None:
             missing = converted.nulls & np.array(use.is_required)[event_type]
-            verdict.refuse(missing, "missing_field", f"field `{name}` is missing or null")
+            verdict.refuse(verdict.without_bad(name, missing), "missing_field", f"field `{name}` is missing or null")
         if not use.is_everywhere:
             has_field = np.array(use.has_field)[event_type]
             if not has_field.all():
                 values = pc.if_else(pa.array(has_field), values, pa.scalar(None, values.type))
         if use.type.is_text:
-            _refuse_long(use, values, event_type, verdict)
+            values = _without_long(use, values, event_type, verdict)
         if use.is_time:
             times_us = slot_values(values)
             continue
@@ -188,18 +235,11 @@ def _decode(
             ids = pc.if_else(_is_id(use, event_type), values, ids)
     times = times_us // US_PER_MS
     order = order_table(times_us - times * US_PER_MS, declared, mapping.view, mapping.position, rows)
+    decoded = Decoded(ids, event_type, times, columns, verdict.poison(show, times), order)
     if verdict.bad is None:
-        return Decoded(ids, event_type, times, columns, (), order)
+        return decoded, places
     good = np.flatnonzero(~verdict.bad)
-    indices = pa.array(good)
-    return Decoded(
-        ids.take(indices),
-        event_type[good],
-        times[good],
-        {name: column.take(indices) for name, column in columns.items()},
-        verdict.poison(show),
-        None if order is None else order[good],
-    )
+    return decoded.take(good), places[good]
 
 
 def _declared(
@@ -213,20 +253,33 @@ def _declared(
 
 
 def _of_view(
-    rows: int, given: Mapping[str, pa.Array], show: Callable[[int], str], mapping: FieldMapping
-) -> tuple[int, Mapping[str, pa.Array], Callable[[int], str]]:
-    """Take the records that have a value in a field that the view needs; the others are no events of it."""
+    rows: int, given: Mapping[str, pa.Array], mapping: FieldMapping, strays: Strays
+) -> tuple[NDArray[np.int64], Mapping[str, pa.Array], Strays]:
+    """Take the records that have a value in a field that the view needs; the others are not events of the view.
+
+    Returns the rows of the records, their columns and their strays.
+    """
     has_value = np.zeros(rows, bool)
     for name in mapping.needs:
         if name in given:
             has_value |= pc.is_valid(given[name]).to_numpy(zero_copy_only=False)
-    if has_value.all():
-        return rows, given, show
+        has_value[list(strays.get(name, ()))] = True
     places = np.flatnonzero(has_value)
+    if len(places) == rows:
+        return places, given, strays
     taken = pa.array(places)
     # Arrow has no `take` of views of texts.
     columns = {n: c.cast(TEXT) if pa.types.is_string_view(c.type) else c for n, c in given.items()}
-    return len(places), {n: column.take(taken) for n, column in columns.items()}, lambda row: show(int(places[row]))
+    row_of = {int(place): row for row, place in enumerate(places)} if strays else {}
+    strays = {
+        name: {row_of[place]: text for place, text in texts.items() if place in row_of}
+        for name, texts in strays.items()
+    }
+    return places, {n: column.take(taken) for n, column in columns.items()}, strays
+
+
+def _shown_at(show: Callable[[int], str], places: NDArray[np.int64], row: int) -> str:
+    return show(int(places[row]))
 
 
 def _is_id(use: ColumnUse, event_type: NDArray[np.int16]) -> pa.Array:
@@ -234,24 +287,33 @@ def _is_id(use: ColumnUse, event_type: NDArray[np.int16]) -> pa.Array:
     return pa.array(np.array(use.is_id)[event_type])
 
 
-def _refuse_long(use: ColumnUse, texts: pa.Array, event_type: NDArray[np.int16], verdict: _Verdict) -> None:
+def _without_long(use: ColumnUse, texts: pa.Array, event_type: NDArray[np.int16], verdict: _Verdict) -> pa.Array:
+    """Reject texts that are too long; return the texts with null in their place."""
     if are_short(texts, FIELD_BYTES_MAX):
-        return
-    is_long = (np.diff(text_offsets(texts)) > FIELD_BYTES_MAX) & np.array(use.has_field)[event_type]
+        return texts
+    is_long = np.diff(text_offsets(texts)) > FIELD_BYTES_MAX
     if texts.null_count:
         is_long &= np.asarray(pc.is_valid(texts))
-    verdict.refuse(is_long, TOO_LONG, f"field `{use.name}` has more than {FIELD_BYTES_MAX} bytes")
+    if not is_long.any():
+        return texts
+    verdict.reject(use, event_type, is_long, TOO_LONG, f"field `{use.name}` has more than {FIELD_BYTES_MAX} bytes")
+    return pc.if_else(pa.array(is_long), pa.scalar(None, texts.type), texts)
+
+
+_Reason = str | Callable[[int], str]
 
 
 class _Verdict:
-    """The refused rows, None as long as there is none, and the first reason for each."""
+    """The refused rows, None as long as there is none, with the first reason for each; and the bad values of others."""
 
     def __init__(self, rows: int) -> None:
         self.bad: NDArray[np.bool_] | None = None
         self._reason = np.empty(rows, np.int32)
-        self._reasons: list[tuple[str, str | Callable[[int], str]]] = []
+        self._reasons: list[tuple[str, _Reason]] = []
+        self._values: dict[int, list[tuple[str, str, _Reason]]] = {}  # by row: code, field and reason
+        self._of_field: dict[str, NDArray[np.bool_]] = {}
 
-    def refuse(self, rows: NDArray[np.bool_], code: str, reason: str | Callable[[int], str]) -> None:
+    def refuse(self, rows: NDArray[np.bool_], code: str, reason: _Reason) -> None:
         """Refuse rows, with a reason for all of them or a function that gives the reason for one."""
         new = rows if self.bad is None else rows & ~self.bad
         if new.any():
@@ -259,13 +321,60 @@ class _Verdict:
             self._reasons.append((code, reason))
             self.bad = new if self.bad is None else self.bad | new
 
-    def poison(self, show: Callable[[int], str]) -> tuple[Poison, ...]:
-        rows = [] if self.bad is None else np.flatnonzero(self.bad).tolist()
-        return tuple(self._poison(row, show) for row in rows)
+    def reject(
+        self, use: ColumnUse, event_type: NDArray[np.int16], rows: NDArray[np.bool_], code: str, reason: _Reason
+    ) -> None:
+        """Reject values of a field: refuse rows in which it is the id or the time; in others the value is null."""
+        rows = self.without_bad(use.name, rows & np.array(use.has_field)[event_type])
+        if not rows.any():
+            return
+        is_fixed = np.array(use.is_id)[event_type] | use.is_time
+        self.refuse(rows & is_fixed, code, reason)
+        others = self._of_field.get(use.name, False)
+        self._of_field[use.name] = others | rows
+        for row in np.flatnonzero(rows & ~is_fixed).tolist():
+            self._values.setdefault(row, []).append((code, use.name, reason))
 
-    def _poison(self, row: int, show: Callable[[int], str]) -> Poison:
+    def reject_strays(self, schema: Schema, event_type: NDArray[np.int16], strays: Strays) -> None:
+        """Reject values that no column can hold."""
+        uses = {use.name: use for use in schema.column_uses}
+        for name, texts in strays.items():
+            rows = np.zeros(len(event_type), bool)
+            rows[list(texts)] = True
+            if name in uses:
+                self.reject(uses[name], event_type, rows, "wrong_value", partial(_stray_reason, uses[name], texts))
+            else:
+                self.refuse(rows, "unknown_event_type", f"field `{name}` is not the name of an event type")
+
+    def without_bad(self, name: str, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return the rows without those in which the value of a field was rejected: one value has one reason."""
+        return rows & ~self._of_field[name] if name in self._of_field else rows
+
+    def poison(self, show: Callable[[int], str], times: NDArray[np.int64]) -> tuple[Poison, ...]:
+        """Describe the rejected records, in the order of their rows."""
+        refused = set() if self.bad is None else set(np.flatnonzero(self.bad).tolist())
+        return tuple(
+            self._refused(row, show) if row in refused else self._flawed(row, show, int(times[row]))
+            for row in sorted({*refused, *self._values})
+        )
+
+    def _refused(self, row: int, show: Callable[[int], str]) -> Poison:
         code, reason = self._reasons[self._reason[row]]
-        return Poison(code, reason if isinstance(reason, str) else reason(row), show(row))
+        return Poison(code, _reason_at(reason, row), show(row))
+
+    def _flawed(self, row: int, show: Callable[[int], str], time_ms: int) -> Poison:
+        values = self._values[row]
+        reasons = "; ".join(_reason_at(reason, row) for _, _, reason in values)
+        return Poison(values[0][0], reasons, show(row), tuple((code, name) for code, name, _ in values), time_ms)
+
+
+def _reason_at(reason: _Reason, row: int) -> str:
+    return reason if isinstance(reason, str) else reason(row)
+
+
+def _stray_reason(use: ColumnUse, texts: Mapping[int, str], row: int) -> str:
+    shown = "the value" if use.type.protected else texts[row]
+    return f"field `{use.name}`: {shown} is not a value of type {use.type.as_nullable(False)}"
 
 
 def _by_field(schema: Schema, mapping: FieldMapping, show: Callable[[int], str], row: int) -> str:

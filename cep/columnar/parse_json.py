@@ -1,20 +1,22 @@
-"""JSON records → columns of their own names, with those that are none set aside.
+"""JSON records → columns of their own names; records that are not JSON objects are set aside.
 
     ──plain_json.py, else Arrow's JSON reader──▶ columns
 
 A block of records is parsed as a whole. If that fails it is halved until the record that spoils it stands alone, or
 the first record that is not plain is looked at alone: a poison record costs a few more passes, many of them a parse
 each, and nothing else is lost. No Python object is made for a good record.
+
+A JSON object that spoils a block has a value that no column holds. strays.py takes the value out, and the rest of the
+record is parsed together with other such records.
 Tested by: tests/columnar/test_decode.py, tests/columnar/test_plain_json.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
 
 import numpy as np
 import orjson
@@ -26,16 +28,15 @@ from numpy.typing import NDArray
 from cep.base.limits import RECORD_BYTES_MAX
 from cep.base.schema import Kind, Schema
 from cep.columnar.batch import TEXT, are_short, text_buffers, text_offsets
-from cep.columnar.convert import WIDE_DECIMAL, convert
+from cep.columnar.convert import WIDE_DECIMAL
 from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
 from cep.columnar.plain_json import PlainShape, plain_rows, plain_shape, read_plain
+from cep.columnar.strays import NO_STRAYS, TIME_NUMBER, Mended, Strays, mended, strays_by_field
 from cep.kernels.text.lines import join_lines
 
-_PARTS_IN_ORDER_MAX = 16
 _BLOCK_BYTES = 1 << 16  # at least; the reader takes a while to begin with larger ones
 _TOO_LONG = f"the record has more than {RECORD_BYTES_MAX} bytes"
 _SHOWN_BYTES = 2_000
-_TIME_NUMBER = pa.decimal128(38, 17)  # times that are numbers with a fraction; a double has 17 digits
 _VALUE_TYPES = {str: TEXT, bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
 # The values of JSON that a field is read from without a look at the kind of each value.
 _USUAL_VALUES: Mapping[Kind, tuple[type, ...]] = {
@@ -45,69 +46,126 @@ _USUAL_VALUES: Mapping[Kind, tuple[type, ...]] = {
 }  # fmt: skip
 # Reading numbers in another way would not help.
 _NO_CONVERSION = "JSON parse error"
-# Of poison that comes together, so many records are looked at once more to name the field.
-_REASONS_MAX = 100
 _PEELED_ROWS_MAX = 4_096  # of a block that is peeled record by record
 _SHAPES_CACHED = 64  # ways of reading JSON that are kept: of a few schemas, by which fields are written as numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A record that is no JSON object of the schema's shape: the reason, and the record as text."""
+    """A record that is not a JSON object: the reason, the record as text, and its row."""
 
     reason: str
     record: str
+    row: int
 
 
-def parse_json(
-    schema: Schema, values: pa.Array, mapping: FieldMapping
-) -> tuple[list[tuple[dict[str, pa.Array], pa.Array]], list[Unreadable]]:
-    """Return columns with the records they came from, and the records that are no objects of the schema's shape."""
-    good: list[tuple[dict[str, pa.Array], pa.Array]] = []
-    broken: list[Unreadable] = []
-    # Each block with whether its records are known to have values of the same kinds.
-    blocks = [(values, False)] if len(values) else []
-    while blocks:
-        block, is_uniform = blocks.pop()
-        too_long = _too_long(block)
-        if too_long is not None:
-            if len(block) == 1:
-                broken.append(Unreadable(_TOO_LONG, text_of(block[0].as_py()[:_SHOWN_BYTES])))
-            else:
-                blocks += [(part, is_uniform) for part in _apart(block, too_long)]
-            continue
-        if broken:
-            rest, poison = _peeled(schema, block, mapping, len(broken))
-            broken += poison
-            if poison:
-                blocks += [(part, is_uniform) for part in rest]
-                continue
-        try:
-            read = _parse_block(schema, block, mapping)
-            good.append((read if mapping.is_plain else mapping.arrays(schema, read, len(block)), block))
-        except (pa.ArrowInvalid, orjson.JSONDecodeError) as error:
-            if len(block) == 1:
-                broken.append(_unreadable(schema, block, mapping, error, len(broken)))
-                continue
-            groups = [block] if is_uniform else _of_one_kind(schema, block, mapping)
-            half = len(block) // 2
-            blocks += [(p, True) for p in (groups if len(groups) > 1 else (block.slice(half), block.slice(0, half)))]
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """Columns by name, the records that they came from, the rows of the records, and values that are null in the
+    columns because no column can hold them.
+
+    Shape: rows int64[N].
+    """
+
+    columns: Mapping[str, pa.Array]
+    records: pa.Array
+    rows: NDArray[np.int64]
+    strays: Strays
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Records with their rows; `is_uniform` if they are known to write each field as values of one kind."""
+
+    records: pa.Array
+    rows: NDArray[np.int64]
+    is_uniform: bool = False
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def part(self, start: int, stop: int | None = None) -> _Block:
+        return _Block(self.records[start:stop], self.rows[start:stop], self.is_uniform)
+
+    def take(self, places: NDArray[np.int64], *, is_uniform: bool) -> _Block:
+        return _Block(self.records.take(pa.array(places)), self.rows[places], is_uniform)
+
+
+def parse_json(schema: Schema, values: pa.Array, mapping: FieldMapping) -> tuple[list[Parsed], list[Unreadable]]:
+    """Return columns with the records they came from, and the records that are not JSON objects."""
+    records: list[Mended] = []
+    good, broken = _parse(schema, values, mapping, records)
+    if records:
+        parts, still_broken = _parse(
+            schema, pa.array([each.text for each in records], pa.large_binary()), mapping, None
+        )
+        broken += [replace(each, record=text_of(records[each.row].record)) for each in still_broken]
+        good += [_of_mended(part, [records[row] for row in part.rows.tolist()]) for part in parts]
     return good, broken
 
 
-def _of_one_kind(schema: Schema, block: pa.Array, mapping: FieldMapping) -> list[pa.Array]:
-    """Divide records so that a field is written in one way in each part: as a number, as text or as a boolean.
+def _of_mended(part: Parsed, records: list[Mended]) -> Parsed:
+    """Put the records and their rows in place of the mended texts."""
+    originals = pa.array([each.record for each in records], pa.large_binary())
+    return Parsed(part.columns, originals, np.array([each.row for each in records]), strays_by_field(records))
 
-    The records keep their order, unless their kinds alternate so often that many small parts would cost too much.
-    """
-    kinds = [_unusual_types(schema, record or b"", mapping) for record in block.to_pylist()]
-    starts = [row for row, kind in enumerate(kinds) if row == 0 or kind != kinds[row - 1]]
-    if len(starts) <= _PARTS_IN_ORDER_MAX:
-        return [block.slice(start, end - start) for start, end in pairwise([*starts, len(kinds)])][::-1]
-    rows: dict[AbstractSet[tuple[str, pa.DataType]], list[int]] = {}
-    for row, kind in enumerate(kinds):
-        rows.setdefault(kind, []).append(row)
-    return [block.take(pa.array(places)) for places in reversed(rows.values())]
+
+def _parse(
+    schema: Schema, values: pa.Array, mapping: FieldMapping, strays: list[Mended] | None
+) -> tuple[list[Parsed], list[Unreadable]]:
+    """Parse records. Records that can be mended are added to `strays`, unless it is None."""
+    good: list[Parsed] = []
+    broken: list[Unreadable] = []
+
+    def set_apart(block: _Block, place: int, error: Exception) -> None:
+        record, row = block.records[place].as_py(), int(block.rows[place])
+        repaired = None if strays is None or record is None else mended(record, row, schema, mapping)
+        if strays is None or repaired is None:
+            broken.append(Unreadable(str(error).split("\n")[0], text_of(record), row))
+        else:
+            strays.append(repaired)
+
+    blocks = [_Block(values, np.arange(len(values)))] if len(values) else []
+    while blocks:
+        block = blocks.pop()
+        too_long = _too_long(block.records)
+        if too_long is not None:
+            if len(block) == 1:
+                shown = text_of(block.records[0].as_py()[:_SHOWN_BYTES])
+                broken.append(Unreadable(_TOO_LONG, shown, int(block.rows[0])))
+            else:
+                parts = (block.part(too_long + 1), block.part(too_long, too_long + 1), block.part(0, too_long))
+                blocks += [part for part in parts if len(part)]
+            continue
+        if broken or strays:
+            rest = _peeled(schema, block, mapping, set_apart)
+            if rest is not None:
+                blocks += rest
+                continue
+        try:
+            read = _parse_block(schema, block.records, mapping)
+            columns = read if mapping.is_plain else mapping.arrays(schema, read, len(block))
+            good.append(Parsed(columns, block.records, block.rows, NO_STRAYS))
+        except (pa.ArrowInvalid, orjson.JSONDecodeError) as error:
+            if len(block) == 1:
+                set_apart(block, 0, error)
+                continue
+            groups = [block] if block.is_uniform else _of_one_kind(schema, block, mapping)
+            half = len(block) // 2
+            blocks += (
+                groups
+                if len(groups) > 1
+                else [replace(p, is_uniform=True) for p in (block.part(half), block.part(0, half))]
+            )
+    return good, broken
+
+
+def _of_one_kind(schema: Schema, block: _Block, mapping: FieldMapping) -> list[_Block]:
+    """Divide records so that a field is written in one way in each part: as a number, as text or as a boolean."""
+    places: dict[AbstractSet[tuple[str, pa.DataType]], list[int]] = {}
+    for place, record in enumerate(block.records.to_pylist()):
+        places.setdefault(_unusual_types(schema, record or b"", mapping), []).append(place)
+    return [block.take(np.array(alike), is_uniform=True) for alike in reversed(places.values())]
 
 
 def _too_long(block: pa.Array) -> int | None:
@@ -121,75 +179,33 @@ def _too_long(block: pa.Array) -> int | None:
     return int(places[0]) if len(places) else None
 
 
-def _apart(block: pa.Array, at: int) -> list[pa.Array]:
-    """Divide a block into what is behind a record, the record, and what is before it."""
-    return [part for part in (block.slice(at + 1), block.slice(at, 1), block.slice(0, at)) if len(part)]
-
-
 def _peeled(
-    schema: Schema, block: pa.Array, mapping: FieldMapping, before: int
-) -> tuple[list[pa.Array], list[Unreadable]]:
-    """Take poison out of a block as long as most of what is not plain is poison; return the rest, and the poison.
+    schema: Schema, block: _Block, mapping: FieldMapping, set_apart: Callable[[_Block, int, Exception], None]
+) -> list[_Block] | None:
+    """Set poison apart as long as most of what is not plain is poison; return the rest, None if there is no poison.
 
     A sender of many poison records makes a job work for each of them, and a parse of each alone costs the least.
-    `before` counts poison of other blocks.
     """
     at, good_count = 0, 0
-    places: list[int] = []
-    poison: list[Unreadable] = []
+    poison: list[int] = []
     while mapping.is_flat and 1 < len(block) <= _PEELED_ROWS_MAX:
-        at += plain_rows(_plain_shape(schema, mapping), block.slice(at))
+        at += plain_rows(_plain_shape(schema, mapping), block.records.slice(at))
         if at == len(block) or good_count > len(poison):
             break
         try:
-            read = _parse_block(schema, block.slice(at, 1), mapping)
+            read = _parse_block(schema, block.records.slice(at, 1), mapping)
             if not mapping.is_plain:
                 mapping.arrays(schema, read, 1)
             good_count += 1
         except (pa.ArrowInvalid, orjson.JSONDecodeError) as error:
-            poison.append(_unreadable(schema, block.slice(at, 1), mapping, error, before + len(poison)))
-            places.append(at)
+            set_apart(block, at, error)
+            poison.append(at)
         at += 1
-    left = np.ones(at, bool)
-    left[places] = False
-    return [part for part in (block.slice(at), block.slice(0, at).filter(pa.array(left))) if len(part)], poison
-
-
-def _unreadable(schema: Schema, block: pa.Array, mapping: FieldMapping, error: Exception, before: int) -> Unreadable:
-    value = block[0].as_py()
-    reason = _reason(schema, value, mapping, error) if before < _REASONS_MAX else str(error).split("\n")[0]
-    return Unreadable(reason, text_of(value))
-
-
-def _reason(schema: Schema, record: bytes | None, mapping: FieldMapping, error: Exception) -> str:
-    """Name the value of a record that does not fit its field, else what the parser says of it."""
-    said = str(error).split("\n")[0]
-    try:
-        read = orjson.loads(record or b"")
-    except orjson.JSONDecodeError:
-        return said
-    values = [(use, mapping.value(read, use.name)) for use in schema.column_uses] if isinstance(read, dict) else []
-    # First those that are of another kind than their field: they are the likely reason, and a look at each costs.
-    for use, value in sorted(values, key=lambda of: _is_natural(of[1], of[0].type.kind)):
-        if isinstance(value, list | dict):
-            kind = "an array" if isinstance(value, list) else "an object"
-            return f"field `{use.name}`: {kind} is not a value of type {use.type.as_nullable(False)}"
-        if isinstance(value, str | int | float) and not use.type.protected:
-            given = str(value) if isinstance(value, int) and abs(value) >= 2**63 else value
-            converted = convert(pa.array([given]), use.type, mapping.written(use.name, use.type.kind))
-            if converted.bad is not None:
-                return f"field `{use.name}`: {converted.reason(0)}"
-    return said
-
-
-def _is_natural(value: object, kind: Kind) -> bool:
-    return isinstance(value, _NATURAL.get(kind, str)) and isinstance(value, bool) == (kind is Kind.BOOL)
-
-
-_NATURAL: Mapping[Kind, type | tuple[type, ...]] = {
-    Kind.BOOL: bool, Kind.INT: int, Kind.DURATION: int, Kind.DECIMAL: (int, float), Kind.FLOAT: (int, float),
-    Kind.TIME: (int, str),
-}  # fmt: skip
+    if not poison:
+        return None
+    good = np.delete(np.arange(at), poison)
+    rest = (block.part(at), block.take(good, is_uniform=block.is_uniform))
+    return [part for part in rest if len(part)]
 
 
 def _parse_block(schema: Schema, block: pa.Array, mapping: FieldMapping) -> dict[str, pa.Array]:
@@ -255,7 +271,7 @@ def _unusual_types(schema: Schema, record: bytes, mapping: FieldMapping) -> froz
         if isinstance(value, str | int | float) and type(value) not in _USUAL_VALUES[type_.kind]:
             is_time = type_.kind is Kind.TIME and not isinstance(value, str | bool)
             is_exact = is_time and (mapping.time.unit or isinstance(value, float))
-            types[name] = _TIME_NUMBER if is_exact else _VALUE_TYPES[type(value)]
+            types[name] = TIME_NUMBER if is_exact else _VALUE_TYPES[type(value)]
     return frozenset(types.items())
 
 

@@ -33,6 +33,8 @@ def redact(schema: Schema, poison: Poison) -> Poison:
 
 
 def _reason(poison: Poison) -> str:
+    if len(poison.bad_values) > 1:  # each of several reasons may quote a value
+        return "; ".join(f"field `{name}`: {code}" for code, name in poison.bad_values)
     if poison.code in _NO_VALUE:
         return poison.reason
     if poison.code == "unreadable":

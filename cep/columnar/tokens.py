@@ -31,7 +31,7 @@ _TIME = r"\b(?:19|20)[0-9]{2}-[01][0-9]-[0-3][0-9][T ][0-2][0-9]:[0-5][0-9](?::[
 _TIME_OR_DIGITS = re.compile(f"(?P<time>{_TIME})|{MANY_DIGITS.pattern}")
 _DOUBLED = bytes.maketrans(b"0123456789", b"0246813579")
 _ZERO = ord("0")
-Refuse = Callable[[NDArray[np.bool_], str, str], None]
+Reject = Callable[[str, NDArray[np.bool_], str, str], None]
 
 
 def is_card_number(digits: bytes) -> bool:
@@ -76,11 +76,11 @@ def token_of(key: SecretKey, kind: str, text: str, ids: frozenset[str] | set[str
     return key.token(kind, digits) if is_card_number(digits) else None
 
 
-def with_tokens(schema: Schema, given: Mapping[str, pa.Array], refuse: Refuse) -> Mapping[str, pa.Array]:
-    """Replace the values of the schema's protected fields by tokens, and refuse what is no card number.
+def with_tokens(schema: Schema, given: Mapping[str, pa.Array], reject: Reject) -> Mapping[str, pa.Array]:
+    """Replace the values of the schema's protected fields by tokens. A value that is not a card number is null.
 
-    `refuse` takes the rows bool[N] of a column, whatever the event's type, a code and a reason. Raises: UsageError
-    without keys.
+    `reject` takes the field of such values, their rows bool[N], whatever the event's type, a code and a reason.
+    Raises: UsageError without keys.
     """
     keys = secret_keys()
     which = _key_of_rows(schema, given, keys)
@@ -90,10 +90,10 @@ def with_tokens(schema: Schema, given: Mapping[str, pa.Array], refuse: Refuse) -
             continue
         texts = convert(given[name], type_)
         if texts.bad is not None:
-            refuse(texts.bad, "wrong_value", f"field `{name}`: the value is not a value of type {type_}")
+            reject(name, texts.bad, "wrong_value", f"field `{name}`: the value is not a value of type {type_}")
         replaced[name], bad = _tokens(texts.values, type_.protected, keys, which)
         if bad.any():
-            refuse(bad, NO_CARD_NUMBER, f"field `{name}`: the value is no card number")
+            reject(name, bad, NO_CARD_NUMBER, f"field `{name}`: the value is no card number")
     return replaced
 
 

@@ -302,8 +302,8 @@ def _planned(schema: Schema, histories: tuple[tuple[int, History], ...], events_
         return None
     constants, columns = Constants(), ColumnMap(schema)
     vector = VectorCode(constants, columns)
-    never_null = frozenset(name for name, type_ in schema.columns().items() if not type_.nullable)
-    facts = Facts(frozenset(), frozenset(), never_null)
+    everywhere = frozenset(name for name, type_ in schema.columns().items() if not type_.nullable)
+    facts = Facts(frozenset(), frozenset(), schema.never_null & everywhere)
     members: dict[object, int] = {}
     derived: dict[int, History] = {}
     planned: list[tuple[int, History, int, int]] = []

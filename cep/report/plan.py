@@ -206,9 +206,7 @@ def _branches(automaton: Automaton, pattern: PatternIR) -> bool:
 
 def _variables(bound: PatternIR, schema: Schema) -> tuple[VariablePlan, ...]:
     everything = frozenset(v.name for v in bound.variables)
-    fields = [f for e in schema.event_types for f in e.fields]
-    nullable = {f.name for f in fields if f.type.nullable}
-    facts = Facts(frozenset(), everything, frozenset(f.name for f in fields) - nullable)
+    facts = Facts(frozenset(), everything, schema.never_null)
     variables: list[VariablePlan] = []
     for variable in bound.variables:
         parts = conjuncts(variable.where, facts)

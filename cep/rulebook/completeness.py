@@ -93,7 +93,7 @@ def _need(history: History) -> Need:
     conditions = {repr(part) for part in _conjuncts(history.where)}
     conditions |= {f"{name} is not null" for name in history.by}
     argument = history.argument
-    if argument is not None and argument.type.nullable and history.fn not in ("first", "last"):
+    if argument is not None and history.fn not in ("first", "last"):  # a bad value of any field is null
         name = argument.field if isinstance(argument, CurrentField) else repr(argument)
         conditions.add(f"{name} is not null")
     columns = set(history.by)

@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 LABELS: Mapping[str, tuple[str, ...]] = {
-    "poison": ("code",), "unkeyed": ("key",), "alerts": ("rule", "version"), "held": ("reason", "rule"),
+    "poison": ("code",), "bad_values": ("code", "field"), "unkeyed": ("key",),
+    "alerts": ("rule", "version"), "held": ("reason", "rule"),
     "alerts_refused": ("sink",), "rule_events": ("rule", "version"), "rule_steps": ("rule", "version"),
     "rule_overflows": ("rule", "version"),
     "rule_runs_evicted": ("rule", "version"), "rule_matches_dropped": ("rule", "version"),
@@ -22,6 +23,7 @@ LABELS: Mapping[str, tuple[str, ...]] = {
 FROM_ZERO: Mapping[str, str] = {
     "records": "Records read, also those that cannot be decoded.",
     "events": "Records that could be decoded.",
+    "flawed_events": "Events with a value that cannot be read; each is matched with null there, and is a dead letter.",
     "late_events": "Events behind the watermark, set aside.",
     "ties_out_of_order": "Events that stand before one of their millisecond which was matched before they came.",
     "events_ahead": "Events dated too far ahead of the clock, set aside.",
@@ -44,6 +46,7 @@ POISON_CODES = ("unreadable", "unreadable_file", "missing_field", "wrong_value",
 COUNTERS: Mapping[str, str] = {
     "alerts": "Alerts sent, by rule; suppressed ones are not among them.",
     "poison": "Records that cannot be decoded, by code.",
+    "bad_values": "Values that cannot be read, by code and field; each is null in its event.",
     "unkeyed": "Events without a value in a field of this key.",
     "rule_events": "Events that a rule looked at.",
     "rule_steps": "Partial matches that were offered an event, by rule: what a rule costs.",

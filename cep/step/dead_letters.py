@@ -1,7 +1,7 @@
 """Records and events that are set aside → dead letters; step 5 of a micro-batch: late events.
 
-A dead letter is a JSON object with a code and a reason. Its record was undecodable, a refused control record, or an
-event behind the watermark or too far ahead of the clock.
+A dead letter is a JSON object with a code and a reason. Its record was undecodable, a refused control record, an event
+behind the watermark or too far ahead of the clock, or an event with values that cannot be read.
 
 Tested by: tests/step/test_dead_letters.py, tests/runners/spark/test_packed.py, tests/runners/spark/test_live.py
 """
@@ -26,8 +26,13 @@ _RECORD_TEXT_MAX = 2_000
 
 
 def dead_letter(poison: Poison, more: Mapping[str, Any] | None = None) -> bytes:
-    """Describe a record that was set aside: code, reason, the record itself, cut to a limit, and `more`."""
+    """Describe a rejected record: code, reason, the record itself, cut to a limit, and `more`.
+
+    `null_fields` are the fields of an event whose values could not be read.
+    """
     letter = {"code": poison.code, "reason": poison.reason, "record": poison.record[:_RECORD_TEXT_MAX], **(more or {})}
+    if poison.bad_values:
+        letter["null_fields"] = [name for _, name in poison.bad_values]
     return json.dumps(letter, ensure_ascii=False).encode()
 
 

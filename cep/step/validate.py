@@ -18,6 +18,7 @@ from cep.columnar.route import route
 from cep.kernels.layout import Int64
 from cep.step.dead_letters import ahead_dead_letters, dead_letter
 from cep.step.job import Job
+from cep.step.rejections import FLAWED_EVENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,11 @@ def validate_events(job: Job, decoded: Decoded, now_ms: int = TIME_MS_MAX) -> Va
 
     `now_ms` is the clock. An event that is dated too far ahead of it is set aside.
     """
-    counters = Counter({"records": len(decoded) + len(decoded.poison), "events": len(decoded)})
-    dead_letters = [dead_letter(redact(job.schema, poison)) for poison in decoded.poison]
+    counters = Counter({"records": decoded.records_count, "events": len(decoded)})
+    dead_letters: list[bytes] = []
     latest_ms = job.latest_ms(now_ms)
     if len(decoded) and np.maximum.reduce(decoded.time_ms) > latest_ms:
-        dead_letters += ahead_dead_letters(job, decoded.between(latest_ms + 1, TIME_MS_MAX), now_ms)
+        dead_letters = ahead_dead_letters(job, decoded.between(latest_ms + 1, TIME_MS_MAX), now_ms)
         counters["events_ahead"] = int((decoded.time_ms > latest_ms).sum())
         decoded = decoded.between(TIME_MS_MIN, latest_ms + 1)
     if len(decoded) and (job.begins_ms > TIME_MS_MIN or job.ends_ms < TIME_MS_MAX):
@@ -67,5 +68,10 @@ def validate_events(job: Job, decoded: Decoded, now_ms: int = TIME_MS_MAX) -> Va
             counters[f"unkeyed[{','.join(domain)}]"] += without_key
         batches.append(batch)
     for poison in decoded.poison:
-        counters[f"poison[{poison.code}]"] += 1
+        dead_letters.append(dead_letter(redact(job.schema, poison)))
+        if poison.bad_values:
+            counters[FLAWED_EVENTS] += 1
+            counters.update(f"bad_values[{code}@{name}]" for code, name in poison.bad_values)
+        else:
+            counters[f"poison[{poison.code}]"] += 1
     return ValidEvents(tuple(batches), tuple(dead_letters), counters, decoded.time_ms)

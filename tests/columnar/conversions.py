@@ -16,8 +16,9 @@ _NOTES = """
 Generated from the table that the tests check cell by cell.
 
 A value is read by its kind and by the declared type of its field. The form of the record does not matter: JSON, CSV,
-Parquet, Arrow, Avro, Protobuf, pandas and polars give the same value. A dash means that the value does not fit. A null
-stays null.
+Parquet, Arrow, Avro, Protobuf, pandas and polars give the same value. `null` in the table means that the value does not
+fit: the field is null, the event stays, and a dead letter names the field. In the id or the time of an event such a
+value sets the record aside. A null stays null.
 
 - A value of CSV and of the name of a folder (`part=01001`) is a text.
 - A text is never changed for a `string`. An id that pandas wrote as `1001.0` stays that text; declare it as `int`.
@@ -62,5 +63,7 @@ def page(forms: tuple[tuple[str, str, str], ...]) -> str:
     lines = [_NOTES.strip(), *(f"| {name} | `{example}` |" for name, _, example in forms)]
     lines += [_MORE_TIMES.rstrip(), "", "## Values", ""]
     lines += [f"| value | {' | '.join(TYPES)} |", f"| --- |{' --- |' * len(TYPES)}"]
-    lines += [f"| {row.kind} `{row.value}` | {' | '.join(row.expected)} |" for row in rows()]
+    for row in rows():
+        cells = ("null" if cell == NOTHING else cell for cell in row.expected)
+        lines.append(f"| {row.kind} `{row.value}` | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -63,7 +63,8 @@ AVRO: dict[str, list[Any]] = {
 
 
 def schema_of(type_: Type) -> Schema:
-    fields = (("i", Type(Kind.ID)), ("k", Type(Kind.STRING)), ("event_time", Type(Kind.TIME)), ("v", type_))
+    value = ("v", type_.as_nullable())  # NaN in a frame of pandas is null
+    fields = (("i", Type(Kind.ID)), ("k", Type(Kind.STRING)), ("event_time", Type(Kind.TIME)), value)
     return Schema((EventType("e", tuple(Field(name, of_field) for name, of_field in fields)),))
 
 
@@ -75,6 +76,10 @@ def shown(type_: Type, ids: pa.Array, values: Any, count: int) -> list[str]:
 
 
 def of_decoded(type_: Type, decoded: Any, count: int) -> list[str]:
+    """Return the values that were read. Each bad one is null in its event, and a letter names the field."""
+    assert decoded.event_id.to_pylist() == [str(n) for n in range(count)]
+    assert {poison.bad_values for poison in decoded.poison} <= {(("wrong_value", "v"),)}
+    assert len(decoded.poison) <= decoded.columns["v"].null_count
     return shown(type_, decoded.event_id, decoded.columns["v"], count)
 
 

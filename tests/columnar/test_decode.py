@@ -69,20 +69,14 @@ def test_a_time_that_python_does_not_have_is_set_aside() -> None:
         (b"{broken}", "unreadable", ""),
         (b'{"a":{}', "unreadable", ""),
         (record() + record(), "unreadable", ""),
-        (record(card_id={"nested": 1}), "unreadable", ""),
-        (record().replace(b"c1", b"c\xff"), "unreadable", ""),
         (record(tx_id=...), "missing_field", "field `tx_id` is missing or null"),
         (record(event_time=None), "missing_field", "field `event_time` is missing or null"),
-        (record(amount=None), "missing_field", "field `amount` is missing or null"),
-        (record(amount=1.005), "wrong_value", "field `amount`: '1.0050000000000000000' is not a value of type"),
-        (record(amount=1e17), "wrong_value", "field `amount`"),
-        (record(status="lost"), "wrong_value", "field `status`: 'lost' is not a value of type enum(app"),
         (record(event_time="yesterday"), "wrong_value", "field `event_time`: 'yesterday' is not a value of type time"),
         (record(event_time="2026-13-01T00:00:00Z"), "wrong_value", "field `event_time`"),
         (record(event_type="refund"), "unknown_event_type", "event type 'refund' is not one of payment"),
         (record(event_type="r" * 99), "unknown_event_type", f"event type {'r' * 64!r} is not one of payment"),
+        (record(amount=None), "missing_field", "field `amount` is missing or null"),
         (record(tx_id="t" * 65_537), "too_long", "field `tx_id` has more than 65536 bytes"),
-        (record(card_id="\u00e9" * 40_000), "too_long", "field `card_id` has more than 65536 bytes"),
     ],
 )  # fmt: skip
 def test_a_poison_record_is_set_aside_alone(bad: bytes | None, code: str, reason: str) -> None:
@@ -93,6 +87,59 @@ def test_a_poison_record_is_set_aside_alone(bad: bytes | None, code: str, reason
     assert poison.code == code
     assert reason in poison.reason
     assert poison.record == ("" if bad is None else bad.decode("utf-8", "backslashreplace"))
+
+
+@pytest.mark.parametrize(
+    ("bad", "field", "code", "reason"),
+    [
+        (record(card_id={"nested": 1}), "card_id", "wrong_value", """field `card_id`: an object is not a value"""),
+        (record().replace(b"c1", b"c\xff"), "card_id", "wrong_value", "field `card_id`: 'c\\udcff' is not"),
+        (record(amount=1.005), "amount", "wrong_value", "field `amount`: '1.0050000000000000000' is not a value"),
+        (record(amount=1e17), "amount", "wrong_value", "field `amount`"),
+        (record(amount="x"), "amount", "wrong_value", "field `amount`: 'x' is not a value of type decimal(2)"),
+        (record(status="lost"), "status", "wrong_value", "field `status`: 'lost' is not a value of type enum(app"),
+        (record(status=7), "status", "wrong_value", "field `status`: '7' is not a value of type enum(app"),
+        (record(lat="x"), "lat", "wrong_value", "field `lat`: 'x' is not a value of type float"),
+        (record(lat=True), "lat", "wrong_value", "field `lat`: 'True' is not a value of type float"),
+        (record().replace(b"12.34", b"NaN"), "amount", "wrong_value", "field `amount`: NaN or an infinite"),
+        (record(retries=9).replace(b":9", b":%d" % 2**70), "retries", "wrong_value", "field `retries`"),
+        (record(card_id="\u00e9" * 40_000), "card_id", "too_long", "field `card_id` has more than 65536 bytes"),
+    ],
+)  # fmt: skip
+def test_a_bad_value_is_null_and_its_record_is_an_event(bad: bytes, field: str, code: str, reason: str) -> None:
+    around = [record(tx_id=f"t{i}") for i in range(7)]
+    bad = bad.replace(b'"t1"', b'"bad"')
+    decoded = decode([*around[:3], bad, *around[3:]])
+    at = decoded.event_id.to_pylist().index("bad")
+    (poison,) = decoded.poison
+    assert (poison.code, poison.bad_values) == (code, ((code, field),))
+    assert reason in poison.reason
+    assert poison.record == bad.decode("utf-8", "backslashreplace")
+    assert {name: c[at].as_py() for name, c in decoded.columns.items() if name not in ("tx_id", field)} == {
+        name: c[at - 1].as_py() for name, c in decoded.columns.items() if name not in ("tx_id", field)
+    }
+    assert decoded.columns[field][at].as_py() is None
+    assert decoded.records_count == len(decoded) == 8
+
+
+def test_a_name_that_an_object_has_twice_is_a_bad_value() -> None:
+    twice = record(lat="x").replace(b"{", b'{"amount":1,', 1)
+    decoded = decode([twice, record(tx_id="t2"), record(tx_id="t3").replace(b"{", b'{"tx_id":"t4",', 1)])
+    assert decoded.event_id.to_pylist() == ["t1", "t2"]
+    assert [sorted(p.bad_values) for p in decoded.poison] == [
+        [("wrong_value", "amount"), ("wrong_value", "lat")],
+        [],
+    ]
+    assert "one of two values is not a value of type decimal(2)" in decoded.poison[0].reason
+
+
+def test_events_keep_their_order_whatever_is_wrong_with_them() -> None:
+    """Which of two events of one id counts depends on their order."""
+    bad = [record(**{name: value}) for name, value in (("lat", {}), ("amount", "x"), ("online", 1), ("retries", "7"))]
+    bad += [record(lat=1.5).replace(b"1.5", b"NaN"), record(retries=77).replace(b"77", b"%d" % 2**70), record()]
+    for count in (3, 60, 5_000):
+        records = [bad[n * 3 % 7].replace(b'"t1"', b'"%d"' % n) for n in range(count)]
+        assert decode(records).event_id.to_pylist() == [str(n) for n in range(count)]
 
 
 def test_a_reason_names_the_value_of_its_own_record() -> None:
@@ -115,7 +162,10 @@ def test_every_poison_record_is_found_wherever_it_is(seed: int) -> None:
     bad = [b"{", b"", b"null", record(amount="x"), record(status="lost"), record(tx_id=None)]
     given = [random.choice(bad) if random.random() < 0.1 else record(tx_id=str(i)) for i in range(300)]
     decoded = decode(given)
-    assert sorted(decoded.event_id.to_pylist()) == sorted(str(i) for i, r in enumerate(given) if r not in bad)
+    stray = [r for r in given if r in bad[3:5]]
+    whole = [str(i) for i, r in enumerate(given) if r not in bad]
+    assert sorted(decoded.event_id.to_pylist()) == sorted([*whole, *["t1"] * len(stray)])
+    assert decoded.records_count == len(given)
     assert sorted(p.record for p in decoded.poison) == sorted(r.decode() for r in given if r in bad)
 
 
@@ -285,22 +335,31 @@ def test_a_text_at_the_limit_is_taken_in_every_form() -> None:
     table = table.append_column("event_type", pa.array(["login"] * 3))
     lines = [orjson.dumps(row) for row in table.to_pylist()]
     for decoded in (decode_table(TWO, table, show), decode(lines, TWO)):
-        assert decoded.event_id.to_pylist() == ["a", "c"]
+        assert decoded.event_id.to_pylist() == ["a", "b", "c"]
+        assert values(decoded, "card_id") == [texts[0], None, texts[2]]
         assert [poison.code for poison in decoded.poison] == ["too_long"]
 
 
-def test_the_first_reason_of_a_record_counts() -> None:
-    (poison,) = decode([record(card_id=None, amount="x")]).poison
-    assert poison.code in ("missing_field", "unreadable")
+def test_a_letter_names_each_bad_value() -> None:
+    (poison,) = decode([record(lat="y", amount="x")]).poison
+    assert poison.bad_values == (("wrong_value", "amount"), ("wrong_value", "lat"))
+    assert "field `amount`: 'x' is not" in poison.reason
+    assert "field `lat`: 'y' is not" in poison.reason
+
+
+def test_the_first_reason_of_a_record_that_is_set_aside_counts() -> None:
+    (poison,) = decode([record(card_id=None, amount="x", event_time="y")]).poison
+    assert poison.bad_values == ()
+    assert poison.code in ("missing_field", "wrong_value")
 
 
 def test_columns_are_as_long_as_the_events() -> None:
-    decoded = decode([record(), record(amount=None), record()])
+    decoded = decode([record(), record(tx_id=None), record()])
     assert {len(c) for c in decoded.columns.values()} == {2}
     assert isinstance(decoded.time_ms, np.ndarray)
 
 
-def test_a_text_that_is_not_utf8_is_set_aside_alone() -> None:
+def test_a_text_that_is_not_utf8_is_a_bad_value() -> None:
     """Parquet does not check texts: what is none must neither end a replay nor come into an alert."""
     rows = 9
     data = b"".join(b"t%d" % n if n != 5 else b"\xff5" for n in range(rows))
@@ -311,14 +370,13 @@ def test_a_text_that_is_not_utf8_is_set_aside_alone() -> None:
     for name in ("tx_id", "card_id", "amount", "status", "lat", "event_time"):
         broken = table.set_column(table.schema.get_field_index(name), name, texts)
         decoded = decode_table(ONE, broken, lambda row: f"row {row}")
-        unreadable = [poison for poison in decoded.poison if poison.code == "unreadable"]
-        assert len(unreadable) == 1
-        assert "UTF8" in unreadable[0].reason
-        assert len(decoded) + len(decoded.poison) == rows
+        assert decoded.records_count == rows
+        is_bad = {poison.record: poison for poison in decoded.poison}["row 5"]
+        assert is_bad.code == "wrong_value"
+        assert "xff5" in is_bad.reason
         if name in ("tx_id", "card_id"):
-            assert len(decoded) == rows - 1
-        else:
-            assert {poison.record for poison in decoded.poison} == {"", *(f"row {n}" for n in range(rows) if n != 5)}
+            assert len(decoded.poison) == 1
+            assert len(decoded) == rows - (name == "tx_id")
 
 
 def test_each_record_of_json_is_read_however_the_others_write_their_values() -> None:
@@ -330,5 +388,6 @@ def test_each_record_of_json_is_read_however_the_others_write_their_values() -> 
     ]
     for records in (written, written[::-1], written * 20):
         decoded = decode(records)
-        assert len(decoded) == len(records) * 3 // 4
+        assert len(decoded) == len(records)
+        assert decoded.columns["amount"].null_count == len(decoded.poison) == len(records) // 4
         assert {poison.code for poison in decoded.poison} == {"wrong_value"}

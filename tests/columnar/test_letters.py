@@ -103,7 +103,10 @@ def test_each_letter_names_the_value_of_its_own_record(
 ) -> None:
     monkeypatch.setattr("cep.sources.pieces.PIECE_ROWS", 3)
     decoded = decode(rows(), tmp_path)
-    assert sorted(decoded.event_id.to_pylist()) == sorted(f"good-{n}" for n in range(3 * len(FIELDS)))
+    is_time = [number for number in range(3 * len(FIELDS)) if FIELDS[number % len(FIELDS)] == "event_time"]
+    others = [f"bad-{n}" for n in range(3 * len(FIELDS)) if n not in is_time]
+    assert sorted(decoded.event_id.to_pylist()) == sorted([f"good-{n}" for n in range(3 * len(FIELDS))] + others)
+    assert sum(not poison.bad_values for poison in decoded.poison) == len(is_time)
     named = {}
     for poison in decoded.poison:
         assert poison.code in ("wrong_value", "unreadable")

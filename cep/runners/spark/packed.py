@@ -115,7 +115,7 @@ def part_packer(
         records = 0
         for piece in (piece for name in names for piece in read_part(FilePart.from_json(name), job.schema, mapping)):
             decoded.append(piece.decode())
-            records += len(decoded[-1]) + len(decoded[-1].poison)
+            records += decoded[-1].records_count
             if records >= RECORDS_AT_ONCE:
                 yield pack_parts(job, [DecodedPart(_WHOLE, concat_decoded(job.schema, decoded))], before)
                 decoded, records = [], 0

@@ -60,6 +60,7 @@ _WAITS = {"timeout": 10, "max.retries": 3, "retries.wait.ms": 1_000, "retries.ma
 _NUMBERS = ("timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity")
 _SHOWN_BYTES = 1_000
 _REASON_CHARACTERS = 300
+_SHOWN_VALUE_CHARACTERS = 40
 
 
 def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> Decoded:
@@ -121,22 +122,30 @@ def _columns(
     """Decode the rows in one piece; if a field has values of several kinds, in halves of halves."""
     if not rows:
         return []
-    names = [TYPE_FIELD, *schema.columns()]
     fields = {name: [mapping.value(row, name) for row in rows] for name in mapping.paths(schema)}
+    strays: dict[str, dict[int, str]] = {}
+    if len(rows) == 1:
+        strays = {name: {0: shown} for name, (value,) in fields.items() if (shown := _stray(value))}
+        fields |= {name: [None] for name in strays}
     present = [name for name, given in fields.items() if any(value is not None for value in given)]
     try:
         arrays = [pa.array(fields[name]) for name in present]
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        if len(rows) == 1:
-            failed = Poison("unreadable", str(error).split("\n")[0], _shown(values[0]))
-            nothing = decode_table(schema, pa.table({name: pa.nulls(0) for name in names}), str)
-            return [replace(nothing, poison=(failed,))]
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         half = len(rows) // 2
         halves = ((rows[:half], values[:half]), (rows[half:], values[half:]))
         return [part for of_rows, of_values in halves for part in _columns(schema, mapping, of_rows, of_values)]
     table = pa.Table.from_arrays(arrays, names=present) if present else pa.table({TYPE_FIELD: pa.nulls(len(rows))})
     show = partial(_shown_row, schema, mapping, rows)
-    return [decode_table(schema, table, show, mapping.without_names())]
+    return [decode_table(schema, table, show, mapping.without_names(), strays)]
+
+
+def _stray(value: object) -> str:
+    """Return a value that no column can hold as text, "" for another value."""
+    try:
+        pa.array([value])
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return repr(value)[:_SHOWN_VALUE_CHARACTERS]
+    return ""
 
 
 def _shown_row(schema: Schema, mapping: FieldMapping, rows: Sequence[dict[str, Any]], row: int) -> str:

@@ -76,7 +76,9 @@ def test_tokens_are_those_of_json(written: Any, tmp_path: Path) -> None:
     found = decode(form, CARDS, pa.array(values, pa.binary()), TOPIC)
     expected = decode_json(CARDS, pa.array([orjson.dumps(event) for event in events()], pa.binary()))
     assert all(found.columns[name].equals(expected.columns[name]) for name in ("card", "email", "tx_id", "amount"))
-    assert all(card.startswith("pan_k1_") for card in found.columns["card"].to_pylist())
+    cards = found.columns["card"].drop_null().to_pylist()
+    assert all(card.startswith("pan_k1_") for card in cards)
+    assert len(cards) == len(found) - 5
     assert [poison.code for poison in found.poison] == ["no_card_number"] * 5
     broken = decode(form, CARDS, pa.array([value[:-9] for value in values], pa.binary()), TOPIC)
     assert broken.poison
