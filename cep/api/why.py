@@ -270,9 +270,11 @@ def _reasons(answer: Answer) -> list[Text]:
 
 
 def _poison(records: KeyRecords) -> list[Text]:
-    count = len(records.poison)
-    if not count:
-        return []
-    first = f"{records.poison[0].code}: {records.poison[0].reason}"
-    line = f"{count} record{'' if count == 1 else 's'} of this key cannot be decoded, the first: {first}"
-    return [Text(line, style="yellow")]
+    flawed = [poison for poison in records.poison if poison.bad_values]
+    aside = [poison for poison in records.poison if not poison.bad_values]
+    lines = []
+    for group, what in ((aside, "cannot be decoded"), (flawed, "with a value that cannot be read and is null")):
+        if group:
+            count = f"{len(group)} record{'' if len(group) == 1 else 's'}"
+            lines.append(f"{count} of this key {what}, the first: {group[0].code}: {group[0].reason}")
+    return [Text(line, style="yellow") for line in lines]

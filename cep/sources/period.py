@@ -51,7 +51,8 @@ class Period:
             return records
         time_ms = records.batch.time_ms
         is_in = (time_ms >= self.since_ms) & (time_ms < self.until_ms)
-        return KeyRecords(records.batch.take(np.flatnonzero(is_in)), records.poison)
+        poison = tuple(each for each in records.poison if each.is_between(self.since_ms, self.until_ms))
+        return KeyRecords(records.batch.take(np.flatnonzero(is_in)), poison)
 
     def reader(self, records: Records) -> Callable[[Schema], Pieces]:
         """Return a function that reads the records of the period from their files."""

@@ -49,7 +49,7 @@ _TYPES = (
 
 @dataclass(frozen=True, slots=True)
 class DecodedRows:
-    """The decoded records of a table. `rows` has the row of each good one: int64[N]."""
+    """The decoded records of a table. `rows` has the row of each event: int64[N]."""
 
     decoded: Decoded
     rows: NDArray[np.int64]
@@ -116,20 +116,20 @@ def _rows(table: TableFile) -> WholeFile:
 
 
 def decoded_rows(schema: Schema, table: pa.Table | pa.RecordBatch, mapping: FieldMapping) -> DecodedRows:
-    """Decode a table, and note the row of each good record."""
-    bad: list[int] = []
+    """Decode a table, and note the row of each event."""
+    shown: list[int] = []
 
     def show(row: int) -> str:
-        bad.append(row)
+        shown.append(row)
         return shown_row(table, row)
 
     decoded = decode_table(schema, table, show, mapping)
-    is_good = np.ones(table.num_rows, bool)
-    is_good[bad] = False
-    if is_good.sum() == len(decoded):
+    if len(shown) == len(decoded.poison):
+        is_good = np.ones(table.num_rows, bool)
+        is_good[[row for row, poison in zip(shown, decoded.poison, strict=True) if not poison.bad_values]] = False
         return DecodedRows(decoded, np.flatnonzero(is_good))
 
-    # A record with a text that is not UTF-8 is not shown.
+    # A record whose columns are damaged is not shown.
     def decode(start: int, stop: int) -> Decoded:
         return decode_table(schema, table.slice(start, stop - start), lambda _: "", mapping)
 

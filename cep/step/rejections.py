@@ -150,10 +150,19 @@ def rejections_of(counters: Mapping[str, int], dead_letters: Iterable[bytes]) ->
 
 
 def rejections_of_poison(events_count: int, poison: Sequence[Poison]) -> Rejections:
-    """Report on records that could not be decoded, next to so many events."""
-    counters = Counter(f"poison[{each.code}]" for each in poison)
-    counters["records"] = events_count + len(poison)
+    """Report on rejected records, of which flawed ones are among so many events."""
+    counters = poison_counts(poison)
+    counters["records"] = events_count + len(poison) - counters[FLAWED_EVENTS]
     return rejections_of(counters, map(dead_letter, poison))
+
+
+def poison_counts(poison: Iterable[Poison]) -> Counter[str]:
+    """Return the counters of rejected records: records set aside by code; flawed events, and their values by field."""
+    counters: Counter[str] = Counter()
+    for each in poison:
+        counters[FLAWED_EVENTS if each.bad_values else f"poison[{each.code}]"] += 1
+        counters.update(f"bad_values[{code}@{name}]" for code, name in each.bad_values)
+    return counters
 
 
 def _reason(letter: Mapping[str, Any]) -> str:

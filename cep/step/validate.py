@@ -18,7 +18,7 @@ from cep.columnar.route import route
 from cep.kernels.layout import Int64
 from cep.step.dead_letters import ahead_dead_letters, dead_letter
 from cep.step.job import Job
-from cep.step.rejections import FLAWED_EVENTS
+from cep.step.rejections import poison_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,6 @@ def validate_events(job: Job, decoded: Decoded, now_ms: int = TIME_MS_MAX) -> Va
         if without_key:
             counters[f"unkeyed[{','.join(domain)}]"] += without_key
         batches.append(batch)
-    for poison in decoded.poison:
-        dead_letters.append(dead_letter(redact(job.schema, poison)))
-        if poison.bad_values:
-            counters[FLAWED_EVENTS] += 1
-            counters.update(f"bad_values[{code}@{name}]" for code, name in poison.bad_values)
-        else:
-            counters[f"poison[{poison.code}]"] += 1
+    dead_letters += [dead_letter(redact(job.schema, poison)) for poison in decoded.poison]
+    counters.update(poison_counts(decoded.poison))
     return ValidEvents(tuple(batches), tuple(dead_letters), counters, decoded.time_ms)

@@ -16,9 +16,10 @@ _NOTES = """
 Generated from the table that the tests check cell by cell.
 
 A value is read by its kind and by the declared type of its field. The form of the record does not matter: JSON, CSV,
-Parquet, Arrow, Avro, Protobuf, pandas and polars give the same value. `null` in the table means that the value does not
-fit: the field is null, the event stays, and a dead letter names the field. In the id or the time of an event such a
-value sets the record aside. A null stays null.
+Parquet, Arrow, Avro, Protobuf, pandas and polars give the same value. A null stays null.
+
+`null` in the table means that the value does not fit: the field is null, the event stays, and a dead letter names the
+field. In the id or the time of an event such a value sets the record aside.
 
 - A value of CSV and of the name of a folder (`part=01001`) is a text.
 - A text is never changed for a `string`. An id that pandas wrote as `1001.0` stays that text; declare it as `int`.

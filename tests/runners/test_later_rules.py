@@ -171,7 +171,7 @@ def test_a_rule_that_comes_to_busy_keys_says_both(seed: int, monkeypatch: pytest
     schema = load_text(EVENTS.replace("retain_it", "")).schema
     initial = record(0, "sum(payment.amount over 90 s) > 0.00", "")
     texts = (
-        "count(payment over 80 s) <= 9",
+        "avg(payment.amount over 80 s) < 99.00",
         "sum(payment.amount over 60 s) < 30.00",
         "min(payment.amount over 70 s) > 0.50",
     )
