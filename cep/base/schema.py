@@ -261,7 +261,7 @@ class Schema:
         Each other field is null in an event whose value cannot be read, even if it is declared without `?`.
         """
         fields = [(f.name, f.name in (e.id_field, e.time_field)) for e in self.event_types for f in e.fields]
-        return frozenset(name for name, _ in fields) - {name for name, is_fixed in fields if not is_fixed}
+        return frozenset(name for name, _ in fields) - {name for name, is_needed in fields if not is_needed}
 
     @cached_property
     def protected(self) -> tuple[tuple[str, Type], ...]:

@@ -328,11 +328,11 @@ class _Verdict:
         rows = self.without_bad(use.name, rows & np.array(use.has_field)[event_type])
         if not rows.any():
             return
-        is_fixed = np.array(use.is_id)[event_type] | use.is_time
-        self.refuse(rows & is_fixed, code, reason)
+        is_needed = np.array(use.is_id)[event_type] | use.is_time
+        self.refuse(rows & is_needed, code, reason)
         others = self._of_field.get(use.name, False)
         self._of_field[use.name] = others | rows
-        for row in np.flatnonzero(rows & ~is_fixed).tolist():
+        for row in np.flatnonzero(rows & ~is_needed).tolist():
             self._values.setdefault(row, []).append((code, use.name, reason))
 
     def reject_strays(self, schema: Schema, event_type: NDArray[np.int16], strays: Strays) -> None:

@@ -117,7 +117,7 @@ def _parse(
     good: list[Parsed] = []
     broken: list[Unreadable] = []
 
-    def set_apart(block: _Block, place: int, error: Exception) -> None:
+    def reject(block: _Block, place: int, error: Exception) -> None:
         record, row = block.records[place].as_py(), int(block.rows[place])
         repaired = None if strays is None or record is None else mended(record, row, schema, mapping)
         if strays is None or repaired is None:
@@ -138,7 +138,7 @@ def _parse(
                 blocks += [part for part in parts if len(part)]
             continue
         if broken or strays:
-            rest = _peeled(schema, block, mapping, set_apart)
+            rest = _peeled(schema, block, mapping, reject)
             if rest is not None:
                 blocks += rest
                 continue
@@ -148,7 +148,7 @@ def _parse(
             good.append(Parsed(columns, block.records, block.rows, NO_STRAYS))
         except (pa.ArrowInvalid, orjson.JSONDecodeError) as error:
             if len(block) == 1:
-                set_apart(block, 0, error)
+                reject(block, 0, error)
                 continue
             groups = [block] if block.is_uniform else _of_one_kind(schema, block, mapping)
             half = len(block) // 2
@@ -180,7 +180,7 @@ def _too_long(block: pa.Array) -> int | None:
 
 
 def _peeled(
-    schema: Schema, block: _Block, mapping: FieldMapping, set_apart: Callable[[_Block, int, Exception], None]
+    schema: Schema, block: _Block, mapping: FieldMapping, reject: Callable[[_Block, int, Exception], None]
 ) -> list[_Block] | None:
     """Set poison apart as long as most of what is not plain is poison; return the rest, None if there is no poison.
 
@@ -198,7 +198,7 @@ def _peeled(
                 mapping.arrays(schema, read, 1)
             good_count += 1
         except (pa.ArrowInvalid, orjson.JSONDecodeError) as error:
-            set_apart(block, at, error)
+            reject(block, at, error)
             poison.append(at)
         at += 1
     if not poison:
