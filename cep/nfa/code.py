@@ -1,9 +1,10 @@
-"""Typed expressions → instructions of the register machine, for events alone and for an event with a run.
+"""Typed expressions → instructions of the register machine, for single events and for an event with a run.
 
     Expr over the event under test          ──VectorCode──▶ predicates (bitmaps) and derived columns
-    Expr that looks at bound events as well ──ScalarCode──▶ instructions with run registers
+    Expr that also reads bound events       ──ScalarCode──▶ instructions with run registers
 
 Equal sub-expressions of a whole rulebook become one instruction in the vector code.
+
 Tested by: tests/nfa/test_code.py
 """
 
@@ -69,12 +70,12 @@ class ColumnNumbers(Protocol):
     def history(self, expr: History) -> int: ...
 
 
-# Functions of floats that are one instruction.
+# functions of floats that are a single instruction
 _FLOAT_FUNCTIONS = {"sqrt": o.FSQRT, "sin": o.FSIN, "cos": o.FCOS, "asin": o.FASIN}
 
 
 class Lowering(ABC):
-    """The part that both kinds of code share: everything but the leaves that name events."""
+    """The common part of both kinds of code: everything except the leaves that name events."""
 
     def __init__(self, constants: Constants, columns: ColumnNumbers) -> None:
         self.constants = constants
@@ -82,18 +83,18 @@ class Lowering(ABC):
 
     @abstractmethod
     def emit(self, op: int, a: int = 0, b: int = 0, c: int = 0) -> int:
-        """Append an instruction; returns its target register."""
+        """Append an instruction and return its target register."""
 
     @abstractmethod
     def lower(self, expr: Expr) -> int:
         """Return the register that holds the expression's value."""
 
     def unit(self, expr: Expr) -> int:
-        """Return the constant that a decimal's or a whole number's slot is divided by."""
+        """Return the constant by which the slot of a decimal or an integer is divided."""
         return self.constants.add(10**expr.type.scale, False)
 
     def average(self, expr: Expr) -> Twofold:
-        """Return the registers of an average: the nearest float, and what it lost by rounding."""
+        """Return the registers of an average: the nearest float and its rounding error."""
         assert isinstance(expr, History), "events alone have no other average"
         rest = self.columns.history(replace(expr, fn="avg_rest"))
         return exact(self, self.lower(expr), self.emit(o.COLUMN, rest))
@@ -145,7 +146,7 @@ class Lowering(ABC):
         if op in _MIRRORED:
             op, left, right = _MIRRORED[op], right, left  # type: ignore[assignment]
         if op == "/" and (units := same_units(left, right)) is not None:
-            # The quotient of the units has one rounding; dividing both by their unit first would have three.
+            # The quotient of the units is rounded once; dividing both by their unit first would round three times.
             whole = self.constants.add(1, is_float=False)
             return self.emit(o.FDIV, *(self.emit(o.TO_FLOAT, self.lower(side), whole) for side in units))
         x, z = self.lower(left), self.lower(right)
@@ -210,7 +211,7 @@ class Lowering(ABC):
             return self._quotient(value, step)
         if expr.fn == "ceil":
             return self._quotient_up(value, step)
-        # Counted in halves, rounded towards zero, the nearest whole is half of the next number away from zero.
+        # Counted in halves and rounded towards zero, the nearest integer is half of the next number away from zero.
         upwards = self.emit(o.ADD, self._quotient(value, step // 2), self.constant(1))
         negative = self.emit(o.LT, value, self.constant(0))
         halves = self.emit(o.SELECT, negative, self._quotient_up(value, step // 2), upwards)
@@ -230,7 +231,7 @@ class Lowering(ABC):
             return self.emit(o.FNEG, self.emit(o.FFLOOR, self.emit(o.FNEG, value)))
         units = self.constant(10.0**digits, is_float=True)
         size = self.emit(o.FMUL, self.emit(o.FABS, value), units)
-        # The part behind the point is exact, size + 0.5 is not: it would make 1 of the greatest number below a half.
+        # The fractional part is exact, size + 0.5 is not: it would round the greatest number below a half up to 1.
         whole = self.emit(o.FFLOOR, size)
         half = self.constant(0.5, is_float=True)
         reaches_half = self.emit(o.FLE, half, self.emit(o.FSUB, size, whole))
@@ -259,7 +260,7 @@ class Lowering(ABC):
 
 
 def same_units(left: Expr, right: Expr) -> tuple[Expr, Expr] | None:
-    """Return the whole numbers behind two sides of a division, if they count the same unit."""
+    """Return the integers on both sides of a division, if they count the same unit."""
     sides = [side.argument if isinstance(side, Cast) and side.type.is_float else side for side in (left, right)]
     kinds = {(side.type.is_float, side.type.scale) for side in sides}
     return (sides[0], sides[1]) if kinds == {(False, sides[0].type.scale)} else None
@@ -276,7 +277,7 @@ class VectorCode(Lowering):
         super().__init__(constants, columns)
         self._instructions: list[Instruction] = []
         self._number_of: dict[tuple[int, int, int, int], int] = {}
-        self._of_expr: dict[int, tuple[Expr, int]] = {}  # by id, for a hash walks through the whole expression
+        self._of_expr: dict[int, tuple[Expr, int]] = {}  # keyed by id, because a hash would visit the whole expression
         self._predicates: list[int] = []
         self._derived: dict[int, int] = {}
 
@@ -289,7 +290,7 @@ class VectorCode(Lowering):
 
     def lower(self, expr: Expr) -> int:
         lowered = self._of_expr.get(id(expr))
-        if lowered is None:  # an equal one comes to the same instructions
+        if lowered is None:  # an equal expression becomes the same instructions
             lowered = self._of_expr[id(expr)] = expr, self._lower_node(expr)
         return lowered[1]
 
@@ -310,15 +311,15 @@ class VectorCode(Lowering):
         return self._derived.setdefault(self.lower(expr), len(self._derived))
 
     def finish(self) -> VectorProgram:
-        """Return the code as a machine runs it."""
+        """Return the code in executable form."""
         return allocate(self._instructions, self._predicates, list(self._derived))
 
     def predicate_code(self, number: int) -> list[Instruction]:
-        """Return the instructions that the predicate needs, in their order; the last one gives its value."""
+        """Return the instructions that the predicate needs, in order; the last one computes its value."""
         return self._needed(self._predicates[number])
 
     def derived_code(self, number: int) -> list[Instruction]:
-        """Return the instructions that the derived column needs, in their order; the last one gives its value."""
+        """Return the instructions that the derived column needs, in order; the last one computes its value."""
         return self._needed(list(self._derived)[number])
 
     def _needed(self, result: int) -> list[Instruction]:
@@ -334,21 +335,21 @@ class VectorCode(Lowering):
 
 
 def allocate(instructions: Sequence[Instruction], predicates: Sequence[int], derived: Sequence[int]) -> VectorProgram:
-    """Assign machine registers: one is free again after the last instruction that reads it.
+    """Assign machine registers: a register is free after the last instruction that reads it.
 
-    Each instruction's target is its place; `predicates` and `derived` are the places whose values are results.
+    Each instruction's target is its index; `predicates` and `derived` are the indexes of the results.
     Cost: a loop over the instructions.
     """
     last_use = dict.fromkeys((*predicates, *derived), len(instructions))
     read = [tuple(dict.fromkeys(_register_operands(op, operands))) for op, _, *operands in instructions]
-    for at, used in enumerate(read):
+    for index, used in enumerate(read):
         for operand in used:
-            last_use[operand] = max(last_use.get(operand, 0), at)
+            last_use[operand] = max(last_use.get(operand, 0), index)
     free: list[int] = []
     size = 0
     home: list[int] = []
     code: list[Instruction] = []
-    for at, (op, _target, *operands) in enumerate(instructions):
+    for index, (op, _target, *operands) in enumerate(instructions):
         for position in register_positions(op):
             operands[position] = home[operands[position]]
         if free:
@@ -356,8 +357,8 @@ def allocate(instructions: Sequence[Instruction], predicates: Sequence[int], der
         else:
             home.append(size)
             size += 1
-        code.append((op, home[at], operands[0], operands[1], operands[2]))
-        free.extend(home[x] for x in read[at] if last_use[x] == at)
+        code.append((op, home[index], operands[0], operands[1], operands[2]))
+        free.extend(home[x] for x in read[index] if last_use[x] == index)
     return VectorProgram(
         np.array(code, np.int32).reshape(-1, o.MACHINE_WIDTH),
         max(size, 1),
@@ -368,7 +369,7 @@ def allocate(instructions: Sequence[Instruction], predicates: Sequence[int], der
 
 @dataclass(frozen=True, slots=True)
 class VectorProgram:
-    """Finished vector code: instructions, registers needed, and where each predicate and derived column ends up."""
+    """Finished vector code: its instructions, number of registers, and the registers of results."""
 
     code: np.ndarray
     machine_size: int
@@ -376,15 +377,17 @@ class VectorProgram:
     derived_registers: np.ndarray
 
     def below(self, counts: Int64) -> tuple[list[int], list[int]]:
-        """Sum what is counted by instruction, int64[I], over those that each predicate and each derived column needs.
+        """Sum counts by instruction, int64[I], over the instructions of each predicate and each derived column.
 
-        Cost: a loop over the instructions, for what seldom happens.
+        Cost: a loop over the instructions, for rare cases.
         """
         needed: dict[int, frozenset[int]] = {}
-        for at, (op, target, *operands) in enumerate(self.code.tolist()):
-            needed[target] = frozenset({at}).union(*(needed[register] for register in _register_operands(op, operands)))
+        for index, (op, target, *operands) in enumerate(self.code.tolist()):
+            needed[target] = frozenset({index}).union(
+                *(needed[register] for register in _register_operands(op, operands))
+            )
         results = (self.predicate_registers.tolist(), self.derived_registers.tolist())
-        of_predicates, of_derived = ([sum(int(counts[at]) for at in needed[r]) for r in part] for part in results)
+        of_predicates, of_derived = ([sum(int(counts[index]) for index in needed[r]) for r in part] for part in results)
         return of_predicates, of_derived
 
     def block_code(self, constants: Int64, predicates: Int32, derived_first: int) -> BlockCode:
@@ -395,10 +398,10 @@ class VectorProgram:
         )  # fmt: skip
 
 
-# Which operand is the number of a constant, of a column.
+# the operand that is the number of a constant or a column
 CONSTANT_OPERAND = {o.CONST: 0, o.SCALE: 1, o.TO_FLOAT: 1, o.TO_FLOAT_REST: 1, o.QUOTIENT: 1}
 COLUMN_OPERAND = {o.COLUMN: 0, o.ROW: 1, o.DISTINCT: 1}
-# Which of the operands a, b, c are registers, if not a and b.
+# the operands among a, b, c that are registers, unless they are a and b
 _REGISTERS = {
     **dict.fromkeys((o.CONST, o.COLUMN, o.REGISTER, o.ROW, o.DISTINCT), ()),
     **dict.fromkeys(
@@ -413,7 +416,7 @@ _REGISTERS = {
 
 
 def register_positions(op: int) -> tuple[int, ...]:
-    """Return which of the operands a, b, c are registers."""
+    """Return the positions of the operands a, b, c that are registers."""
     return _REGISTERS.get(op, (0, 1))
 
 
@@ -431,7 +434,7 @@ class _ScalarState:
 
 
 class ScalarCode(Lowering):
-    """Code for one event and one run: all conditions and measures of all rules, one after the other."""
+    """Code for one event and one run: all conditions and measures of all rules, in one list."""
 
     def __init__(self, constants: Constants, columns: ColumnNumbers) -> None:
         super().__init__(constants, columns)
@@ -442,9 +445,10 @@ class ScalarCode(Lowering):
         self._variable: Callable[[str], int] | None = None
 
     def compile(self, expr: Expr, register: RunRegister, variable: Callable[[str], int]) -> tuple[int, int, int]:
-        """Append code for `expr`; returns (first instruction, end, register of the result).
+        """Append code for `expr`; return its first instruction, its end, and the register of the result.
 
-        `register(kind, variable, argument)` gives the run register of an aggregate."""
+        `register(kind, variable, argument)` returns the run register of an aggregate.
+        """
         self._at = _ScalarState()
         self._register, self._variable = register, variable
         first = len(self.instructions)
@@ -498,7 +502,7 @@ class ScalarCode(Lowering):
         return self._spread(expr.variable, argument, self.emit(o.TO_FLOAT, present, self.constants.add(1, False)))
 
     def average(self, expr: Expr) -> Twofold:
-        """Return the registers of an average: the nearest float, and what it lost by rounding."""
+        """Return the registers of an average: the nearest float and its rounding error."""
         if not isinstance(expr, Aggregate):
             return super().average(expr)
         argument = expr.argument
@@ -518,7 +522,7 @@ class ScalarCode(Lowering):
         return divided(self, mean, exact(self, self.constant(float(scale), is_float=True))) if scale > 1 else mean
 
     def _spread(self, variable: str, argument: Expr, count: int) -> int:
-        """Return √(n Σd² − (Σd)²) / n, d being how far a value is from the first one: equal values have d = 0."""
+        """Return √(n Σd² − (Σd)²) / n, where d is the distance of a value from the first one: 0 for equal values."""
         kinds = ("offset", "offset squared")
         total, squares = (self.emit(o.REGISTER, self._run_register(kind, variable, argument)) for kind in kinds)
         number = self.emit(o.FSUB, self.emit(o.FMUL, count, squares), self.emit(o.FMUL, total, total))

@@ -1,4 +1,4 @@
-"""The columns of a program's event table: what its rules read, functions of a field, histories.
+"""The columns of a program's event table: fields that rules read, functions of a field, histories.
 
 Tested by: tests/nfa/test_compile.py, tests/histories/test_values.py
 """
@@ -15,7 +15,7 @@ from cep.lang.functions import IN_LIST
 from cep.lang.ir import Call, CurrentField, History
 from cep.lang.show import show_expr
 
-# The column that says of an event which histories lack older events there, or have them folded: their identities as one
+# The column with the names of an event's histories that lack older events or have them folded: their identities as one
 # text, null for none. Stored events keep it, so it is the same in every program.
 INCOMPLETE = "histories told"
 HISTORY = "history"
@@ -23,10 +23,10 @@ HISTORY = "history"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the event table. `retained`: conditions or measures read it of bound events.
+    """A column of the event table. `retained`: conditions or measures read it from bound events.
 
-    `computed` is a function of one text or time field of the event, which is column `source`; the engine fills the
-    column (functions/columns.py), and that of a `history` (histories/values.py).
+    `computed` is a function of one text or time field of the event, in column `source`; the engine fills the column
+    (functions/columns.py), and also a column with a `history` (histories/values.py).
     """
 
     name: str
@@ -44,18 +44,20 @@ class Column:
 
     @property
     def is_emitted(self) -> bool:
-        """True if it is a history that is kept with bound events, as a match may come after its last event."""
+        """True if it is a history that is stored with bound events, because a match may come after its last event."""
         return self.history and self.retained and self.name != INCOMPLETE
 
     @property
     def is_listed(self) -> bool:
-        """True if the column says that a value is in a list. What it says of an event is kept with the event: the list
-        may be another one by the time that its past is asked for."""
+        """True if the column says whether a value is in a list.
+
+        The result is stored with the event, because the list may have changed by the time that the past is read.
+        """
         return self.computed is not None and self.computed.fn == IN_LIST
 
 
 class ColumnMap:
-    """Field name → column number; a column exists if some rule reads it. Those of layout.COLUMNS_FIXED come first."""
+    """Field name → column number; a column exists if some rule reads it. layout.COLUMNS_FIXED come first."""
 
     def __init__(self, schema: Schema) -> None:
         self._types = schema.columns()
@@ -73,7 +75,7 @@ class ColumnMap:
         return y.COLUMNS_FIXED + self.names.index(field)
 
     def computed(self, call: Call) -> int:
-        """Return the column that holds a function of the event's text or time."""
+        """Return the column with a function of the event's text or time."""
         name = show_expr(call)
         if name not in self._computed:
             self._computed[name] = (self.number(_subject(call)), call)
@@ -81,7 +83,7 @@ class ColumnMap:
         return y.COLUMNS_FIXED + self.names.index(name)
 
     def history(self, expr: History) -> int:
-        """Return the column that holds a history of the event; equal ones of different rules are the same column."""
+        """Return the column with a history of the event; equal histories of different rules share a column."""
         if not self._histories:
             self.names.append(INCOMPLETE)
         if expr not in self._histories:
@@ -95,7 +97,7 @@ class ColumnMap:
         return {self.history(expr): expr for expr in self._histories}
 
     def columns(self, derived: Sequence[Type]) -> tuple[Column, ...]:
-        """Return the columns of the event table; those of the vector code's results come last."""
+        """Return the columns of the event table; the results of the vector code come last."""
         return event_columns(self._types, self.described(), derived)
 
     def described(self) -> Iterator[tuple[str, int, Call | History | None, bool]]:
@@ -103,7 +105,7 @@ class ColumnMap:
         past = {name: expr for expr, name in self._histories.items()}
         for number, name in enumerate(self.names, start=y.COLUMNS_FIXED):
             source, call = self._computed.get(name, (-1, None))
-            # Histories are told apart by what they are: their number is that of a place among others.
+            # Histories are identified by their definition; their number depends on the other histories.
             history = past.get(name)
             yield name if history is None else HISTORY, source, call or history, number in self.retained
 
@@ -113,14 +115,14 @@ def event_columns(
     described: Iterable[tuple[str, int, Call | History | None, bool]],
     derived: Sequence[Type],
 ) -> tuple[Column, ...]:
-    """Return the columns of an event table. `types` are those of the fields, `described` as ColumnMap.described."""
+    """Return the columns of an event table. `types` are the types of fields, `described` as in ColumnMap.described."""
     fixed = [Column(f"fixed {i}", Type(Kind.INT), False) for i in range(y.COLUMNS_FIXED)]
     read: list[Column] = []
     histories_count = 0
     for name, source, function, is_retained in described:
         if isinstance(function, History):
             type_ = function.type.as_nullable()
-            # What is kept of bound events has the same name in every program.
+            # Columns that are stored with bound events have the same name in every program.
             number = identity_of(function) if is_retained else histories_count
             read.append(Column(f"{HISTORY} {number}", type_, is_retained, history=True))
             histories_count += 1
@@ -131,17 +133,17 @@ def event_columns(
             read.append(Column(name, Type(Kind.STRING, nullable=True), retained=True, history=True))
         else:
             read.append(Column(name, types[name], is_retained))
-    made = [Column(f"derived {i}", t, False, derived=True) for i, t in enumerate(derived)]
-    return (*fixed, *read, *made)
+    results = [Column(f"derived {i}", t, False, derived=True) for i, t in enumerate(derived)]
+    return (*fixed, *read, *results)
 
 
 def identity_of(expr: History) -> str:
-    """Return a text that is the same for equal histories, whatever the program."""
+    """Return a text that is the same for equal histories in every program."""
     return hashlib.blake2b(repr(expr).encode(), digest_size=12).hexdigest()
 
 
 def _subject(call: Call) -> str:
-    """Return the field that a function of the event's text or time looks at."""
+    """Return the field that a function of the event's text or time reads."""
     inner = call.arguments[0]
     assert isinstance(inner, CurrentField | Call), "checked before"
     return inner.field if isinstance(inner, CurrentField) else _subject(inner)

@@ -1,10 +1,11 @@
-"""Deployed rules of one key domain → Program, in two halves: `compile_piece` for each rule alone, `link` for all.
+"""Deployed rules of one key domain → Program, in two halves: `compile_piece` for each single rule, `link` for all.
 
     pattern ──build──▶ automaton ──compile_tables──▶ tables, code ──pack──▶ piece ─┐
     pattern ─────────────────────────── … ─────────────────────────────────▶ piece ─┴─link──▶ program
 
-A piece is compiled once and kept. So a changed rule costs its own compilation and the addition of offsets. Nothing is
+A piece is compiled once and cached. So a changed rule costs its own compilation and the addition of offsets. Nothing is
 compiled to machine code here.
+
 Tested by: tests/nfa/test_compile.py, tests/nfa/test_link.py
 """
 
@@ -30,14 +31,14 @@ from cep.nfa.symbols import Symbols
 
 
 def compile_piece(pattern: PatternIR, schema: Schema, symbols: Symbols) -> Piece:
-    """Compile a bound pattern alone. Raises: CompileError.
+    """Compile a single bound pattern. Raises: CompileError.
 
-    | pass | turns | in |
+    | pass | converts | in |
     | --- | --- | --- |
     | build | structure → positions and their waits | positions.py |
     | compile_tables | conditions → conjuncts → predicates and code → tables | rule_tables.py, simplify.py, code.py |
     | write_predicates | predicates → code that evaluates them, atoms that look them up | predicates.py |
-    | pack | the rule's own numbers → those that all rules share → words in a row | piece.py |
+    | pack | the rule's own numbers → shared numbers → one array of words | piece.py |
     """
     automaton = build(pattern.structure)
     rule = compile_tables(pattern, schema, automaton)
@@ -46,10 +47,10 @@ def compile_piece(pattern: PatternIR, schema: Schema, symbols: Symbols) -> Piece
 
 
 class Compiler:
-    """Compiles rules for one schema, and keeps the pieces that it has made.
+    """Compiles rules for one schema, and caches the pieces.
 
-    A pattern is known by being the same object: a rulebook hands on those that have not changed, and to compare trees
-    would cost as much as to compile them. Threads may share a compiler.
+    The cache identifies a pattern by its object: a rulebook passes on unchanged patterns, and comparing trees would
+    cost as much as compiling them. Threads may share a compiler.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -68,20 +69,20 @@ class Compiler:
                 self._symbols = Symbols()
                 self._pieces.clear()
             pieces = [self._piece(rule.pattern) for rule in rules]
-            if is_full:  # what the rules in force need is not in the way of what is to come
+            if is_full:  # the symbols of the rules in force do not count towards the limit
                 self._symbols_first = len(self._symbols)
             while len(self._pieces) > max(PIECES_CACHED_MAX, len(rules)):
                 self._pieces.popitem(last=False)
             return link(self._schema, key_fields, rules, pieces, self._symbols)
 
     def check(self, pattern: PatternIR) -> None:
-        """Compile a pattern that will be wanted soon. Raises: CompileError."""
+        """Compile a pattern that will soon be needed. Raises: CompileError."""
         with self._lock:
             self._piece(pattern)
 
     def _piece(self, pattern: PatternIR) -> Piece:
         cached = self._pieces.get(id(pattern))
-        if cached is not None:  # the pattern is held beside its piece, so that its id is nobody else's
+        if cached is not None:  # the cache holds the pattern, so no other object has its id
             self._pieces.move_to_end(id(pattern))
             return cached[1]
         piece = compile_piece(pattern, self._schema, self._symbols)
@@ -105,8 +106,10 @@ def compiler_of(schema: Schema) -> Compiler:
 
 
 def problems(pattern: PatternIR, schema: Schema) -> list[str]:
-    """Return why a checked, bound pattern cannot be compiled: limits of the automaton, or wrong entries of a list that
-    the rule gives in place. Empty if it can."""
+    """Return the reasons why a checked, bound pattern cannot be compiled; empty if it can.
+
+    They are limits of the automaton, and wrong entries of a list that the rule writes in place.
+    """
     try:
         compiler_of(schema).check(pattern)
     except CompileError as error:
@@ -118,6 +121,6 @@ def compile_rules(schema: Schema, key_fields: tuple[str, ...], rules: Sequence[D
     """Compile bound rules that share a key.
 
     Raises: CompileError for a rule that `problems` would have named.
-    Cost: milliseconds for each rule that is new to the process, and a few for thousands that are not.
+    Cost: milliseconds for each rule that is new to the process, and a few milliseconds for thousands that are not.
     """
     return compiler_of(schema).program(key_fields, rules)

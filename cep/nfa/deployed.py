@@ -1,4 +1,4 @@
-"""The compiler's input for one version of one rule: a bound pattern and the interval that it sees.
+"""The compiler's input for one version of one rule: a bound pattern and its validity interval.
 
 Tested by: tests/rulebook/test_rulebook.py, tests/nfa/test_compile.py
 """
@@ -14,15 +14,15 @@ from cep.base.schema import OF_DERIVED, Schema
 from cep.lang.ir import PatternIR
 
 RuleIdentity = tuple[str, int, str]
-FOR_EVER = TIME_MS_MAX  # how far back a gap without a window reaches
+FOR_EVER = TIME_MS_MAX  # the reach of a gap without a window
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerGap:
     """A time before which a producer may have missed derived events.
 
-    A match may lack some if it is detected in [from_ms, until_ms), while the producer starts matches, and if its first
-    event is less than `reach_ms` after `since_ms`. A `since_ms` of None is the time of the job's first event.
+    A match may be affected if it is detected in [from_ms, until_ms), while the producer starts matches, and if its
+    first event is less than `reach_ms` after `since_ms`. A `since_ms` of None is the time of the job's first event.
     """
 
     reach_ms: int
@@ -35,20 +35,19 @@ class ProducerGap:
 class DeployedRule:
     """One version of one rule.
 
-    Interval, in event time (ms, UTC): a match may start on events in [from_ms, starts_until_ms) and goes on with
-    events before `until_ms`. `drain` leaves until_ms open, `restart` and retire set it to the change.
-    `resumed_ms` tells the part of a version that follows a pause, which goes on with no run of the part before.
-    `carries` is the version whose runs become this one's at `from_ms`, 0 for none.
-    `message` is a template with measures and `key` in braces: "{probes} probes, then {amount}".
-    `complete_ms` is empty if all that its histories read is kept since the job's first event. Else it has the time
-    since when the key domain has had a rule, and then a time for each of `lang.walk.histories`
-    (rulebook/completeness.py).
-    `unfolded_ms` has a time for each of the same: since when a busy key's folded events count too. Empty: always.
-    `level` is where it is matched among rules that feed each other (rulebook/levels.py); None: nowhere yet. `behind` is
-    how many patterns of its own text may come behind it, each fed by the one before.
-    `gaps` are the times before which derived events that it reads may be missing (rulebook/producer_gaps.py).
-    `identity` is what stored runs are tied to: another version, content or part of a version is another automaton.
-    `mark` is all that decides what is matched, as text; alerts of one event come out in the order of `place`.
+    Interval, in event time (ms, UTC): a match may start on events in [from_ms, starts_until_ms) and goes on with events
+    before `until_ms`. `drain` leaves until_ms open, `restart` and retire set it to the change. `resumed_ms` tells the
+    part of a version that follows a pause, which goes on with no run of the part before. `carries` is the version whose
+    runs become this one's at `from_ms`, 0 for none. `message` is a template with measures and `key` in braces:
+    "{probes} probes, then {amount}". `complete_ms` is empty if all that its histories read is kept since the job's
+    first event. Else it has the time since when the key domain has had a rule, and then a time for each of
+    `lang.walk.histories` (rulebook/completeness.py). `unfolded_ms` has a time for each of the same: since when a busy
+    key's folded events count too. Empty: always. `level` is where it is matched among rules that feed each other
+    (rulebook/levels.py); None: nowhere yet. `behind` is how many patterns of its own text may come behind it, each fed
+    by the one before. `gaps` are the times before which derived events that it reads may be missing
+    (rulebook/producer_gaps.py). `identity` is what stored runs are tied to: another version, content or part of a
+    version is another automaton. `mark` is all that decides what is matched, as text; alerts of one event come out in
+    the order of `place`.
     """
 
     rule_id: str
@@ -76,7 +75,7 @@ class DeployedRule:
     place: tuple[int, str, int, int] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        # Written down, because they are asked for of every rule whenever any rule changes.
+        # Computed once, because they are needed for every rule whenever any rule changes.
         part = self.content_hash if self.resumed_ms is None else f"{self.content_hash}@{self.resumed_ms}"
         object.__setattr__(self, "identity", (self.rule_id, self.version, part))
         parts = (*self.identity, self.from_ms, self.starts_until_ms, self.until_ms, self.carries)
@@ -85,8 +84,10 @@ class DeployedRule:
 
 
 def fingerprint(rules: Iterable[DeployedRule], schema: Schema, shared: Iterable[RuleIdentity] = ()) -> str:
-    """Equal for the same rules in the same order, with the same starts shared: what tells whose runs are stored."""
-    # Where patterns produce events, what is kept of those belongs to the layout, and an earlier build had less.
+    """Return a digest that is equal for the same rules in the same order with the same shared starts: it identifies
+    stored runs.
+    """
+    # If patterns produce events, the stored fields of these belong to the layout; an earlier build stored fewer.
     derived = OF_DERIVED if any(event_type.derived for event_type in schema.event_types) else ()
     text = "\n".join([repr(schema), *derived, *(rule.mark for rule in rules), *map(repr, shared)])
     return hashlib.sha256(text.encode()).hexdigest()[:32]

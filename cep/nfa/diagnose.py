@@ -1,7 +1,8 @@
-"""Checked patterns → those that also compile, the others with a diagnostic at the place where they fail; so of lists.
+"""Checked patterns → the patterns that also compile; the others become diagnostics. The same for lists.
 
-The check of the language knows neither the automaton nor its limits. A parameter without a default stands for its least
-value here: what does not compile with that compiles with no other.
+The check of the language does not know the automaton and its limits. A parameter without a default has its least value
+here: a pattern that does not compile with that value compiles with no other.
+
 Tested by: tests/nfa/test_diagnose.py, tests/lang/golden/diagnostics/
 """
 
@@ -27,7 +28,7 @@ _HELP = {
     "CEP424": "put what follows into a pattern of its own, or leave out the group's window",
     "CEP425": "split the pattern into several, or lower the repetition of its groups",
 }
-# Registers that one aggregate may need (a spread: offsets, their squares, base, present), and a field of an event.
+# Registers that one aggregate may need (stddev: offsets, their squares, base, present), and a field of an event.
 _AGGREGATE_REGISTERS, _FIELD_REGISTERS = 4, 2
 
 
@@ -54,7 +55,7 @@ def _refusal(pattern: PatternIR, schema: Schema) -> CompileError | None:
     stand_ins = {p.name: _least(p) for p in pattern.params if p.default is None}
     bound, _ = bind(pattern, stand_ins)
     if bound is None:
-        return None  # a structure that only other arguments make sound; the rule that gives them is checked with them
+        return None  # a structure that needs other arguments; the rule with these arguments is checked
     try:
         if _is_near_a_limit(bound, build(bound.structure)):
             compile_rules(schema, bound.key, (DeployedRule("check", 1, 0, "", bound),))

@@ -14,7 +14,7 @@ from cep.nfa.piece import WIDTHS, Piece, Section
 
 
 class Gathered:
-    """The sections of many pieces. Cost: a few passes over their words; nothing is done for each rule."""
+    """The sections of many pieces. Cost: a few passes over their words, without a loop over rules."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self._words: Int64 = np.concatenate([np.empty(0, np.int64), *(piece.words for piece in pieces)])
@@ -30,13 +30,13 @@ class Gathered:
         return words.reshape(-1, width) if width else words
 
     def counts(self, section: Section) -> Int64:
-        """Return how many rows each rule has: int64[rules]."""
+        """Return the number of rows of each rule: int64[rules]."""
         counts: Int64 = self._sizes[:, section] // WIDTHS.get(section, 1)
         return counts
 
 
 def starts_of(counts: Int64) -> Int64:
-    """Return where each run of so many begins, if they lie one after the other."""
+    """Return the start of each run, given the lengths of consecutive runs."""
     return np.cumsum(counts) - counts
 
 
@@ -46,10 +46,13 @@ def segments(first: Int64, count: Int64) -> Int64:
 
 
 def numbered(used: Int64, ids_count: int) -> tuple[Int64, Int64, Int64]:
-    """Give what is used numbers in the order of first use. Return the used ids, each once; the place of each of
-    `ids_count` ids there, -1 for the others and for -1; and for each place where in `used` it comes first."""
+    """Return numbers for the used ids, in order of first use.
+
+    Returns the used ids, each once; the index of each of `ids_count` ids among them, -1 for the others and for -1; and
+    for each used id its first index in `used`.
+    """
     first = np.full(ids_count, len(used), np.int64)
-    first[used[::-1]] = np.arange(len(used) - 1, -1, -1)  # of several, numpy keeps the last one assigned
+    first[used[::-1]] = np.arange(len(used) - 1, -1, -1)  # of several assignments, numpy keeps the last one
     present = np.flatnonzero(first < len(used))
     ids = present[np.argsort(first[present])]
     place = np.full(ids_count + 1, -1, np.int64)

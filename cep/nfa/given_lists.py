@@ -1,11 +1,12 @@
-"""Declared lists of checked files → what they hold, and what is wrong with their entries.
+"""Declared lists of checked files → their content, and problems with their entries.
 
-    list blocked: string from "blocked.csv"     a file, relative to the one that names it
+    list blocked: string from "blocked.csv"     a file, relative to the file that names it
     list bins: prefix = ["411111", "55"]        entries in place
-    list watch: string                          nothing yet: the control topic gives it
+    list watch: string                          empty: the control topic fills it
 
-Lists without a type are constants of their patterns and none of this. What the control topic gives takes the place of
-what is declared; a job that runs is told of it by `cep publish`.
+Lists without a type are constants of their patterns and not handled here. Lists of the control topic replace declared
+ones; `cep publish` sends them to a running job.
+
 Tested by: tests/nfa/test_given_lists.py, tests/lang/golden/diagnostics/
 """
 
@@ -43,7 +44,7 @@ _HELP = {
 
 @dataclass(frozen=True, slots=True)
 class GivenList:
-    """A list with its entries as they are written. `repeated_count` of them are there before."""
+    """A list with its entries as they are written. `repeated_count` of them repeat an earlier entry."""
 
     name: str
     kind: str
@@ -54,40 +55,40 @@ class GivenList:
 
 @dataclass(slots=True)
 class GivenLists:
-    """The lists of files by name and kind, and what is wrong with others."""
+    """The lists of files by name and kind, and the problems of the other lists."""
 
     lists: dict[tuple[str, str], GivenList] = field(default_factory=dict)
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
     def timelines(self) -> Lists:
-        """Return them as a program asks them: what they hold has always been so."""
+        """Return the lists for a program: their content has always been the same."""
         return {key: (FixedVersion(TIME_MS_MIN, given.content),) for key, given in self.lists.items()}
 
 
 def given_lists(checked: Checked) -> GivenLists:
-    """Return the lists that are declared with entries. Cost: their files are read."""
-    given = GivenLists()
+    """Return the lists that are declared with entries. Cost: reads their files."""
+    collected = GivenLists()
     types = checked.resolved.list_types()
     tokens = set().union(*map(token_lists, checked.patterns.values()))
     for declared in checked.resolved.lists.values():
         if declared.name in types and (declared.items or declared.file is not None):
             kind = list_kind(types[declared.name])
-            _take(given, declared, kind, checked.roots, has_tokens=(declared.name, kind) in tokens)
-    return given
+            _take(collected, declared, kind, checked.roots, has_tokens=(declared.name, kind) in tokens)
+    return collected
 
 
 def asked_lists(patterns: Iterable[PatternIR]) -> set[tuple[str, str]]:
-    """Return (name, kind) of each list that bound patterns ask, without those that are given in place."""
-    asked = (node for pattern in patterns for node in nodes_of(pattern, Const))
-    named = {(str(node.value), list_kind(node.type)) for node in asked if node.type.kind is Kind.LIST}
+    """Return (name, kind) of each list that bound patterns use, without lists that are written in place."""
+    lists = (node for pattern in patterns for node in nodes_of(pattern, Const))
+    named = {(str(node.value), list_kind(node.type)) for node in lists if node.type.kind is Kind.LIST}
     return {(name, kind) for name, kind in named if not name.startswith("[")}
 
 
 def in_place_problems(pattern: PatternIR) -> list[str]:
-    """Return the mistakes in the lists that a rule gives in place."""
-    asked = (node for node in nodes_of(pattern, Const) if node.type.kind is Kind.LIST)
+    """Return the mistakes in the lists that a rule writes in place."""
+    lists = (node for node in nodes_of(pattern, Const) if node.type.kind is Kind.LIST)
     wrong: list[WrongEntry] = []
-    for node in asked:
+    for node in lists:
         name = str(node.value)
         if name.startswith("["):
             wrong += keys_of(json.loads(name), list_kind(node.type))[1]
@@ -97,29 +98,31 @@ def in_place_problems(pattern: PatternIR) -> list[str]:
     return [f"{entry.code} {entry.message}" for entry in wrong]
 
 
-def _take(given: GivenLists, declared: ListSyntax, kind: str, roots: Mapping[str, Path], *, has_tokens: bool) -> None:
+def _take(
+    collected: GivenLists, declared: ListSyntax, kind: str, roots: Mapping[str, Path], *, has_tokens: bool
+) -> None:
     span = declared.span if declared.file is None else declared.file.span
     try:
         entries = _entries(declared, roots.get(declared.span.file))
     except SourceError as error:
-        given.diagnostics.append(Diagnostic("CEP801", str(error), span, (), _HELP["CEP801"]))
+        collected.diagnostics.append(Diagnostic("CEP801", str(error), span, (), _HELP["CEP801"]))
         return
     raw = raw_count(entries) if has_tokens else 0
-    if raw:  # nothing of them is quoted
+    if raw:  # the message quotes no entry
         message = f"{raw} of the entries of `{declared.name}` are no tokens, and a pattern looks tokens up in it"
         place = declared.items[0].span.to(declared.items[-1].span) if declared.items else span
-        given.diagnostics.append(Diagnostic("CEP320", message, place, (), _HELP["CEP320"]))
+        collected.diagnostics.append(Diagnostic("CEP320", message, place, (), _HELP["CEP320"]))
         return
     keys, wrong = keys_of(entries, kind)
     for entry in wrong:
         place = declared.items[entry.number].span if declared.items else span
-        given.diagnostics.append(Diagnostic(entry.code, entry.message, place, (), _HELP[entry.code]))
+        collected.diagnostics.append(Diagnostic(entry.code, entry.message, place, (), _HELP[entry.code]))
     content = Content(kind).changed("replace", keys)
     repeated_count = len(keys) - len(content)
-    if repeated_count and declared.file is None:  # what another system exports may say a thing twice; it is counted
-        given.diagnostics.append(_repeated(declared.name, repeated_count, span))
+    if repeated_count and declared.file is None:  # an export of another system may repeat entries; they are counted
+        collected.diagnostics.append(_repeated(declared.name, repeated_count, span))
     if not wrong:
-        given.lists[declared.name, kind] = GivenList(declared.name, kind, entries, content, repeated_count)
+        collected.lists[declared.name, kind] = GivenList(declared.name, kind, entries, content, repeated_count)
 
 
 def _entries(declared: ListSyntax, root: Path | None) -> pa.Array:

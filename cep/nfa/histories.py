@@ -1,9 +1,10 @@
-"""The histories of all rules of a program → what the engine keeps of past events, and what it asks of them.
+"""The histories of all rules of a program → the past events that the engine stores, and the values that it computes.
 
-A history has a value for each event, whether or not a match is under way. So it is a column of the event table, filled
-before the matcher runs; equal histories of different rules are one column. Its `where` and its argument speak of past
-events: they are code over a table of their own, the *history table*, which holds the kept events of each key and the
-new ones behind them.
+A history has a value for each event, even without a match in progress. So it is a column of the event table, computed
+before the matcher runs; equal histories of different rules are one column. Its `where` and its argument concern past
+events: they are code over a separate table, the *history table*, with the stored events of each key followed by the new
+ones.
+
 Tested by: tests/histories/test_values.py
 """
 
@@ -31,19 +32,21 @@ CUT = "+cut"
 
 @dataclass(frozen=True, slots=True)
 class HistoryColumn:
-    """One history: the column of the event table that it fills, and what of the history table it looks at.
+    """One history: the column of the event table that it fills, and the part of the history table that it reads.
+
     `event_type` is the code of its event type, -1 for any.
 
-    `identity` is the same for equal histories, whatever the program; `tally` for those that are worked out from the
-    same tally (numbers/tally.py), "" for those that are from none. It ends in `SQUARES`, `FLOATS` or `FLOAT_SQUARES`
-    where a tally has more than counts and whole sums.
-    `panes` is the same for those of the same panes (numbers/panes.py), 0 for those of none. `known` is the same for
-    those that count the same events by the same sub-key (histories/known_sub_keys.py), 0 for those without one.
+    `identity` is the same for equal histories in every program; `tally` for histories with the same tally
+    (numbers/tally.py), "" without a tally. It ends in `SQUARES`, `FLOATS` or `FLOAT_SQUARES` if a tally has more than
+    counts and integer sums. `panes` is the same for histories with the same panes (numbers/panes.py), 0 without panes.
+    `known_sub_keys` is the same for histories that count the same events by the same sub-key
+    (histories/known_sub_keys.py), 0 without a sub-key.
 
-    `average` is the identity of the average that the value, or its rest, belongs to, "" for other functions.
+    `average` is the identity of the average to which the value, or its rest, belongs, "" for other functions.
 
-    `member` is the bitmap of the events that count (-1: all), `value` the column of its argument (-1: none), `by` those
-    of its sub-key. `events_max`: so many of the newest members of a (sub-)key can decide its value; so many are kept.
+    `member` is the bitmap of the events that count (-1: all), `value` the column of its argument (-1: none), `by` the
+    columns of its sub-key. `events_max`: the number of the newest members of a (sub-)key that can decide its value and
+    are stored.
     """
 
     number: int
@@ -61,12 +64,12 @@ class HistoryColumn:
 
     @property
     def is_approximate(self) -> bool:
-        """True if it is worked out from panes alone."""
+        """True if its value is computed from panes alone."""
         return is_approximate(self.expr)
 
     @property
     def is_hashed(self) -> bool:
-        """True if its panes have hashes, of which the least tell how many there are."""
+        """True if its panes have hashes, whose least ones give the count."""
         return self.expr.fn in ("approx_distinct", "distinct")
 
     @property
@@ -101,78 +104,80 @@ class HistoryColumn:
 
     @property
     def is_of_calendar(self) -> bool:
-        """True if its panes are units of the calendar, so that its window is one of them."""
+        """True if its panes are calendar units, so that its window is one of them."""
         return self.expr.window is not None and self.expr.window.calendar is not None
 
     @property
     def pane_ms(self) -> int:
-        """Return how long the panes of its window are, which is no unit of the calendar."""
+        """Return the length of the panes of its window, which is not a calendar unit."""
         return pane_ms(self.expr)
 
     @property
     def panes_span_ms(self) -> int:
-        """Return how long after the beginning of a pane it may be asked for at most."""
+        """Return how long after its start a pane may be needed at most."""
         return self.span_ms + (0 if self.is_of_calendar else self.pane_ms)
 
     @property
     def is_single(self) -> bool:
-        """True if one event alone decides its value."""
+        """True if a single event decides its value."""
         return is_single(self.expr)
 
     @property
     def is_sparse(self) -> bool:
-        """True if only some events of its window can still decide its value: the least ones of those that came
-        after them, or the latest with each value."""
+        """True if only some events of its window can still decide its value.
+
+        These are the least ones of the events after them, or the latest with each value.
+        """
         return self.expr.fn in ("min", "max", "distinct")
 
     @property
     def retention_ms(self) -> int:
-        """Return how long after an event its window may hold it: one that is folded has whole panes at its far edge."""
+        """Return how long after an event its window may include it: a folded window has whole panes at its far edge."""
         return self.span_ms + (self.pane_ms - 1 if self.is_foldable and not self.is_of_calendar else 0)
 
     @property
     def carried(self) -> str:
-        """Under what name what decides it is carried from call to call; "" if its windows are looked at."""
+        """The name under which its deciding values are carried from call to call; "" if its windows are read."""
         return self.tally or (self.identity if self.is_sparse else "")
 
     @property
     def counted(self) -> str:
-        """Under what name it is carried how many different values a key has, where pinned events would be too many."""
+        """The name under which the number of a key's distinct values is carried, if pinned events would be too many."""
         is_of_field = isinstance(self.expr.argument, CurrentField) and self.expr.window is not None
         return self.identity + DIFFERENT if self.expr.fn == "distinct" and is_of_field and not self.by else ""
 
     @property
     def ranked(self) -> str:
-        """Under what name ranks in its windows are carried (numbers/bands.py); "" if its windows are looked at."""
+        """The name under which ranks in its windows are carried (numbers/bands.py); "" if its windows are read."""
         is_rank = self.expr.fn in ("median", "percentile") and not self.by
         return self.identity + RANKS if is_rank else ""
 
     @property
     def band(self) -> str:
-        """Under what name the values around its rank are carried."""
+        """The name under which the values around its rank are carried."""
         return self.identity + BAND
 
     @property
     def percent(self) -> int:
-        """The percentile that is asked for; 50 for a median."""
+        """The requested percentile; 50 for a median."""
         percent = 50 if self.expr.percent is None else getattr(self.expr.percent, "value", None)
         assert isinstance(percent, int), "parameters are bound before compilation"
         return percent
 
     @property
     def span_ms(self) -> int:
-        """Return how long after an event it may be asked for at most."""
+        """Return how long after an event it may be needed at most."""
         return span_ms(self.expr)
 
     @property
     def is_oldest(self) -> bool:
-        """True if it is the oldest event of its window, whatever that is."""
+        """True if its value comes from the oldest event of its window, of any kind."""
         expr = self.expr
         return expr.fn == "first" and expr.window is not None and expr.where is None and not expr.by
 
     @property
     def is_first(self) -> bool:
-        """True if it is the oldest event that counts, not the newest ones."""
+        """True if the oldest event that counts decides, not the newest."""
         return self.expr.fn in ("first", "first_seen")
 
 
@@ -180,8 +185,8 @@ class HistoryColumn:
 class HistoryPlan:
     """The histories of a program.
 
-    `columns` are those of the history table, with code and constants of their own; `bitmaps_count` is the number of
-    predicates. `retained_ms`: how long the schema wants events of a type (by its code) kept, whatever rules ask for.
+    `columns` are the columns of the history table, with code and constants of their own; `bitmaps_count` is the number
+    of predicates. `retained_ms`: how long the schema retains events of a type (by its code), independent of rules.
     """
 
     histories: tuple[HistoryColumn, ...]
@@ -195,14 +200,14 @@ class HistoryPlan:
 
     @cached_property
     def span_max_ms(self) -> int:
-        """Return how long after an event of a segment it may be asked for at most; 0 if none is kept."""
+        """Return how long after an event of a segment it may be needed at most; 0 if no event is stored."""
         spans = [history.span_ms for history in self.histories if not history.is_single]
         of_panes = [history.panes_span_ms for history in self.histories if history.panes]
         return max([*spans, *of_panes, *self.retained_ms.values()], default=0)
 
     @cached_property
     def stored_columns(self) -> tuple[Column, ...]:
-        """The columns that are kept of past events: fields, and what lists said of them."""
+        """The stored columns of past events: fields, and the results of lists."""
         return tuple(c for c in self.columns[y.COLUMNS_FIXED :] if c.is_read or c.is_listed)
 
     @cached_property
@@ -242,7 +247,7 @@ class HistoryPlan:
 
     @cached_property
     def approximate(self) -> Mapping[int, HistoryColumn]:
-        """Those of approximate histories, which have all events."""
+        """The panes of approximate histories, which have all events."""
         return {number: history for number, history in self.panes.items() if history.is_approximate}
 
     @cached_property
@@ -321,9 +326,9 @@ def _planned(schema: Schema, histories: tuple[tuple[int, History], ...], events_
         if isinstance(expr.argument, CurrentField):
             value = columns.number(expr.argument.field)
         elif expr.argument is not None:
-            at = vector.derived(expr.argument)
-            derived.setdefault(at, expr)
-            value = -2 - at  # placed below, when the number of columns is known
+            index = vector.derived(expr.argument)
+            derived.setdefault(index, expr)
+            value = -2 - index  # placed below, when the number of columns is known
         for name in expr.by:
             columns.number(name)
         planned.append((number, expr, member, value))
@@ -333,7 +338,7 @@ def _planned(schema: Schema, histories: tuple[tuple[int, History], ...], events_
                 if field.name not in (event_type.id_field, event_type.time_field):
                     columns.number(field.name)
     finished = vector.finish()
-    types = [derived[at].argument for at in sorted(derived)]
+    types = [derived[index].argument for index in sorted(derived)]
     table = columns.columns([argument.type for argument in types if argument is not None])
     first_derived = len(table) - len(derived)
     return HistoryPlan(

@@ -18,9 +18,9 @@ from cep.nfa.piece import Section
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The numbers that rules share → those of a program: int64 by number, -1 at the end for -1.
+    """The numbers that rules share → the numbers of a program: int64 by number, -1 at the end for -1.
 
-    `column` has those of layout.COLUMNS_FIXED first; `derived` are numbers of columns too.
+    `column` begins with layout.COLUMNS_FIXED; `derived` are also numbers of columns.
     """
 
     constant: Int64
@@ -40,7 +40,9 @@ class Image:
 
 
 def image_of(parts: Gathered, place: Places, code: Int64, constants: Int64) -> Image:
-    """Shapes: code int64[n, MACHINE_WIDTH] in numbers of the program, that of the rules first; constants int64[m]."""
+    """Return the image. Shapes: code int64[n, MACHINE_WIDTH] in numbers of the program, the code of the rules first;
+    constants int64[m].
+    """
     states, waits, guards = parts.rows(Section.STATES), parts.rows(Section.WAITS), parts.rows(Section.GUARDS)
     bounds, guard_bounds = parts.rows(Section.BOUNDS), parts.rows(Section.GUARD_BOUNDS)
     marks = parts.rows(Section.MARKS)
@@ -59,7 +61,7 @@ def image_of(parts: Gathered, place: Places, code: Int64, constants: Int64) -> I
     first_code = starts_of(parts.counts(Section.CODE))
 
     def placed(rows: Int64, section: Section) -> Int64:
-        """Return (first instruction, end, result) of each row, its code where it lies."""
+        """Return (first instruction, end, result) of each row, as offsets in the image."""
         offset = at_code + MACHINE_WIDTH * np.repeat(first_code, parts.counts(section))[:, None]
         moved = rows.copy()
         moved[:, :2] = np.where(rows[:, :1] < 0, rows[:, :2], MACHINE_WIDTH * rows[:, :2] + offset)
@@ -77,7 +79,7 @@ def image_of(parts: Gathered, place: Places, code: Int64, constants: Int64) -> I
     wait_words[:, y.W_TARGET] = np.where(waits[:, y.W_TARGET] < 0, waits[:, y.W_TARGET], waits[:, y.W_TARGET] + offset)
     wait_words[:, y.W_PREDICATE] = place.predicate[waits[:, y.W_PREDICATE]]
     wait_words[:, y.W_CODE : y.W_SIMPLE] = placed(waits[:, y.W_CODE : y.W_SIMPLE], Section.WAITS)
-    for column in (y.W_SIMPLE_COLUMN, y.W_SIMPLE_OTHER):  # 0 stays 0 where there is no simple form
+    for column in (y.W_SIMPLE_COLUMN, y.W_SIMPLE_OTHER):  # 0 stays 0 if there is no simple form
         wait_words[:, column] = place.column[waits[:, column]]
     _set_range(wait_words, y.W_MARKS, at_marks, 1, waits[:, 14])
     _set_range(wait_words, y.W_GUARDS, at_guards, y.GUARD_WIDTH, waits[:, 15])
@@ -90,7 +92,7 @@ def image_of(parts: Gathered, place: Places, code: Int64, constants: Int64) -> I
     guard_words[:, y.G_CODE : y.G_FREED] = placed(guards[:, y.G_CODE : y.G_FREED], Section.GUARDS)
     _set_range(guard_words, y.G_BOUNDS, at_guard_bounds, y.BOUND_WIDTH, guards[:, y.G_BOUNDS])
     action_words, read = actions.copy(), actions[:, y.A_COLUMN]
-    # -1 and below are derived columns; what np.where leaves out is looked up all the same, so both lie in range.
+    # -1 and below are derived columns; np.where also looks up the values that it drops, so both must be in range.
     action_words[:, y.A_COLUMN] = np.where(
         read < 0, place.derived[np.maximum(-1 - read, -1)], place.column[np.maximum(read, 0)]
     )
@@ -104,7 +106,7 @@ def image_of(parts: Gathered, place: Places, code: Int64, constants: Int64) -> I
     return Image(words, at_measures, at_code, first_state)
 
 
-def _set_range(words: Int64, column: int, at: int, width: int, counts: Int64) -> None:
-    """Write where the rows that belong to each row begin and end. They lie one after the other."""
-    words[:, column] = at + width * starts_of(counts)
+def _set_range(words: Int64, column: int, offset: int, width: int, counts: Int64) -> None:
+    """Write the start and end of the rows that belong to each row. These rows are consecutive."""
+    words[:, column] = offset + width * starts_of(counts)
     words[:, column + 1] = words[:, column] + width * counts

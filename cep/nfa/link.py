@@ -1,13 +1,14 @@
 """Compiled pieces of the rules of one key domain → Program.
 
-Every number of a piece becomes a number of the program: its own numbers by adding where its part begins, those that
-rules share by a table. All of it is arithmetic on the arrays of all rules at once, so that a change of one rule of
-thousands costs a few milliseconds: for the others nothing is done but adding.
+Every number of a piece becomes a number of the program: a number of its own by adding the start of its part, a shared
+number by a table. All of it is arithmetic on the arrays of all rules at once, so a change of one rule among thousands
+costs a few milliseconds.
 
     pieces ──Gathered──▶ sections of all rules ──▶ predicates, vector code, columns, image
 
-What is shared is numbered in the order in which rules ask for it. So the same rules give the same program on every
-machine, whatever the process has compiled before.
+Shared items are numbered in the order in which rules use them. So the same rules give the same program on every
+machine, independent of earlier compilations in the process.
+
 Tested by: tests/nfa/test_link.py, tests/nfa/test_compile.py
 """
 
@@ -46,7 +47,7 @@ def link(
     schema: Schema, key_fields: tuple[str, ...], rules: Sequence[DeployedRule], pieces: Sequence[Piece],
     symbols: Symbols,
 ) -> Program:  # fmt: skip
-    """Put the pieces of rules that share a key together; `symbols` are those that they were compiled with."""
+    """Combine the pieces of rules that share a key; `symbols` are the ones that compiled them."""
     parts = Gathered(pieces)
     predicates = gather_predicates(parts, symbols)
     vector = gather_vector(parts, symbols, predicates)
@@ -56,8 +57,8 @@ def link(
         np.concatenate([*constants, predicates.entries[:, y.INDEX_CONSTANT]]), len(symbols.constants)
     )
     values = [symbols.constants.things[number] for number in constant_ids.tolist()]
-    asked = parts.rows(Section.COLUMNS)
-    column_ids, column_place, _ = numbered(asked[:, 0] - y.COLUMNS_FIXED, len(symbols.columns))
+    used_columns = parts.rows(Section.COLUMNS)
+    column_ids, column_place, _ = numbered(used_columns[:, 0] - y.COLUMNS_FIXED, len(symbols.columns))
     place = Places(
         constant_place,
         np.concatenate([np.arange(y.COLUMNS_FIXED), y.COLUMNS_FIXED + column_place]),
@@ -77,7 +78,7 @@ def link(
     filled = finish_predicates(predicates, place, image.at_code + MACHINE_WIDTH * int(parts.counts(Section.CODE).sum()))
     shared = _shared(parts, handovers, rows, place, symbols, max(filled.count, 1))
     relevance_first, relevance = without_starts(relevance_first, relevance, shared)
-    described = _described(symbols, column_ids, place, asked)
+    described = _described(symbols, column_ids, place, used_columns)
     return Program(
         schema=schema,
         key_fields=key_fields,
@@ -109,15 +110,15 @@ def link(
 
 
 def _described(
-    symbols: Symbols, column_ids: Int64, place: Places, asked: Int64
+    symbols: Symbols, column_ids: Int64, place: Places, used_columns: Int64
 ) -> list[tuple[str, int, Call | History | None, bool]]:
     """Describe the columns as ColumnMap.described does, in the order of the program."""
-    retained = set(asked[asked[:, 1] == 1, 0].tolist())
+    retained = set(used_columns[used_columns[:, 1] == 1, 0].tolist())
     columns = []
     for number in column_ids.tolist():
         name, source, function = symbols.columns.things[number]
-        at = source if source < 0 else int(place.column[source])
-        columns.append((name, at, function, y.COLUMNS_FIXED + number in retained))
+        source_place = source if source < 0 else int(place.column[source])
+        columns.append((name, source_place, function, y.COLUMNS_FIXED + number in retained))
     return columns
 
 
@@ -145,9 +146,10 @@ def _shared(
     parts: Gathered, handovers: Sequence[tuple[int, int, int]], rows: Int64, place: Places, symbols: Symbols,
     bitmaps_count: int,
 ) -> tuple[SharedStart, ...]:  # fmt: skip
-    """Find beginnings that rules share, and note them in the rules' rows.
+    """Find prefixes that rules share, and record them in the rules' rows.
 
-    Where runs are handed over, whose a start is depends on the time: such rules keep their own."""
+    With a handover, the owner of a start depends on the time, so these rules do not share.
+    """
     counts = parts.counts(Section.PREFIXES)
     prefixes = np.full((len(counts), int(counts.max(initial=0))), -1, np.int64)
     rule = np.repeat(np.arange(len(counts)), counts)
@@ -161,7 +163,7 @@ def _shared(
 
 
 def _first_runs(parts: Gathered, image: Image) -> tuple[UInt8, Int64]:
-    """Return 1 for each register that holds a row of the event table, and each rule's run that has taken nothing."""
+    """Return 1 for each register that holds a row of the event table, and each rule's start run."""
     holds_rows, counts = parts.rows(Section.REGISTERS), parts.counts(Section.REGISTERS)
     rule = np.repeat(np.arange(len(counts)), counts)
     register = segments(np.zeros(len(counts), np.int64), counts)
@@ -175,7 +177,7 @@ def _first_runs(parts: Gathered, image: Image) -> tuple[UInt8, Int64]:
 
 
 def _relevance(parts: Gathered, place: Places) -> tuple[Int32, Int32]:
-    """Return the predicates that each rule reacts to, ascending, and where those of each rule begin."""
+    """Return the predicates that each rule reacts to, ascending, and the start of each rule's predicates."""
     counts = parts.counts(Section.RELEVANCE)
     numbers = place.predicate[parts.rows(Section.RELEVANCE)]
     order = np.lexsort((numbers, np.repeat(np.arange(len(counts)), counts)))
@@ -183,8 +185,10 @@ def _relevance(parts: Gathered, place: Places) -> tuple[Int32, Int32]:
 
 
 def _streams(stream: Int64, symbols: Symbols, types_count: int) -> tuple[UInt8, Int64]:
-    """Return the sets of event types that rules count positions in, uint8[streams, event types], and the set of each
-    rule, -1 for none."""
+    """Return the sets of event types in which rules count positions, and the set of each rule, -1 for none.
+
+    Shapes: uint8[streams, event types]; int64[rules].
+    """
     used = {number: symbols.streams.things[number] for number in np.unique(stream[stream >= 0]).tolist()}
     streams = sorted(used.values())
     is_in = np.zeros((len(streams), types_count), np.uint8)
@@ -202,8 +206,9 @@ def _compared(rules: Sequence[DeployedRule]) -> tuple[int, ...]:
 def _handovers(rules: Sequence[DeployedRule]) -> tuple[tuple[int, int, int], ...]:
     """Return (time, giver, taker) for each version that takes over runs.
 
-    It takes them from the part of the version before that still sees events when it starts. A part that a pause or a
-    live version has ended earlier has no run left to hand over."""
+    It takes them from the part of the previous version that still processes events when it starts. A part that ended
+    earlier, by a pause or a live version, has no runs left.
+    """
     takers = [(number, rule) for number, rule in enumerate(rules) if rule.carries]
     if not takers:
         return ()

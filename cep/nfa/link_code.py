@@ -1,6 +1,7 @@
-"""The predicates and derived columns of all rules of a program → what is looked up, and one vector code for the rest.
+"""The predicates and derived columns of all rules of a program → an index, and one vector code for the rest.
 
-Equal predicates of different rules are one, and so are equal instructions.
+Equal predicates of different rules become one, and so do equal instructions.
+
 Tested by: tests/nfa/test_predicates.py, tests/nfa/test_link.py
 """
 
@@ -32,16 +33,16 @@ def _positions(table: dict[int, int]) -> Int64:
 
 
 _CONSTANT, _COLUMN = _positions(CONSTANT_OPERAND), _positions(COLUMN_OPERAND)
-_REGISTERS = np.array([[at in register_positions(op) for at in range(3)] for op in range(_OPS)])
+_REGISTERS = np.array([[operand in register_positions(op) for operand in range(3)] for op in range(_OPS)])
 
 
 @dataclass(frozen=True, slots=True)
 class GatheredPredicates:
-    """The distinct predicates of a program, still in numbers that rules share.
+    """The distinct predicates of a program, still in shared numbers.
 
-    Shapes: place int64 as in Places; dense int64[D] are the numbers of those that are evaluated, dense_code
-    int64[n, 5] their code and results int64[D] the instruction that gives each; groups int64[G] and their sizes
-    int64[G]; entries int64[E, INDEX_ENTRY_WIDTH] by group, their code counted from the first instruction of `rest`.
+    Shapes: place int64 as in Places; dense int64[D] are the numbers of the evaluated predicates, dense_code int64[n, 5]
+    their code and results int64[D] the instruction of each result; groups int64[G] and their sizes int64[G]; entries
+    int64[E, INDEX_ENTRY_WIDTH] by group, with code offsets relative to the first instruction of `rest`.
     """
 
     count: int
@@ -57,8 +58,11 @@ class GatheredPredicates:
 
 @dataclass(frozen=True, slots=True)
 class GatheredVector:
-    """The vector code of a program: rows (instruction, op, a, b, c) int64[n, 5], each instruction once, in numbers
-    that rules share; place of each instruction, as in Places. `derived` are the instructions of the derived columns."""
+    """The vector code of a program: rows (instruction, op, a, b, c) int64[n, 5], each instruction once, in shared
+    numbers.
+
+    `place` is the index of each instruction, as in Places. `derived` are the instructions of the derived columns.
+    """
 
     code: Int64
     place: Int64
@@ -68,7 +72,7 @@ class GatheredVector:
 
 
 def gather_predicates(parts: Gathered, symbols: Symbols) -> GatheredPredicates:
-    """Give the predicates their numbers, and decide how each is found."""
+    """Assign numbers to the predicates, and choose an index or evaluation for each."""
     rows = parts.rows(Section.PREDICATES)
     ids, place, first = numbered(rows[:, 0], len(symbols.predicates))
     atoms, values = parts.rows(Section.ATOMS), parts.rows(Section.VALUES)
@@ -109,7 +113,7 @@ def gather_predicates(parts: Gathered, symbols: Symbols) -> GatheredPredicates:
 
 
 def gather_vector(parts: Gathered, symbols: Symbols, predicates: GatheredPredicates) -> GatheredVector:
-    """Return the code of all derived columns, then that of the predicates that are evaluated."""
+    """Return the code of all derived columns, followed by the code of the evaluated predicates."""
     rows = parts.rows(Section.DERIVED)
     ids, derived_place, first = numbered(rows[:, 0], len(symbols.derived))
     code = parts.rows(Section.DERIVED_CODE)[segments(starts_of(rows[:, 1])[first], rows[first, 1])]
@@ -117,23 +121,27 @@ def gather_vector(parts: Gathered, symbols: Symbols, predicates: GatheredPredica
     _, place, once = numbered(code[:, 0], len(symbols.instructions))
     derived = [symbols.derived.things[number] for number in ids.tolist()]
     return GatheredVector(
-        code[once], place, tuple(at for at, _ in derived), tuple(type_ for _, type_ in derived), derived_place
+        code[once],
+        place,
+        tuple(instruction for instruction, _ in derived),
+        tuple(type_ for _, type_ in derived),
+        derived_place,
     )
 
 
 def constants_of(op: Int64, operands: Int64) -> Int64:
-    """Return the constants that instructions name, in their order."""
+    """Return the constants that instructions name, in order."""
     named = np.flatnonzero(_CONSTANT[op] >= 0)
     return operands[named, _CONSTANT[op[named]]]
 
 
 def translated(op: Int64, operands: Int64, place: Places) -> Int64:
-    """Operands with the program's numbers of constants and columns."""
+    """Replace operands by the program's numbers of constants and columns."""
     placed = operands.copy()
     for position, numbers in ((_CONSTANT, place.constant), (_COLUMN, place.column)):
         named = np.flatnonzero(position[op] >= 0)
-        at = position[op[named]]
-        placed[named, at] = numbers[operands[named, at]]
+        operand = position[op[named]]
+        placed[named, operand] = numbers[operands[named, operand]]
     return placed
 
 
@@ -163,7 +171,7 @@ def finish_vector(vector: GatheredVector, predicates: GatheredPredicates, place:
 
 @lru_cache(64)
 def _allocated(code: bytes, predicates: bytes, derived: bytes) -> VectorProgram:
-    """Return an equal earlier code: a change of one rule seldom changes the code that all rules share."""
+    """Return an equal earlier code: a change of one rule rarely changes the code that all rules share."""
     rows = np.frombuffer(code, np.int64).reshape(-1, MACHINE_WIDTH).tolist()
     results = (np.frombuffer(data, np.int64).tolist() for data in (predicates, derived))
     return allocate([(row[0], row[1], row[2], row[3], row[4]) for row in rows], *results)

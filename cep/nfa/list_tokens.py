@@ -1,7 +1,8 @@
-"""Patterns → the lists in which they look tokens up; and entries of a list → how many of them are no tokens.
+"""Patterns → the lists in which they look up tokens; and the number of list entries that are not tokens.
 
-A field of type `pan` or `sensitive` is a token in a rule. A list that it is looked up in has tokens, too: a card number
-would match nothing, and stay in a file, in the topic, in the state and in letters.
+A field of type `pan` or `sensitive` is a token in a rule, so a list for it must contain tokens. A card number would
+match nothing, and would stay in a file, in the topic, in the state and in letters.
+
 Tested by: tests/rulebook/test_list_tokens.py
 """
 
@@ -20,37 +21,43 @@ from cep.lang.ir import Call, Const, Param, PatternIR
 from cep.lang.walk import nodes_of
 from cep.lists.entries import TEXT, Keys
 
-_TEXTS = ("string", "prefix")  # of lists that a text is looked up in; no other field is protected
+_TEXTS = ("string", "prefix")  # kinds of lists in which texts are looked up; other fields are never protected
 
 
 def token_lists(pattern: PatternIR) -> set[tuple[str, str]]:
-    """Return (name, kind) of each list in which a pattern looks a protected field up.
+    """Return (name, kind) of each list in which a pattern looks up a protected field.
 
-    One that is given in place is the JSON of its entries. A parameter that nobody has given stands for its default.
+    A list that is written in place is the JSON of its entries. A parameter without a value has its default.
     """
     defaults = {param.name: param.default for param in pattern.params}
     calls = (call for call in nodes_of(pattern, Call) if call.fn == IN_LIST)
     lists = set()
-    for looked, of in (call.arguments[:2] for call in calls):
-        name = of.value if isinstance(of, Const) else defaults.get(of.name) if isinstance(of, Param) else None
+    for looked, list_argument in (call.arguments[:2] for call in calls):
+        name = (
+            list_argument.value
+            if isinstance(list_argument, Const)
+            else defaults.get(list_argument.name)
+            if isinstance(list_argument, Param)
+            else None
+        )
         if looked.type.protected and isinstance(name, str):
-            lists.add((name, list_kind(of.type)))
+            lists.add((name, list_kind(list_argument.type)))
     return lists
 
 
 def raw_in_place(pattern: PatternIR) -> int:
-    """Count the entries that are no tokens, of lists that a rule gives in place."""
+    """Count the entries that are not tokens, in lists that a rule writes in place."""
     return sum(raw_count(pa.array(json.loads(name), TEXT)) for name, _ in token_lists(pattern) if name.startswith("["))
 
 
 def raw_count(entries: pa.Array) -> int:
-    """Count the entries, large_string, that are no tokens."""
+    """Count the entries, large_string, that are not tokens."""
     is_token = pc.match_substring_regex(entries, f"^(?:{TOKENS_MATCH})$")
     return len(entries) - (pc.sum(is_token).as_py() or 0)
 
 
 def raw_keys(keys: Keys, kind: str) -> int:
-    """Count the keys of a set that are no tokens."""
+    """Count the keys of a set that are not tokens."""
     if kind not in _TEXTS:
         return 0
     offsets = np.ascontiguousarray(keys.offsets, np.int64)

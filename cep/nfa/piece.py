@@ -1,10 +1,10 @@
-"""The tables and code of one rule → a piece: all that a program needs of a rule, as arrays that lie in a row.
+"""The tables and code of one rule → a piece: everything that a program needs of a rule, in one array.
 
     header (words of each section) | rule | states | waits | … | instructions of its predicates | …
 
-Numbers in it are its own, from 0 on (states, code), or those that all rules of the process share (symbols.py). So a
-piece does not depend on the rules beside it: it is compiled once, whatever changes in the rulebook, and a program is
-made of pieces by adding offsets (link.py).
+Its numbers are its own, starting at 0 (states, code), or shared by all rules of the process (symbols.py). So a piece
+does not depend on other rules: it is compiled once, and a program combines pieces by adding offsets (link.py).
+
 Tested by: tests/nfa/test_link.py
 """
 
@@ -40,31 +40,31 @@ from cep.nfa.tables import DERIVED, StateRow, WaitRow
 
 
 class Section(IntEnum):
-    """The parts of a piece. Offsets are replaced by how many rows of the part that they lead to belong to a row."""
+    """The parts of a piece. In place of offsets, a row has the number of its rows in another part."""
 
-    RULE = 0  # layout.RULE_WIDTH words, then those of RULE_EXTRA
+    RULE = 0  # layout.RULE_WIDTH words, then the words of RULE_EXTRA
     STATES = 1  # waits, accept, accept_register, accept_min, actions, variable
     WAITS = 2  # as in the image; then marks, guards, bounds, reopens
     GUARDS = 3  # as in the image, with the number of bounds in place of their range
-    BOUNDS = 4  # of waits; those of guards are GUARD_BOUNDS
+    BOUNDS = 4  # bounds of waits; the bounds of guards are GUARD_BOUNDS
     MARKS = 5
     ACTIONS = 6  # a column below 0 is -1 - the number of a derived column
     MEASURES = 7
     CODE = 8  # of the rule's conditions and measures
     REGISTERS = 9  # 1 for each register that holds a row of the event table
     RELEVANCE = 10  # predicates, or -1
-    COLUMNS = 11  # column, whether it is retained; in the order in which the rule asks for them.
+    COLUMNS = 11  # column, whether it is retained; in the order in which the rule uses them
     DERIVED = 12  # derived column, instructions
-    DERIVED_CODE = 13  # instruction, op, a, b, c.
+    DERIVED_CODE = 13  # instruction, op, a, b, c
     PREDICATES = 14  # predicate, event type or -1, instructions, atoms
-    PREDICATE_CODE = 15  # instruction, op, a, b, c.
+    PREDICATE_CODE = 15  # instruction, op, a, b, c
     ATOMS = 16  # group, values, instructions of the rest, its result or -1
     VALUES = 17  # constants
     REST_CODE = 18
-    PREFIXES = 19  # prefix, the predicate that it has more than the one before
+    PREFIXES = 19  # prefix, the predicate by which it extends the prefix before
     GUARD_BOUNDS = 20
 
-    __hash__ = int.__hash__  # a piece asks for each, and the hash of an enum is Python
+    __hash__ = int.__hash__  # a piece uses each of them, and the hash of an enum is slow
 
 
 WIDTHS = {
@@ -74,7 +74,7 @@ WIDTHS = {
     Section.PREDICATE_CODE: MACHINE_WIDTH, Section.ATOMS: 4, Section.REST_CODE: MACHINE_WIDTH, Section.PREFIXES: 2,
     Section.GUARD_BOUNDS: y.BOUND_WIDTH,
 }  # fmt: skip
-# Behind the words of a rule's row: registers, size of the machine for its code, number of its stream or -1.
+# After the words of a rule's row: registers, size of the machine for its code, number of its stream or -1.
 RULE_EXTRA = 3
 RULE_REGISTERS, RULE_MACHINE, RULE_STREAM = range(y.RULE_WIDTH, y.RULE_WIDTH + RULE_EXTRA)
 WIDTHS[Section.RULE] = y.RULE_WIDTH + RULE_EXTRA
@@ -82,7 +82,7 @@ WIDTHS[Section.RULE] = y.RULE_WIDTH + RULE_EXTRA
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """A compiled rule. `words` int64 are its sections; the others are as in program.RuleProgram."""
+    """A compiled rule. `words` int64 are its sections; the other fields are as in program.RuleProgram."""
 
     words: Int64
     variables: tuple[str, ...]
@@ -95,7 +95,7 @@ class Piece:
 
 
 def pack(rule: RuleTables, predicates: Sequence[WrittenPredicate], symbols: Symbols) -> Piece:
-    """Translate a rule's own numbers into those that all rules share, and lay its tables in a row."""
+    """Translate a rule's own numbers into shared ones, and concatenate its tables."""
     pattern, tables, vector, scalar = rule.pattern, rule.tables, rule.vector, rule.scalar
     shared = _Shared(symbols, rule.constants, rule.columns)
     predicate_ids = [symbols.predicates.of(predicate) for predicate in rule.predicates.all()]
@@ -134,16 +134,16 @@ def pack(rule: RuleTables, predicates: Sequence[WrittenPredicate], symbols: Symb
         Section.PREFIXES: shared.prefixes(rule.prefix, predicate_ids),
         Section.GUARD_BOUNDS: [bound for row in guards for bound in row.bounds],
     }
-    asked = tuple(histories(pattern))
+    used_columns = tuple(histories(pattern))
     return Piece(
         _in_a_row([sections[section] for section in Section]),
         tuple(v.name for v in pattern.variables),
         tuple((m.name, m.value.type) for m in pattern.measures),
         tuple((m.name, m.value.type) for m in pattern.timeout_measures or ()),
         rule.repeats(),
-        frozenset(identity_of(past) + CUT for past in asked if past.by),
-        frozenset(identity_of(past) for past in asked if is_foldable(past)),
-        tuple(dict.fromkeys(past.window for past in asked)),
+        frozenset(identity_of(past) + CUT for past in used_columns if past.by),
+        frozenset(identity_of(past) for past in used_columns if is_foldable(past)),
+        tuple(dict.fromkeys(past.window for past in used_columns)),
     )
 
 
@@ -161,19 +161,19 @@ def _at(ids: Sequence[int], number: int) -> int:
 
 
 class _Shared:
-    """Translates a rule's own numbers of constants and columns into those that all rules share."""
+    """Translates a rule's own numbers of constants and columns into shared ones."""
 
     def __init__(self, symbols: Symbols, constants: Constants, columns: ColumnMap) -> None:
         self._symbols, self._piece_constants, self._piece_columns = symbols, constants, columns
         texts = dict(constants.texts)
         self._constants = [
-            symbols.constants.of((at in texts, texts.get(at, slot))) for at, slot in enumerate(constants.slots)
+            symbols.constants.of((index in texts, texts.get(index, slot))) for index, slot in enumerate(constants.slots)
         ]
         self._columns: list[int] = []
         self._retained: list[int] = []
         for name, source, function, is_retained in columns.described():
-            at = source if source < 0 else self.column(source)
-            self._columns.append(y.COLUMNS_FIXED + symbols.columns.of((name, at, function)))
+            index = source if source < 0 else self.column(source)
+            self._columns.append(y.COLUMNS_FIXED + symbols.columns.of((name, index, function)))
             self._retained.append(int(is_retained))
 
     def constant(self, slot: int) -> int:
@@ -208,7 +208,7 @@ class _Shared:
         rows = []
         for count, steps in enumerate(prefix.steps, start=1):
             identity = (
-                () if count == 1 else tuple((at, predicate_ids[p], target, ends) for at, p, target, ends in steps)
+                () if count == 1 else tuple((index, predicate_ids[p], target, ends) for index, p, target, ends in steps)
             )
             rows.append([self._symbols.prefixes.of((tuple(predicates[:count]), identity)), predicates[count - 1]])
         return rows
@@ -217,7 +217,7 @@ class _Shared:
         return [[op, target, *self._operands(op, operands)] for op, target, *operands in code]
 
     def vector(self, code: Sequence[Instruction]) -> list[list[int]]:
-        """Rows (number of the instruction, op, a, b, c), in which registers are numbers of instructions."""
+        """Return rows (number of the instruction, op, a, b, c), in which registers are numbers of instructions."""
         numbers: dict[int, int] = {}
         rows: list[list[int]] = []
         for op, target, *operands in code:

@@ -1,6 +1,6 @@
-"""Structure tree → positions: every occurrence of a variable, and from each the ways to go on.
+"""Structure tree → positions: every occurrence of a variable, with the ways to continue from it.
 
-The construction is Glushkov's ("The abstract theory of automata", 1961): for a node of the tree its entries, its
+The construction is Glushkov's ("The abstract theory of automata", 1961): for a node of the tree, its entries, its
 exits, and whether it can match nothing; composing nodes joins exits to entries. An occurrence that repeats is one
 position with a counter; groups that repeat are unrolled.
 
@@ -8,7 +8,8 @@ position with a counter; groups that repeat are unrolled.
                                                      ├─ b (relaxed, count ≥ 2, guard x) ─▶ 2, accepts
                                                      └─ c (the same) ─▶ 3, accepts;  1 accepts when count ≥ 2
 
-It must not know columns or kernels.
+This module must not depend on columns or kernels.
+
 Tested by: tests/nfa/test_positions.py
 """
 
@@ -37,12 +38,14 @@ from cep.nfa.refusal import CompileError
 
 
 class StructureError(CompileError):
-    """The structure cannot become an automaton; the message says why."""
+    """The structure cannot become an automaton; the message gives the reason."""
 
 
 @valueclass(frozen=True, slots=True)
 class Bound:
-    """The gap to an earlier event lies in [min_ms, max_ms). `mark` None: the last event taken, else a group's first."""
+    """The gap to an earlier event lies in [min_ms, max_ms). `mark` None: the last taken event, otherwise a group's
+    first event.
+    """
 
     min_ms: int
     max_ms: int | None
@@ -51,17 +54,17 @@ class Bound:
 
 @valueclass(frozen=True, slots=True)
 class Guard:
-    """An event that closes a wait: one that fits `variable`, for which `condition` holds and none of `unless` does.
+    """An event that closes a wait: it matches `variable`, `condition` holds, and none of `unless` holds.
 
-    It counts only for an event that keeps all `bounds`. `moment` says when:
+    The event must satisfy all `bounds`. `moment` is the time at which the guard applies:
 
     - "before": before the wait may take the event; "after": after it.
-    - "next": after, and on the very next event alone.
-    - "stop": after, unless one of the waits is open that would keep this one open, too.
+    - "next": after, and only at the very next event.
+    - "stop": after, unless a wait is open that also keeps this one open.
     - "greedy": before, until an event that "frees" it has come.
 
-    The guard of a greedy loop has the bounds of the loop: an event that comes too early or too late for another
-    repetition does not close the waits after the loop.
+    The guard of a greedy loop has the bounds of the loop: an event that is too early or too late for another repetition
+    does not close the waits after the loop.
     """
 
     moment: str
@@ -73,12 +76,11 @@ class Guard:
 
 @valueclass(frozen=True, slots=True)
 class Wait:
-    """One way to go on from a position: take an event that fits `target`'s variable.
+    """One way to continue from a position: take an event that matches `target`'s variable.
 
-    `link` None takes the link of the step that the fragment becomes part of. `counted` is the half-open interval in
-    which the loop counter of the position waited at must lie. `loop` is set if it repeats something (_Loop).
-
-    `reopens` is for a relaxed wait behind a group that may have another round, and cannot begin it with nothing. Such a
+    If `link` is None, the wait gets the link of the step that contains the fragment. `counted` is the half-open
+    interval in which the loop counter of the position must lie. `loop` is set if the wait repeats something (_Loop).
+    `reopens` is for a relaxed wait after a group that may have another round, and cannot begin it with nothing. Such a
     wait stays open after it has taken an event, as long as a wait for that round is open: one whose `loop` is in
     `reopens`.
 
@@ -102,10 +104,10 @@ class Wait:
 class Exit:
     """A position after which a node is complete, if its loop counter lies in [count_min, count_max).
 
-    `guards` hold for whatever is waited for next: what must not come, and for a greedy loop that it does not go on.
-    `bounds` are carried along from optional steps that are left out. `absences_ms` are the step times of the absences
-    that the node ends in (None: it has none of its own). `window` is that of a group that ends so: the group is
-    complete when it closes. `reopens`: the loops of groups that may have another round instead.
+    `guards` apply to the next wait: forbidden events, and for a greedy loop the events that continue it. `bounds` come
+    from skipped optional steps. `absences_ms` are the step times of the absences at the end of the node (None: no time
+    of its own). `window` is the window of a group that ends in an absence: the group is complete when it closes.
+    `reopens`: the loops of groups that may have another round instead.
     """
 
     position: int
@@ -120,7 +122,7 @@ class Exit:
 
 @dataclass(slots=True)
 class Position:
-    """An occurrence of a variable. `loops`: a counter says how often it has been taken in a row."""
+    """An occurrence of a variable. `loops`: a counter holds how often it has been taken in a row."""
 
     variable: str
     loops: bool = False
@@ -131,7 +133,7 @@ class Position:
 
 @dataclass(slots=True)
 class Automaton:
-    """The positions; position 0 is the start, which stands for no variable. `marks` counts group windows."""
+    """The positions; position 0 is the start and has no variable. `marks` counts group windows."""
 
     positions: list[Position]
     marks: int
@@ -139,9 +141,9 @@ class Automaton:
 
 @valueclass(frozen=True, slots=True)
 class _Loop:
-    """The waits, numbered `number`, by which a loop or a group goes on to repeat.
+    """The waits, numbered `number`, that repeat a loop or a group.
 
-    From which count of its position on the loop may be left; None: not before it has been repeated once more.
+    `leaves_at` is the count of its position from which the loop may be left; None: only after one more repetition.
     """
 
     number: int
@@ -150,12 +152,12 @@ class _Loop:
 
 @valueclass(frozen=True, slots=True)
 class _Fragment:
-    """A node, composed.
+    """A composed node.
 
-    `skip_guards` hold for what is waited for in its place: a greedy loop that may be left out, or a forbidden event
-    behind what was left out, with its time in `skip_absences_ms`. `skip_bounds` are the step times of what is left out
-    in it. `loops` are those at its end: what must not come after the node must not come between their repetitions
-    either. `opens_empty`: its first step may be left out.
+    `skip_guards` apply to the waits that skip the node: a greedy loop that may be skipped, or a forbidden event after
+    the skipped steps, with its time in `skip_absences_ms`. `skip_bounds` are the step times of skipped steps in it.
+    `loops` are the loops at its end: an event that is forbidden after the node is also forbidden between their
+    iterations. `opens_empty`: its first step may be skipped.
     """
 
     entries: tuple[Wait, ...]
@@ -172,9 +174,9 @@ _INNER_LINK = {Inner.RELAXED: Link.FOLLOWED_BY, Inner.STRICT: Link.NEXT, Inner.A
 
 
 def build(structure: SequenceNode) -> Automaton:
-    """Build the automaton of a bound structure (no Param left).
+    """Build the automaton of a bound structure (without Param).
 
-    Raises: StructureError when it needs too many positions, or for an absence that nothing can follow.
+    Raises: StructureError if it needs too many positions, or for an absence that nothing can follow.
     """
     builder = _Builder()
     fragment = builder.node(structure)
@@ -205,18 +207,22 @@ def _number(value: int | Param | None) -> int:
 
 
 def _gap(min_ms: int, max_ms: int | None) -> tuple[Bound, ...]:
-    """Return the bound of a step's time, nothing for a step at any time."""
+    """Return the bound of a step's time; empty for a step at any time."""
     return () if min_ms == 0 and max_ms is None else (Bound(min_ms, max_ms),)
 
 
 def _certain(absences_ms: tuple[int | None, ...]) -> tuple[Bound, ...]:
-    """Return when absences that end a match are certain by themselves: when the last of their step times is over."""
+    """Return the bound after which the absences at the end of a match are certain: the end of the last of their step
+    times.
+    """
     times_ms = [time_ms for time_ms in absences_ms if time_ms is not None]
     return (Bound(0, max(times_ms)),) if len(times_ms) == len(absences_ms) else ()
 
 
 def _greed(variable: str, untils: tuple[Expr, ...], bounds: tuple[Bound, ...]) -> tuple[Guard, ...]:
-    """Return the guards that keep a run in a greedy loop: an event that fits, keeps the bounds and does not stop it."""
+    """Return the guards that keep a run in a greedy loop: a matching event within the bounds that does not stop the
+    loop.
+    """
     if not untils:
         return (Guard("before", variable, bounds=bounds),)
     return (
@@ -235,7 +241,7 @@ def _bounded(guards: tuple[Guard, ...], bounds: tuple[Bound, ...]) -> tuple[Guar
 
 
 def _freed_by(until: Expr, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
-    """Return the guards of greedy loops inside a group with a stop event, which is none of their repetitions either."""
+    """Return the guards of greedy loops inside a group with a stop event, which does not count as a repetition."""
     freed: list[Guard] = []
     for guard in guards:
         if not _is_greed(guard):
@@ -246,7 +252,7 @@ def _freed_by(until: Expr, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
 
 
 def _joined(entry: Wait, link: Link, exit_: Exit, bounds: tuple[Bound, ...]) -> Wait:
-    """Join an entry to an exit: the wait at `exit_` for what `entry` takes."""
+    """Join an entry to an exit: the wait at `exit_` that takes the event of `entry`."""
     joined_link = entry.link or link
     return replace(
         entry,
@@ -261,9 +267,10 @@ def _joined(entry: Wait, link: Link, exit_: Exit, bounds: tuple[Bound, ...]) -> 
 def guards_of(wait: Wait, variable: str) -> tuple[Guard, ...]:
     """Return the guards of a wait for `variable`, with its stop events.
 
-    Where a stop event fits the loop, a relaxed wait neither takes nor skips it: the wait is over. A stop event before
-    the step's least time is skipped like any other event. So is one while the wait would stay open even if it took
-    something."""
+    If a stop event matches the loop, a relaxed wait does not take or skip it: the wait ends. A stop event before the
+    step's least time is skipped like any other event. So is one while the wait would stay open even after taking an
+    event.
+    """
     if wait.link is not Link.FOLLOWED_BY:
         return wait.guards
     early_ms = max((b.min_ms for b in wait.bounds if b.mark is None), default=0)
@@ -271,7 +278,7 @@ def guards_of(wait: Wait, variable: str) -> tuple[Guard, ...]:
 
 
 class _Builder:
-    """Grows the list of positions while fragments are composed."""
+    """Collects positions while fragments are composed."""
 
     def __init__(self) -> None:
         self.positions: list[Position] = [Position("")]
@@ -349,7 +356,7 @@ class _Builder:
         return replace(fragment, entries=entries, exits=exits)
 
     def _repeat(self, quantifier: Quantifier, make: Callable[[], _Fragment]) -> _Fragment:
-        """Unroll a group: as many copies as must be, then optional ones, or a last one that goes round."""
+        """Unroll a group: the required copies, then optional ones, or a last one that repeats."""
         count_min = _number(quantifier.min_count)
         count_max = None if quantifier.max_count is None else _number(quantifier.max_count)
         if (count_min, count_max) == (1, 1):
@@ -376,7 +383,7 @@ class _Builder:
                 goes_on = self._goes_on(self._rounds(fragment.entries, quantifier, again))
             if copy == 1:
                 entries = fragment.entries
-                # What is left out because no round is asked for is not held back by what stands inside a round.
+                # Guards inside a round do not apply when the group matches zero rounds.
                 skip_guards = (self._goes_on(entries) if quantifier.greedy else ()) + (
                     fragment.skip_guards if fragment.nullable and count_min > 0 else ()
                 )
@@ -396,21 +403,26 @@ class _Builder:
         return _Fragment(entries, tuple(exits), nullable, skip_guards, tuple(loops), fragment.opens_empty)
 
     def _goes_on(self, entries: tuple[Wait, ...]) -> tuple[Guard, ...]:
-        """Keep an event that begins another round of a greedy group from what comes after the group."""
+        """Return guards against an event that begins another round of a greedy group: no step after the group may take
+        it.
+        """
         targets = [(self.positions[w.target].variable, w) for w in entries if w.target is not None]
         return tuple(guard for variable, wait in targets for guard in _greed(variable, wait.untils, wait.bounds))
 
     @staticmethod
     def _rounds(entries: tuple[Wait, ...], quantifier: Quantifier, loop: _Loop) -> tuple[Wait, ...]:
-        """Return the waits for another round: the gap between rounds holds."""
+        """Return the waits for another round: the gap between rounds applies."""
         gap = () if quantifier.gap_ms is None else (Bound(0, _number(quantifier.gap_ms)),)
         return tuple(
             replace(w, bounds=w.bounds + gap, guards=_bounded(w.guards, gap), loop=loop.number) for w in entries
         )
 
     def _stoppable(self, until: Expr, make: Callable[[], _Fragment]) -> _Fragment:
-        """Build one round of a group with `until`: no element takes a stop event; it ends what is waited for in it, its
-        first event as well."""
+        """Build one round of a group with `until`: no element takes a stop event, which ends the waits inside the
+        group.
+
+        This includes the wait for the group's first event.
+        """
         first = len(self.positions)
         fragment = make()
         stop = Guard("before", condition=until)
@@ -435,12 +447,12 @@ class _Builder:
             waits.extend(_joined(entry, link, exit_, bounds) for entry in entries)
 
     def _steps(self, steps: tuple[Step, ...]) -> _Fragment:
-        """Build a sequence, once. What can be left out at its beginning leaves further entries of the whole."""
+        """Build a sequence, once. Optional steps at its beginning add entries to the whole."""
         entries: list[Wait] = []
         open_exits: tuple[Exit, ...] = ()
         loops: tuple[_Loop, ...] = ()
         opens_empty = False
-        start = Exit(0)  # stands for what the sequence is joined to: collects what holds for entries past the first
+        start = Exit(0)  # stands for the exit before the sequence: collects guards of entries past the first
         at_start = True
         for index, step in enumerate(steps):
             gap_min = 0 if step.gap_min_ms is None else _number(step.gap_min_ms)
@@ -491,9 +503,9 @@ class _Builder:
         )  # fmt: skip
 
     def _forbid_between_repetitions(self, loops: tuple[_Loop, ...], guard: Guard) -> None:
-        """Forbid the same inside a loop as right after it, where the loop's waits only go round again so far.
+        """Apply the guards after a loop inside it too, at the loop's waits that only repeat so far.
 
-        Not-next only speaks where the loop may be left: before that there is no "right after".
+        Not-next only applies where the loop may be left: before that there is no next step.
         """
         leaves_at = {loop.number: loop.leaves_at for loop in loops}
         for position in self.positions if loops else ():
@@ -512,7 +524,9 @@ class _Builder:
             position.waits = guarded
 
     def _any_order(self, node: AnyOrderNode) -> _Fragment:
-        """Build every item first, then the others in any order. The check sees to it that no item can match nothing."""
+        """Build each item as the first one, followed by the others in any order. The check ensures that no item can
+        match nothing.
+        """
         if len(node.items) == 1:
             return self.node(node.items[0])
         entries: list[Wait] = []

@@ -1,15 +1,16 @@
-"""Conditions of one event, over a whole rulebook → which are evaluated for every event, and which by index.
+"""Conditions of one event, over a whole rulebook → conditions evaluated for every event, and conditions found by index.
 
-A predicate is a set of conjuncts. Where many predicates compare the same column with a constant, looking the event's
-value up finds those that can hold, and the others cost nothing: hundreds of rules that name hundreds of merchants cost
-one look-up an event. The rest becomes vector code.
+A predicate is a set of conjuncts. Where many predicates compare the same column with a constant, a look-up of the
+event's value finds the predicates that can hold, and the others cost nothing: hundreds of rules that name hundreds of
+merchants cost one look-up per event. The rest becomes vector code.
 
-    merchant_id == "m17" and amount > 5.00     index on merchant_id, the rest is checked for the events that are found
+    merchant_id == "m17" and amount > 5.00     index on merchant_id, the rest is checked for the found events
     amount > 500.00                            index on amount, if it stands alone
     anything else                              evaluated for every event
 
-What a predicate can be found by depends on it alone (`atoms`); what it is found by, on all that are in a program
+The atoms of a predicate depend only on it (`atoms`); the atom that finds it depends on all predicates of a program
 (`choose`).
+
 Tested by: tests/nfa/test_predicates.py
 """
 
@@ -24,7 +25,7 @@ from cep.lang.ir import Binary, Const, CurrentField, Expr, In, Unary
 from cep.nfa.code import ScalarCode, VectorCode
 from cep.nfa.simplify import TRUE
 
-# Below this many predicates on a column, evaluating them for every event is cheaper than looking up.
+# Below this many predicates on a column, evaluating them for every event is cheaper than an index.
 INDEX_MIN = 8
 _KINDS = {"==": y.INDEX_EQ, "<": y.INDEX_LT, "<=": y.INDEX_LE, ">": y.INDEX_GT, ">=": y.INDEX_GE}
 _TURNED = {"==": "==", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -32,7 +33,7 @@ _TURNED = {"==": "==", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 @valueclass(frozen=True, slots=True)
 class PredicatePlan:
-    """The plan by which the bitmaps of a program are filled.
+    """The plan that fills the bitmaps of a program.
 
     Shapes: dense int32[D] are the predicates that vector code evaluates, in the order of its predicate registers;
     groups int64[G, INDEX_GROUP_WIDTH] and entries int64[E, INDEX_ENTRY_WIDTH] as in layout.py. `count` is the number of
@@ -47,7 +48,7 @@ class PredicatePlan:
 
 @valueclass(frozen=True, slots=True)
 class Atom:
-    """A comparison of a column with constants that an index can answer, and the conjuncts that remain."""
+    """A comparison of a column with constants that an index can answer, and the remaining conjuncts."""
 
     kind: int
     field: str
@@ -57,7 +58,7 @@ class Atom:
 
 @valueclass(frozen=True, slots=True)
 class WrittenPredicate:
-    """A predicate with its code: its event type or -1, and its atoms, each with the code of what then remains."""
+    """A predicate with its code: its event type or -1, and its atoms, each with the code of its remaining conjuncts."""
 
     event_type: int
     atoms: list[tuple[Atom, tuple[int, int, int]]]
@@ -80,7 +81,7 @@ class Predicates:
 
 
 def write_predicates(predicates: Predicates, vector: VectorCode, scalar: ScalarCode) -> list[WrittenPredicate]:
-    """Write the code of each predicate, both for evaluating it and for looking it up."""
+    """Write the code of each predicate, both for evaluation and for the index."""
     written = [_write(conjuncts, event_type, vector, scalar) for conjuncts, event_type in predicates.all()]
     for atom in (atom for predicate in written for atom, _ in predicate.atoms):
         for value in atom.values:
@@ -100,10 +101,11 @@ def _write(
 
 
 def choose(owner: Int64, group: Int64, count: int) -> Int64:
-    """By which of its atoms each of `count` predicates is found: its number, -1 for one that is evaluated.
+    """Return the atom that finds each of `count` predicates: its number, -1 for an evaluated predicate.
 
-    Shapes: owner int64[A] says whose each atom is, ascending, and group int64[A] which index it would be an entry of.
-    The group that most predicates could be found by counts, of equal ones the first; below INDEX_MIN none does.
+    Shapes: owner int64[A] is the predicate of each atom, ascending, and group int64[A] the index that it would be an
+    entry of. The group that can find most predicates wins, among equal ones the first; a group below INDEX_MIN is not
+    used.
     """
     chosen = np.full(count, -1, np.int64)
     if not len(group):
@@ -118,7 +120,7 @@ def choose(owner: Int64, group: Int64, count: int) -> Int64:
 
 
 def ordered(conjuncts: frozenset[Expr]) -> list[Expr]:
-    """Sort conjuncts by their texts: a program must be the same on every machine."""
+    """Sort conjuncts by their texts, because a program must be the same on every machine."""
     by_head = {_head(conjunct): conjunct for conjunct in conjuncts}
     if len(by_head) == len(conjuncts):
         return [by_head[head] for head in sorted(by_head)]
@@ -126,13 +128,13 @@ def ordered(conjuncts: frozenset[Expr]) -> list[Expr]:
 
 
 def _head(expr: Expr) -> str:
-    """Return how the text of an expression begins. No head begins another one, so heads are in the order of texts."""
+    """Return the start of an expression's text. No start is a prefix of another one, so starts sort like texts."""
     kind = type(expr).__name__
     return f"{kind}(op={expr.op!r}" if isinstance(expr, Unary | Binary) else f"{kind}("
 
 
 def rest_code(rest: tuple[Expr, ...], scalar: ScalarCode) -> tuple[int, int, int]:
-    """Code for what remains of a predicate when an index has found it; (-1, -1, -1) if nothing does."""
+    """Return code for the rest of a predicate that an index has found; (-1, -1, -1) if there is no rest."""
     if not rest:
         return -1, -1, -1
     whole = rest[0]
@@ -152,8 +154,8 @@ def _no_variable(name: str) -> int:
 def atoms(conjuncts: list[Expr]) -> list[Atom]:
     """Return the atoms by which an index can find a predicate."""
     by_index: list[Atom] = []
-    for at, part in enumerate(conjuncts):
-        rest = tuple(conjuncts[:at] + conjuncts[at + 1 :])
+    for index, part in enumerate(conjuncts):
+        rest = tuple(conjuncts[:index] + conjuncts[index + 1 :])
         atom = _atom(part, rest)
         if atom is not None and (atom.kind == y.INDEX_EQ or not rest):
             by_index.append(atom)
@@ -177,7 +179,7 @@ def _atom(part: Expr, rest: tuple[Expr, ...]) -> Atom | None:
 
 
 def _slot(expr: Expr) -> int | str | None:
-    """Return the content of a constant that an index can hold."""
+    """Return the value of a constant that an index can hold."""
     if not isinstance(expr, Const) or expr.value is None or isinstance(expr.value, float):
         return None
     return expr.value if isinstance(expr.value, str) else int(expr.value)

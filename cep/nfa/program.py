@@ -1,7 +1,8 @@
-"""The compiled form of all rules of one key domain: immutable arrays, and the names that go with their numbers.
+"""The compiled form of all rules of one key domain: immutable arrays, and the names of their numbers.
 
-A program is the same for the same rules in the same order, on every machine. NFA states are numbered rule by rule,
-so a stored run (rule, its own NFA state, its registers) finds its place in any program that still has the rule.
+A program is the same for the same rules in the same order, on every machine. NFA states are numbered rule by rule, so a
+stored run (rule, its own NFA state, its registers) has a place in any program that still has the rule.
+
 Tested by: tests/nfa/test_compile.py
 """
 
@@ -29,12 +30,12 @@ from cep.nfa.shared import Place, SharedStart
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RuleProgram:
-    """One rule's share of a program; equal to itself alone.
+    """One rule's share of a program; equal only to itself.
 
-    `row` is what kernels read of it (layout.RULE_WIDTH words). The values of a match have the columns of `measures`,
-    those of a time-out the columns that follow, `timeout_measures`. `repeats` says that a match may be found on more
-    than one way. `cuts` are what is told of its histories that may lack values of a sub-key, `folds` of those that
-    may be folded; `windows` are what those that have one look back at.
+    `row` is the rule's row for kernels (layout.RULE_WIDTH words). The values of a match have the columns of `measures`,
+    the values of a time-out the columns that follow, `timeout_measures`. `repeats`: a match may be found in more than
+    one way. `cuts` name its histories that may lack values of a sub-key, `folds` those that may be folded; `windows`
+    are the windows of its histories.
     """
 
     deployed: DeployedRule
@@ -61,10 +62,10 @@ class RuleProgram:
 
 
 class RulePrograms(Sequence[RuleProgram]):
-    """The rules of a program. What is not asked for is not made: few of thousands react to a micro-batch."""
+    """The rules of a program, created on demand: of thousands of rules, few react to a micro-batch."""
 
     def __init__(self, rules: Sequence[DeployedRule], pieces: Sequence[Piece], rows: Int64) -> None:
-        """Shapes: rows int64[rules, RULE_WIDTH] are those of the rules."""
+        """Shapes: rows int64[rules, RULE_WIDTH] of the rules."""
         self._rules, self._pieces, self.rows = tuple(rules), pieces, rows
         self._made: dict[int, RuleProgram] = {}
 
@@ -77,7 +78,7 @@ class RulePrograms(Sequence[RuleProgram]):
     def __getitem__(self, number: slice) -> Sequence[RuleProgram]: ...
     def __getitem__(self, number: int | slice) -> RuleProgram | Sequence[RuleProgram]:
         if isinstance(number, slice):
-            return [self[at] for at in range(*number.indices(len(self)))]
+            return [self[index] for index in range(*number.indices(len(self)))]
         if number < 0 or number >= len(self):
             raise IndexError(f"rule {number} of {len(self)}")
         if number not in self._made:
@@ -91,16 +92,16 @@ class RulePrograms(Sequence[RuleProgram]):
 
 @dataclass(frozen=True)
 class Program:
-    """The rules of one key domain. `image` is the compiled form (kernels/layout.py); `width` is that of a run row.
-    `places` are (identity, first NFA state, how many) of each rule, then of each of the prefixes that rules share
-    (`shared`), which in keyed state come behind the rules; `row_registers` has a row for each of both. The first
-    columns are layout.COLUMNS_FIXED that every program has. Rule n reacts to the predicates
-    relevance[relevance_first[n] : relevance_first[n + 1]], of which -1 is all events; those of the prefix that it
-    shares are none of them. prefixes[prefix_first[n] : prefix_first[n + 1]] are those of its longest prefix, whether it
-    shares one or not. `streams` uint8[streams, event types] are those in which rules count positions. `handovers` are
-    (event time, rule, rule that its runs belong to from then on), by time. `compared` are the rules of which a version
-    is in shadow: what each version costs is counted. `lists` are what its
-    rules may ask, as they are now: they are no part of what was compiled.
+    """The rules of one key domain. `image` is the compiled form (kernels/layout.py); `width` is the width of a run row.
+
+    `places` are (identity, first NFA state, number of states) of each rule, followed by each prefix that rules share
+    (`shared`), which follows the rules in keyed state; `row_registers` has a row for each of both. The first columns
+    are layout.COLUMNS_FIXED. Rule n reacts to the predicates relevance[relevance_first[n] : relevance_first[n + 1]],
+    without the predicates of a shared prefix; -1 is all events. prefixes[prefix_first[n] : prefix_first[n + 1]] is its
+    longest prefix, shared or not. `streams` uint8[streams, event types] mark the event types in which rules count
+    positions. `handovers` are (event time, rule, rule that owns its runs from then on), by time. `compared` are the
+    rules with a version in shadow, for which the cost of each version is counted. `lists` are the present lists for its
+    rules; they are not compiled.
     """
 
     schema: Schema
@@ -131,7 +132,7 @@ class Program:
 
     @property
     def columns_read(self) -> tuple[str, ...]:
-        """Return the columns of an EventBatch that matching looks at."""
+        """Return the columns of an EventBatch that matching reads."""
         read = [c.name for c in self.columns[y.COLUMNS_FIXED :] if c.is_read]
         past = [] if self.histories is None else [c.name for c in self.histories.stored_columns if c.is_read]
         return tuple(dict.fromkeys((*read, *past)))
@@ -150,23 +151,23 @@ class Program:
 
     @cached_property
     def fields(self) -> tuple[tuple[int, Column], ...]:
-        """The columns that are fields of the events as they come, with their numbers."""
+        """The columns that are unchanged fields of the events, with their numbers."""
         first = y.COLUMNS_FIXED
         return tuple((number, c) for number, c in enumerate(self.columns[first:], start=first) if c.is_read)
 
     @cached_property
     def retained(self) -> tuple[tuple[int, Column], ...]:
-        """The columns that are kept of bound events, with their numbers."""
+        """The columns that are stored with bound events, with their numbers."""
         return tuple((number, column) for number, column in enumerate(self.columns) if column.retained)
 
     @cached_property
     def retained_texts(self) -> tuple[int, ...]:
-        """The numbers of those of `retained` that are texts."""
+        """The numbers of the text columns of `retained`."""
         return tuple(number for number, column in self.retained if column.type.is_text)
 
     @cached_property
     def emitted(self) -> tuple[tuple[int, Column], ...]:
-        """The histories that are kept of bound events, with their numbers."""
+        """The histories that are stored with bound events, with their numbers."""
         return tuple((number, column) for number, column in self.retained if column.is_emitted)
 
     def prefix_of(self, rule: int) -> Int32:
@@ -174,21 +175,21 @@ class Program:
         return self.prefixes[self.prefix_first[rule] : self.prefix_first[rule + 1]]
 
     def first_wait(self, rule: int) -> int:
-        """Return where the image has the wait of a rule's start state, of which there is one (shared.py)."""
+        """Return the offset in the image of the only wait of a rule's start state (shared.py)."""
         start = int(self.image[y.HEADER_STATES]) + self.rules[rule].first_state * y.STATE_WIDTH
         return int(self.image[start + y.S_WAITS])
 
     @cached_property
     def tables(self) -> Tables:
-        """The program as kernels take it; made once, as a call from Python costs less then."""
+        """The program as kernels take it; created once, because a call from Python is cheaper then."""
         return Tables(self.image, self.rules.rows, self.relevance_first, self.relevance, self.streams, self.start_runs)
 
     @cached_property
     def is_plain(self) -> bool:
-        """True if no rule needs what only the larger kernel does (layout.R_PLAIN)."""
+        """True if plain.py suffices for all rules (layout.R_PLAIN)."""
         return bool(self.rules.rows[:, y.R_PLAIN].all())
 
     @cached_property
     def derived_first(self) -> int:
-        """The number of the first derived column, behind all others if there is none."""
+        """The number of the first derived column; the number of columns if there is none."""
         return next((i for i, c in enumerate(self.columns) if c.derived), len(self.columns))

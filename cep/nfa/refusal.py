@@ -1,7 +1,8 @@
 """The refusal of a pattern that cannot be compiled: an exception with a diagnostic code and the place.
 
-Raised while a pattern becomes an automaton and tables, turned into a diagnostic by diagnose.py and into a reason by
-`compile.problems`.
+It is raised while a pattern becomes an automaton and tables. diagnose.py turns it into a diagnostic, and
+`compile.problems` into a reason.
+
 Tested by: tests/nfa/test_diagnose.py
 """
 
@@ -9,7 +10,9 @@ from __future__ import annotations
 
 
 class CompileError(Exception):
-    """A checked, bound pattern that does not become a program. `variable`: where in the structure, if at one place."""
+    """A checked, bound pattern that does not become a program. `variable` is the place in the structure, if there is
+    one.
+    """
 
     def __init__(self, message: str, code: str = "CEP425", variable: str | None = None) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""One pattern's positions and conditions → rows of tables, in numbers of its own (piece.py puts them together).
+"""One pattern's positions and conditions → rows of tables, in numbers of its own (piece.py combines them).
 
 Tested by: tests/nfa/test_compile.py
 """
@@ -32,7 +32,7 @@ RegisterKey = tuple[str, str, Expr | None]
 
 
 class RuleLimitError(CompileError):
-    """A rule needs more of something than one rule may have; the message says what."""
+    """A rule exceeds a limit of a rule; the message says which one."""
 
 
 _WAIT_KIND = {Link.NEXT: y.WAIT_STRICT, Link.FOLLOWED_BY: y.WAIT_RELAXED, Link.FOLLOWED_BY_ANY: y.WAIT_ANY}
@@ -50,12 +50,12 @@ _SIMPLE = {
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 # The registers that hold a row of the event table.
 ROW_KINDS = ("first", "last", "prev", "mark")
-# The order in which a take updates registers: what reads an old value comes before what replaces it.
+# The order in which a take updates registers: an action that reads an old value precedes the action that replaces it.
 _ACTION_ORDER = (
     "prev", "rest", "sum", "high", "low", "base", "offset", "offset squared", "min", "max", "present", "first", "last",
     "count", "loop",
 )  # fmt: skip
-# The register that an action reads beside its own, if not the number of values.
+# The other register that an action reads, if it is not the number of values.
 _OTHER_OF = {"rest": "sum", "offset": "base", "offset squared": "base"}
 
 
@@ -67,7 +67,9 @@ def compile_tables(pattern: PatternIR, schema: Schema, automaton: Automaton) -> 
 
 
 class RuleTables:
-    """The tables and the code of one pattern, and what a program must know of it. All numbers are the rule's own."""
+    """The tables and the code of one pattern, and the facts that a program needs about it. All numbers are the rule's
+    own.
+    """
 
     def __init__(self, pattern: PatternIR, schema: Schema) -> None:
         self.pattern, self.schema = pattern, schema
@@ -75,10 +77,10 @@ class RuleTables:
         self.predicates, self.tables = Predicates(), Tables()
         self.vector, self.scalar = VectorCode(self.constants, self.columns), ScalarCode(self.constants, self.columns)
         self.prefix = Prefix()
-        self.code_end = 0  # instructions of conditions and measures; those of predicates follow
+        self.code_end = 0  # instructions of conditions and measures; the instructions of predicates follow
         self._variables = {v.name: i for i, v in enumerate(self.pattern.variables)}
         self._registers: dict[RegisterKey, int] = {}
-        # Those of a match, then those of a time-out; the kernel works out all of them for either.
+        # The measures of a match, then of a time-out; the kernel computes all of them for either.
         self.measures = (*self.pattern.measures, *(self.pattern.timeout_measures or ()))
         self.relevant: set[int] = set()
         self.reacts_to_all = False
@@ -87,15 +89,15 @@ class RuleTables:
         self._merges = False
         self._control_count = 0
         self._plain = False
-        self._stops: list[Expr] = []  # of the position that is written
-        self._alone: dict[str, int] = {}  # the predicate of each variable whose condition needs the event alone
+        self._stops: list[Expr] = []  # of the current position
+        self._alone: dict[str, int] = {}  # the predicate of each variable whose condition reads only the event
         self._in_order = self.pattern.skip.in_order and self.pattern.skip.kind is not SkipKind.NONE
         self.derived_types: list[tuple[int, Type]] = []
         self.stream: tuple[int, ...] = ()
 
     @property
     def _fires(self) -> bool:
-        """True if a match or a time-out may come when no event is taken. Known once the positions are written."""
+        """True if a match or a time-out may come without a taken event. Valid after the positions are written."""
         return self._has_absence or self._in_order or self.pattern.timeout_measures is not None
 
     @property
@@ -108,7 +110,7 @@ class RuleTables:
         return len(self._registers)
 
     def compile(self, automaton: Automaton) -> None:
-        """Write all positions, then the measures, then the actions (which need to know every register)."""
+        """Write all positions, then the measures, then the actions (which need all registers)."""
         facts = self._facts(automaton)
         if any(e.derived for e in self.schema.event_types if e.name in self.pattern.event_types):
             self.columns.retained.update(self.columns.number(name) for name in OF_DERIVED)
@@ -118,13 +120,13 @@ class RuleTables:
                 message = f"{where} {len(position.waits)} ways to go on; the limit is {WAITS_PER_STATE_MAX}"
                 raise RuleLimitError(message, variable=position.variable)
             self._write_position(automaton, number, position, facts[number])
-        # What conditions look at comes first among the registers; the rest only feeds measures.
+        # Registers that conditions read come first; the others are only for measures.
         self._control_count = self.registers_count
         self._merges = self._may_merge(automaton)
         for measure in self.measures:
             code = self._scalar_code(measure.value)
             self.tables.measures.append(code)
-        if self._fires:  # a match may come after its last event, of which it emits histories
+        if self._fires:  # a match may come after its last event, whose histories it emits
             emitted = histories(self.measures)
             self.columns.retained.update(self.columns.history(past) for past in emitted)
         for number, position in enumerate(automaton.positions):
@@ -139,27 +141,30 @@ class RuleTables:
             for w in p.waits
         )
         if strict and (self._in_order or self._has_absence or self.pattern.timeout_measures is not None):
-            self.reacts_to_all = True  # when a strict wait is lost matters: to a deadline, or to a match held back
+            self.reacts_to_all = (
+                True  # the moment at which a strict wait is lost matters to a deadline and to a match that waits
+            )
         elsewhere = len(self.pattern.event_types) < len(self.schema.event_types)
         stops = any(g.variable is None for p in automaton.positions for w in p.waits for g in w.guards)
-        # A stop event is one of the pattern's stream, so events outside it have to be told apart.
+        # A stop event belongs to the pattern's stream, so events outside the stream must be recognised.
         if strict or self._in_order or self.pattern.within_events is not None or (elsewhere and stops):
             self.stream = tuple(sorted(self.schema.code(name) for name in self.pattern.event_types))
         if self.pattern.within_events is not None and (self._has_absence or self.pattern.timeout_measures is not None):
-            self.reacts_to_all = True  # any event may be the one that closes a window in events
+            self.reacts_to_all = True  # any event may close a window in events
         self.code_end = len(self.scalar.instructions)
         self._plain = self._is_plain()
         if self._plain:
-            self.prefix = prefix_of(self.tables.states)  # the events of a prefix can be put off (shared.py)
+            self.prefix = prefix_of(self.tables.states)  # the events of a prefix can be deferred (shared.py)
             self.columns.retained.update(self.prefix.columns)
 
     def _may_merge(self, automaton: Automaton) -> bool:
-        """Return True if runs that wait alike have the same future (kernels/match/merge.py), and some may become many.
+        """Return True if runs with the same waits have the same future (kernels/match/merge.py), and some may become
+        many.
 
-        Not where something depends on the last event taken, on each single binding, or on its order.
+        It is False if anything depends on the last taken event, on each single binding, or on its order.
         """
         waits = [w for p in automaton.positions[1:] for w in p.waits]
-        # A branch that ends with the event it takes leaves no run behind.
+        # A branch that ends with its event leaves no run.
         branches = any(
             (w.link is Link.FOLLOWED_BY_ANY or w.reopens)
             and w.target is not None
@@ -173,10 +178,10 @@ class RuleTables:
         bounded = self.pattern.within_events is not None
         return branches and self.pattern.skip.kind is SkipKind.NONE and not (by_last or single or bounded)
 
-    # -------------------------------------------------------------------------------------------- what is known
+    # -------------------------------------------------------------------------------------------- bound variables
 
     def _facts(self, automaton: Automaton) -> list[Facts]:
-        """Return for each position which variables are bound there: a forward pass to a fixed point."""
+        """Return the variables that are bound at each position, by a forward pass to a fixed point."""
         everything = frozenset(self._variables)
         positions = automaton.positions
         bound: list[frozenset[str]] = [everything] * len(positions)
@@ -185,10 +190,10 @@ class RuleTables:
         changed = True
         while changed:
             changed = False
-            for at, position in enumerate(positions):
+            for index, position in enumerate(positions):
                 for target in (w.target for w in position.waits if w.target is not None):
                     name = positions[target].variable
-                    new = (bound[target] & (bound[at] | {name}), possible[target] | possible[at] | {name})
+                    new = (bound[target] & (bound[index] | {name}), possible[target] | possible[index] | {name})
                     if new != (bound[target], possible[target]):
                         bound[target], possible[target] = new
                         changed = True
@@ -203,7 +208,7 @@ class RuleTables:
         self._stops = self._stops_of(position)
         row.waits = [self._wait_row(automaton, wait, loop, facts) for wait in position.waits]
         for wait, wait_row in zip(position.waits, row.waits, strict=True):
-            wait_row.reopens = sum(1 << at for at, w in enumerate(position.waits) if w.loop in wait.reopens)
+            wait_row.reopens = sum(1 << index for index, w in enumerate(position.waits) if w.loop in wait.reopens)
         self.tables.states.append(row)
 
     @staticmethod
@@ -218,10 +223,12 @@ class RuleTables:
         return stops
 
     def _loop_register(self, automaton: Automaton, number: int) -> int:
-        """Return the register that counts the position's loop, or -1 if nothing asks for the count."""
+        """Return the register that counts the position's loop, or -1 if the count is not used."""
         position = automaton.positions[number]
-        asked = position.accept_min > 1 or any(w.counted[0] > 1 or w.counted[1] is not None for w in position.waits)
-        return self._register("loop", str(number), None) if position.loops and asked else -1
+        is_counted = position.accept_min > 1 or any(
+            w.counted[0] > 1 or w.counted[1] is not None for w in position.waits
+        )
+        return self._register("loop", str(number), None) if position.loops and is_counted else -1
 
     def _wait_row(self, automaton: Automaton, wait: Wait, loop: int, facts: Facts) -> WaitRow:
         assert wait.link is not None, "every wait has been joined"
@@ -268,12 +275,12 @@ class RuleTables:
         predicate, code = self._guard_condition(guard, facts)
         self._react(predicate)
         ends_greed = () if guard.condition is None else (guard.condition,)
-        freed = sum(y.FREED >> at for at, stop in enumerate(self._stops) if stop in (*ends_greed, *guard.unless))
+        freed = sum(y.FREED >> index for index, stop in enumerate(self._stops) if stop in (*ends_greed, *guard.unless))
         bounds = [self._bound_row(bound) for bound in guard.bounds]
         return GuardRow(_GUARD_KIND[guard.moment], predicate, code, freed, bounds)
 
     def _guard_condition(self, guard: Guard, facts: Facts) -> tuple[int, Row]:
-        """Predicate and code of the events that close a wait."""
+        """Return predicate and code of the events that close a wait."""
         if guard.variable in self._alone and guard.condition is None and not guard.unless:
             return self._alone[guard.variable], NO_CODE
         parts, event_type = conjuncts(guard.condition, facts), None
@@ -288,7 +295,7 @@ class RuleTables:
     # ----------------------------------------------------------------------------------------------- conditions
 
     def _condition(self, variable: str, untils: tuple[Expr, ...], facts: Facts) -> tuple[int, Row, Row]:
-        """Predicate, code and fast form of "fits the variable, and is not the stop event"."""
+        """Return predicate, code and fast form of "matches the variable, and is not the stop event"."""
         if not untils and variable in self._alone:
             return self._alone[variable], NO_CODE, NOT_SIMPLE
         parts, event_type = self._fits(variable, facts)
@@ -297,11 +304,11 @@ class RuleTables:
         split = self._split(parts, event_type, facts, allow_simple=True)
         where = self.pattern.variable(variable).where
         if not untils and (where is None or not needs_run(where)):
-            self._alone[variable] = split[0]  # what is bound at a position says nothing of it
+            self._alone[variable] = split[0]  # the bound events of a position do not matter to it
         return split
 
     def _fits(self, variable: str, facts: Facts) -> tuple[list[Expr], int | None]:
-        """Return the conjuncts of a variable's condition, and the event type to check (None: there is but one)."""
+        """Return the conjuncts of a variable's condition, and the event type to check (None: there is only one)."""
         declared = self.pattern.variable(variable)
         single = len(self.schema.event_types) == 1
         return conjuncts(declared.where, facts), None if single else self.schema.code(declared.event_type)
@@ -309,7 +316,7 @@ class RuleTables:
     def _split(
         self, parts: list[Expr], event_type: int | None, facts: Facts, allow_simple: bool
     ) -> tuple[int, Row, Row]:
-        """Split conditions: a bitmap for what needs the event alone, code or the simple form for the rest."""
+        """Split conditions: a bitmap for conditions of the event alone, code or the simple form for the rest."""
         with_run = [p for p in parts if needs_run(p)]
         alone = [p for p in parts if p not in with_run] if with_run else parts
         predicate = self.predicates.number(alone, event_type) if alone or event_type is not None else -1
@@ -325,7 +332,7 @@ class RuleTables:
         return predicate, self._scalar_code(whole), NOT_SIMPLE
 
     def _simple(self, part: Expr) -> Row | None:
-        """Return the fast form of a comparison of a field of the event with the same kind of field of a bound one."""
+        """Return the fast form of a comparison of a field of the event with the same kind of field of a bound event."""
         if not isinstance(part, Binary) or part.op not in _SIMPLE:
             return None
         op, left, right = part.op, part.left, part.right
@@ -344,7 +351,7 @@ class RuleTables:
         return self.scalar.compile(expr, self._register, self._variables.__getitem__)
 
     def _retain(self, expr: Expr) -> None:
-        """Columns that are read of bound events have to be kept with them."""
+        """Retain the columns that are read from bound events."""
         if isinstance(expr, VarField):
             self.columns.retained.add(self.columns.number(expr.field))
         if isinstance(expr, Aggregate) and expr.fn == "distinct":
@@ -357,7 +364,7 @@ class RuleTables:
     # ------------------------------------------------------------------------------------------------ registers
 
     def _register(self, kind: str, variable: str, argument: Expr | None) -> int:
-        """Return the run register for (kind, variable, argument). Make what it needs beside it."""
+        """Return the run register for (kind, variable, argument), and create the registers that it depends on."""
         key = (kind, variable, argument)
         if key not in self._registers:
             self._registers[key] = len(self._registers)
@@ -404,33 +411,35 @@ class RuleTables:
         other = self._registers[_OTHER_OF.get(kind, "present"), variable, argument]
         if isinstance(argument, CurrentField):
             column = self.columns.number(argument.field)
-            if self._merges:  # measures of a match are worked out again from its events when it is complete
+            if self._merges:  # the measures of a complete match are computed again from its events
                 self.columns.retained.add(column)
             return code, register, column, other
-        self._merges = False  # a derived column is not kept with bound events
+        self._merges = False  # a derived column is not stored with bound events
         derived = self.vector.derived(argument)
         self.derived_types.append((derived, argument.type))
         return code, register, DERIVED + derived, other
 
-    # ------------------------------------------------------------------------------------------------- finished
+    # ------------------------------------------------------------------------------------------------- results
 
     def relevance(self) -> list[int]:
-        """Return the predicates that the rule reacts to; [-1] if it has to look at every event."""
+        """Return the predicates that the rule reacts to; [-1] if it must see every event."""
         return [-1] if self.reacts_to_all else sorted(self.relevant)
 
     def repeats(self) -> bool:
-        """Return True if two runs may bind the same events to the same variables: on two ways, or for two absences."""
+        """Return True if two runs may bind the same events to the same variables: in two ways, or for two absences."""
         variable = [s.variable for s in self.tables.states]
         states = self.tables.states
         targets = [[variable[w.target] for w in s.waits if w.target >= 0] for s in states]
         return self._has_absence or any(len(set(variables)) < len(variables) for variables in targets)
 
     def holds_rows(self) -> list[int]:
-        """Return 1 for each register that holds a row of the event table, which is -1 until there is one."""
+        """Return 1 for each register that holds a row of the event table, initially -1."""
         return [int(kind in ROW_KINDS) for kind, _, _ in self._registers]
 
     def _is_plain(self) -> bool:
-        """Return True if match/plain.py can match the rule: relaxed waits, nothing else closes them, nothing fires."""
+        """Return True if match/plain.py can match the rule: only relaxed waits, nothing else closes them, nothing
+        fires.
+        """
         if self._fires or self._merges or self.stream or self.pattern.within_events is not None:
             return False
         waits = [w for s in self.tables.states for w in s.waits]
@@ -439,9 +448,9 @@ class RuleTables:
         )
 
     def _waits_alike(self) -> bool:
-        """Return True if every NFA state but the first has at most one wait, and all waits the same condition.
+        """Return True if every NFA state except the first has at most one wait, and all waits have the same condition.
 
-        Conditions with code are left out, and comparisons of floats: plain.py looks at whole numbers only.
+        Conditions with code are left out, and comparisons of floats, because plain.py compares only integers.
         """
         states = self.tables.states[1:]
         conditions = {(w.kind, w.predicate, w.code, w.simple) for s in states for w in s.waits}
@@ -449,8 +458,9 @@ class RuleTables:
         return alone and len(conditions) == 1 and all(c[2] == NO_CODE and c[3][0] < y.SIMPLE_FLOAT for c in conditions)
 
     def row(self) -> list[int]:
-        """Return the rule's row for the kernels (layout.RULE_WIDTH words), without its interval and without what counts
-        from its place in a program."""
+        """Return the rule's row for the kernels (layout.RULE_WIDTH words), without its interval and without values that
+        depend on its place in a program.
+        """
         pattern, repeats, row = self.pattern, self.repeats(), [0] * y.RULE_WIDTH
         row[y.R_END_STATE] = len(self.tables.states)
         row[y.R_WITHIN_MS] = TIME_MS_MAX if pattern.within_ms is None else _whole(pattern.within_ms)

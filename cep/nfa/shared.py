@@ -1,19 +1,20 @@
-"""Rules that begin alike → what is kept once for all of them.
+"""Rules with the same prefix → events that are stored once for all of them.
 
-No event of a prefix (prefixes.py) completes a match. So what such events do to a rule's runs can be put off until an
-event of another of its conditions comes. Until then they are kept once for all rules with the same prefix; then the
-rule makes up for those that it has not seen yet, in their order (match/plain.py, engine/starts.py). They then cost
-what they cost one rule, however many begin with them.
+No event of a prefix (prefixes.py) completes a match. So the effects of such events on a rule's runs can be deferred
+until an event of another of its conditions arrives. Until then the events are stored once for all rules with the same
+prefix; then the rule processes the deferred events in order (match/plain.py, engine/starts.py). Their cost is that of a
+single rule, however many rules begin with them.
 
-    small -> login -> x -> large   ┐ three rules begin with small -> login: of longer prefixes they have none
-    small -> login -> y -> large   ├ in common, so what they share is this one
+    small -> login -> x -> large   ┐ three rules begin with small -> login; they have no longer prefix in common,
+    small -> login -> y -> large   ├ so they share this one
     small -> login -> z -> large   ┘
-    small -> large                   begins with small, which it may share with others that end there
 
-A rule shares the longest prefix that enough rules have which share no longer one. An event of the first condition is a
-*start*: it can begin a run. Of the others those are kept for which a run may wait (kernels/match/prefix.py). A run
-takes one of each at most, so the bound on starts is one on all. One with long texts is not put off: each rule takes it
-at once, and its own bounds hold.
+    small -> large                   begins with small, which it may share with other rules with this prefix
+
+A rule shares its longest prefix that enough other rules share as theirs. An event of the first condition is a *start*:
+it can begin a run. Events of the other conditions are stored if a run may wait for them (kernels/match/prefix.py). A
+run takes at most one of each, so the limit on starts limits all of them. An event with long texts is not deferred: each
+rule takes it at once, and its own limits apply.
 
 Tested by: tests/nfa/test_shared.py, tests/engine/test_starts.py
 """
@@ -32,24 +33,24 @@ from cep.nfa.deployed import RuleIdentity
 from cep.nfa.prefixes import LENGTH_MAX
 from cep.nfa.symbols import PrefixSymbol
 
-# From so many rules with the same prefix on, its events are kept once. For fewer it costs more than it saves.
+# Minimum number of rules with the same prefix. Sharing among fewer costs more than it saves.
 SHARED_MIN = 4
 
-_RULE_ID = ""  # no rule has it
-_LENGTH = "/"  # between the numbers of rules and the length of their prefix, which is told from two on
+_RULE_ID = ""  # no rule has this id
+_LENGTH = "/"  # separates the numbers of rules from the length of their prefix, which is written from 2 on
 Place = tuple[RuleIdentity, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class SharedStart:
-    """A prefix that several rules have.
+    """A prefix that several rules share.
 
-    In keyed state its events are rows like runs: of rule number `slot`, in NFA state `nfa_state`; where the prefix has
-    several conditions, the ordinal of a row has a bit for each that holds for the event. `rules` int64 are the numbers
-    of those that share it, ascending, `first_states` int64 where their NFA states begin, `predicates` int32 those of
-    the conditions in order. `steps` int64[n, 4] are as in match/prefix.py, none if there is one condition. Its events
-    are in [from_ms, until_ms), those of a run as long as one of `within_ms` is open: what its rules need among them.
-    `apart` is the number of the bitmap of events that are not put off, though a run waits for them (engine/starts.py).
+    In keyed state its events are rows like runs: of rule number `slot`, in NFA state `nfa_state`; if the prefix has
+    several conditions, the ordinal of a row has a bit for each condition that holds for the event. `rules` int64 are
+    the numbers of the sharing rules, ascending, `first_states` int64 their first NFA states, `predicates` int32 the
+    conditions in order. `steps` int64[n, 4] are as in match/prefix.py, empty for one condition. Its events are in
+    [from_ms, until_ms), and are needed while a run of `within_ms` is open: the maxima over its rules. `apart` is the
+    number of the bitmap of events that are not deferred, although a run waits for them (engine/starts.py).
     """
 
     slot: int
@@ -65,8 +66,9 @@ class SharedStart:
 
     @property
     def place(self) -> Place:
-        """Return a place like those of rules in `Program.places`: what is stored is tied to the rules that share it,
-        and how much.
+        """Return a place like the places of rules in `Program.places`.
+
+        Stored events are tied to the rules that share them, and to the length of the prefix.
         """
         numbers = ",".join(map(str, self.rules.tolist()))
         length = len(self.predicates)
@@ -74,12 +76,12 @@ class SharedStart:
 
 
 def shares(identity: RuleIdentity) -> list[int]:
-    """Return the rules whose shared events are stored under an identity, as numbers; none for the runs of a rule."""
+    """Return the rules whose shared events are stored under an identity, as numbers; empty for the runs of a rule."""
     return [int(number) for number in identity[2].split(_LENGTH)[0].split(",")] if identity[0] == _RULE_ID else []
 
 
 def prefix_length(identity: RuleIdentity) -> int:
-    """Return the number of conditions of the prefix that an identity stores events of; 0 for the runs of a rule."""
+    """Return the length of the prefix whose events an identity stores; 0 for the runs of a rule."""
     if identity[0] != _RULE_ID:
         return 0
     _, _, length = identity[2].partition(_LENGTH)
@@ -90,13 +92,13 @@ def shared_starts(
     prefixes: Int64, rows: Int64, predicate_place: Int64, states_count: int, symbols: Sequence[PrefixSymbol],
     bitmaps_count: int,
 ) -> tuple[SharedStart, ...]:  # fmt: skip
-    """Return the beginnings that several rules share.
+    """Return the prefixes that several rules share.
 
-    Shapes: prefixes int64[rules, lengths] are those of each rule from the shortest on, in numbers of the process, or
-    -1; rows int64[rules, RULE_WIDTH]; predicate_place gives a predicate's number in the program, which has
-    `states_count` NFA states and `bitmaps_count` bitmaps of conditions. A version that comes to its end shares its
-    first condition alone: past the limit of starts, those that begin none of its runs would push out what its older
-    ones still need.
+    Shapes: prefixes int64[rules, lengths] are the prefixes of each rule, the shortest first, in numbers of the process,
+    or -1; rows int64[rules, RULE_WIDTH]; predicate_place is a predicate's number in the program, which has
+    `states_count` NFA states and `bitmaps_count` bitmaps of conditions. A version that ends shares only its first
+    condition: otherwise, at the limit of starts, events that begin none of its runs would evict events that its older
+    runs still need.
     """
     prefixes = prefixes[:, :LENGTH_MAX].copy()
     prefixes[rows[:, y.R_STARTS_UNTIL_MS] < TIME_MS_MAX, 1:] = -1
@@ -108,7 +110,7 @@ def shared_starts(
 
 
 def _chosen(prefixes: Int64) -> Iterator[tuple[int, Int64]]:
-    """Yield prefixes with the rules that share them, the longest first. Each rule is in one of them at most."""
+    """Yield prefixes with the rules that share them, the longest first. Each rule is in at most one of them."""
     is_free = np.ones(len(prefixes), bool)
     for length in range(prefixes.shape[1] - 1, -1, -1):
         rules = np.flatnonzero(is_free & (prefixes[:, length] >= 0))
@@ -132,7 +134,9 @@ def _shared_start(
         rules=rules,
         first_states=rows[rules, y.R_START_STATE],
         predicates=predicate_place[list(predicates)].astype(np.int32),
-        steps=np.array([(at, bits[predicate], *rest) for at, predicate, *rest in steps], np.int64).reshape(-1, 4),
+        steps=np.array([(offset, bits[predicate], *rest) for offset, predicate, *rest in steps], np.int64).reshape(
+            -1, 4
+        ),
         from_ms=int(rows[rules, y.R_FROM_MS].min()),
         until_ms=int(rows[rules, y.R_UNTIL_MS].max()),
         within_ms=int(rows[rules, y.R_WITHIN_MS].max()),
@@ -141,8 +145,9 @@ def _shared_start(
 
 
 def without_starts(first: Int32, relevance: Int32, shared: Sequence[SharedStart]) -> tuple[Int32, Int32]:
-    """Take the shared events out of what rules react to (`Program.relevance_first`, `relevance`), and put in those
-    that are not put off."""
+    """Remove the shared events from the relevant predicates of rules (`Program.relevance_first`, `relevance`), and add
+    the events that are not deferred.
+    """
     if not shared:
         return first, relevance
     owner = np.repeat(np.arange(len(first) - 1), np.diff(first))

@@ -1,8 +1,9 @@
-"""Conditions → conjuncts, with what is known at a position of the pattern put in.
+"""Conditions → conjuncts, simplified by the facts at a position of the pattern.
 
-At each position some variables are certainly bound, some cannot be. `up.amount is null or amount > up.amount` is
-true where `up` cannot be bound yet, and `amount > up.amount` where it is. What is left is split into the part that
-needs the event alone (evaluated for whole batches) and the part that needs the run.
+At each position some variables are certainly bound and some cannot be. `up.amount is null or amount > up.amount` is
+true where `up` cannot be bound yet, and `amount > up.amount` where it is bound. The rest is split into the part that
+needs only the event (evaluated for whole batches) and the part that needs the run.
+
 Tested by: tests/nfa/test_simplify.py
 """
 
@@ -23,7 +24,7 @@ FALSE = Const(False, Type(Kind.BOOL))
 
 @valueclass(frozen=True, slots=True)
 class Facts:
-    """The facts that hold at a position: the variables bound on every way there, and on some way there.
+    """The facts at a position: the variables bound on every path to it, and on some path to it.
 
     `never_null` are the fields that are never null in the event types that have them.
     """
@@ -55,7 +56,7 @@ def _flatten(expr: Expr) -> list[Expr]:
 
 
 def needs_run(expr: Expr) -> bool:
-    """Return True if the expression looks at bound events."""
+    """Return True if the expression reads bound events."""
     if isinstance(expr, (VarField, Aggregate)):
         return True
     for child in children(expr):  # noqa: SIM110 - a generator for each node costs more than the rest
@@ -65,7 +66,7 @@ def needs_run(expr: Expr) -> bool:
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
-    """Return the operands of an expression; an aggregate's argument speaks of other events and is not one."""
+    """Return the operands of an expression; an aggregate's argument concerns other events and is not one."""
     operands = _OPERANDS.get(expr.__class__)
     return () if operands is None else operands(expr)
 
@@ -81,7 +82,9 @@ _OPERANDS: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
 
 
 def simplify(expr: Expr, facts: Facts) -> Expr:
-    """Put in what is known; the value is unchanged, but an unknown `or null` becomes what a condition sees."""
+    """Apply the facts; the value is unchanged, except that an unknown `or null` becomes the value that a condition
+    sees.
+    """
     if isinstance(expr, (CurrentField, Const)):
         return expr
     if isinstance(expr, VarField):

@@ -1,8 +1,9 @@
-"""The things that rules mention → one number each, the same for all rules that a process compiles.
+"""The items that rules mention → one number each, shared by all rules that a process compiles.
 
-Two rules that compare with 500 mean the same constant, two that read `amount` the same column. A compiled rule holds
-these numbers, so that putting rules together (link.py) is arithmetic on arrays. They count up in the order in which a
-process happens to meet things: a program numbers what it needs anew, in the order of its rules.
+Two rules that compare with 500 use the same constant, two that read `amount` the same column. A compiled rule contains
+these numbers, so linking rules (link.py) is arithmetic on arrays. Numbers grow in the order in which a process meets
+the items: a program renumbers the items that it needs in the order of its rules.
+
 Tested by: tests/nfa/test_link.py
 """
 
@@ -21,7 +22,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Numbers(Generic[T]):
-    """Equal things have equal numbers, from 0 on."""
+    """Equal items have equal numbers, starting at 0."""
 
     def __init__(self) -> None:
         self.things: list[T] = []
@@ -31,7 +32,7 @@ class Numbers(Generic[T]):
         return len(self.things)
 
     def of(self, thing: T) -> int:
-        """Its number, a new one if it has none."""
+        """Return the item's number, a new one if it has none."""
         number = self._number_of.setdefault(thing, len(self.things))
         if number == len(self.things):
             self.things.append(thing)
@@ -40,10 +41,10 @@ class Numbers(Generic[T]):
 
 # A constant: whether it is a text, and its slot or that text.
 Constant = tuple[bool, int | str]
-# A column of the event table: its name as columns.ColumnMap gives it, and what it is a function of, if of anything.
+# A column of the event table: its name from columns.ColumnMap, the column that it is a function of, and the function.
 Symbol = tuple[str, int, Call | History | None]
 
-# A prefix: its predicates in order, and its steps, of which the shortest needs none (prefixes.py).
+# A prefix: its predicates in order, and its steps, which are empty for the shortest (prefixes.py).
 PrefixSymbol = tuple[tuple[int, ...], tuple[Step, ...]]
 
 
@@ -51,9 +52,9 @@ PrefixSymbol = tuple[tuple[int, ...], tuple[Step, ...]]
 class Symbols:
     """The numbers of one process and one schema.
 
-    A column is (its name, the number of the column that it is a function of or -1, the function or history).
-    An instruction of vector code is (op, a, b, c) in these numbers; registers are numbers of instructions. A group is
-    a kind of index and a column. A derived column is the number of its instruction, and its type.
+    A column is (its name, the number of the column that it is a function of or -1, the function or history). An
+    instruction of vector code is (op, a, b, c) in these numbers; registers are numbers of instructions. A group is a
+    kind of index and a column. A derived column is the number of its instruction, and its type.
     """
 
     constants: Numbers[Constant] = field(default_factory=Numbers)
@@ -66,6 +67,6 @@ class Symbols:
     prefixes: Numbers[PrefixSymbol] = field(default_factory=Numbers)
 
     def __len__(self) -> int:
-        """Return how many things have a number."""
+        """Return the number of numbered items."""
         tables = (self.constants, self.columns, self.predicates, self.instructions, self.prefixes)
         return sum(len(numbers) for numbers in tables)

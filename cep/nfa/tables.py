@@ -1,4 +1,4 @@
-"""The tables that one pattern is compiled into, in numbers of its own (piece.py makes arrays of them).
+"""The tables of one compiled pattern, in numbers of its own (piece.py makes arrays of them).
 
 Tested by: tests/nfa/test_compile.py
 """
@@ -24,7 +24,7 @@ class GuardRow:
 
 @dataclass(slots=True)
 class WaitRow:
-    """A wait, with what belongs to it. `code` counts instructions."""
+    """A wait with its guards and bounds. `code` counts instructions."""
 
     target: int
     kind: int

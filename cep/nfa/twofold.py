@@ -1,15 +1,16 @@
-"""A comparison with an average in it → instructions that compute with twice the digits of a float.
+"""A comparison with an average → instructions that compute with twice the digits of a float.
 
-An average of decimals is seldom a float, so a comparison of rounded numbers would hold for equal payments. Here a
-number is a *twofold*: a high float and the rest. A third register has the number's size, which the error is a share of.
-Two sides that differ by no more than the error are equal.
+An average of decimals is rarely a float, so a comparison of rounded numbers would hold for equal payments. Here a
+number is a
+*twofold*: a high float and the rest. A third register has the number's size, to which the error is proportional. Two
+sides whose difference is within the error are equal.
 
     amount > 1.2 * avg(tx.amount over previous 30 d)
     └ twofold    └ twofold                         difference ─ settled ─ compared with 0
 
-A constant is the decimal that is written. Numbers that are only known as a float (stddev, sqrt, median) have a larger
+A constant is the decimal as it is written. Numbers that are only known as a float (stddev, sqrt, median) have a larger
 error: the last digits of a float.
-After Hida, Li, Bailey, "Library for double-double and quad-double arithmetic" (2007).
+
 Tested by: tests/nfa/test_twofold.py
 """
 
@@ -22,15 +23,15 @@ from cep.kernels.expressions import opcodes as o
 from cep.lang.ir import Aggregate, Binary, Cast, Const, CurrentField, Expr, History, Unary, VarField
 from cep.nfa.simplify import children
 
-# The error of a number that is only known as a float, in errors of a twofold: 2^-48 of the number.
+# The error of a number that is only known as a float, in units of a twofold's error: 2^-48 of the number.
 FLOAT_SIZE = 2.0**50
-# Two sides that differ by no more than this share of their sizes are equal (kernels/expressions/twofold.py).
+# Two sides whose difference is at most this share of their sizes are equal (kernels/expressions/twofold.py).
 LEVEL = 2.0**-98
 _EXACT_FLOATS = ("sum", "min", "max", "first", "last")
 
 
 class Twofold(NamedTuple):
-    """The registers of a number: high + low is the number, size what its error is a share of."""
+    """The registers of a number: high + low is the number, and the error is a share of size."""
 
     high: int
     low: int
@@ -38,7 +39,7 @@ class Twofold(NamedTuple):
 
 
 class Code(Protocol):
-    """The parts of code.Lowering that are needed here."""
+    """The methods of code.Lowering that are needed here."""
 
     def emit(self, op: int, a: int = 0, b: int = 0, c: int = 0) -> int: ...
 
@@ -62,14 +63,14 @@ def has_average(expr: Expr) -> bool:
 
 
 def is_exact_float(expr: Expr) -> bool:
-    """Return True for a float that an event has: it is the number itself, not one near it."""
+    """Return True for a float that an event has: the number itself, not an approximation."""
     if isinstance(expr, Aggregate | History):
         return expr.fn in _EXACT_FLOATS and isinstance(expr.argument, CurrentField)
     return isinstance(expr, CurrentField | VarField)
 
 
 def written_rest(value: float) -> float:
-    """Return what the decimal that is written for a float has beyond the float."""
+    """Return the difference between the decimal as it is written for a float, and the float."""
     return float(Fraction(repr(value)) - Fraction(value))
 
 
@@ -77,7 +78,7 @@ def compare_twofold(code: Code, expr: Binary) -> int:
     """Return the register of a comparison with an average in it."""
     left, right = (_twofold(code, side) for side in (expr.left, expr.right))
     size = code.emit(o.FADD, left.size, right.size)
-    # Where the sides are near each other, the difference of the high parts is exact.
+    # If the sides are close to each other, the difference of the high parts is exact.
     highs = code.emit(o.FSUB, left.high, right.high)
     difference = code.emit(o.FADD, highs, code.emit(o.FSUB, left.low, right.low))
     settled = code.emit(o.FSETTLE, difference, size)
@@ -98,7 +99,7 @@ def compare_twofold(code: Code, expr: Binary) -> int:
 
 
 def exact(code: Code, high: int, low: int | None = None) -> Twofold:
-    """Return a number whose error is that of a twofold, or none."""
+    """Return a number with the error of a twofold, or without error."""
     rest = code.constant(0.0, is_float=True) if low is None else low
     return Twofold(high, rest, code.emit(o.FABS, high))
 
@@ -117,7 +118,7 @@ def divided(code: Code, number: Twofold, divisor: Twofold) -> Twofold:
     rest = code.emit(o.FSUB, rest, code.emit(o.FMUL, first, divisor.low))
     positive = code.emit(o.FABS, divisor.high)
     size = code.emit(o.FDIV, number.size, positive)
-    if divisor.size != positive:  # it is no float alone, so its own error counts
+    if divisor.size != positive:  # the divisor is not a single float, so its own error counts
         size = code.emit(o.FMUL, size, code.emit(o.FDIV, divisor.size, positive))
     return _normal(code, first, code.emit(o.FDIV, rest, divisor.high), size)
 
