@@ -1,9 +1,9 @@
 """advance(program, keyed_state, batch, watermark_ms) → new keyed state, matches, counters. Pure.
 
-1. Sort the batch, work out histories (histories.py), evaluate what needs one event alone (table.py).
-2. For each rule, carry its runs over the events that it may react to (kernels/match/rules.py).
-3. Read the matches out of the tree of bound events.
-4. Keep what live runs can still reach.
+1. Sort the batch, compute histories (histories.py), evaluate conditions of single events (table.py).
+2. For each rule, advance its runs over the events that it may react to (kernels/match/rules.py).
+3. Read the matches from the tree of bound events.
+4. Keep the nodes, events and keys that live runs can still reach.
 
 Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
 """
@@ -39,7 +39,7 @@ from cep.nfa.columns import INCOMPLETE
 from cep.nfa.gather import segments
 from cep.nfa.program import Program, RuleProgram
 
-# In the order of layout.COUNT_STARTED …
+# in the order of layout.COUNT_STARTED …
 _COUNTER_NAMES = (
     "runs_started", "runs_expired", "runs_evicted", "matches_dropped", "arithmetic_overflows", "run_steps",
 )  # fmt: skip
@@ -49,15 +49,14 @@ _COUNTER_NAMES = (
 class Matches:
     """Completed and timed-out runs of one call, M of them, with B bound events in all.
 
-    Shapes: rule, key int32[M]; detected_ms int64[M] (event time of the completing event, or the deadline);
-    completed and timed_out bool[M] (both: an absence is certain while the run also waited for more); measures
-    int64[M, X] slots with measures_null, those of the rule's matches before those of its time-outs; offsets
-    int64[M + 1] into variable int32[B] (index in the rule's variables), event_id text[B] and event_time_ms int64[B], in
-    binding order. history_flags int64[M] has FLAG_CUT where a history of the rule lacked older events at a bound event,
-    and FLAG_FOLDED where it had them folded. A bound derived event hands on its own flags. made_ms int64[M] is the
-    latest `MADE_FROM` of the derived events, or TIME_MS_MIN. made_of text[B] is `MADE_OF` of the bound events, None in
-    a program that reads no derived ones. order int64[B, 3] is the order of bound events among those of one millisecond
-    (columnar/order.py), for events of this call; None if none has any.
+    Shapes: rule, key int32[M]; detected_ms int64[M] (event time of the completing event, or the deadline); completed
+    and timed_out bool[M] (both: an absence is certain while the run also waited for more); measures int64[M, X] slots
+    with measures_null, first the measures of matches, then of time-outs; offsets int64[M + 1] into variable int32[B]
+    (index in the rule's variables), event_id text[B] and event_time_ms int64[B], in binding order. history_flags
+    int64[M] has FLAG_CUT if a history of the rule lacked older events at a bound event, and FLAG_FOLDED if it had them
+    folded. A bound derived event adds its own flags. made_ms int64[M] is the latest `MADE_FROM` of the derived events,
+    or TIME_MS_MIN. made_of text[B] is `MADE_OF` of the bound events, None in a program without derived events. order
+    int64[B, 3] is the order of bound events within one millisecond (columnar/order.py), for events of this call.
     """
 
     rule: Int32
@@ -83,7 +82,7 @@ class Matches:
 
     @property
     def rules(self) -> list[int]:
-        """The numbers of the rules that have any, ascending."""
+        """The numbers of the rules with matches or time-outs, ascending."""
         return list(np.flatnonzero(np.bincount(self.rule)).tolist())
 
 
@@ -98,7 +97,7 @@ class Advanced:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The most matches of a call, and the most events that they have bound together."""
+    """The maximum number of matches of a call, and of the events that they have bound together."""
 
     matches: int = TIME_MS_MAX
     bindings: int = TIME_MS_MAX
@@ -112,11 +111,11 @@ CARRIERS = (advance_plain_rules, advance_rules)
 def advance(
     program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, *, is_end: bool = False
 ) -> Advanced:
-    """Carry the runs of all keys over a batch of events and close what is over by the watermark.
+    """Advance the runs of all keys over a batch of events, and process deadlines up to the watermark.
 
-    The batch may hold any keys in any order; of one key no event may be earlier than those of former calls.
-    `keyed_state` None is the state in which nothing has happened. Inputs are left unchanged. `is_end`: no event follows
-    the batch, so the new keyed state is empty.
+    The batch may hold any keys in any order; no event of a key may be earlier than the key's events of former calls.
+    `keyed_state` None is the initial state. Inputs are not changed. `is_end`: no event follows the batch, so the new
+    keyed state is empty.
     Cost: O(N) for the columns read, plus for each rule its events times their keys' open runs.
     """
     advanced = advance_within(program, keyed_state, batch, watermark_ms, _NO_BOUNDS, is_end=is_end)
@@ -128,7 +127,7 @@ def advance_within(
     program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, most: Bounds, *,
     is_end: bool = False,
 ) -> Advanced | Int64:  # fmt: skip
-    """Do as `advance`, but give up past the bounds: then return the order of the events, rows int64[N] of the batch."""
+    """Like `advance`, but give up beyond the bounds and return the event order, rows int64[N] of the batch."""
     fitted, orphans = migrate_state(empty_state(program) if keyed_state is None else keyed_state, program)
     if len(batch) == 0 and (fitted.expiry_min is None or fitted.expiry_min > watermark_ms):
         nothing = _no_matches(program, fitted.keys)
@@ -169,27 +168,27 @@ def advance_within(
 
 
 def _count_by_rule(program: Program, name: str, counts: Int64, counters: Counter[str]) -> None:
-    """Count by rule and version what each rule gave up. Shape: counts int64[R]."""
+    """Count a counter by rule and version. Shape: counts int64[R]."""
     for number in np.flatnonzero(counts).tolist():
         deployed = program.rules[number].deployed
         counters[f"{name}[{deployed.rule_id}@{deployed.version}]"] += int(counts[number])
 
 
 def _count_cost(rule: RuleProgram, batch: EventBatch, steps: int, counters: Counter[str]) -> None:
-    """Count the events that a compared version saw, and the runs that those were offered to."""
+    """Count the events that a compared version processed, and the runs to which they were offered."""
     deployed = rule.deployed
-    seen = (batch.time_ms >= deployed.from_ms) & (batch.time_ms < deployed.until_ms)
-    counters[f"rule_events[{deployed.rule_id}@{deployed.version}]"] += int(seen.sum())
+    is_seen = (batch.time_ms >= deployed.from_ms) & (batch.time_ms < deployed.until_ms)
+    counters[f"rule_events[{deployed.rule_id}@{deployed.version}]"] += int(is_seen.sum())
     counters[f"rule_steps[{deployed.rule_id}@{deployed.version}]"] += steps
 
 
 def carrier(program: Program) -> Any:
-    """Return the kernel that carries the runs of these rules, one of CARRIERS."""
+    """Return the kernel that advances the runs of these rules, one of CARRIERS."""
     return CARRIERS[0] if program.is_plain else CARRIERS[1]
 
 
 def compile_carrier(program: Program, nothing: EventBatch) -> None:
-    """Call the kernel that carries the runs of these rules over a batch without events."""
+    """Call the kernel that advances the runs of these rules with a batch without events."""
     fitted = empty_state(program)
     prepared = prepare(program, fitted, nothing, TIME_MS_MIN)
     bounds = np.searchsorted(fitted.run_rule, np.arange(len(program.places) + 1))
@@ -201,7 +200,7 @@ def _advance_rules(
     program: Program, prepared: PreparedEvents, fitted: KeyedState, bounds: Int64, shared: SharedStarts,
     watermark_ms: int, outputs: Outputs, most: Bounds,
 ) -> bool:  # fmt: skip
-    """Carry the runs of each rule over the new events, into `outputs`; return False if there are too many matches."""
+    """Advance the runs of each rule over the new events, into `outputs`; return False if there are too many matches."""
     rules = program.tables if prepared.image is program.image else program.tables._replace(image=prepared.image)
     runs = AllRuns(read_only(fitted.runs), read_only(fitted.run_key), bounds)
     carry_on = carrier(program)
@@ -216,7 +215,7 @@ def _advance_rules(
 
 def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents,
                   outputs: Outputs, most: Bounds) -> Matches | None:  # fmt: skip
-    """Read the matches out of the tree of bound events; None if they have bound too many together."""
+    """Read the matches from the tree of bound events; None if they have bound too many events together."""
     finished, nodes = outputs.matches, outputs.work.nodes
     count = len(finished)
     if count == 0:
@@ -258,7 +257,7 @@ def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepa
 
 
 def _orders(batch: EventBatch, prepared: PreparedEvents, rows: Int64) -> Int64 | None:
-    """Return the order of rows of the event table that are new, and no order for retained ones."""
+    """Return the order of the new rows of the event table, without an order for retained ones."""
     if batch.order is None:
         return None
     order, is_new = no_order(len(rows)), rows >= prepared.first_row
@@ -267,11 +266,11 @@ def _orders(batch: EventBatch, prepared: PreparedEvents, rows: Int64) -> Int64 |
 
 
 def _history_flags(program: Program, prepared: PreparedEvents, rule: Int64, offsets: Int64, rows: Int64) -> Int64:
-    """Return the history flags of each match: of its rule's histories at its events, and of derived events in it."""
+    """Return the history flags of each match: of its rule's histories at its events, and of its derived events."""
     flags = np.zeros(len(offsets) - 1, np.int64)
-    column, made = program.column(INCOMPLETE), program.column(MADE_FLAGS)
-    if made >= 0 and len(rows):
-        flags = np.bitwise_or.reduceat(prepared.columns[made, rows], offsets[:-1])
+    column, made_column = program.column(INCOMPLETE), program.column(MADE_FLAGS)
+    if made_column >= 0 and len(rows):
+        flags = np.bitwise_or.reduceat(prepared.columns[made_column, rows], offsets[:-1])
     bound = np.flatnonzero(prepared.nulls[column, rows] == 0) if column >= 0 else np.empty(0, np.int64)
     if len(bound):
         match = np.searchsorted(offsets, bound, side="right") - 1
@@ -283,13 +282,13 @@ def _history_flags(program: Program, prepared: PreparedEvents, rule: Int64, offs
 
 
 def _bits(rule: RuleProgram, incomplete: str) -> int:
-    """Return the flags of a rule for an event whose incomplete histories (columns.INCOMPLETE) are these."""
+    """Return a rule's flags for an event with these incomplete histories (columns.INCOMPLETE)."""
     names = incomplete.split(" ")
     return FLAG_CUT * (not rule.cuts.isdisjoint(names)) | FLAG_FOLDED * (not rule.folds.isdisjoint(names))
 
 
 def _made_ms(program: Program, prepared: PreparedEvents, offsets: Int64, rows: Int64) -> Int64:
-    """Return for each match the latest time since when the past of its derived events is complete."""
+    """Return for each match the latest time from which the past of its derived events is complete."""
     column = program.column(MADE_FROM)
     if column < 0 or not len(rows):
         return np.full(len(offsets) - 1, TIME_MS_MIN, np.int64)
@@ -299,7 +298,7 @@ def _made_ms(program: Program, prepared: PreparedEvents, offsets: Int64, rows: I
 
 
 def _made_of(program: Program, prepared: PreparedEvents, rows: Int64) -> pa.Array | None:
-    """Return what the bound events were made of, null where they were made of nothing."""
+    """Return the origins of the bound events, null for events that are not derived."""
     column = program.column(MADE_OF)
     if column < 0:
         return None
@@ -308,7 +307,7 @@ def _made_of(program: Program, prepared: PreparedEvents, rows: Int64) -> pa.Arra
 
 
 def _may_repeat(program: Program, finished: Int64) -> bool:
-    """Return True if a rule that has matched may bind the same events to the same variables on two ways.
+    """Return True if a rule with a match may bind the same events to the same variables in two ways.
 
     Repeated groups, alternatives and any-order can.
     """
@@ -319,9 +318,8 @@ def _may_repeat(program: Program, finished: Int64) -> bool:
 def _distinct(finished: Int64, offsets: Int64, rows: Int64, variables: Int32) -> Int64:
     """Return the rows of `finished` without repeats, in order.
 
-    Of those that bind the same, the first match and the first time-out stay.
-
-    What is both, and a repeat as one of them, becomes the other in place.
+    The first match and the first time-out of each binding stay. A row that is both, and repeats one of them, becomes
+    the other in place.
     """
     hashes = np.zeros(len(finished), np.uint64)
     match_hashes(finished, offsets, rows, variables, table_key(), hashes)
@@ -333,12 +331,12 @@ def _distinct(finished: Int64, offsets: Int64, rows: Int64, variables: Int32) ->
     return distinct
 
 
-def _first_of(wanted: np.ndarray, hashes: np.ndarray) -> np.ndarray:
-    """bool[M]: the first one of each hash among the wanted ones."""
-    at = np.flatnonzero(wanted)
-    _, first = np.unique(hashes[at], return_index=True)
+def _first_of(is_wanted: np.ndarray, hashes: np.ndarray) -> np.ndarray:
+    """bool[M]: the first row of each hash among the wanted rows."""
+    rows = np.flatnonzero(is_wanted)
+    _, first = np.unique(hashes[rows], return_index=True)
     is_first = np.zeros(len(hashes), bool)
-    is_first[at[first]] = True
+    is_first[rows[first]] = True
     return is_first
 
 
@@ -349,11 +347,11 @@ def _ids(fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents, rows: 
 
 def _live_runs(program: Program, outputs: Outputs, starts: Sequence[Starts], watermark_ms: int,
                counters: Counter[str]) -> LiveRuns:  # fmt: skip
-    """Join the live runs of rules and those of the beginnings that rules share. The outputs are used up."""
-    done = outputs.runs
-    runs_count, nodes_count = int(done.cursor[y.CURSOR_OUT]), int(done.cursor[y.CURSOR_NODES])
+    """Join the live runs of rules and the starts that rules share. The outputs are consumed."""
+    run_output = outputs.runs
+    runs_count, nodes_count = int(run_output.cursor[y.CURSOR_OUT]), int(run_output.cursor[y.CURSOR_NODES])
     rule_runs = LiveRuns(
-        cut(done.runs, runs_count), cut(done.rules, runs_count), cut(done.keys, runs_count),
+        cut(run_output.runs, runs_count), cut(run_output.rules, runs_count), cut(run_output.keys, runs_count),
         cut(outputs.work.nodes, nodes_count),
     )  # fmt: skip
     if not any(len(events.rows) for events in starts):
@@ -369,7 +367,7 @@ def _live_runs(program: Program, outputs: Outputs, starts: Sequence[Starts], wat
 
 def _next_state(program: Program, fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents,
           live: LiveRuns) -> KeyedState:  # fmt: skip
-    """Return the new keyed state: live runs, the nodes and events they can reach, the keys that still have any."""
+    """Return the new keyed state: live runs, the nodes and events that they can reach, and the keys with runs."""
     rows_count, keys_count = prepared.rows_count, len(prepared.keys)
     remaining = Remaining(
         np.empty(rows_count, np.int64), np.empty(rows_count, np.int32), np.empty(keys_count, np.int64)

@@ -2,8 +2,9 @@
 
     alert_id = first 128 bits of SHA-256 over "rule version 4:card2:t12:t2" (key, ids of the bound events), as hex
 
-What `on timeout emit` gives is an alert of kind "timeout"; before its digest "timeout " is written.
-Everything but the id's digest is done column by column: an alert never becomes a Python object here.
+An alert from `on timeout emit` has the kind "timeout"; its digest begins with "timeout ". Except for the digest of the
+id, all work is done column by column: an alert never becomes a Python object here.
+
 Tested by: tests/engine/test_alerts.py
 """
 
@@ -54,17 +55,17 @@ ALERT_SCHEMA = pa.schema(
         ("kind", pa.string()),  # match, or timeout: a partial match whose time ran out
         ("key", pa.string()),
         ("message", pa.string()),
-        ("description", pa.string()),  # what the pattern says of itself: its `##` lines
+        ("description", pa.string()),  # the `##` lines of the pattern
         ("measures", pa.string()),
         ("events", pa.list_(_BOUND_EVENT)),
-        ("origins", ORIGINS),  # the events of the source behind those that patterns have produced; null without any
-        # A condition asked for a sub-key of which events may be forgotten.
+        ("origins", ORIGINS),  # source events of the derived events in the match; null without derived events
+        # A condition read a sub-key whose events may be forgotten.
         ("history_cut", pa.bool_()),
-        # A condition looked at a window whose older events are folded.
+        # A condition read a window whose older events are folded.
         ("history_folded", pa.bool_()),
-        # Since when the past is complete, if a condition looked back further.
+        # The time from which the past is complete, if a condition looked back further.
         ("history_from", _TIMESTAMP),
-        # The history ended before the alert was certain; only `--to-the-end` gives such alerts.
+        # The history ended before the alert was certain; only `--to-the-end` creates such alerts.
         ("unconfirmed", pa.bool_()),
         ("match_start", _TIMESTAMP),
         ("match_end", _TIMESTAMP),
@@ -75,19 +76,20 @@ ALERT_SCHEMA = pa.schema(
 NO_ALERTS = ALERT_SCHEMA.empty_table()
 _MATCH, _TIMEOUT = "match", "timeout"
 ALERT_ID_CHARS = 32
-# Of a deployed rule, under the names that alerts have for them.
+# attributes of a deployed rule with the same names in alerts
 _OF_RULE = ("rule_id", "version", "epoch", "status", "severity", "priority", "score", "content_hash")
 _HEX = np.array([f"{byte:02x}".encode() for byte in range(256)]).view(np.uint16)  # two characters for each byte
 _COLUMN_BYTES = 1 << 31
 _AT_ONCE = 1 << 20  # alerts of several rules that are made together
-_RULES_CACHED = 64  # sets of rules that reacted together, of which what their alerts have in common is kept
+_RULES_CACHED = 64  # sets of rules that reacted together, whose common columns are cached
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 def alert_table(program: Program, matches: Matches, since_ms: int = TIME_MS_MIN) -> pa.Table:
-    """One row a completed match or a time-out, in the order (detected_at, alert_id); matches that become events are
-    left out (produced.py). `since_ms`: the job has seen all events from then on (reach.py).
+    """Return one row per completed match or time-out, sorted by (detected_at, alert_id).
 
+    Matches that become events are left out (produced.py). `since_ms`: the job has seen all events from then on
+    (reach.py).
     Cost: columns, plus one digest for each alert.
     """
     return alerts_of(alerting(program, matches), matches, since_ms)
@@ -108,7 +110,7 @@ def alerting(program: Program, matches: Matches) -> list[Alerting]:
 def alerts_of(
     parts: Sequence[Alerting], matches: Matches, since_ms: int, counters: Counter[str] | None = None
 ) -> pa.Table:
-    """Return the alerts of all parts, as alert_table. `counters` counts the origins that are left out."""
+    """Return the alerts of all parts, as alert_table does. `counters` counts dropped origins."""
     counters = Counter() if counters is None else counters
     if sum(len(part.rows) for part in parts) > _AT_ONCE:  # a column of texts holds two gigabytes
         return sorted_together([_table([part], matches, since_ms, counters) for part in parts])
@@ -116,14 +118,14 @@ def alerts_of(
 
 
 def sort_alerts(table: pa.Table) -> pa.Table:
-    """Return the order in which alert sets are compared and written."""
+    """Sort alerts in the order in which alert sets are compared and written."""
     if table.num_rows < 2:
         return table
     return table.sort_by([("detected_at", "ascending"), ("alert_id", "ascending")])
 
 
 def sorted_together(tables: Sequence[pa.Table]) -> pa.Table:
-    """Join the alerts of tables that are sorted each, in that order too."""
+    """Join sorted alert tables into one sorted table."""
     filled = [table for table in tables if table.num_rows]
     if len(filled) < 2:
         return filled[0] if filled else NO_ALERTS
@@ -140,22 +142,22 @@ def of_rule(matches: Matches, number: int) -> NDArray[np.bool_]:
 
 
 def _retained_windows(deployed: DeployedRule, from_ms: Sequence[int]) -> list[RetainedWindow]:
-    """Return the windows of a rule's histories, each with since when its events are kept; none where all of them
-    are."""
+    """Return the windows of a rule's histories with the time from which events are stored; empty if all are."""
     return [(h.window, ms) for h, ms in zip(histories(deployed.pattern), from_ms, strict=True)] if from_ms else []
 
 
 def _history_from_ms(part: Alerting, matches: Matches, times: tuple[Int64, Int64], since_ms: int) -> Int64:
-    """Return int64[M]: since when the past of each match of a part is complete, TIME_MS_MIN if it lacks nothing.
+    """Return int64[M]: the time from which the past of each match of a part is complete, TIME_MS_MIN if nothing is
+    missing.
 
-    The past is what the match looks back at, the derived events in it, and those that had to be absent. `times` are
-    those of the first events and of the detection.
+    The past consists of the histories of the match, its derived events, and absent events. `times` are the times of the
+    first events and of the detection.
     """
     deployed, (first_ms, detected_ms) = part.rule.deployed, times
     from_ms: Int64 = matches.made_ms[part.rows]
     if deployed.gaps:
         from_ms = np.maximum(from_ms, gaps_from_ms(deployed.gaps, first_ms, detected_ms, since_ms))
-    if deployed.unfolded_ms:  # where older events are folded, some were folded before the rule came, for others than it
+    if deployed.unfolded_ms:  # some events were folded before the rule was deployed, for other rules
         is_folded = matches.history_flags[part.rows] & FLAG_FOLDED != 0
         busy_ms = retained_from_ms(_retained_windows(deployed, deployed.unfolded_ms), first_ms)
         from_ms[is_folded] = np.maximum(from_ms, busy_ms)[is_folded]
@@ -174,22 +176,22 @@ def rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64, since_ms: int)
 
 @dataclass(frozen=True, slots=True)
 class Alerting:
-    """Matches, or time-outs, of one rule that become alerts: which, one or more."""
+    """One or more matches, or time-outs, of one rule that become alerts."""
 
     rule: RuleProgram
     rows: Int64
     kind: str = _MATCH
 
     def measures(self, matches: Matches, rows: Int64) -> dict[str, tuple[pa.Array, Type]]:
-        """Those of some of them as columns, with the types."""
+        """Return the measures of some of them as columns, with the types."""
         rule, first = self.rule, 0
         named = rule.measures
         if self.kind == _TIMEOUT:
             named, first = rule.timeout_measures, len(rule.measures)
-        return {name: measure_values(matches, rows, first + at, type_) for at, (name, type_) in enumerate(named)}
+        return {name: measure_values(matches, rows, first + index, type_) for index, (name, type_) in enumerate(named)}
 
     def texts(self, matches: Matches, rows: Int64, key: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Return the messages of some of them, whose keys are given, and their measures as JSON."""
+        """Return the messages of some of them, given their keys, and their measures as JSON."""
         measures, template = self.measures(matches, rows), self.rule.deployed.message
         values = {n: _plain(v, t) for n, (v, t) in measures.items()} if "{" in template else {}
         return _message(template, values | {"key": key}, len(key)), _measures_json(measures, len(key))
@@ -197,8 +199,11 @@ class Alerting:
 
 @dataclass(frozen=True, slots=True)
 class _Common:
-    """The texts and columns that all alerts of a part have in common, for P parts: columns, P rows; the texts that
-    their ids' digests begin with; the variables of part p are those texts from first_variable[p] on, int64[P]."""
+    """The texts and columns that all alerts of a part share, for P parts.
+
+    `columns` has P rows; `heads` are the texts at the start of the ids' digests; the variables of part p are the texts
+    from first_variable[p] on, int64[P].
+    """
 
     columns: pa.RecordBatch
     heads: Texts
@@ -213,14 +218,14 @@ class _Common:
         return dict(zip(self.columns.schema.names, chosen.columns, strict=True))
 
     def names(self, part_of: Int64, matches: Matches, offsets: Int32, events: Int64) -> pa.Array:
-        """Return the variables of bound events, of alerts of these parts, with the offsets of bound_rows."""
+        """Return the variables of bound events of alerts of these parts, given the offsets of bound_rows."""
         first = np.repeat(self.first_variable[part_of], np.diff(offsets))
         return _chosen(self.variables, matches.variable[events] + first)
 
 
 @lru_cache(maxsize=_RULES_CACHED)
 def _common(parts: Sequence[tuple[RuleProgram, str]]) -> _Common:
-    """Work out what the alerts of each part, a rule and a kind, have in common."""
+    """Compute the common texts and columns of each part, a rule and a kind."""
     rules = [rule.deployed for rule, _ in parts]
     columns: dict[str, list[Any]] = {name: [getattr(rule, name) for rule in rules] for name in _OF_RULE}
     columns["kind"] = [kind for _, kind in parts]
@@ -241,7 +246,7 @@ def _common(parts: Sequence[tuple[RuleProgram, str]]) -> _Common:
 def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, counters: Counter[str] | None) -> pa.Table:
     """Return the alerts of all parts, sorted; without counters one part after the other, and without origins.
 
-    What they have in common is done at once.
+    The common columns are computed once.
     """
     if not parts:
         return NO_ALERTS
@@ -251,7 +256,7 @@ def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, counters:
     bounds = [0, *accumulate(len(part.rows) for part in parts)]
     first_ms = matches.event_time_ms[matches.offsets[rows]]
     last_ms = matches.event_time_ms[matches.offsets[rows + 1] - 1]
-    # An absence without a window is certain when the input ends, which is no time of day: its last event's serves.
+    # An absence without a window is certain when the input ends, which is not a time: use the time of its last event.
     detected_ms = matches.detected_ms[rows]
     detected_ms = np.where(detected_ms >= TIME_MS_MAX, last_ms, detected_ms)
     from_ms = np.concatenate(
@@ -264,7 +269,7 @@ def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, counters:
     if counters is not None and len(rows) > 1:
         order = _order(detected_ms, digests)
         rows, part_of, digests = rows[order], part_of[order], digests[order]
-        first_ms, last_ms, detected_ms, from_ms = (at[order] for at in (first_ms, last_ms, detected_ms, from_ms))
+        first_ms, last_ms, detected_ms, from_ms = (index[order] for index in (first_ms, last_ms, detected_ms, from_ms))
     key = _chosen(text_buffers(matches.keys), matches.key[rows])
     messages, measures = _texts(parts, part_of, matches, rows, key)
     flags = matches.history_flags[rows]
@@ -289,14 +294,14 @@ def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, counters:
 def _texts(
     parts: Sequence[Alerting], part_of: Int64, matches: Matches, rows: Int64, key: pa.Array
 ) -> tuple[pa.Array, pa.Array]:
-    """Return the messages, and the measures as JSON, of matches with these keys; part_of int64[M] says whose each
-    is."""
+    """Return the messages and the JSON measures of matches with these keys. part_of int64[M] is their part."""
     if len(parts) == 1:
         return parts[0].texts(matches, rows, key)
     by_part = np.argsort(part_of, kind="stable")
     rows_of_part = np.split(by_part, np.searchsorted(part_of[by_part], np.arange(1, len(parts))))
     texts = [
-        part.texts(matches, rows[at], key.take(pa.array(at))) for part, at in zip(parts, rows_of_part, strict=True)
+        part.texts(matches, rows[positions], key.take(pa.array(positions)))
+        for part, positions in zip(parts, rows_of_part, strict=True)
     ]
     place = pa.array(np.argsort(by_part))
     messages, measures = zip(*texts, strict=True)
@@ -304,8 +309,7 @@ def _texts(
 
 
 def _bound_events(common: _Common, part_of: Int64, matches: Matches, rows: Int64) -> pa.Array:
-    """Return the events that each match has bound, in binding order; part_of int64[M] says whose variables name
-    them."""
+    """Return the events of each match, in binding order. part_of int64[M] is the part whose variables name them."""
     offsets, events = bound_rows(matches.offsets, rows)
     columns = [
         common.names(part_of, matches, offsets, events),
@@ -316,7 +320,7 @@ def _bound_events(common: _Common, part_of: Int64, matches: Matches, rows: Int64
 
 
 def _origins(common: _Common, part_of: Int64, matches: Matches, rows: Int64, counters: Counter[str] | None) -> pa.Array:
-    """Return the events of the source behind the derived ones that each match has bound."""
+    """Return the source events of the derived events of each match."""
     if matches.made_of is None or counters is None:
         return pa.nulls(len(rows), ORIGINS)
     offsets, events = bound_rows(matches.offsets, rows)
@@ -328,21 +332,23 @@ def _origins(common: _Common, part_of: Int64, matches: Matches, rows: Int64, cou
 
 
 def _chosen(texts: Texts, rows: Int64 | Int32) -> pa.Array:
-    """Texts, none of which is null, at these rows."""
+    """Return the texts, none of which is null, at these rows."""
     offsets, data = chosen_texts(*texts, rows)
     assert len(data) < _COLUMN_BYTES, "a column of texts holds two gigabytes"
     return pa.StringArray.from_buffers(len(rows), pa.py_buffer(offsets), pa.py_buffer(data))
 
 
 def _stamps(time_ms: Int64, is_present: NDArray[np.bool_] | None = None) -> pa.Array:
-    """Return times as timestamps, null where they are not known."""
+    """Return times as timestamps, null if they are unknown."""
     valid = None if is_present is None else pa.py_buffer(np.packbits(is_present, bitorder="little"))
     return pa.Array.from_buffers(_TIMESTAMP, len(time_ms), [valid, pa.py_buffer(time_ms)])
 
 
 def _digests(heads: Texts, head_of: Int64, matches: Matches, rows: Int64) -> UInt8:
-    """SHA-256 of each match, uint8[M, 32], over the head of its part, its key and the ids of its events. Key and ids
-    stand behind their lengths: whatever they hold, no two lists of parts look alike."""
+    """SHA-256 of each match, uint8[M, 32], over the head of its part, its key and the ids of its events.
+
+    Key and ids follow their lengths, so that no two different lists have the same bytes.
+    """
     texts, ends = digest_texts(
         heads, head_of, text_buffers(matches.keys), matches.key[rows], text_buffers(matches.event_id),
         matches.offsets, rows,
@@ -356,21 +362,21 @@ def _digests(heads: Texts, head_of: Int64, matches: Matches, rows: Int64) -> UIn
 
 
 def _order(detected_ms: Int64, digests: UInt8) -> Int64:
-    """Return the rows by (detected_at, alert_id), as `sort_alerts`."""
+    """Return the rows by (detected_at, alert_id), as `sort_alerts` does."""
     words = np.ascontiguousarray(digests[:, : ALERT_ID_CHARS // 2]).view(">u8").astype(np.uint64)
     order: Int64 = np.lexsort((words[:, 1], words[:, 0], detected_ms))
     return order
 
 
 def _hex(digests: UInt8) -> pa.Array:
-    """Return the alert ids that these digests begin with."""
+    """Return the alert ids at the start of these digests."""
     ends = np.arange(0, (len(digests) + 1) * ALERT_ID_CHARS, ALERT_ID_CHARS, dtype=np.int32)
     text = _HEX[digests[:, : ALERT_ID_CHARS // 2]]
     return pa.StringArray.from_buffers(len(digests), pa.py_buffer(ends), pa.py_buffer(text))
 
 
 def measure_values(matches: Matches, rows: Int64, at: int, type_: Type) -> tuple[pa.Array, Type]:
-    """Measure number `at` of these matches as a column, with its type."""
+    """Return measure number `at` of these matches as a column, with its type."""
     values, nulls = matches.measures[rows, at], matches.measures_null[rows, at]
     if type_.is_text:
         codes = pa.array(np.where(nulls != 0, 0, values), mask=nulls.astype(bool))
@@ -379,7 +385,7 @@ def measure_values(matches: Matches, rows: Int64, at: int, type_: Type) -> tuple
 
 
 def _plain(values: pa.Array, type_: Type) -> pa.Array:
-    """Return a measure as text, as a person would write it; null as "null"."""
+    """Return a measure as readable text; null as "null"."""
     if type_.kind is Kind.DECIMAL:
         text = _decimal_text(values, type_.scale)
     elif type_.kind is Kind.TIME:
@@ -390,7 +396,7 @@ def _plain(values: pa.Array, type_: Type) -> pa.Array:
     elif type_.kind is Kind.ENUM:
         text = pa.array(type_.symbols, pa.string()).take(values)
     elif type_.is_float:
-        # A sentence is read by a person: six digits; the measures beside it have all of them.
+        # People read the message, so it has six digits; the measures have all digits.
         text = pa.array([None if v is None else f"{v:.6g}" for v in values.to_pylist()], pa.string())
     else:
         text = values.cast(pa.string())
@@ -412,7 +418,7 @@ def _unit(scale: int) -> pa.Scalar:
 
 
 def _message(template: str, values: dict[str, pa.Array], count: int) -> pa.Array:
-    """Return the template with each {name} replaced; a name that the match does not have stays as it is written."""
+    """Replace each {name} of the template; a name that the match does not have stays."""
     parts: list[str | pa.Array] = []
     at = 0
     for placeholder in _PLACEHOLDER.finditer(template):
@@ -422,14 +428,14 @@ def _message(template: str, values: dict[str, pa.Array], count: int) -> pa.Array
 
 
 def _joined(parts: Sequence[str | pa.Array], count: int) -> pa.Array:
-    """Columns and constant texts beside each other."""
+    """Concatenate columns and constant texts, row by row."""
     if all(isinstance(part, str) for part in parts):
         return pa.repeat(pa.scalar("".join(parts), pa.string()), count)
     return pc.binary_join_element_wise(*parts, "")
 
 
 def _measures_json(measures: dict[str, tuple[pa.Array, Type]], count: int) -> pa.Array:
-    """Return a JSON object a match. Decimals are JSON numbers with all their digits; times and durations are texts."""
+    """Return a JSON object per match. Decimals are JSON numbers with all digits; times and durations are texts."""
     parts: list[str | pa.Array] = []
     for number, (name, (values, type_)) in enumerate(measures.items()):
         parts += [("{" if number == 0 else ",") + json.dumps(name) + ":", _json_values(values, type_)]
@@ -448,7 +454,7 @@ def _json_values(values: pa.Array, type_: Type) -> pa.Array:
 
 
 def _per_distinct(texts: pa.Array, function: Callable[[str], str]) -> pa.Array:
-    """Apply a function of one text to a column, once for each different text."""
+    """Apply a function of one text to a column, once for each distinct text."""
     different = encoded(texts.cast(TEXT))
     changed = pa.array([function(t) for t in different.dictionary.to_pylist()], pa.string())
     return changed.take(different.indices)

@@ -1,7 +1,8 @@
-"""A rule that leaves a shared beginning → the runs that it would have had alone.
+"""A rule that leaves a shared prefix → the runs that it would have had alone.
 
-Rules that begin alike keep the events of their beginning once (nfa/shared.py). Each puts off what those events do to
-its own runs. A rule that shares the beginning no more catches up here: the matcher takes the events in their order.
+Rules with a common prefix store its events once (nfa/shared.py), and each rule defers their effects on its own runs. A
+rule that no longer shares the prefix catches up here: the matcher processes the deferred events in order.
+
 Tested by: tests/engine/test_starts.py
 """
 
@@ -26,7 +27,7 @@ from cep.nfa.program import Program
 
 @dataclass(frozen=True, slots=True)
 class PutOff:
-    """The events of a shared beginning of `length` conditions.
+    """The events of a shared prefix with `length` conditions.
 
     Shapes: runs int64[S, W] by key and row, keys int32[S].
     """
@@ -37,9 +38,10 @@ class PutOff:
 
 
 def catch_up(keyed_state: KeyedState, program: Program, rule: int, put_off: PutOff) -> KeyedState:
-    """Carry the rule's runs over the events that it has put off: those after what any of its runs or notes has seen.
+    """Advance the rule's runs over its deferred events: the events after the last one that any of its runs or notes has
+    seen.
 
-    The state is one of the program, with its retained events by key; its runs come back unsorted.
+    The state belongs to the program, with its retained events sorted by key; its runs are returned unsorted.
     """
     of_rule = keyed_state.run_rule == rule
     last_taken = np.full(len(keyed_state.keys), -1, np.int64)
@@ -64,19 +66,19 @@ def catch_up(keyed_state: KeyedState, program: Program, rule: int, put_off: PutO
         if full == y.FULL_NOT:
             break
         outputs.enlarge(full)
-    done = outputs.runs
-    count = int(done.cursor[y.CURSOR_OUT])
+    output = outputs.runs
+    count = int(output.cursor[y.CURSOR_OUT])
     return replace(
         keyed_state,
-        runs=np.concatenate([keyed_state.runs[~of_rule], done.runs[:count]]),
+        runs=np.concatenate([keyed_state.runs[~of_rule], output.runs[:count]]),
         run_rule=np.concatenate([keyed_state.run_rule[~of_rule], np.full(count, rule, np.int32)]),
-        run_key=np.concatenate([keyed_state.run_key[~of_rule], done.keys[:count]]),
-        nodes=outputs.work.nodes[: int(done.cursor[y.CURSOR_NODES])].copy(),
+        run_key=np.concatenate([keyed_state.run_key[~of_rule], output.keys[:count]]),
+        nodes=outputs.work.nodes[: int(output.cursor[y.CURSOR_NODES])].copy(),
     )
 
 
 def _alone(program: Program, rule: int, length: int) -> Tables:
-    """Return a program of the rule alone, which reacts to the conditions of its beginning."""
+    """Return a program of the rule alone, which reacts to the conditions of its prefix."""
     return program.tables._replace(
         rules=program.rules[rule].row[np.newaxis],
         relevance_first=np.array([0, length], np.int32),
@@ -86,7 +88,7 @@ def _alone(program: Program, rule: int, length: int) -> Tables:
 
 
 def _bitmaps(keyed_state: KeyedState, program: Program, rule: int, length: int, events: Int64) -> UInt64:
-    """Return which conditions of the rule's beginning hold for the events: uint64[predicates, words]."""
+    """Return the bits of the conditions of the rule's prefix for the events: uint64[predicates, words]."""
     bitmaps = np.zeros((max(program.predicates.count, 1), len(keyed_state.events) // 64 + 1), np.uint64)
     event_rows = events[:, y.RUN_START_ROW]
     for bit, predicate in enumerate(program.prefix_of(rule)[:length].tolist()):
@@ -96,7 +98,7 @@ def _bitmaps(keyed_state: KeyedState, program: Program, rule: int, length: int, 
 
 
 def _retained_columns(keyed_state: KeyedState, program: Program) -> tuple[Int64, UInt8]:
-    """Make the event table of the retained events alone, with the columns that are retained."""
+    """Make the event table of the retained events, with the retained columns."""
     events = keyed_state.events
     columns = np.zeros((len(program.columns), len(events)), np.int64)
     nulls = np.zeros(columns.shape, np.uint8)

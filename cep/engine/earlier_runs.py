@@ -1,7 +1,8 @@
-"""Runs that 0.2.0 has stored, with averages and spreads in its registers → runs of this build.
+"""Runs stored by 0.2.0, with averages and standard deviations in registers → runs of this build.
 
-Sums of decimals are exact in both. A spread goes on from the rounded sums that 0.2.0 kept, so it is as exact as that
-build was, until the run ends.
+Sums of decimals are exact in both. A standard deviation continues from the rounded sums of 0.2.0, so it is as exact as
+in that build until the run ends.
+
 Tested by: tests/engine/test_earlier_registers.py, tests/upgrade/test_upgrade.py
 """
 
@@ -20,7 +21,7 @@ from cep.nfa.program import Program
 from cep.nfa.rule_tables import ROW_KINDS, RegisterKey
 
 _HALF_BITS = 32
-_LEVEL = 2.0**-48  # what rounded sums can be off: a smaller spread is that of equal values
+_LEVEL = 2.0**-48  # possible error of rounded sums: below it, all values are equal
 _PROGRAMS_CACHED = 16
 _CHANGES: OrderedDict[tuple[str, str], dict[int, Registers]] = OrderedDict()
 
@@ -34,15 +35,15 @@ def with_current_registers(keyed_state: KeyedState, program: Program) -> KeyedSt
     runs[:, : stored.shape[1]] = stored
     for slot, registers in changes.items():
         of_rule = np.flatnonzero(keyed_state.run_rule == slot)
-        earlier = {key: stored[of_rule, y.RUN_HEADER + at] for at, key in enumerate(registers.earlier)}
+        earlier = {key: stored[of_rule, y.RUN_HEADER + index] for index, key in enumerate(registers.earlier)}
         runs[of_rule, y.RUN_HEADER :] = 0
-        for at, key in enumerate(registers.current):
-            runs[of_rule, y.RUN_HEADER + at] = _translated(key, earlier)
+        for index, key in enumerate(registers.current):
+            runs[of_rule, y.RUN_HEADER + index] = _translated(key, earlier)
     return replace(keyed_state, runs=runs, layout=replace(keyed_state.layout, is_earlier=False))
 
 
 def earlier_row_registers(row_registers: np.ndarray, layout: Layout, program: Program) -> np.ndarray:
-    """Return a table that marks the registers of 0.2.0 that hold rows, from that of this build.
+    """Return a table that marks the registers of 0.2.0 that hold rows, given the table of this build.
 
     Shapes: uint8[rules, registers], the rules as the layout numbers them.
     """
@@ -55,7 +56,7 @@ def earlier_row_registers(row_registers: np.ndarray, layout: Layout, program: Pr
 
 
 def _changes(layout: Layout, program: Program) -> dict[int, Registers]:
-    """Return the registers of both builds by the rule's number in the layout, worked out once for all pages."""
+    """Return the registers of both builds by the rule's number in the layout, computed once for all pages."""
     programs = layout.fingerprint, program.fingerprint
     if programs in _CHANGES:
         return _CHANGES[programs]

@@ -1,7 +1,8 @@
-"""KeyedState: the runs of many keys, the events that they have bound, the tree that ties them together, and histories.
+"""KeyedState: the runs of many keys, the events that they have bound, the tree of bound events, and histories.
 
-Everything is a column: `runs` rows (kernels/layout.py) sorted by rule, then key; `nodes` of the tree; `events` that
-some run can still reach. It belongs to a program; `migrate_state` carries it over to another one by rule identity.
+All of it is columns: `runs` rows (kernels/layout.py) sorted by rule, then key; `nodes` of the tree; `events` that some
+run can still reach. A state belongs to a program; `migrate_state` moves it to another program by rule identity.
+
 Tested by: tests/engine/test_keyed_state.py
 """
 
@@ -39,7 +40,7 @@ class RetainedEvents:
         return len(self.time_ms)
 
     def take(self, rows: Int64, new_key: Int64) -> RetainedEvents:
-        """Return the events of some rows, in their order, by the new number of each key: int64[K]."""
+        """Return the events of some rows, in their order, with the new number of each key: int64[K]."""
         places = pa.array(rows)
         return RetainedEvents(
             new_key[self.key[rows]].astype(np.int32),
@@ -52,8 +53,10 @@ class RetainedEvents:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The meaning of the numbers in a KeyedState: for each rule its identity, its first NFA state and how many it
-    has. `is_earlier` says that 0.2.0 has stored it, whose registers of averages and spreads were others."""
+    """The meaning of the numbers in a KeyedState: for each rule its identity, first NFA state and number of states.
+
+    `is_earlier`: 0.2.0 has stored it, with other registers for averages and standard deviations.
+    """
 
     fingerprint: str
     rules: tuple[tuple[RuleIdentity, int, int], ...]
@@ -66,8 +69,11 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class KeyedState:
-    """Runs of many keys, and their histories. Shapes: keys text[K], of which each has a run; runs int64[n, W],
-    run_rule and run_key int32[n]; nodes int64[m, 3]. Histories have keys of their own."""
+    """Runs of many keys, and their histories.
+
+    Shapes: keys text[K], each with a run; runs int64[n, W], run_rule and run_key int32[n]; nodes int64[m, 3]. Histories
+    have keys of their own.
+    """
 
     layout: Layout
     keys: pa.Array
@@ -87,7 +93,9 @@ class KeyedState:
 
     @property
     def notes(self) -> NDArray[np.bool_]:
-        """bool[n]: which rows are no runs, but say which shared events their rule has taken over (match/plain.py)."""
+        """bool[n]: the rows that are not runs, but notes of the shared events that their rule has processed
+        (match/plain.py).
+        """
         rules = self.layout.rules
         first = np.array([-1 if shares(identity) else at for identity, at, _ in rules] + [-1], np.int64)
         is_note: NDArray[np.bool_] = self.runs[:, y.RUN_STATE] == first[self.run_rule]
@@ -95,7 +103,7 @@ class KeyedState:
 
     @property
     def is_run(self) -> NDArray[np.bool_]:
-        """bool[n]: which rows are a run, or a start that several rules share: neither notes nor later shared events."""
+        """bool[n]: the rows that are runs or shared starts, not notes or later shared events."""
         lengths = np.array([prefix_length(identity) for identity, _, _ in self.layout.rules] + [0], np.int64)
         follows = (lengths[self.run_rule] > 1) & (self.runs[:, y.RUN_ORDINAL] & 1 == 0)
         is_run: NDArray[np.bool_] = ~self.notes & ~follows
@@ -103,12 +111,12 @@ class KeyedState:
 
     @property
     def expiry_min(self) -> int | None:
-        """The earliest event time (ms) at which a run is over; None without runs."""
+        """The earliest event time (ms) at which a run expires; None without runs."""
         return int(self.runs[:, y.RUN_EXPIRY].min()) if len(self.runs) else None
 
 
 def empty_state(program: Program) -> KeyedState:
-    """Return the state in which nothing has happened."""
+    """Return the initial state."""
     columns = {c.name: pa.array([], arrow_type(c.type)) for c in program.columns if c.retained}
     return KeyedState(
         Layout.of(program),
@@ -122,7 +130,7 @@ def empty_state(program: Program) -> KeyedState:
 
 
 def concat_states(states: Sequence[KeyedState], row_registers: np.ndarray) -> KeyedState:
-    """Join states of disjoint keys that belong to the same program; at least one. Their pages are forgotten."""
+    """Join one or more states of disjoint keys that belong to the same program. Their pages are dropped."""
     if len(states) == 1:
         return states[0]
     runs, nodes = np.concatenate([s.runs for s in states]), np.concatenate([s.nodes for s in states])
@@ -154,7 +162,7 @@ def concat_states(states: Sequence[KeyedState], row_registers: np.ndarray) -> Ke
 
 
 def some_row(nodes: Int64) -> Int64:
-    """Return for each node the row of an event that it leads to: its own, or for a union that of one of its ways."""
+    """Return the row of an event on each node's path: its own, or the row on one branch of a union."""
     rows = nodes[:, y.NODE_ROW].copy()
     open_ = np.flatnonzero(rows < 0)
     target = nodes[open_, y.NODE_STATE]

@@ -1,14 +1,15 @@
-"""KeyedState of one program → the same runs in the numbers of another.
+"""KeyedState of one program → the same runs in the numbers of another program.
 
-Rules are known by their identity. A migration has four steps:
+Rules are matched by their identity. A migration has four steps:
 
-1. Renumber rules, NFA states and columns. This is data alone.
-2. Catch up the rules that shared how they begin and share it no more (catch_up.py). Only this step runs the matcher.
-3. Note how far a rule with runs of its own has come in a beginning that it shares now.
+1. Renumber rules, NFA states and columns. This changes data only.
+2. Catch up the rules that no longer share a prefix (catch_up.py). Only this step runs the matcher.
+3. Note the progress of a rule with runs of its own in a prefix that it shares now.
 4. Sort the runs by rule and key again.
 
-Step 2 cannot wait for `advance`. The events that a rule has put off belong to a shared beginning that the new program
-does not have, so the migrated state has no place for them. Pages are joined and stored between migration and `advance`.
+Step 2 cannot wait for `advance`: the deferred events of a rule belong to a shared prefix that the new program does not
+have, so the migrated state has no place for them. Pages are joined and stored between migration and `advance`.
+
 Tested by: tests/engine/test_keyed_state.py, tests/engine/test_starts.py
 """
 
@@ -33,10 +34,10 @@ from cep.nfa.shared import prefix_length, shares
 
 @dataclass(frozen=True, slots=True)
 class _Moves:
-    """The new numbers of rules and of NFA states: -1 and 0 for those that are gone.
+    """The new numbers of rules and of NFA states: -1 and 0 for removed ones.
 
-    `parted` are (number before of a shared prefix, number of a rule that shares it no more). `joined` are (number of a
-    shared prefix that goes on, number of a rule that shares it from now on and had runs of its own).
+    `parted` are (previous number of a shared prefix, number of a rule that no longer shares it). `joined` are (number
+    of a continued shared prefix, number of a rule that shares it from now on and had runs of its own).
     """
 
     slots: Int32
@@ -50,9 +51,9 @@ _MOVES: OrderedDict[tuple[str, str], tuple[Layout, _Moves]] = OrderedDict()
 
 
 def _moves(before: Layout, after: Layout) -> _Moves:
-    """Work out the new numbers, once for all pages of the process."""
-    at = before.fingerprint, after.fingerprint
-    cached = _MOVES.get(at)
+    """Compute the new numbers, once for all pages of the process."""
+    fingerprints = before.fingerprint, after.fingerprint
+    cached = _MOVES.get(fingerprints)
     if cached is not None and (cached[0].rules is before.rules or cached[0].rules == before.rules):
         return cached[1]
     places = {identity: (slot, first) for slot, (identity, first, _) in enumerate(after.rules)}
@@ -72,7 +73,7 @@ def _moves(before: Layout, after: Layout) -> _Moves:
         length = prefix_length(identity)
         numbers = [moved_to[rule][0] for rule in sharing if moved_to[rule][0] >= 0]
         staying = {rule: start_of.get((rule, length), -1) for rule in numbers}
-        goes_on = max(staying.values(), default=-1)  # a rule has one prefix of a length, so there is no other
+        goes_on = max(staying.values(), default=-1)  # a rule has one prefix of each length, so there is no other
         moved_to.append((goes_on, after.rules[goes_on][1]) if goes_on >= 0 else (-1, 0))
         parted += [(slot, rule) for rule, start in staying.items() if start < 0]
         shared |= {(goes_on, rule) for rule, start in staying.items() if start >= 0}
@@ -88,7 +89,7 @@ def _moves(before: Layout, after: Layout) -> _Moves:
         tuple(parted),
         tuple(one for one in joined if one not in shared),
     )
-    _MOVES[at] = before, moves
+    _MOVES[fingerprints] = before, moves
     while len(_MOVES) > _MOVES_CACHED:
         _MOVES.popitem(last=False)
     return moves
@@ -117,7 +118,7 @@ def migrate_state(keyed_state: KeyedState, program: Program) -> tuple[KeyedState
 
 
 def _renumbered(keyed_state: KeyedState, program: Program, moves: _Moves) -> KeyedState:
-    """Give the runs of rules that the program still has its numbers, and drop the others."""
+    """Renumber the runs of rules that the program still has, and drop the others."""
     run_rule = moves.slots[keyed_state.run_rule]
     goes_on = run_rule >= 0
     runs = np.zeros((int(goes_on.sum()), program.width), np.int64)
@@ -144,10 +145,10 @@ def _renumbered(keyed_state: KeyedState, program: Program, moves: _Moves) -> Key
 
 
 def _ordered_by_key(keyed_state: KeyedState, program: Program) -> tuple[KeyedState, Int64]:
-    """Bring the retained events into the order of their keys, in which the matcher takes events; of a key they keep
-    theirs.
+    """Sort the retained events by key, the order in which the matcher takes events; the events of a key keep their
+    order.
 
-    The state is one of the program. Returns it with the new row of each former one, int64[N].
+    The state belongs to the program. Returns it with the new row of each former one, int64[N].
     """
     order = np.argsort(keyed_state.events.key, kind="stable")
     new_row = np.empty(len(order), np.int64)
@@ -159,7 +160,7 @@ def _ordered_by_key(keyed_state: KeyedState, program: Program) -> tuple[KeyedSta
 
 
 def _put_off(keyed_state: KeyedState, start: int, new_row: Int64) -> PutOff:
-    """Return the events of a shared beginning, of the number that it had before, by their new rows."""
+    """Return the events of a shared prefix, given its previous number, with their new rows."""
     is_start = keyed_state.run_rule == start
     length = prefix_length(keyed_state.layout.rules[start][0])
     runs = keyed_state.runs[is_start]
@@ -168,15 +169,15 @@ def _put_off(keyed_state: KeyedState, start: int, new_row: Int64) -> PutOff:
 
 
 def _orphans(keyed_state: KeyedState, moves: _Moves) -> int:
-    """Count the runs that belong to no rule any more."""
+    """Count the runs whose rule no longer exists."""
     is_lost = (moves.slots[keyed_state.run_rule] < 0) & keyed_state.is_run
     return int((is_lost & ~np.isin(keyed_state.run_rule, [start for start, _ in moves.parted])).sum())
 
 
 def _noted(keyed_state: KeyedState, program: Program, start: int, rule: int) -> KeyedState:
-    """Add the note that a rule, which had runs of its own, has taken over all shared events that there are."""
+    """Add the note that a rule, which had runs of its own, has processed all present shared events."""
     is_start = np.flatnonzero(keyed_state.run_rule == start)
-    last = is_start[np.flatnonzero(np.diff(keyed_state.run_key[is_start], append=-1))]  # they are by key and row
+    last = is_start[np.flatnonzero(np.diff(keyed_state.run_key[is_start], append=-1))]  # they are sorted by key and row
     rows, joining = keyed_state.runs[last, y.RUN_START_ROW], program.rules[rule]
     notes = np.repeat(program.start_runs[rule : rule + 1], len(last), axis=0)
     notes[:, y.RUN_START_ROW], notes[:, y.RUN_NODE] = rows, len(keyed_state.nodes) + np.arange(len(last))
@@ -192,7 +193,7 @@ def _noted(keyed_state: KeyedState, program: Program, start: int, rule: int) -> 
 
 
 def hand_over(keyed_state: KeyedState, program: Program, giver: int, taker: int) -> KeyedState:
-    """Make the runs of one rule runs of another that has the same automaton. The state is one of the program."""
+    """Make the runs of one rule runs of another that has the same automaton. The state belongs to the program."""
     given = keyed_state.run_rule == giver
     if not given.any():
         return keyed_state

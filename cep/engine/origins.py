@@ -1,11 +1,12 @@
-"""Events of the source behind derived ones: a text that goes with each derived event, and a column of alerts.
+"""Source events of derived events: a text stored with each derived event, and a column of alerts.
 
-    made of = for each event of the source:  mark | variables | mark | event id | mark | time (ms)      c.t  t12  1700…
+    made of = for each source event:  mark | variables | mark | event id | mark | time (ms)      c.t  t12  1700…
 
-The variables are those of the matches between, the latest first: `c.t` was bound as t by the match that became the
-event bound as c. A derived event hands on the text of those that its match has bound. So an alert needs no other event
-to list them, in whichever process it is made. State of an earlier build has no such texts. There a derived event stands
-for what it was made of, and an alert that binds it lists nothing behind it.
+The variables belong to the matches in between, the latest first: the match that became the event bound as c bound `c.t`
+as t. A derived event carries the texts of the events that its match has bound, so an alert can list them without other
+events, in any process. The state of an earlier build has no such texts. There a derived event stands for its origins,
+and an alert that binds it lists no source events.
+
 Tested by: tests/engine/test_origins.py, tests/api/test_levels.py
 """
 
@@ -24,8 +25,8 @@ from cep.kernels.layout import Int32, Int64
 _TIMESTAMP = pa.timestamp("ms", tz="UTC")
 ORIGIN = pa.struct(
     [
-        ("place", pa.int32()),  # of the bound event that was made of it, from 0
-        ("level", pa.int32()),  # how many names `variable` has: 2 for what the bound event's match has bound
+        ("place", pa.int32()),  # index of the bound event that was made of it
+        ("level", pa.int32()),  # number of names in `variable`: 2 for an event that the bound event's match has bound
         ("variable", pa.string()),
         ("event_id", pa.string()),
         ("event_time", _TIMESTAMP),
@@ -33,15 +34,15 @@ ORIGIN = pa.struct(
 )
 ORIGINS = pa.list_(ORIGIN)
 _RECORD, _PART, _ESCAPE, _LEVEL = "\x1e", "\x1f", "\x1d", "."
-# An id may have any character. What stands for a mark in it begins with a mark of its own: first in, last out.
+# An id may have any character. A mark in an id is replaced by an escape that begins with another mark.
 _ESCAPED = ((_ESCAPE, f"{_ESCAPE}0"), (_RECORD, f"{_ESCAPE}1"), (_PART, f"{_ESCAPE}2"))
 
 
 def made_of(offsets: Int32, names: pa.Array, ids: pa.Array, time_ms: Int64, inner: pa.Array) -> tuple[pa.Array, int]:
-    """Return what each of M derived events is made of, text[M], and how many events of the source are left out.
+    """Return the origins of each of M derived events, text[M], and the number of dropped source events.
 
-    Match m has the bound events offsets[m] to offsets[m + 1], with their variables, ids and times; `inner` has what
-    those are made of that are derived, null for the others.
+    Match m has the bound events offsets[m] to offsets[m + 1], with their variables, ids and times; `inner` has the
+    origins of those that are derived, null for the others.
     """
     for mark, escaped in _ESCAPED:
         ids = pc.replace_substring(ids, mark, escaped)
@@ -60,17 +61,17 @@ def made_of(offsets: Int32, names: pa.Array, ids: pa.Array, time_ms: Int64, inne
 
 
 def origin_lists(offsets: Int32, names: pa.Array, inner: pa.Array) -> tuple[pa.Array, int]:
-    """Return for each of M alerts the events of the source behind its derived ones, null without any; and how many
-    are left out.
+    """Return for each of M alerts the source events of its derived events, null without any; and the number of dropped
+    ones.
 
-    The arguments are as of `made_of`.
+    The arguments are as in `made_of`.
     """
     count = len(offsets) - 1
     bound = np.flatnonzero(np.asarray(pc.is_valid(inner)))
     if not len(bound):
         return pa.nulls(count, ORIGINS), 0
-    at = pa.array(bound)
-    texts = _through(names.take(at), inner.take(at))
+    positions = pa.array(bound)
+    texts = _through(names.take(positions), inner.take(positions))
     records = pc.split_pattern(pc.utf8_slice_codeunits(texts, 1), _RECORD)
     event = bound[np.asarray(pc.list_parent_indices(records))]
     alert = np.searchsorted(offsets, event, side="right") - 1
@@ -95,7 +96,7 @@ def origin_lists(offsets: Int32, names: pa.Array, inner: pa.Array) -> tuple[pa.A
 
 
 def _through(names: pa.Array, inner: pa.Array) -> pa.Array:
-    """Put the variable by which a derived event is bound before those of what it is made of; null stays null."""
+    """Put the variable of a derived event before the variables of its origins; null stays null."""
     texts = inner
     for name in pc.unique(names).to_pylist():
         longer = pc.replace_substring(inner, _RECORD, f"{_RECORD}{name}{_LEVEL}")

@@ -1,4 +1,4 @@
-"""The arrays that the matcher fills: as large as they turn out to be needed.
+"""The arrays that the matcher fills, enlarged when they are full.
 
 Tested by: tests/engine/test_advance.py
 """
@@ -15,7 +15,7 @@ from cep.nfa.program import Program
 
 _WORK_ROWS = 256
 _ROOM_MIN, _ROOM_MAX = 1_024, 1 << 20
-# How many runs and nodes an event may add before the arrays are enlarged. Memory that is not written to is not taken.
+# Runs and nodes that an event may add before the arrays are enlarged. Memory that is never written costs nothing.
 _ROWS_PER_EVENT = 4
 
 
@@ -25,7 +25,7 @@ class Outputs:
     def __init__(
         self, program: Program, before: Int64, nodes_before: Int64, events_count: int, keys_count: int = 0
     ) -> None:
-        """Shapes: before int64[n, W] are the runs and nodes_before int64[m, NODE_WIDTH] the nodes that there are."""
+        """Shapes: before int64[n, W] are the present runs and nodes_before int64[m, NODE_WIDTH] the present nodes."""
         width = program.width
         room = min(max(_ROOM_MIN, _ROWS_PER_EVENT * events_count), _ROOM_MAX)
         nodes = np.empty((len(nodes_before) + room, y.NODE_WIDTH), np.int64)
@@ -63,7 +63,7 @@ class Outputs:
         return self.work.matches[: self.runs.cursor[y.CURSOR_MATCHES]]
 
     def enlarge(self, full: int) -> None:
-        """Double what was full."""
+        """Double the full array."""
         work, runs, cursor = self.work, self.runs, self.runs.cursor
         if full == y.FULL_WORK:
             rows_count = 2 * len(work.runs)
@@ -91,7 +91,6 @@ def _doubled(array: np.ndarray, used: int) -> np.ndarray:
 
 
 def cut(array: np.ndarray, count: int) -> np.ndarray:
-    """Return the first rows of an array of which nobody else has a view: itself, with the rest of its memory given
-    back."""
+    """Return the first rows of an array without other views, and free the rest of its memory."""
     array.resize((count, *array.shape[1:]), refcheck=False)
     return array

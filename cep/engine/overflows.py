@@ -1,7 +1,8 @@
-"""Numbers that left 64 bits in one call → how often, by rule.
+"""Numbers that exceeded 64 bits in one call → counts by rule.
 
-A condition may belong to many rules, and a history too. Each of them is named, so the sum over rules may be more than
-the total. That is worked out only when a number has left 64 bits.
+A condition or a history may belong to many rules. Each of them is counted, so the sum over rules may exceed the total.
+The counts are only computed if a number has exceeded 64 bits.
+
 Tested by: tests/engine/test_overflows.py
 """
 
@@ -24,7 +25,7 @@ _ALL, _BY_RULE = "arithmetic_overflows", "rule_overflows"
 
 @dataclass(frozen=True, slots=True)
 class Overflows:
-    """Counts of the numbers that left 64 bits before the matcher ran.
+    """Counts of the numbers that exceeded 64 bits before the matcher ran.
 
     Shapes: instructions int64[I] of the vector code, entries int64[E] of the predicates by index. `past` is by the
     identity of a history.
@@ -36,7 +37,7 @@ class Overflows:
 
     @property
     def are_any(self) -> bool:
-        """True if a number left 64 bits."""
+        """True if a number exceeded 64 bits."""
         return bool(np.count_nonzero(self.instructions) or np.count_nonzero(self.entries) or self.past)
 
     @property
@@ -45,7 +46,7 @@ class Overflows:
 
 
 def count_overflows(program: Program, overflows: Overflows, of_runs: Int64, counters: Counter[str]) -> None:
-    """Count what left 64 bits in all, and by rule and version. Shapes: of_runs int64[R], while rules were matched."""
+    """Count overflows in total, and by rule and version. Shapes: of_runs int64[R], the overflows of the matcher."""
     if not (overflows.are_any or np.count_nonzero(of_runs)):  # almost always
         return
     counters[_ALL] += overflows.total + int(of_runs.sum())
@@ -59,21 +60,21 @@ def count_overflows(program: Program, overflows: Overflows, of_runs: Int64, coun
         count += int(of_predicates[sorted(set(_predicates(program, number)))].sum())
         count += sum(of_derived[column - program.derived_first] for column in set(_derived(program, number)))
         if overflows.past:
-            asked = {identity_of(past) for past in histories(rule.deployed.pattern)}
-            count += sum(overflows.past.get(identity, 0) for identity in asked)
+            predicates = {identity_of(past) for past in histories(rule.deployed.pattern)}
+            count += sum(overflows.past.get(identity, 0) for identity in predicates)
         if count:
             counters[f"{_BY_RULE}[{rule.deployed.rule_id}@{rule.deployed.version}]"] += count
 
 
 def _predicates(program: Program, number: int) -> Iterator[int]:
-    """Yield the predicates that a rule's waits and guards ask."""
+    """Yield the predicates of a rule's waits and guards."""
     image = program.image
     for nfa_state in _states(program, number):
         for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
             guards = range(image[wait + y.W_GUARDS], image[wait + y.W_GUARDS_END], y.GUARD_WIDTH)
-            for at in (wait + y.W_PREDICATE, *(guard + y.G_PREDICATE for guard in guards)):
-                if image[at] >= 0:
-                    yield int(image[at])
+            for place in (wait + y.W_PREDICATE, *(guard + y.G_PREDICATE for guard in guards)):
+                if image[place] >= 0:
+                    yield int(image[place])
 
 
 def _derived(program: Program, number: int) -> Iterator[int]:

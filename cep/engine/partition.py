@@ -1,8 +1,8 @@
-"""A KeyedState → one for each of many disjoint sets of its keys, in one pass.
+"""A KeyedState → one state for each of many disjoint sets of its keys, in one pass.
 
-`select_keys` of each set would look at the whole state as often as there are sets. Here runs, nodes and events
-are brought into the order of the sets once, with what points from one to another, and then cut. Histories are divided
-apart (histories/pages.py).
+`select_keys` for each set would read the whole state once per set. Here runs, nodes and events are sorted by set once,
+with adjusted pointers, and then cut. Histories are divided separately (histories/pages.py).
+
 Tested by: tests/engine/test_partition.py
 """
 
@@ -23,9 +23,9 @@ from cep.kernels.records import PartOrder
 
 
 def order_of(keyed_state: KeyedState, part: Int64, parts_count: int) -> tuple[PartOrder, int]:
-    """Bring the rows of a keyed state into the order of P parts of its keys; part int64[K] in [0, P). Cost: O(state).
+    """Sort the rows of a keyed state by the P parts of its keys; part int64[K] in [0, P). Cost: O(state).
 
-    Returns (their order, how many rows of a kind a part has at most).
+    Returns their order, and the largest number of rows of one kind in a part.
     """
     run_key, event_key = read_only(keyed_state.run_key), read_only(keyed_state.events.key)
     nodes = read_only(keyed_state.nodes)
@@ -40,21 +40,24 @@ def order_of(keyed_state: KeyedState, part: Int64, parts_count: int) -> tuple[Pa
 def partition_keys(
     keyed_state: KeyedState, part: Int64, parts_count: int, row_registers: np.ndarray
 ) -> list[KeyedState]:
-    """Return what `select_keys` gives for each part. part int64[K] is the part of each key, in [0, parts_count).
+    """Return the result of `select_keys` for each part. part int64[K] is the part of each key, in [0, parts_count).
 
-    Cost: O(state), and some 20 µs for each part. The parts share no memory with the state.
+    Cost: O(state), and about 20 µs for each part. The parts share no memory with the state.
     """
     order, _ = order_of(keyed_state, part, parts_count)
     arranged = _arranged(keyed_state, order, row_registers)
-    return [_cut(arranged, order.bounds[:, at].tolist(), order.bounds[:, at + 1].tolist()) for at in range(parts_count)]
+    return [
+        _cut(arranged, order.bounds[:, index].tolist(), order.bounds[:, index + 1].tolist())
+        for index in range(parts_count)
+    ]
 
 
 def divide(
     keyed_state: KeyedState, part_of: Callable[[pa.Array], Int64], row_registers: np.ndarray
 ) -> list[tuple[int, KeyedState]]:
-    """Divide a state with its histories: (part, its state) for each part that has anything, ascending.
+    """Divide a state with its histories: (part, its state) for each non-empty part, ascending.
 
-    `part_of` gives the part of each of an array of keys, any integers. Every segment of the histories is read.
+    `part_of` returns the part of each key of an array, any integers. Every segment of the histories is read.
     """
     run_part, past = part_of(keyed_state.keys), keyed_state.histories
     parts = np.union1d(run_part, part_of(keys_with_past(past)))
@@ -67,7 +70,7 @@ def divide(
 
 
 def _arranged(keyed_state: KeyedState, order: PartOrder, row_registers: np.ndarray) -> KeyedState:
-    """Return the state with its rows part by part, which point to each other as if each part were alone."""
+    """Return the state with its rows sorted by part, with pointers relative to each part."""
     run_order = order.runs
     runs, run_rule = keyed_state.runs[run_order], keyed_state.run_rule[run_order]
     nodes = keyed_state.nodes[order.nodes]
@@ -84,7 +87,7 @@ def _arranged(keyed_state: KeyedState, order: PartOrder, row_registers: np.ndarr
 
 
 def _cut(whole: KeyedState, firsts: Sequence[int], ends: Sequence[int]) -> KeyedState:
-    """Cut a part out of an arranged state: of keys, runs, nodes and events the rows first <= i < end."""
+    """Cut a part out of an arranged state: the rows first <= i < end of keys, runs, nodes and events."""
     keys, runs, nodes, rows = (slice(first, end) for first, end in zip(firsts, ends, strict=True))
     events = whole.events
     return KeyedState(
@@ -105,5 +108,5 @@ def _cut(whole: KeyedState, firsts: Sequence[int], ends: Sequence[int]) -> Keyed
 
 
 def _copied(array: pa.Array, rows: slice) -> pa.Array:
-    """Copy a part of an array, so that it does not keep the rest alive."""
+    """Copy a part of an array, so that the rest can be freed."""
     return pa.concat_arrays([array.slice(rows.start, rows.stop - rows.start), array.slice(0, 0)])

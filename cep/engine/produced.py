@@ -1,10 +1,11 @@
-"""Matches of patterns that `produce` → events, which are routed and matched as those of a source are.
+"""Matches of patterns that `produce` → derived events, which are routed and matched like source events.
 
-    id = "<id of the source's event that completed it>~<id that the alert would have>"
-    time = when the match was detected, fields = its measures, and what its alert would say of the past and of origins
+    id = "<id of the source event that completed it>~<id that the alert would have>"
+    time = detection time of the match, fields = its measures, and its alert's statements about the past and origins
 
-The same match gives the same event, whichever runner finds it and however often. Derived events of one millisecond are
-matched in the order of the events that completed them, behind all events of a source in that millisecond.
+The same match gives the same event, in any runner and however often it is found. Derived events of one millisecond are
+matched in the order of the events that completed them, after all source events of that millisecond.
+
 Tested by: tests/runners/test_produced.py
 """
 
@@ -31,14 +32,12 @@ from cep.nfa.program import Program, RuleProgram
 
 def produced_events(
     program: Program, matches: Matches, counters: Counter[str], since_ms: int = TIME_MS_MIN,
-    made: list[pa.Table] | None = None,
+    alert_tables: list[pa.Table] | None = None,
 ) -> Decoded | None:  # fmt: skip
-    """Make events of the completed matches; None if no live rule among them produces anything. `since_ms` as for
-    alerts. The alerts that they would be go into `made`, with the events that they have bound.
+    """Make events of the completed matches; None if none of them belongs to a live rule that produces events.
 
-    `counters` counts the origins that are left out.
-
-    A shadow rule produces nothing: what it finds may not change what live rules find.
+    `since_ms` is as for alerts. The corresponding alerts go into `made`, with their bound events. `counters` counts
+    dropped origins. A shadow rule produces nothing, because it must not change the results of live rules.
     """
     parts = []
     for number in matches.rules:
@@ -51,20 +50,20 @@ def produced_events(
             events = _events(program, rule, alerts, matches, rows)
             origins = {MADE_OF: _made_of(rule, matches, rows, counters)}
             parts.append(replace(events, columns={**events.columns, **origins}))
-            if made is not None:
-                made.append(alerts)
+            if alert_tables is not None:
+                alert_tables.append(alerts)
     return concat_decoded(program.schema, parts) if parts else None
 
 
 def _events(program: Program, rule: RuleProgram, alerts: pa.Table, matches: Matches, rows: np.ndarray) -> Decoded:
-    """Those of matches of one rule, whose alerts these would be."""
+    """Return the events of one rule's matches, given their alerts."""
     name = rule.deployed.pattern.produces
     event_type = program.schema.event_type(name or "")
     assert event_type is not None, "the rulebook takes rules whose event types the job has"
     alert_ids = alerts.column("alert_id").combine_chunks().cast(TEXT)
     ids = pc.binary_join_element_wise(_sources(program, rule, matches, rows), alert_ids, pa.scalar("~", TEXT))
     times = np.asarray(alerts.column("detected_at").combine_chunks().cast(pa.int64()))
-    numbers = {measure: (at, type_) for at, (measure, type_) in enumerate(rule.measures)}
+    numbers = {measure: (index, type_) for index, (measure, type_) in enumerate(rule.measures)}
     columns: dict[str, pa.Array] = {}
     for column, type_ in data_columns(program.schema).items():
         if column == event_type.id_field:
@@ -79,8 +78,10 @@ def _events(program: Program, rule: RuleProgram, alerts: pa.Table, matches: Matc
 
 
 def _order(matches: Matches, rows: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Return the order of derived events of these times: that of the events which completed them, behind all of a
-    source. One of a deadline has no such event."""
+    """Return the order of derived events of these times: the order of the completing events, after all source events.
+
+    An event of a deadline has no completing event.
+    """
     last = matches.offsets[rows + 1] - 1
     order = no_order(len(rows)) if matches.order is None else matches.order[last]
     order[matches.event_time_ms[last] != times] = no_order(1)
@@ -88,7 +89,7 @@ def _order(matches: Matches, rows: np.ndarray, times: np.ndarray) -> np.ndarray:
 
 
 def _history_columns(alerts: pa.Table) -> dict[str, pa.Array]:
-    """Return what the alerts would say of the past that they are told from."""
+    """Return the alerts' statements about the completeness of the past."""
     cut, folded, since = (
         alerts.column(f"history_{name}").combine_chunks().cast(pa.int64()) for name in ("cut", "folded", "from")
     )
@@ -97,19 +98,19 @@ def _history_columns(alerts: pa.Table) -> dict[str, pa.Array]:
 
 
 def _made_of(rule: RuleProgram, matches: Matches, rows: np.ndarray, counters: Counter[str]) -> pa.Array:
-    """Return the events of the source behind these matches of a rule, as a text each."""
+    """Return the source events of these matches of a rule, as a text each."""
     offsets, events = bound_rows(matches.offsets, rows)
-    at = pa.array(events)
+    positions = pa.array(events)
     names = pa.array(rule.variables, pa.string()).take(pa.array(matches.variable[events]))
-    inner = pa.nulls(len(at), TEXT) if matches.made_of is None else matches.made_of.take(at)
-    made, dropped = made_of(offsets, names, matches.event_id.take(at), matches.event_time_ms[events], inner)
+    inner = pa.nulls(len(positions), TEXT) if matches.made_of is None else matches.made_of.take(positions)
+    texts, dropped = made_of(offsets, names, matches.event_id.take(positions), matches.event_time_ms[events], inner)
     if dropped:
         counters["origins_dropped"] += dropped
-    return made
+    return texts
 
 
 def _sources(program: Program, rule: RuleProgram, matches: Matches, rows: np.ndarray) -> pa.Array:
-    """Return the id of the source's event behind each match: its last event, or the one that this was made from."""
+    """Return the id of the source event of each match: its last event, or that event's own source event."""
     last = matches.offsets[rows + 1] - 1
     ids = matches.event_id.take(pa.array(last))
     schema, pattern = program.schema, rule.deployed.pattern

@@ -1,10 +1,11 @@
-"""The reach of a rule's windows back from its matches, beside the time since when the job has seen events.
+"""How far a rule's windows reach back from its matches, compared with the time from which the job has seen events.
 
-A window that reaches back before the job's first event holds less than its length says: an average of 30 days on the
-third day is one of three days. A condition without a window looks at all of the past, so it always reaches back
-further: on the first day of a history each device is seen for the first time. The same holds of a rule that came to a
-running job for what nobody had kept. The alert then tells from when on the events of its window are known; and so where
-it was found because an event was *not* produced, by a rule of which the same holds (rulebook/producer_gaps.py).
+A window that reaches back before the job's first event has fewer events than its length suggests: an average of 30 days
+on the third day is one of three days. A condition without a window reads the whole past, so it always reaches back
+further: on the first day of a history every device is seen for the first time. The same holds for a rule that was added
+to a running job, if its past was not stored. The alert then gives the time from which the events of its window are
+complete. It also does so if the match depends on the *absence* of a derived event whose producer has an incomplete past
+(rulebook/producer_gaps.py).
 Tested by: tests/engine/test_reach.py
 """
 
@@ -20,13 +21,15 @@ from cep.kernels.layout import Int64
 from cep.lang.ir import HistoryWindow
 from cep.nfa.deployed import ProducerGap
 
-# A window, None for all of the past, and since when its events are kept.
+# A window, None for the whole past, and the time from which its events are stored.
 RetainedWindow = tuple[HistoryWindow | None, int]
 
 
 def reaches_ms(windows: Sequence[HistoryWindow | None], time_ms: Int64) -> Int64:
-    """Return for each time the earliest one that lies in a window of an event then. `windows` are one or more; None is
-    all of the past, and reaches TIME_MS_MIN."""
+    """Return for each time the earliest time in a window of an event at that time.
+
+    `windows` are one or more; None is the whole past, and reaches TIME_MS_MIN.
+    """
     earliest_ms = time_ms.copy()
     for window in windows:
         if window is None:
@@ -47,12 +50,13 @@ def history_from_ms(
     retained: Sequence[RetainedWindow] = (),
     made_ms: Int64 | None = None,
 ) -> Int64:
-    """Return since when events are complete, for matches whose windows reach back further; TIME_MS_MIN for the others.
+    """Return the time from which events are complete, for matches whose windows reach back further; otherwise
+    TIME_MS_MIN.
 
     Shapes: first_ms int64[M] is the time of the first event of each match; the result is int64[M]. A job that does not
-    know since when it has seen events has a `since_ms` of TIME_MS_MIN. `retained` are the windows of a rule that came
-    later, with since when their events are kept; None is a window over all of the past. made_ms int64[M] is the time
-    that the derived events of a match bring along. The latest of these times counts.
+    know from when it has seen events has a `since_ms` of TIME_MS_MIN. `retained` are the windows of a rule that was
+    added later, with the times from which their events are stored; None is a window over the whole past. made_ms
+    int64[M] is the time from the derived events of a match. The latest of these times counts.
     """
     from_ms = np.full(len(first_ms), TIME_MS_MIN, np.int64) if made_ms is None else made_ms.copy()
     if windows and since_ms > TIME_MS_MIN:
@@ -63,9 +67,9 @@ def history_from_ms(
 
 
 def retained_from_ms(retained: Sequence[RetainedWindow], first_ms: Int64) -> Int64:
-    """Return int64[M]: the latest time since when a window's events are kept, of windows that reach back further.
+    """Return int64[M]: the latest time from which a window's events are stored, of windows that reach back further.
 
-    TIME_MS_MIN for matches in which no window does. `retained` and first_ms as in `history_from_ms`.
+    TIME_MS_MIN for matches without such a window. `retained` and first_ms as in `history_from_ms`.
     """
     from_ms = np.full(len(first_ms), TIME_MS_MIN, np.int64)
     for window, retained_ms in retained:
@@ -75,10 +79,10 @@ def retained_from_ms(retained: Sequence[RetainedWindow], first_ms: Int64) -> Int
 
 
 def gaps_from_ms(gaps: Sequence[ProducerGap], first_ms: Int64, detected_ms: Int64, since_ms: int) -> Int64:
-    """Return since when the derived events are complete that matches were found without, the latest such time.
+    """Return the latest time from which the absent derived events of matches are complete.
 
-    Shapes: first_ms int64[M] the time of the first event of each match, detected_ms int64[M] when it was detected.
-    Returns: int64[M], TIME_MS_MIN for matches that lack none.
+    Shapes: first_ms int64[M] the time of the first event of each match, detected_ms int64[M] its detection time.
+    Returns: int64[M], TIME_MS_MIN for matches without such a gap.
     """
     latest_ms = np.full(len(first_ms), TIME_MS_MIN, np.int64)
     for gap in gaps:

@@ -1,10 +1,11 @@
-"""The work of `advance`, in slices of the events where they complete very many matches, so that memory is bounded.
+"""Split the events of `advance` if they complete very many matches, to limit memory.
 
     events ──▶ advance_within ─┬─ few matches ──▶ Advanced
-                               └─ too many ─────▶ the first half of the events, then the others; each the same way
+                               └─ too many ─────▶ the first half of the events, then the other half; recursively
 
-Halves are by (key, time, event id): of each key what comes first is matched first. The first half ends with a watermark
-that no event of the call is behind. What is given up costs no more than its bound, once for each slice.
+Halves are by (key, time, event id): earlier events of a key are matched first. The first half ends with a watermark
+that no event of the call is behind. Discarded work costs at most its bound, once for each slice.
+
 Tested by: tests/engine/test_slices.py
 """
 
@@ -22,22 +23,22 @@ from cep.nfa.program import Program
 def advance_in_slices(
     program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, *, is_end: bool = False
 ) -> Iterator[Advanced]:
-    """Yield what `advance` gives, in one part or in several; the last part has the keyed state after all events.
+    """Yield the results of `advance`, in one part or in several; the last part has the keyed state after all events.
 
     `is_end`: no event follows the batch, so the last part has no keyed state.
     """
     most = Bounds(MATCHES_AT_ONCE_MAX, BINDINGS_AT_ONCE_MAX)
-    left = [(batch, watermark_ms, is_end)]
-    while left:
-        events, until_ms, is_last = left.pop()
+    waiting = [(batch, watermark_ms, is_end)]
+    while waiting:
+        events, until_ms, is_last = waiting.pop()
         if len(events) < 2:
             advanced = advance(program, keyed_state, events, until_ms, is_end=is_last)
         else:
             part = advance_within(program, keyed_state, events, until_ms, most, is_end=is_last)
             if not isinstance(part, Advanced):
                 half = len(part) // 2
-                left.append((events.take(part[half:]), until_ms, is_last))
-                left.append((events.take(part[:half]), min(until_ms, int(events.time_ms.min())), False))
+                waiting.append((events.take(part[half:]), until_ms, is_last))
+                waiting.append((events.take(part[:half]), min(until_ms, int(events.time_ms.min())), False))
                 continue
             advanced = part
         keyed_state = advanced.keyed_state

@@ -1,13 +1,13 @@
-"""The beginnings that rules share (nfa/shared.py): looked for in the events of a call, stored between calls.
+"""The prefixes that rules share (nfa/shared.py): found in the events of a call, stored between calls.
 
-A rule gets them back when an event comes that may take it further.
+The rules process the stored events when an event arrives that may take their runs further.
 
     stored rows of the prefix + new events of it ──▶ Starts, by key and row ──▶ the rules' kernels
                                                                           └──▶ rows to store
 
-No more than RUNS_PER_KEY_MAX starts of a key are kept, the newest, and nothing from before one that has gone. Those
-with long texts are fewer: together they count as NODES_PER_KEY_MAX bound events at most.
-`runs_evicted` counts those that go, `rule_runs_evicted` for each of the rules.
+At most RUNS_PER_KEY_MAX starts of a key are stored, the newest, and no event from before a dropped one. Starts with
+long texts are fewer: together they count as at most NODES_PER_KEY_MAX bound events.
+
 Tested by: tests/engine/test_starts.py
 """
 
@@ -36,10 +36,9 @@ class Starts:
     """Events of a prefix by key and row of the event table: keys int32[S], rows int64[S].
 
     `masks` int64[S] have a bit for each condition of the prefix that holds; bit 1 is a start. `counts` int64[S] is the
-    number of starts up to and with the event; `weights` int64[S] is how often these count as bound events,
-    or nothing if each counts once. `different` int64[D] are the different masks, and `columns` int64[S] says
-    which of them is the event's. `expiry` int64[S] is when nobody needs the event any more. `new_count` starts are of
-    this call.
+    number of starts up to and including the event; `weights` int64[S] is their count as bound events, or empty if each
+    counts once. `different` int64[D] are the distinct masks, and `columns` int64[S] is the index of the event's mask.
+    `expiry` int64[S] is the time from which no run needs the event. `new_count` starts are from this call.
     """
 
     keys: Int32
@@ -60,18 +59,18 @@ NO_STARTS = SharedStarts(
 
 
 def all_starts(program: Program, starts_of_prefix: Sequence[Starts]) -> SharedStarts:
-    """Put the events of the prefixes one after the other, in the order of `program.shared`.
+    """Concatenate the events of the prefixes, in the order of `program.shared`.
 
-    The bits have a column for each different mask: no other condition of its rules holds for an event that was put off.
+    The bits have a column for each distinct mask: no other condition of the rules holds for a deferred event.
     """
     if not starts_of_prefix:
         return NO_STARTS
     columns_first = np.cumsum([0, *(len(starts.different) for starts in starts_of_prefix)])
     bits = np.zeros((max(program.predicates.count, 1), int(columns_first[-1]) // 64 + 1), np.uint64)
     for shared, starts, first in zip(program.shared, starts_of_prefix, columns_first, strict=False):
-        at = first + np.arange(len(starts.different))
+        index = first + np.arange(len(starts.different))
         for bit, predicate in enumerate(shared.predicates.tolist()):
-            holding = at[starts.different >> bit & 1 != 0]
+            holding = index[starts.different >> bit & 1 != 0]
             np.bitwise_or.at(bits[predicate], holding >> 6, np.uint64(1) << (holding & 63).astype(np.uint64))
     return SharedStarts(
         np.concatenate([starts.keys for starts in starts_of_prefix]),
@@ -87,7 +86,7 @@ def all_starts(program: Program, starts_of_prefix: Sequence[Starts]) -> SharedSt
 
 
 def find_starts(shared: SharedStart, prepared: PreparedEvents, fitted: KeyedState, bounds: Int64) -> Starts:
-    """Return the events of a prefix: the stored ones, and those of the new ones that a run may wait for.
+    """Return the events of a prefix: the stored ones, and the new ones that a run may wait for.
 
     Shapes: the runs of rule or shared prefix number n are fitted.runs[bounds[n] : bounds[n + 1]].
     """
@@ -99,7 +98,7 @@ def find_starts(shared: SharedStart, prepared: PreparedEvents, fitted: KeyedStat
     order = np.lexsort((rows, prepared.columns[y.COLUMN_KEY, rows])) if len(stored) else np.arange(len(rows))
     rows = rows[order]
     keys = prepared.columns[y.COLUMN_KEY, rows].astype(np.int32)
-    if len(shared.predicates) == 1:  # each is a start, and kept
+    if len(shared.predicates) == 1:  # each is a start, and stored
         expiry = np.minimum(prepared.columns[y.COLUMN_TIME, rows] + shared.within_ms, TIME_MS_MAX)
         masks, counts = np.ones(len(rows), np.int64), np.arange(1, len(rows) + 1)
         return Starts(keys, rows, masks, counts, masks[:1], np.zeros(len(rows), np.int64), expiry, len(new),
@@ -118,22 +117,23 @@ def find_starts(shared: SharedStart, prepared: PreparedEvents, fitted: KeyedStat
 
 
 def _put_off(shared: SharedStart, prepared: PreparedEvents, rows: Int64, masks: Int64, is_taken: Bool) -> Bool:
-    """Return which events wait: of those that a run takes, all but new ones with long texts that are no starts.
+    """Return the deferred events: of the events that a run takes, all except new ones with long texts that are not
+    starts.
 
-    Starts are bounded by what they weigh. Behind one there may be an event of each other condition. One of these with
-    long texts is given to each rule at once, whose own bounds hold.
+    Starts are limited by their weight. Each start keeps at most one event per later condition. A later event with long
+    texts is given to each rule at once, whose own limits apply.
     """
     if not len(prepared.weights):
         return is_taken
     apart: Bool = is_taken & (masks & 1 == 0) & (prepared.weights[rows] > 0) & (rows >= prepared.first_row)
-    at = rows[apart] - prepared.first_row
-    np.bitwise_or.at(prepared.bitmaps[shared.apart], at >> 6, np.uint64(1) << (at & 63).astype(np.uint64))
+    bit = rows[apart] - prepared.first_row
+    np.bitwise_or.at(prepared.bitmaps[shared.apart], bit >> 6, np.uint64(1) << (bit & 63).astype(np.uint64))
     is_taken &= ~apart
     return is_taken
 
 
 def _weights(prepared: PreparedEvents, rows: Int64, is_start: Int64) -> Int64:
-    """Return how often the starts up to and with each row count as bound events; nothing if each counts once."""
+    """Return the count as bound events of the starts up to and including each row; empty if each counts once."""
     if not len(prepared.weights):
         return _NOTHING
     weights: Int64 = np.cumsum(is_start * (1 + prepared.weights[rows]))
@@ -142,9 +142,9 @@ def _weights(prepared: PreparedEvents, rows: Int64, is_start: Int64) -> Int64:
 
 def _masks(shared: SharedStart, prepared: PreparedEvents, rows: Int64) -> Int64:
     """Return a mask for each new row: a bit for each condition of the prefix that holds."""
-    at = rows - prepared.first_row
-    words = prepared.bitmaps[shared.predicates[:, None], at >> 6]
-    holds = (words >> (at & 63).astype(np.uint64) & np.uint64(1)).astype(np.int64)
+    bit = rows - prepared.first_row
+    words = prepared.bitmaps[shared.predicates[:, None], bit >> 6]
+    holds = (words >> (bit & 63).astype(np.uint64) & np.uint64(1)).astype(np.int64)
     masks: Int64 = (holds << np.arange(len(holds))[:, None]).sum(axis=0)
     return masks
 
@@ -153,8 +153,11 @@ def _follow(
     shared: SharedStart, prepared: PreparedEvents, fitted: KeyedState, bounds: Int64, keys: Int32, rows: Int64,
     masks: Int64, expiry: Int64,
 ) -> None:  # fmt: skip
-    """Fill the expiry of events that are not kept yet, NOT_TAKEN where no run waits for one: neither one that the
-    events begin, nor one that a rule has of its own. Such a run has seen what was kept up to the last event it took."""
+    """Fill the expiry of events that are not stored yet, NOT_TAKEN if no run waits for one.
+
+    The run may be one that the events begin, or one that a rule has of its own. The latter has seen the stored events
+    up to its last event.
+    """
     first, counts = bounds[shared.rules], bounds[shared.rules + 1] - bounds[shared.rules]
     runs = fitted.runs[segments(first, counts)]
     run_keys = fitted.run_key[segments(first, counts)]
@@ -173,9 +176,9 @@ def _follow(
 def keep_starts(
     program: Program, starts_of_prefix: Sequence[Starts], watermark_ms: int, nodes_before: int, counters: Counter[str]
 ) -> LiveRuns:
-    """Return the rows of the prefixes to store after a call, behind `nodes_before` nodes.
+    """Return the rows of the prefixes to store after a call, after `nodes_before` nodes.
 
-    Counts the starts that began, that are over and that are evicted.
+    Counts the starts that began, expired or were evicted.
     """
     runs, keys, slots = [], [], []
     for shared, starts in zip(program.shared, starts_of_prefix, strict=True):

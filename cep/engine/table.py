@@ -35,13 +35,13 @@ _NO_PAST, _NO_NUMBERS = HistoryValues({}, {}, Histories(), NO_TEXTS), np.empty(0
 
 @dataclass(frozen=True, slots=True)
 class PreparedEvents:
-    """Everything about the events of one call, as the kernels want it. `image` is the program's, with the numbers of
-    this call's texts in it; `first_row` is the first new row of the columns. `event_of` int64[N] says which event a row
-    is, of the retained ones and then those of the batch.
+    """The events of one call, in the form that kernels take.
 
-    `texts` is the dictionary of all text columns. `overflows` counts numbers that left 64 bits, `folded` values of
-    histories with older events folded, `cut` those that may lack some. `histories` are what is kept from now on.
-    `weights` are as in kernels/records.py.
+    `image` is the program's, with the numbers of this call's texts; `first_row` is the first new row of the columns.
+    `event_of` int64[N] is the event of each row: retained events, followed by the batch. `texts` is the dictionary of
+    all text columns. `overflows` counts numbers that exceeded 64 bits, `folded` values of histories with folded events,
+    `cut` values that may lack events. `histories` are the histories from now on. `weights` are as in
+    kernels/records.py.
     """
 
     keys: pa.Array
@@ -70,14 +70,14 @@ class PreparedEvents:
 
     @property
     def batch_rows(self) -> Int64:
-        """The event of the batch that each new row is."""
+        """The event of the batch in each new row."""
         return self.event_of[self.first_row :] - self.first_row
 
 
 def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, watermark_ms: int) -> PreparedEvents:
-    """Sort the batch by key and the order of events, behind the retained events, and evaluate what needs no run.
+    """Sort the batch by key and event order, after the retained events, and evaluate conditions of single events.
 
-    Cost: a sort by time if the batch is not sorted yet, else O(N) for each column that the program reads.
+    Cost: a sort by time if the batch is not sorted yet, otherwise O(N) for each column that the program reads.
     """
     plan, retained = program.histories, keyed_state.events
     of_histories = NO_TEXTS if plan is None else keyed_state.histories.keys
@@ -121,7 +121,7 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
 
 
 def _arranged(batch: EventBatch, key: Int32, keys_count: int, first_row: int, columns: Int64) -> Int64:
-    """Sort the batch's events by key and the order of events (columnar/order.py), and write them into the table."""
+    """Sort the batch's events by key and event order (columnar/order.py), and write them into the table."""
     ordered = arranged_rows(batch, key, keys_count)
     columns[y.COLUMN_TYPE, first_row:] = batch.event_type[ordered]
     _gather(batch.time_ms, ordered, columns[y.COLUMN_TIME, first_row:])
@@ -158,7 +158,7 @@ def _evaluated(
     vector, predicates = program.vector, program.predicates
     count = columns.shape[1] - first_row
     words = (count + BLOCK - 1) // BLOCK * (BLOCK // 64)
-    # Behind those of the conditions there is one for each prefix: of events that are not put off (starts.py).
+    # The bitmaps of conditions, followed by one for each prefix: the events that are not deferred (starts.py).
     bitmaps = np.zeros((max(predicates.count, 1) + len(program.shared), max(words, 1)), np.uint64)
     constants = image[image[y.HEADER_CONSTANTS] :]
     events = Events(columns, nulls, bitmaps, first_row, NO_WEIGHTS)
@@ -213,19 +213,19 @@ def _fill_texts(
     written = pa.array([text for _, text in program.text_constants], TEXT)
     every = encoded(pa.concat_arrays([*parts, written]))
     codes, missing = _numbers(every.indices)
-    first_row, at = len(keyed_state.events), 0
+    first_row, offset = len(keyed_state.events), 0
     for number, old in zip((*numbers, *past), parts[::2], strict=True):
-        before, after = at + len(old), at + len(old) + len(batch)
+        before, after = offset + len(old), offset + len(old) + len(batch)
         rows = np.arange(len(batch)) if number in past else batch_rows
         if len(old):
-            columns[number, :first_row] = codes[at:before]
+            columns[number, :first_row] = codes[offset:before]
         _gather(codes[before:after].astype(np.int64), rows, columns[number, first_row:])
         if missing is not None:
             if len(old):
-                nulls[number, :first_row] = missing[at:before]
+                nulls[number, :first_row] = missing[offset:before]
             _gather(missing[before:after], rows, nulls[number, first_row:])
-        at = after
-    return every.dictionary, codes[at:]
+        offset = after
+    return every.dictionary, codes[offset:]
 
 
 def _numbers(indices: pa.Array) -> tuple[Int32, UInt8 | None]:

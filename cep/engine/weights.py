@@ -1,7 +1,7 @@
-"""The texts of events → how often each counts as a bound event, for the limit of what a key may keep (match/room.py).
+"""The texts of events → their counts as bound events, for the limit of a key (match/room.py).
 
-An event counts once more for each NODE_TEXT_BYTES of its id and of the texts that rules read of bound events. All rules
-of the program have a say in which texts these are: they are kept together.
+An event counts once more for each NODE_TEXT_BYTES of its id and of the texts that rules read from bound events. The
+texts of all rules of the program count, because they are stored together.
 Tested by: tests/kernels/test_room.py
 """
 
