@@ -1,7 +1,7 @@
 """Mistakes of rule authors as values: a stable code, a span, perhaps a second one, and a line of help.
 
-Nothing in this floor raises for a mistake in a file: it is collected here, so that one run reports all of them.
-The codes and their long forms are in `catalogue.py`, the text and JSON forms in `render.py`.
+Nothing in this floor raises for a mistake in a file: it is collected here, so that one run reports all of them. The
+codes and their long forms are in `catalogue.py`, the text and JSON forms in `render.py`.
 Tested by: tests/lang/test_diagnostics.py, tests/lang/golden/diagnostics/
 """
 
@@ -145,7 +145,7 @@ def nearest_fix(name: str, candidates: Iterable[str], span: Span) -> Fix | None:
 
 
 def did_you_mean(name: str, candidates: Iterable[str], what: str = "known") -> str:
-    """Return the help line for an unknown name: the nearest valid one, else the first few valid ones."""
+    """Return the help line for an unknown name: the nearest valid one, or the first few valid ones."""
     names = sorted(set(candidates))
     close = nearest(name, names)
     if close is not None:

@@ -1,17 +1,17 @@
-"""The functions of the language, one row each: what a function takes, what it gives, what editors show.
+"""The functions of the language, one row each: arguments, result, and texts for editors.
 
 Each family is computed in one or two other places, and a new function needs a row there, too:
 
 | family | computed by |
 | --- | --- |
-| TEXT | cep/functions/columns.py, over the different texts of a column |
+| TEXT | cep/functions/columns.py, over the distinct texts of a column |
 | TIME | cep/functions/calendar.py, over a column of times |
 | FLOAT | cep/nfa/code.py, as instructions; cep/testing/values.py, in plain Python |
 | AGGREGATE, PAST over past events | cep/histories/kinds/, chosen in choose.py there |
-| others | the same two, after a check of their own in cep/lang/check/calls.py, or made of others there |
+| others | the same two, after a separate check in cep/lang/check/calls.py, or composed of others there |
 
-`tests/oracle/expressions.py` computes each function once more.
-`cep/docs/reference/language/expressions.md` describes it.
+`tests/oracle/expressions.py` computes each function once more. `cep/docs/reference/language/expressions.md` describes
+it.
 Tested by: tests/lang/test_functions.py, tests/lang/test_assist.py
 """
 
@@ -23,7 +23,7 @@ from enum import Enum
 from cep.base.schema import Kind, Type
 
 INT, FLOAT, STRING, BOOL, TIME = (Type(k) for k in (Kind.INT, Kind.FLOAT, Kind.STRING, Kind.BOOL, Kind.TIME))
-# Some functions have no value for some arguments: the root of a negative number, the network of what is no address.
+# Some functions have no value for some arguments: the root of a negative number, the network of an invalid address.
 MAYBE_FLOAT, MAYBE_BOOL = FLOAT.as_nullable(), BOOL.as_nullable()
 
 

@@ -1,9 +1,9 @@
-"""The checked, typed form of a pattern: what the compiler reads. Small enough to hold in the head.
+"""The checked, typed form of a pattern: the input of the compiler. Small enough to remember.
 
-A `PatternIR` comes out of `check` with its parameters still open (`Param` nodes); `bind` puts constants in their
-place. After that every name is resolved, every expression has a type, and units have been checked:
+A `PatternIR` comes out of `check` with its parameters still open (`Param` nodes); `bind` replaces them by constants.
+After that every name is resolved, every expression has a type, and units have been checked:
 
-- decimals are scaled integers; both sides of `+ - == < …` have been brought to one type by `Cast` nodes;
+- decimals are scaled integers; `Cast` nodes have brought both sides of `+ - == < …` to one type;
 - a comparison or a boolean operator yields BOOL, nullable if an operand is (null is SQL's unknown);
 - text is only compared for equality, never ordered.
 
@@ -25,8 +25,8 @@ from cep.base.values import valueclass
 class Const:
     """A constant. `value` is the content of its slot.
 
-    DECIMAL: scaled int. TIME and DURATION: ms. BOOL: bool. ENUM: the symbol's code. Text: str. FLOAT: float.
-    Null: None. LIST: its name, or the JSON of its entries.
+    DECIMAL: scaled int. TIME and DURATION: ms. BOOL: bool. ENUM: the symbol's code. Text: str. FLOAT: float. Null:
+    None. LIST: its name, or the JSON of its entries.
     """
 
     value: int | float | bool | str | None
@@ -70,10 +70,10 @@ AggregateFn = Literal["count", "sum", "avg", "min", "max", "distinct", "stddev"]
 
 @valueclass(frozen=True, slots=True)
 class Aggregate:
-    """An aggregate over the events bound to `variable`. `argument` speaks of each such event by CurrentField.
+    """An aggregate over the events bound to `variable`. `argument` refers to each such event by CurrentField.
 
-    count needs no argument. Of no events count is 0, sum is 0, the others are null. Nulls are left out.
-    Types: count INT; sum, min, max that of the argument; avg, stddev FLOAT; distinct INT.
+    count needs no argument. Without events count and sum are 0, the others are null. Nulls are left out. Types: count
+    INT; sum, min, max the type of the argument; avg, stddev FLOAT; distinct INT.
     """
 
     fn: AggregateFn
@@ -136,17 +136,16 @@ class If:
 
 @valueclass(frozen=True, slots=True)
 class Call:
-    """A function of the language; distance_km(lat1, lon1, lat2, lon2) takes and gives FLOAT.
+    """A function of the language; distance_km(lat1, lon1, lat2, lon2) takes and returns FLOAT.
 
-    round(x, digits), floor(x), ceil(x): of a DECIMAL an INT (round with digits > 0: a coarser DECIMAL), of a FLOAT a
-    FLOAT; halves are rounded away from zero.
-    The text functions have as first argument a CurrentField of text, or lower, upper or substring of one; the others
-    are constants. substring(text, start, length) counts characters from 1, without length to the end. `matches` finds
-    the RE2 expression anywhere in the text. in_cidr is null for what is no address.
-    in_list(field, name) asks a list that may change, in the version that the event's time sees: null before the first,
-    and of what is no address for a list of networks. The name is of type LIST, the field of text or a number.
-    hour (0 to 23), weekday (1 is Monday) and date (TIME, the start of the day) take a CurrentField of kind TIME and the
-    name of a zone.
+    round(x, digits), floor(x), ceil(x): for a DECIMAL they return an INT (round with digits > 0: a coarser DECIMAL),
+    for a FLOAT a FLOAT; halves are rounded away from zero. The first argument of a text function is a CurrentField of
+    text, or lower, upper or substring of one; the others are constants. substring(text, start, length) counts
+    characters from 1; without length it goes to the end. `matches` finds the RE2 expression anywhere in the text.
+    in_cidr is null for an invalid address. in_list(field, name) reads a list that may change, in the version at the
+    event's time: null before the first version, and for an invalid address in a list of networks. The name has the type
+    LIST, the field is text or a number. hour (0 to 23), weekday (1 is Monday) and date (TIME, the start of the day)
+    take a CurrentField of kind TIME and the name of a zone.
     """
 
     fn: str
@@ -172,10 +171,11 @@ HistoryFn = Literal[
 
 @valueclass(frozen=True, slots=True)
 class HistoryWindow:
-    """The past events that count: with `ms` those in (t − ms, t], else those since t's calendar unit began in `zone`.
+    """The past events that count: with `ms` the events in (t − ms, t], otherwise those since t's calendar unit began in
+    `zone`.
 
-    t is the time of the event under test. `previous` leaves that event out. Of events of time t only those up to it in
-    the order (time, id) count.
+    t is the time of the event under test. `previous` leaves that event out. At time t, only events up to it in the
+    order (time, id) count.
     """
 
     ms: int | Param | None
@@ -186,19 +186,18 @@ class HistoryWindow:
 
 @valueclass(frozen=True, slots=True)
 class History:
-    """A function of the key's past events of one type, seen from the event under test.
+    """A function of the key's past events of one type, relative to the event under test.
 
-    `argument` and `where` speak of each past event by CurrentField. `by`: only events with the same values of these
-    fields as the event under test; none if one of them is null there. `window` None is all that is kept: `last` and
+    `argument` and `where` refer to each past event by CurrentField. `by`: only events with the same values of these
+    fields as the event under test; none if one of them is null there. `window` None is the whole past: `last` and
     `exists` then leave out the event under test. `last` has the field as its argument. `first_seen` has no event type
-    (""): it looks at all that have the field. It is the time since the key first had the value that `by` has now, 0 if
-    that is now.
-    Of no events count, distinct and sum are 0, exists is false, the others are null. Nulls are left out.
-    Types: count, distinct INT; sum, min, max, last that of the argument; avg, stddev, median, percentile FLOAT (the
-    nearest rank); exists BOOL; first_seen DURATION. `percent` is that of percentile, 1 to 100. `approx_distinct` and
-    `approx_percentile` are like those without `approx_`, of whole panes at the far edge and with an error
-    (histories/numbers/sketches.py). `avg_rest` is what `avg` lost when it was rounded. No pattern can write it: the
-    compiler asks for it, so that comparisons with an average are exact (nfa/twofold.py).
+    (""): it reads all types that have the field. It is the time since the key first had the present value of `by`, 0 if
+    that is now. Without events count, distinct and sum are 0, exists is false, the others are null. Nulls are left out.
+    Types: count, distinct INT; sum, min, max, last the type of the argument; avg, stddev, median, percentile FLOAT (the
+    nearest rank); exists BOOL; first_seen DURATION. `percent` belongs to percentile, 1 to 100. `approx_distinct` and
+    `approx_percentile` are approximate, with whole panes at the far edge (histories/numbers/sketches.py). `avg_rest` is
+    the rounding error of `avg`. No pattern can write it: the compiler uses it, so that comparisons with an average are
+    exact (nfa/twofold.py).
     """
 
     fn: HistoryFn
@@ -257,8 +256,9 @@ class VarNode:
 
 @valueclass(frozen=True, slots=True)
 class Step:
-    """One element of a sequence. `link` of the first step says how a loop of the group continues; else how the
-    step follows its predecessor. A negated step's node is a VarNode that occurs once."""
+    """One element of a sequence. `link` of the first step is how a loop of the group continues; of another step, how it
+    follows its predecessor. A negated step's node is a VarNode that occurs once.
+    """
 
     link: Link
     node: Node

@@ -1,7 +1,7 @@
-"""The checked form of a test: complete events on a clock that starts at 0, and what has to come out.
+"""The checked form of a test: complete events on a clock that starts at 0, and the expected matches.
 
-Every field of every event has a value (those that the test does not name have the defaults of check/tests.py), so a
-test means the same whatever runs it. Times are milliseconds since the start of the test.
+Every field of every event has a value (fields that the test does not name have the defaults of check/tests.py), so a
+test means the same in every runner. Times are milliseconds since the start of the test.
 Tested by: tests/lang/test_check_tests.py
 """
 
@@ -41,7 +41,7 @@ class ExpectedValue:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A match or a time-out that has to come. What is None may be anything; so may values that are not named."""
+    """An expected match or time-out. An attribute of None, or a value that is not named, may be anything."""
 
     is_timeout: bool
     key: str | None
@@ -63,8 +63,8 @@ class ExpectedCount:
 class PatternTest:
     """A test, checked. `pattern` is bound to the test's arguments; `todo` is the reason of a known gap, or None.
 
-    The matches have to be exactly those in `expected`, unless `counts` say how many there are: then those in `expected`
-    are among them. Time-outs are compared if one is expected. `nothing`: neither match nor time-out comes.
+    The matches must be exactly the `expected` ones, unless `counts` give their number: then the `expected` ones must be
+    among them. Time-outs are compared if one is expected. `nothing`: the pattern has no match and no time-out.
     """
 
     name: str

@@ -37,7 +37,7 @@ from cep.lang.syntax import (
 )
 
 _IMPORTS_CACHED = 16  # files of a folder share a few; one of 100 kB is some MB as syntax
-TEXT = "<text>"  # the name of a text that is no file
+TEXT = "<text>"  # the name of a text that is not a file
 
 # From the importing file's name and the path it wrote to the imported file's name and text, or a reason why not.
 Resolver = Callable[[str, str], tuple[str, str] | str]
@@ -61,7 +61,9 @@ class Checked:
     refused_tests: tuple[RefusedTest, ...] = ()
     files: tuple[FileSyntax, ...] = ()
     resolved: Resolved = field(default_factory=Resolved)
-    roots: Mapping[str, Path] = field(default_factory=dict)  # by file: what it names is read below this folder
+    roots: Mapping[str, Path] = field(
+        default_factory=dict
+    )  # by file: the folder that contains all files that it may name
     by_default: Mapping[str, PatternIR] = field(default_factory=dict)
 
     @property
@@ -70,7 +72,7 @@ class Checked:
         return self.dropped == 0 and not any(d.is_error for d in self.diagnostics)
 
     def without_syntax(self) -> Checked:
-        """Return the same without what is large and only shows where things stand."""
+        """Return the same result without its large parts, which are only needed to show places."""
         return replace(self, sources={}, files=(), resolved=Resolved())
 
 
@@ -111,9 +113,10 @@ def _protected_field(declared: FieldSyntax, protected: Mapping[str, str]) -> Fie
 
 
 def load_files(paths: Iterable[str | Path], root: Path | None = None) -> Checked:
-    """Check files together, as one set of names, with what they import.
+    """Check files together, as one set of names, with their imports.
 
-    What they name lies below the root; without one, below their repository, or else the folder that all of them lie in.
+    The files that they name must be below the root. The default root is their repository, or the common folder of all
+    of them.
     """
     with paused():
         given = [Path(path) for path in paths]
@@ -141,10 +144,10 @@ def load_overlaid(paths: Iterable[str | Path], overlay: Mapping[str, str], root:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """One text for a control record: a file with its imports in their place, each once, without tests.
+    """One text for a control record: a file with its imports inserted, each once, without tests.
 
-    `checked` is what `load_text` makes of the text, without its syntax; None if only the text can say where a mistake
-    or a warning is.
+    `checked` is the result of `load_text`, without its syntax; None if only the text can show the place of a mistake or
+    a warning.
     """
 
     text: str
@@ -258,7 +261,7 @@ def _no_imports(_importing: str, _written: str) -> tuple[str, str] | str:
 
 
 class _Loader:
-    """Reads files depth first, so that what a file imports is declared before it."""
+    """Reads files depth first, so that the declarations of an import precede the file."""
 
     def __init__(self, resolver: Resolver, roots: Mapping[str, Path] | None = None) -> None:
         self.resolver = resolver
@@ -271,7 +274,7 @@ class _Loader:
         self.open: list[tuple[str, Span | None]] = []
 
     def add(self, name: str, text: str, imported: Span | None = None) -> None:
-        """Parse a file and what it imports, unless it was read before."""
+        """Parse a file and its imports, unless it was read before."""
         if name in self.sources or not self.takes(name, text, imported):
             return
         file = None if imported is None else _sound(text, name)

@@ -2,10 +2,10 @@
 
     text ──lex──▶ tokens ──parse──▶ syntax ──check_files──▶ names, patterns (IR), tests
                                                               │
-                 cep/nfa/diagnose.py: what does not compile ◀─┴─▶ cep/lang/lint/run.py: allowed, but not meant
+                 cep/nfa/diagnose.py: does not compile      ◀─┴─▶ cep/lang/lint/run.py: allowed, but not meant
 
-`load.py` reads the texts and follows imports, `parse/file.py` makes syntax of each. A mistake is never raised: each
-pass reports to a `Collector`, and the next pass works on what is sound.
+`load.py` reads the texts and follows imports, `parse/file.py` parses each. A mistake is never raised: each pass reports
+to a `Collector`, and the next pass works on the sound parts.
 Tested by: tests/lang/test_check.py, tests/lang/golden/
 """
 
@@ -31,7 +31,7 @@ from cep.lang.syntax import FileSyntax, PatternSyntax
 
 # Each pass reads the draft, fills a part of it, and reports mistakes. The order counts: later passes read that part.
 PATTERN_PASSES: tuple[Callable[[Draft], None], ...] = (
-    check_places,         # `seq`: the variables, and what is bound before each         CEP406, 415
+    check_places,         # `seq`: the variables, and those bound before each           CEP406, 415
     check_event_types,    # `where`: the event type of each variable, the stream        CEP202, 204, 207, 216
     check_key,            # `by`: every event type of the stream has the key            CEP207, 417
     check_hidden_fields,  # parameters: none has the name of a field                    CEP508
@@ -104,7 +104,7 @@ def check_pattern(pattern: PatternSyntax, resolved: Resolved, collector: Collect
 
 
 def _ir(draft: Draft) -> PatternIR:
-    """Put together what the passes have made."""
+    """Combine the results of the passes."""
     pattern = draft.pattern
     assert draft.structure is not None, "a pass has filled it"
     return PatternIR(

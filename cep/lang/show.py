@@ -50,9 +50,9 @@ def show_duration(ms: int) -> str:
 
 
 def show_time(ms: int) -> str:
-    """ISO 8601 in UTC; milliseconds only if there are any. A time outside of the calendar as its number.
+    """ISO 8601 in UTC; milliseconds only if there are any. A time outside of the calendar is shown as its number.
 
-    What is certain only because no more events come has no time of its own.
+    A result that is certain only at the end of the input has no time of its own.
     """
     if ms >= TIME_MS_MAX:
         return END_OF_EVENTS

@@ -1,4 +1,4 @@
-"""The syntax tree: what was written, with the place of every part, before any name is looked up.
+"""The syntax tree: the written text with the place of every part, before name resolution.
 
 Tested by: tests/lang/test_parser.py
 """
@@ -72,7 +72,7 @@ class HistoryWindowSyntax:
 class HistorySyntax:
     """A function of past events: `sum(t.amount over 24 h by merchant_id where status == approved)`.
 
-    `extra` are arguments behind the first one.
+    `extra` are arguments after the first one.
     """
 
     name: str
@@ -274,7 +274,7 @@ class ChoiceSyntax:
 
 @valueclass(frozen=True, slots=True)
 class TypeSyntax:
-    """`decimal(2)?`, `enum(a, b)`, `string sensitive`; `list of prefix`, where `of` is what the list is of."""
+    """`decimal(2)?`, `enum(a, b)`, `string sensitive`; `list of prefix`, where `of` is the type of the entries."""
 
     name: str
     span: Span
@@ -296,7 +296,7 @@ class FieldSyntax:
 
 @valueclass(frozen=True, slots=True)
 class EventSyntax:
-    """`event name { fields }`; `span` is that of the name, here and below. `retain` is how long events are kept.
+    """`event name { fields }`; `span` is the span of the name, here and below. `retain` is how long events are stored.
 
     `order` names the field that orders events of one time.
     """
@@ -304,7 +304,7 @@ class EventSyntax:
     name: str
     span: Span
     fields: tuple[FieldSyntax, ...]
-    broken: bool  # a field could not be read, so a missing one is no news
+    broken: bool  # a field could not be read, so missing fields are not reported
     doc: str
     retain: DurationLiteral | None = None
     order: NameRef | None = None
@@ -384,7 +384,7 @@ class SkipSyntax:
 
 @valueclass(frozen=True, slots=True)
 class PatternSyntax:
-    """A pattern; `broken` when a clause could not be read, so that what is missing is no news."""
+    """A pattern; `broken` if a clause could not be read, so that missing parts are not reported."""
 
     name: str
     span: Span
@@ -404,7 +404,7 @@ class PatternSyntax:
 
 @valueclass(frozen=True, slots=True)
 class AssignSyntax:
-    """`name = value` of an event, a key or the arguments of a test; `name: value` in what is expected."""
+    """`name = value` of an event, a key or the arguments of a test; `name: value` in an expectation."""
 
     name: str
     span: Span
@@ -446,7 +446,9 @@ class ExpectSyntax:
 
 @valueclass(frozen=True, slots=True)
 class PatternTestSyntax:
-    """`test "name" of pattern { … }`; `span` is that of the name, `whole` of all of it, `todo_span` of the word."""
+    """`test "name" of pattern { … }`; `span` is the span of the name, `whole` of the test, `todo_span` of the word
+    `todo`.
+    """
 
     name: str
     span: Span

@@ -215,10 +215,10 @@ def rates(counts: Counter[str]) -> dict[str, float]:
     return {**{kind: 10_000 * counts[kind] / words for kind in RATES}, "names": 1_000 * counts["names"] / bindings}
 
 
-def excess(counts: Counter[str], times: float) -> dict[str, float]:
-    """Return the rates above `times` the aims. A folder of few words may have two of each kind."""
-    aims = {**{kind: aim for kind, (_, aim) in RATES.items()}, "names": NAMES_AIM}
-    return {kind: rate for kind, rate in rates(counts).items() if rate > times * aims[kind] and counts[kind] > 2}
+def excess(counts: Counter[str], times: float, times_names: float) -> dict[str, float]:
+    """Return the rates above a multiple of the aims. A folder of few words may have two of each kind."""
+    limits = {**{kind: times * aim for kind, (_, aim) in RATES.items()}, "names": times_names * NAMES_AIM}
+    return {kind: rate for kind, rate in rates(counts).items() if rate > limits[kind] and counts[kind] > 2}
 
 
 COLUMNS = (

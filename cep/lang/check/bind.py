@@ -1,6 +1,6 @@
-"""Constants in the place of a pattern's parameters: what a rule does with a pattern.
+"""Bind a pattern's parameters: replace them by a rule's arguments.
 
-Checks the arguments (names, types, declared bounds) and that the amounts they give make a sound structure.
+Checks the arguments (names, types, declared bounds) and that the resulting amounts form a valid structure.
 Tested by: tests/lang/test_bind.py
 """
 
@@ -57,8 +57,8 @@ _NUMBER_TEXT_MAX = 40
 def bind(pattern: PatternIR, arguments: Mapping[str, object]) -> tuple[PatternIR | None, list[Diagnostic]]:
     """Replace every parameter by its argument or default.
 
-    Arguments: int; decimal as str, int, float or Decimal; float; bool; string; an enum's symbol as str; a duration
-    as text with a unit. Returns the pattern without parameters, or None and the mistakes.
+    Arguments: int; decimal as str, int, float or Decimal; float; bool; string; an enum's symbol as str; a duration as
+    text with a unit. Returns the pattern without parameters, or None and the mistakes.
     """
     collector = Collector()
     names = [p.name for p in pattern.params]
@@ -217,7 +217,7 @@ class _Binder:
         )
 
     def amount(self, value: int | Param | None, least: int, most: int) -> int | None:
-        """Return the number behind a bound or a window. Check one that a parameter gives."""
+        """Return the number of a bound or a window. Check a number that comes from a parameter."""
         if not isinstance(value, Param):
             return value
         slot = self.values[value.name].value
@@ -302,7 +302,7 @@ class _Binder:
                 return self._history(expr)
 
     def _check_tokens(self, value: Expr, others: Iterable[Expr]) -> None:
-        """Report parameters that a protected value is compared with, and that are no tokens."""
+        """Report parameters that are compared with a protected value and are not tokens."""
         for other in others:
             if isinstance(other, Param) and is_raw(self.values[other.name], value.type):
                 message = f"the parameter `{other.name}` is compared with a value of type {value.type}, and is no token"

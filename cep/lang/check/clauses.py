@@ -19,7 +19,7 @@ from cep.lang.syntax import ChoiceSyntax, ExprSyntax, MeasureSyntax, SequenceSyn
 
 
 def check_conditions(draft: Draft) -> None:
-    """Check the condition of each variable. It sees the event under test and what is bound before."""
+    """Check the condition of each variable. It may use the event under test and the variables bound before."""
     for name, where in draft.wheres.items():
         event_type = draft.event_types.get(name)
         if where.condition is None or event_type is None:

@@ -1,4 +1,4 @@
-"""One pattern on its way from syntax to IR: what the passes before have made of it, for those that follow.
+"""One pattern on its way from syntax to IR: the results of earlier passes, for the later ones.
 
 Tested by: tests/lang/test_check.py
 """
@@ -19,7 +19,7 @@ from cep.lang.ir import Expr, Measure, Param, ParamDecl, SequenceNode, Skip
 from cep.lang.syntax import PatternSyntax, VariableSyntax, WhereSyntax
 
 
-@dataclass  # without slots: it works out once what all passes ask for
+@dataclass  # without slots, because it caches values that all passes need
 class Draft:
     """A pattern that is being checked. Each pass of `passes.PATTERN_PASSES` reads some fields and fills others.
 
@@ -88,7 +88,7 @@ class Draft:
         variables: Mapping[str, VariableInScope],
         last: Mapping[str, Type] | None = None,
     ) -> Scope:
-        """Return the names that an expression of the pattern may use; without `fields` there is no event under test."""
+        """Return the names that an expression of the pattern may use; without `fields` it has no event under test."""
         return Scope(
             self.definitions,
             fields,

@@ -69,7 +69,7 @@ class ExpectationChecker:
         is_timeout = expect.kind == "timeout"
         measures = (self.pattern.timeout_measures or ()) if is_timeout else self.pattern.measures
         if is_timeout and self.pattern.timeout_measures is None:
-            return ()  # said already: there are no time-outs
+            return ()  # already reported: the pattern has no time-outs
         types = {m.name: m.value.type for m in measures}
         values: list[ExpectedValue] = []
         seen: dict[str, Span] = {}

@@ -1,6 +1,6 @@
-"""Syntax to typed expressions: names resolved, definitions written out, casts put in, mistakes collected.
+"""Syntax to typed expressions: resolve names, expand definitions, insert casts, collect mistakes.
 
-`check` gives None for what is wrong; the mistake is reported once, where it is, and not again further up.
+`check` returns None for a mistake. Each mistake is reported once, at its place.
 Tested by: tests/lang/test_expressions.py
 """
 

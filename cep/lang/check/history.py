@@ -31,7 +31,7 @@ from cep.lang.syntax import (
 )
 
 FUNCTIONS: dict[str, HistoryFn] = {name: name for name in get_args(HistoryFn)}
-APPROXIMATE = "approx_"  # what the names of approximate functions begin with
+APPROXIMATE = "approx_"  # prefix of the names of approximate functions
 UNITS: dict[str, CalendarUnit] = {unit: unit for unit in get_args(CalendarUnit)}
 _OF_ONE_EVENT = ("first", "last")
 _WITHOUT_WINDOW = (*_OF_ONE_EVENT, "exists", "first_seen")
@@ -48,9 +48,9 @@ def is_event_type(node: object, scope: Scope) -> bool:
 
 
 def history(checker: Checker, node: HistorySyntax, scope: Scope, field: Member | None = None) -> Expr | None:
-    """Check a history. Return None after a report. `field` is that of `last(…).field` or `first(…).field`.
+    """Check a history. Return None after a report. `field` is the field of `last(…).field` or `first(…).field`.
 
-    In `emit` it looks back at the last event of the match.
+    In `emit` it looks back from the last event of the match.
     """
     if scope.fields is None and scope.last is not None:
         scope = replace(scope, fields=scope.last, fields_of="the last event of a match")
@@ -93,7 +93,7 @@ def history(checker: Checker, node: HistorySyntax, scope: Scope, field: Member |
 
 
 def of_call(checker: Checker, node: CallSyntax, scope: Scope, field: Member | None = None) -> Expr | None:
-    """Check a call that has no window but means past events: `exists(transaction)`, `first_seen(device_id)`."""
+    """Check a call without a window that reads past events: `exists(transaction)`, `first_seen(device_id)`."""
     if not node.arguments:
         checker.collector.add("CEP307", f"`{node.name}` takes an argument", node.span)
         return None
@@ -146,7 +146,9 @@ def _window(checker: Checker, node: HistoryWindowSyntax, scope: Scope) -> Histor
 
 
 def _has_panes(checker: Checker, node: HistorySyntax, window: HistoryWindow | None, scope: Scope) -> bool:
-    """Return True if the function is exact, or can keep panes: a length of time, and no sub-key. Else report."""
+    """Return True if the function is exact, or can use panes: a window of fixed length, without a sub-key. Otherwise
+    report.
+    """
     if not node.name.startswith(APPROXIMATE) or (not node.by and window is not None and window.calendar is None):
         return True
     exact = node.name.removeprefix(APPROXIMATE)
@@ -162,7 +164,7 @@ def _has_panes(checker: Checker, node: HistorySyntax, window: HistoryWindow | No
 def _argument(
     checker: Checker, node: HistorySyntax, fn: HistoryFn, scope: Scope, field: Member | None
 ) -> tuple[EventType, Expr | None] | None:
-    """Return the event type and what is taken of each event."""
+    """Return the event type and the value of each event."""
     argument = node.argument
     if isinstance(argument, NameRef):
         event_type = _event_type(checker, argument, scope)

@@ -16,9 +16,9 @@ Feeds = tuple[tuple[str, ...], str | None]
 
 
 def levels_of(feeds: Mapping[N, Feeds]) -> dict[N, int]:
-    """Return how many patterns lie between each one and the source. It is matched after all that it reads from.
+    """Return the number of patterns between each pattern and the source. A pattern is matched after all its inputs.
 
-    At most PRODUCE_DEPTH_MAX, which is what a pattern on a circle gets.
+    The maximum is PRODUCE_DEPTH_MAX, which a pattern in a circle gets.
     """
     levels = dict.fromkeys(feeds, 0)
     for _ in range(PRODUCE_DEPTH_MAX + 1):

@@ -1,4 +1,4 @@
-"""Operators: which types fit together, what comes out, and the casts that bring both sides to one type.
+"""Operators: compatible types, result types, and the casts that bring both sides to one type.
 
 Tested by: tests/lang/test_expressions.py
 """
@@ -107,7 +107,7 @@ def sides(checker: Checker, left: ExprSyntax, right: ExprSyntax, scope: Scope) -
         first = checker.check(left, scope, second.type) if second is not None else None
     else:
         first = checker.check(left, scope)
-        # A bare symbol beside a mistake is no second mistake.
+        # A bare symbol next to a mistake is not a second mistake.
         blind = first is None and is_symbol(right, scope)
         second = None if blind else checker.check(right, scope, first.type if first is not None else None)
     return None if first is None or second is None else (first, second)
@@ -145,7 +145,7 @@ def unify(
 
 
 def raw(checker: Checker, protected: Type, span: Span, scope: Scope) -> None:
-    """Report a constant beside a value that a rule sees as a token only. The report does not quote it."""
+    """Report a constant compared with a value that rules see only as a token. The report does not quote it."""
     message = f"a value of type {protected} is a token here, and this is none"
     help_line = "write the token, as alerts show it; never write the value itself into a rule"
     checker.collector.add("CEP320", message, span, help_line, scope.labels())
@@ -164,7 +164,7 @@ def finer(checker: Checker, const: Const, other: Type, span: Span, scope: Scope)
 
 
 def mismatch(checker: Checker, left: Expr, right: Expr, spans: tuple[Span, Span], scope: Scope) -> None:
-    """Report two types that have nothing in common."""
+    """Report two incompatible types."""
     help_line = ""
     fix: Fix | None = None
     for one, other, span in ((left, right, spans[1]), (right, left, spans[0])):
@@ -303,7 +303,7 @@ def cast_null(value: Expr, target: Type) -> Expr:
 def arithmetic(
     checker: Checker, op: BinaryOp, pair: tuple[Expr, Expr], spans: tuple[Span, Span], scope: Scope
 ) -> Expr | None:
-    """Check `+ - * / %` on numbers, and what times and durations allow."""
+    """Check `+ - * / %` on numbers, and the operations of times and durations."""
     left, right = pair
     nullable = left.type.nullable or right.type.nullable
     if left.type.kind in _TIMES or right.type.kind in _TIMES:

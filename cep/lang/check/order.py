@@ -1,4 +1,5 @@
-"""The structure of a pattern → what is bound by when: before every variable, before every `until`, and at the end.
+"""The structure of a pattern → the variables that are bound before every variable, before every `until`, and at the
+end.
 
 May: at least one run has bound the variable by then. Must: every run has.
 Tested by: tests/lang/test_order.py

@@ -1,10 +1,10 @@
-"""`produce`: a match becomes an event of its own, which other patterns read, keyed by whatever its fields say.
+"""`produce`: a match becomes a derived event, which other patterns read, with keys from its own fields.
 
     emit     payer = first.payer, payee = last.payee, amount = last.amount
     produce  hop
 
-The values that the pattern emits are the event's fields; its id is that of the match, its time when it was detected.
-Patterns that feed each other in a circle are refused: no order of work would ever be right.
+The emitted values are the event's fields; its id is the id of the match, its time the detection time. Patterns that
+feed each other in a circle are refused, because no order of work would be right.
 Tested by: tests/lang/test_produced.py
 """
 

@@ -36,9 +36,10 @@ _ORDER_KINDS = (Kind.INT, Kind.DECIMAL, Kind.DURATION, Kind.TIME)
 
 @dataclass(slots=True)
 class Resolved:
-    """The names of a file set. `events` has every event type, also those in `faulty`; the schema has not.
+    """The names of a file set. `events` has every event type, including those in `faulty`; the schema leaves out faulty
+    ones.
 
-    `partial` are the faulty ones with a field that could not be read: that they lack a field is no news.
+    `partial` are faulty types with an unreadable field: further missing fields are not reported.
     """
 
     events: dict[str, EventType] = field(default_factory=dict)
@@ -221,7 +222,7 @@ def _order(event: EventSyntax, fields: list[Field], collector: Collector) -> Non
 
 
 def _list_kind(item: ExprSyntax) -> str | None:
-    """Return the kind of an item of a list, None if it is no constant."""
+    """Return the kind of an item of a list, None if it is not a constant."""
     if isinstance(item, UnarySyntax) and item.op == "-" and isinstance(item.argument, Literal):
         return "number" if _list_kind(item.argument) == "number" else None
     if isinstance(item, DurationLiteral):

@@ -49,17 +49,17 @@ class Definitions:
 
     lists: Mapping[str, ListSyntax] = field(default_factory=dict)
     defines: Mapping[str, DefineSyntax] = field(default_factory=dict)
-    list_types: Mapping[str, Type] = field(default_factory=dict)  # of those that may change
+    list_types: Mapping[str, Type] = field(default_factory=dict)  # lists that may change
     partial: Collection[str] = ()
 
 
 @valueclass(frozen=True, slots=True)
 class Scope:
-    """The names in sight. `fields` None: there is no event under test (`emit`). `last` has then the fields of the last
-    event of a match, at which a history looks back.
+    """The visible names. `fields` None: an `emit` has no event under test. Then `last` has the fields of the last event
+    of a match, from which a history looks back.
 
     Inside a definition `arguments` holds its parameters, each with the scope of the place that wrote it, and the
-    parameters and variables of the pattern are out of sight: a definition means the same wherever it is used.
+    parameters and variables of the pattern are not visible: a definition means the same wherever it is used.
     """
 
     definitions: Definitions
@@ -73,7 +73,7 @@ class Scope:
     events: Mapping[str, EventType] = field(default_factory=dict)
     key: tuple[str, ...] = ()
     untyped: frozenset[str] = frozenset()  # variables of the pattern whose event type is wrong or missing: said already
-    past: bool = False  # inside a history: the fields are those of past events
+    past: bool = False  # inside a history: the fields belong to past events
     last: Mapping[str, Type] | None = None
 
     def inside(self, define: DefineSyntax, arguments: tuple[ExprSyntax, ...], used: Span) -> Scope:
@@ -83,7 +83,7 @@ class Scope:
         return replace(self, arguments=bound, params={}, variables={}, untyped=frozenset(), expansions=expansions)
 
     def lacks_fields(self) -> bool:
-        """Return True if some fields of the event under test could not be read: then a missing one is no news."""
+        """Return True if some fields of the event under test could not be read: then missing ones are not reported."""
         partial = self.definitions.partial
         several = not self.fields_of.startswith("`")
         return self.fields is not None and bool(partial) and (several or self.fields_of.strip("`") in partial)
@@ -93,7 +93,7 @@ class Scope:
         return tuple(Label(span, f"`{name}` is used here") for name, span in self.expansions[:2])
 
     def argument(self, name: str) -> tuple[ExprSyntax, Scope]:
-        """Return what was written for a parameter of the definition. Inside an aggregate it is still inside."""
+        """Return the argument for a parameter of the definition, with its scope. Inside an aggregate it stays so."""
         node, scope = self.arguments[name]
         return node, replace(scope, aggregate=self.aggregate or scope.aggregate)
 

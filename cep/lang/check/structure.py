@@ -1,4 +1,4 @@
-"""The structure of a pattern: from syntax to nodes, and the rules about what may stand where.
+"""The structure of a pattern: from syntax to nodes, with the rules for each place.
 
 Tested by: tests/lang/test_structure.py, tests/lang/golden/diagnostics/
 """
@@ -279,7 +279,7 @@ class _StructureChecker:
         )
 
     def _loop_rules(self, element: ElementSyntax) -> None:
-        """Check that the words after a repetition have what they need."""
+        """Check the conditions of the words after a repetition."""
         suffix, add = element.suffix, self.collector.add
         loops = is_loop(suffix.repeat)
         if suffix.greedy_span is not None:

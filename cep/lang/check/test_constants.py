@@ -1,4 +1,4 @@
-"""Constants as they are written in tests → slot contents, and back to what `bind` takes.
+"""Constants as written in tests → slot contents, and back to arguments of `bind`.
 
 Tested by: tests/lang/test_check_tests.py
 """
@@ -17,9 +17,9 @@ from cep.lang.syntax import ExprSyntax, Literal, NameRef, UnarySyntax
 
 
 def slot_of(node: ExprSyntax, value_type: Type, what: str, collector: Collector) -> Const | None:
-    """Return the constant of this type that was written; None after a report. `what` names the place in the report.
+    """Return the written constant of this type; None after a report. `what` names the place in the report.
 
-    A TIME is written as the time since the start of the test, like those of events.
+    A TIME is written as the time since the start of the test, like the times of events.
     """
     if isinstance(node, NameRef):
         if value_type.kind is Kind.LIST:
@@ -98,7 +98,9 @@ def argument_of(const: Const) -> object:
 
 
 def neutral(value_type: Type) -> Slot:
-    """Return the value of a field that a test does not name: null if it may be, else "", 0, false, the first symbol."""
+    """Return the value of a field that a test does not name: null if allowed, otherwise "", 0, false or the first
+    symbol.
+    """
     if value_type.nullable:
         return None
     if value_type.is_text:

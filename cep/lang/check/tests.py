@@ -1,12 +1,12 @@
 """Tests as written → checked tests with complete events; mistakes are collected.
 
-Defaults: a field that an event does not name is null if it may be, else "", 0, false or the first symbol of its enum;
-the id is made up (in the order of the events); the key fields come from the label:
+Defaults: a field that an event does not name is null if it may be, otherwise "", 0, false or the first symbol of its
+enum; the id is generated (in the order of the events); the key fields come from the label:
 
     key of one field    text: the label's text; int, decimal, bool, enum: the label is such a value (`4711:`)
-    key of several      text: label.field (`c1.payer`); others have to be given: `c1(account = 4711):`
+    key of several      text: label.field (`c1.payer`); others must be given: `c1(account = 4711):`
 
-A field that `c1(…)` gives is what it says.
+A field in `c1(…)` has the given value.
 Tested by: tests/lang/test_check_tests.py, tests/lang/golden/diagnostics/
 """
 
@@ -76,7 +76,7 @@ class _TestChecker:
         self.ids: dict[str, Span] = {}
 
     def check(self) -> PatternTest | None:
-        """Return the checked test, None after a report of its own mistakes or of those of its pattern."""
+        """Return the checked test, None after a report of its own mistakes or of its pattern's mistakes."""
         errors = self.collector.error_count
         name = self.test.pattern
         if name.name not in self.resolved.patterns:

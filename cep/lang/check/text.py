@@ -1,7 +1,7 @@
 """Functions of one event's text and time, and rounding: `lower(country)`, `hour(event_time, "Europe/Paris")`.
 
-The engine evaluates them over columns, once for each different text. So their subject is a field of the event under
-test, or another text function of one. Everything else is a constant or a parameter.
+The engine evaluates them over columns, once for each distinct text. So their subject is a field of the event under
+test, or another text function of one. The other arguments are constants or parameters.
 Tested by: tests/lang/test_functions.py
 """
 
@@ -199,7 +199,7 @@ def _of_time(checker: Checker, node: CallSyntax, values: list[Expr], scope: Scop
 
 
 def _rounded(checker: Checker, node: CallSyntax, scope: Scope) -> Expr | None:
-    """Check `round(x)`, `round(x, 1)`, `floor(x)`, `ceil(x)`. Of a decimal they give an int or a coarser decimal."""
+    """Check `round(x)`, `round(x, 1)`, `floor(x)`, `ceil(x)`. For a decimal they return an int or a coarser decimal."""
     value = checker.check(node.arguments[0], scope)
     digits = checker.check(node.arguments[1], scope) if len(node.arguments) == 2 else Const(0, INT)
     if value is None or digits is None:

@@ -1,6 +1,6 @@
-"""Type rules: what a written type means, and how a value becomes one of another type without losing anything.
+"""Type rules: the meaning of a written type, and lossless conversions between types.
 
-Constants are converted here and now; anything else gets a `Cast` node.
+Constants are converted at once; other expressions get a `Cast` node.
 Tested by: tests/lang/test_types.py
 """
 
@@ -92,13 +92,13 @@ def symbol_const(value: object, enum: Type) -> Const | None:
 
 
 def as_symbol(value: Expr, enum: Type) -> Expr:
-    """Return a constant text as the symbol that it means beside this enum, other values unchanged."""
+    """Return a constant text as a symbol of this enum, other values unchanged."""
     symbol = symbol_const(value.value, enum) if isinstance(value, Const) else None
     return value if symbol is None else symbol
 
 
 def is_raw(value: Const, other: Type) -> bool:
-    """Return True for a constant that a protected value is compared with, and that is no token."""
+    """Return True for a constant that is compared with a protected value and is not a token."""
     return bool(other.protected) and isinstance(value.value, str) and token_key(value.value) is None
 
 
@@ -115,7 +115,7 @@ def same(left: Type, right: Type) -> bool:
 
 
 def common_number(left: Type, right: Type) -> Type:
-    """Return the number type that both become: FLOAT if one is, else the finer decimal, else INT. Never nullable."""
+    """Return the common number type: FLOAT if one is, otherwise the finer decimal, otherwise INT. Never nullable."""
     if Kind.FLOAT in (left.kind, right.kind):
         return FLOAT
     if Kind.DECIMAL in (left.kind, right.kind):
@@ -169,7 +169,7 @@ def convert_const(const: Const, target: Type) -> Const | None:
 
 
 def cast(value: Expr, target: Type) -> Expr | None:
-    """Return the value as one of the target type (nullable if it was), None if there is no lossless way."""
+    """Return the value as the target type (nullable if it was), None if the conversion would lose information."""
     if isinstance(value, Const):
         return convert_const(value, target)
     if same(value.type, target):

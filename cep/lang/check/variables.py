@@ -17,7 +17,7 @@ _NO_KEY = (Kind.FLOAT, Kind.TIME, Kind.DURATION)
 
 
 def check_places(draft: Draft) -> None:
-    """Find the variables in the structure, and what is bound before each."""
+    """Find the variables in the structure, and the variables bound before each."""
     structure = draft.pattern.structure
     assert structure is not None, "the runner of the passes looks first"
     draft.order = order_of(structure)

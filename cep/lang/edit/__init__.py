@@ -1,1 +1,1 @@
-"""A checked file set and a place in a text → what an editor asks: completions, definitions, renames, fixes."""
+"""A checked file set and a place in a text → answers for an editor: completions, definitions, renames, fixes."""

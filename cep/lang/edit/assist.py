@@ -1,4 +1,4 @@
-"""A checked file set and a place in a text → what an editor shows there: words to go on with, and what a name means.
+"""A checked file set and a place in a text → completions and hover texts.
 
 Tested by: tests/lang/test_assist.py
 """
@@ -34,7 +34,7 @@ class Word:
 
 
 def words_at(checked: Checked, name: str, text: str, offset: int) -> list[Word]:
-    """Return what may stand at the offset, likely ones first. Ignore the word that is being typed there."""
+    """Return the possible words at the offset, likely ones first. Ignore the partial word before it."""
     tokens = [t for t in lex(text, name, Collector()).tokens if t.span.end <= offset and t.kind is not TokenKind.END]
     if tokens and tokens[-1].span.end == offset and tokens[-1].kind is TokenKind.NAME:
         tokens.pop()
@@ -148,7 +148,7 @@ def _event(event: EventType) -> Word:
 
 
 def meaning(checked: Checked, named: Named) -> str:
-    """Return what a name means, as Markdown; empty if there is nothing to say."""
+    """Return the meaning of a name, as Markdown; empty if it has none."""
     resolved = checked.resolved
     code, words = "", ""
     if named.kind == "field":

@@ -1,6 +1,6 @@
-"""Parsed files → every place where a name stands, and what it names: for the editor's definition, rename and hover.
+"""Parsed files → every occurrence of a name, and its meaning: for the editor's definition, rename and hover.
 
-Works on files with mistakes too: a name that means nothing is left out.
+Works on files with mistakes too: a name without a meaning is left out.
 Tested by: tests/lang/test_assist.py
 """
 
@@ -59,7 +59,7 @@ def places(files: Iterable[FileSyntax], resolved: Resolved) -> list[Place]:
 
 
 def place_at(places: Iterable[Place], file: str, offset: int) -> Place | None:
-    """Return the place that the offset is in or right behind."""
+    """Return the place that contains the offset or ends there."""
     for place in places:
         if place.span.file == file and place.span.start <= offset <= place.span.end:
             return place
@@ -136,7 +136,7 @@ class _Finder:
             yield from self._names(assign.value, {})
 
     def _names(self, tree: object, local: Mapping[str, Named]) -> Iterator[Place]:
-        """Yield the names in expressions. A calendar unit, `over day`, is no name of anything."""
+        """Yield the names in expressions. A calendar unit, as in `over day`, is not a name."""
         units = {id(n.bound) for n in nodes(tree) if isinstance(n, HistoryWindowSyntax)}
         lists = {id(n.items) for n in nodes(tree) if isinstance(n, InSyntax)}
         for node in nodes(tree):

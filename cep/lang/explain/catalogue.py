@@ -15,6 +15,6 @@ CATALOGUE: dict[str, Entry] = MISTAKES | FINDINGS
 
 
 def explain(code: str) -> str | None:
-    """Title and explanation of a code, None if there is no such code."""
+    """Return title and explanation of a code, None for an unknown code."""
     entry = CATALOGUE.get(code.upper())
     return None if entry is None else f"{code.upper()}: {entry.title}\n\n{entry.explanation}\n"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One code. The explanation says why it is refused and what to write instead."""
+    """One code. The explanation gives the reason for the refusal and the right way to write it."""
 
     title: str
     explanation: str

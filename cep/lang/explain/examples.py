@@ -1,6 +1,6 @@
 """An example of every diagnostic, as `cep explain` shows it: the text, the place, the message.
 
-`examples.txt` has a code on a line and its example indented below. Those of mistakes in files are excerpts of golden
+`examples.txt` has a code on a line and its example indented below. Examples of mistakes in files are excerpts of golden
 files, which a test compares.
 Tested by: tests/cli/test_explain.py
 """

@@ -1,4 +1,4 @@
-"""Codes of what is around a pattern: CEP5xx parameters, CEP6xx tests, CEP7xx lints, CEP8xx lists.
+"""Codes outside of patterns: CEP5xx parameters, CEP6xx tests, CEP7xx lints, CEP8xx lists.
 
 Tested by: tests/lang/test_diagnostics.py
 """

@@ -82,7 +82,7 @@ def _file(pieces: list[Piece], declarations: Sequence[Declaration]) -> list[Line
 
 
 def _starts(pieces: list[Piece], declarations: Sequence[Declaration]) -> list[int]:
-    """Return where each declaration begins. `span` is that of its name, the token before it is its word."""
+    """Return the start of each declaration. `span` is the span of its name; the token before it is its word."""
     by_offset = {piece.token.span.start: at for at, piece in enumerate(pieces)}
     return [by_offset[d.span.start] - (0 if isinstance(d, ImportSyntax) else 1) for d in declarations]
 
@@ -96,7 +96,7 @@ def _simple(group: list[Piece]) -> list[Line]:
 
 
 def _list(group: list[Piece]) -> list[Line]:
-    """Format `list name = [a, b]`: on one line if it fits there, else the items between the brackets."""
+    """Format `list name = [a, b]`: on one line if it fits, otherwise with one item per line between the brackets."""
     if not any(p.text == "[" for p in group):
         return flow(group, Layout(0))
     start = next(i for i, p in enumerate(group) if p.text == "[") + 1
@@ -119,7 +119,7 @@ def _is_short(group: list[Piece]) -> bool:
 
 
 def _with_head(head: list[Piece], body: list[Piece], indent: int, column: int) -> list[Line]:
-    """Write `head` and what follows it on the same line. Comments in between move it to lines of its own."""
+    """Write `head` and `body` on the same line. Comments in between move the body to lines of its own."""
     if not body:
         return flow(head, Layout(column))
     if body[0].has_comment or head[-1].trail or any(p.has_comment for p in head[1:]) or any(p.trail for p in head):
@@ -155,7 +155,7 @@ def _no_colon(row: list[Piece]) -> list[Piece]:
 
 
 def _rows(group: list[Piece]) -> list[list[Piece]]:
-    """Return the tokens of each field: its name, then the type with what is in parentheses."""
+    """Return the tokens of each field: its name, then the type with its parentheses."""
     rows: list[list[Piece]] = []
     depth = 0
     complete = True  # the row has its type
@@ -184,7 +184,7 @@ def _rows(group: list[Piece]) -> list[list[Piece]]:
 
 
 def _ends_field(word: Piece, following: list[Piece]) -> bool:
-    """Return True for `sensitive` behind a type, False where it is the name of a field."""
+    """Return True for `sensitive` after a type, False if it is the name of a field."""
     if word.token.first_on_line or word.token.kind is not TokenKind.NAME:
         return False
     return not following or following[0].token.first_on_line or following[0].text == ","
@@ -275,7 +275,7 @@ def _where(word: Piece, body: list[Piece]) -> list[Line]:
 
 
 def _entries(body: list[Piece]) -> list[list[Piece]]:
-    """Write `name : type condition`, without a comma behind it."""
+    """Write `name : type condition`, without a trailing comma."""
     starts: list[int] = []
     depth = 0
     for at, piece in enumerate(body):

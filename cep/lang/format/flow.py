@@ -49,7 +49,7 @@ class Style(Enum):
 
 _NO_SPACE_BEFORE = frozenset((",", ")", "]", ".", ":", "?", ".."))
 _NO_SPACE_AFTER = frozenset(("(", "[", ".", ".."))
-# How strongly an operator binds: lines are broken at the weakest. Beside it, what it is for the indentation.
+# The binding strength of an operator: lines are broken at the weakest. The second value is for the indentation.
 _RANKS = {
     **dict.fromkeys(("and", "or"), (1, "and")),
     **dict.fromkeys(("then", "else"), (2, "")),
@@ -63,12 +63,12 @@ _LINK_RANKS = {**dict.fromkeys(("->", "->>", "|", "&"), (1, "link")), "within": 
 
 @dataclass(slots=True)
 class Piece:
-    """A token, the lines before it that hold comments alone ("" is a blank line), and the comment behind it."""
+    """A token, the comment lines before it ("" is a blank line), and the comment after it."""
 
     token: Token
     lead: tuple[str, ...] = ()
     trail: str = ""
-    # Copies of what the token says: they are read ten times for each token.
+    # Copies of the token's attributes, because they are read ten times for each token.
     text: str = field(init=False)
     is_symbol: bool = field(init=False)
 
@@ -228,7 +228,7 @@ def _structure_space(left: Piece, right: Piece, around: str) -> str:
 
 
 def _goes_on(group: Sequence[Piece], at: int) -> bool:
-    """Return True if the window here is that of a group, with something after it."""
+    """Return True if this window belongs to a group with something after it."""
     return any(_is(piece, "->", "->>", ",", "|", "&") for piece in group[at : at + 4])
 
 
@@ -237,7 +237,7 @@ def _is(piece: Piece, *symbols: str) -> bool:
 
 
 def _is_operand(piece: Piece | None) -> bool:
-    """Return True if a value ends here, so that a `-` after it is no sign."""
+    """Return True if a value ends here, so that a `-` after it is not a sign."""
     if piece is None or (piece.is_symbol and piece.text not in (")", "]")):
         return False
     return piece.token.kind is not TokenKind.NAME or piece.text not in _BEFORE_A_VALUE
@@ -267,9 +267,9 @@ def _rank(group: Sequence[Piece], at: int, *, in_structure: bool) -> tuple[int, 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The column where a flow begins, and what begins a line at this very column; anything else is indented more.
+    """The column where a flow begins, and the tokens that begin a line at this column; other lines are indented more.
 
-    `taken` is what already stands on the first line. Without `keep_breaks` only lines that are too long are broken.
+    `taken` is the existing text of the first line. Without `keep_breaks` only lines that are too long are broken.
     """
 
     column: int

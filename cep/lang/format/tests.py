@@ -12,7 +12,7 @@ from cep.lang.parse.lexer import TokenKind
 from cep.lang.syntax import PatternTestSyntax
 
 _INDENT = 2
-_EVENTS_COLUMN = 6  # of events below a label that is too long to stand beside them
+_EVENTS_COLUMN = 6  # of events below a label that is too long for their line
 _LABEL_MAX = 16
 _TIME_LEAST = 3  # `20s` under ` 0s`
 
@@ -95,7 +95,7 @@ class _Row:
 
     @property
     def trail(self) -> str:
-        """Return all comments inside and behind the event."""
+        """Return all comments inside and after the event."""
         inside = [c for p in self.pieces[1:] for c in p.lead if c]
         return " ".join([*inside, *(p.trail for p in self.pieces if p.trail)])
 

@@ -1,7 +1,7 @@
-"""CEP701: a condition that no event can fulfil, or one side of an `or` that adds nothing because of that.
+"""CEP701: a condition that no event can satisfy, or a side of an `or` that therefore adds nothing.
 
-Looks at comparisons with constants that are joined by `and`: what they leave of a value's range. What it does not
-understand it takes for possible, so it never complains about a condition that can be true.
+Reads comparisons with constants that are joined by `and`, and computes the remaining range of a value. Other conditions
+count as possible, so the lint never complains about a condition that can be true.
 Tested by: tests/lang/golden/lints/
 """
 
@@ -102,7 +102,7 @@ class _Range:
 
 
 def _may_hold(part: Expr, ranges: dict[Expr, _Range]) -> bool:
-    """Add what a conjunct says; False if it is false by itself."""
+    """Narrow the ranges by a conjunct; return False if it is false by itself."""
     if isinstance(part, Const):
         return part.value is True
     positive = True

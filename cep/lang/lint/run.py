@@ -1,8 +1,7 @@
-"""A checked file set → findings: the warnings of the check and those of the lints, without what is silenced.
+"""A checked file set → findings: the warnings of the check and of the lints, without silenced ones.
 
 `# allow(CEP701): reason` silences one code on its line, or, on a line of its own, on the next line with more than a
-comment.
-A silence without a reason, of an unknown code, or of something that is not found, is a finding itself.
+comment. A silence without a reason, with an unknown code, or without a finding, is itself a finding.
 Tested by: tests/lang/test_lint.py, tests/lang/golden/lints/
 """
 

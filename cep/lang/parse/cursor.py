@@ -1,7 +1,7 @@
-"""A position in the tokens, with what every part of the parser needs: look, take, expect, and give up cleanly.
+"""A position in the tokens, with the common operations of the parser: look, take, expect, and give up cleanly.
 
-Panic mode: `expect` reports and raises `Panic`, which the nearest loop over declarations, clauses or entries
-catches and skips from. `Panic` never leaves the parser.
+Panic mode: `expect` reports and raises `Panic`, which the nearest loop over declarations, clauses or entries catches
+and skips from. `Panic` never leaves the parser.
 Tested by: tests/lang/test_parser.py
 """
 
@@ -21,7 +21,7 @@ RESERVED = frozenset(
 CLAUSE_WORDS = ("seq", "where", "skip", "emit", "produce")  # reserved; `over all` and `on timeout emit` are not
 # The help of a message about the n-th event of a loop.
 NTH_EVENT = "write `first(x).f`, `x.f` for the last one, `prev(x).f`; or name the events apart: `x1 -> x2 -> x*`"
-# The word of each declaration, and what may stand after its name: how a declaration is recognised after a mistake.
+# The word of each declaration, and the tokens that may follow its name: this recognises a declaration after a mistake.
 DECLARATIONS = {
     "event": ("{",),
     "import": (),

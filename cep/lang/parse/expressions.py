@@ -37,7 +37,7 @@ _PRECEDENCE = {
     **dict.fromkeys(("+", "-"), _SUM),
     **dict.fromkeys(("*", "/", "%"), _PRODUCT),
 }
-# What other languages write, and what is written here.
+# Spellings of other languages, and ours.
 _FOREIGN = {"=": "==", "<>": "!=", "&&": "and", "||": "or", "&": "and", "|": "or", "AND": "and", "OR": "or"}
 # Words of SQL that begin a value, with the help of their message. Each of them may be the name of a field, too.
 _SQL = {
@@ -78,7 +78,7 @@ def _climb(cursor: Cursor, minimum: int) -> ExprSyntax:
 
 
 def _operator(cursor: Cursor) -> str:
-    """Return the operator here, "" if there is none. Report and understand the spelling of another language."""
+    """Return the operator here, "" if none. Report and accept the spelling of another language."""
     token = cursor.token
     if token.text not in _LOOK_TWICE:
         return token.text if token.kind in _OF_OPERATORS else ""

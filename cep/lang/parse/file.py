@@ -135,7 +135,7 @@ class _Parser:
         return EventSyntax(name.text, name.span, tuple(fields), broken, doc, retain, order)
 
     def _field_type(self) -> TypeSyntax:
-        """Parse a type, perhaps with `sensitive` behind it. That may also be the name of the next field."""
+        """Parse a type, possibly followed by `sensitive`, which may also be the name of the next field."""
         written = parse_type(self.cursor)
         after = self.cursor.ahead()
         ends = after.first_on_line or after.text in (",", ";", "}") or after.kind is TokenKind.END
@@ -186,7 +186,7 @@ class _Parser:
 
 
 def parse(text: str, name: str, collector: Collector) -> FileSyntax:
-    """Parse the text of one file; what cannot be read is reported and left out."""
+    """Parse the text of one file; unreadable parts are reported and left out."""
     return parse_tokens(Cursor(lex(text, name, collector).tokens, collector), name)
 
 

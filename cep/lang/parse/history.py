@@ -1,4 +1,4 @@
-"""Tokens to what stands behind the argument of a function of past events: `over previous 30 d by a where b > 1`.
+"""Tokens to the part after the argument of a function of past events: `over previous 30 d by a where b > 1`.
 
 Tested by: tests/lang/test_history.py
 """
@@ -31,7 +31,7 @@ def at_history(cursor: Cursor) -> bool:
 def parse_history(
     cursor: Cursor, name: Token, argument: ExprSyntax, parse: Parse, parse_number: ParseNumber
 ) -> HistorySyntax:
-    """Parse the rest of the call, behind its first argument, with the given parsers of expressions."""
+    """Parse the rest of the call, after its first argument, with the given parsers of expressions."""
     window = _window(cursor, parse_number) if cursor.at("over") else None
     by: tuple[NameRef, ...] = ()
     if cursor.accept("by"):

@@ -1,6 +1,6 @@
-"""Text to tokens. Comments are kept beside the tokens, doc comments on the token that follows them.
+"""Text to tokens. Comments are stored separately, doc comments on the token that follows them.
 
-Knows nothing of declarations. Never fails: what cannot be read is reported and left out.
+The lexer does not know declarations. It never fails: unreadable parts are reported and left out.
 Tested by: tests/lang/test_lexer.py
 """
 
@@ -34,7 +34,7 @@ class TokenKind(StrEnum):
 
 @dataclass(slots=True)  # not frozen: a file has a hundred thousand of them, and freezing doubles the cost of one
 class Token:
-    """`value` is the content: int for INT, Decimal for DECIMAL, float for FLOAT, ms for DURATION, str else."""
+    """`value` is the content: int for INT, Decimal for DECIMAL, float for FLOAT, ms for DURATION, otherwise str."""
 
     kind: TokenKind
     text: str
@@ -87,15 +87,15 @@ _VISIBLE = r"""[A-Za-z_][A-Za-z0-9_]*
       | ->>|->|\.\.|==|!=|<>|<=|>=|&&|\|\||[-+*/%<>=!?,.:;(){}\[\]|&]
       | [^\n \t\r\f\v\ufeff\#A-Za-z_0-9"'\-+*/%<>=!?,.:;(){}\[\]|&]+
 """
-# The pieces of a text, in their order and with nothing between them. The first character says what a piece is.
+# The pieces of a text, in order and without gaps. The first character decides the kind of a piece.
 _PIECES = re.compile(rf"\n | {_SPACE} | {_COMMENT} | {_VISIBLE}", re.VERBOSE)
-# The tokens alone, each behind whatever stands before it; "" for the end. `*+` goes back to nothing that it has read.
+# The tokens alone, each with any blanks and comments before it; "" for the end. `*+` never backtracks.
 _TOKENS = re.compile(rf"(?: \n | {_SPACE} | {_COMMENT} )*+ ({_VISIBLE} | \Z)", re.VERBOSE)
 _NUMBER = re.compile(r"([0-9][0-9_]*(?:\.[0-9][0-9_]*)?(?:[eE][+-]?[0-9]+)?)(.*)")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _SPACES = frozenset(" \t\r\f\v\ufeff")
 _VALUED = (TokenKind.INT, TokenKind.DURATION, TokenKind.STRING)
-# The kind of what begins with a character, if its value is its text.
+# The kind of a token by its first character, if its value is its text.
 _PLAIN = {
     **dict.fromkeys(f"{ascii_letters}_", TokenKind.NAME),
     **dict.fromkeys("-+*/%<>=!?,.:;(){}[]|&", TokenKind.SYMBOL),
@@ -151,7 +151,7 @@ class _Lexer:
                     self.collector.add("CEP101", message, span, "remove the character", fix=Fix(span, ""))
 
     def take(self, text: str, span: Span) -> None:
-        """Take a piece that is neither space nor the end of a line."""
+        """Take a piece that is not space or the end of a line."""
         first = text[0]
         if first in _PLAIN:
             self._push(_PLAIN[first], text, span, text)

@@ -27,7 +27,7 @@ from cep.lang.syntax import (
     WhereSyntax,
 )
 
-# What follows a field and never an event type: a `where` that forgot the event type. (`-` may begin a condition.)
+# Tokens that follow a field and never an event type: the `where` lacks the event type. (`-` may begin a condition.)
 _AFTER_A_FIELD = ("==", "!=", "<", "<=", ">", ">=", "=", "<>", "+", "*", "/", "%", ".", "is", "in", "between", "like")
 _SKIPS = {
     ("none", ""): SkipKind.NONE,
@@ -115,7 +115,7 @@ def parse_type(cursor: Cursor) -> TypeSyntax:
 
 
 def _symbols(cursor: Cursor) -> tuple[NameRef, ...]:
-    """Parse the symbols of an enum. One that is no name, like `"3DS"`, stands in quotes."""
+    """Parse the symbols of an enum. A symbol that is not a name, like `"3DS"`, is quoted."""
     symbols: list[NameRef] = []
     while not cursor.at(")"):
         token = cursor.token
@@ -162,7 +162,7 @@ def _head(cursor: Cursor, head: _Head) -> None:
 
 
 def _skip_to_body(cursor: Cursor) -> None:
-    """Go to the brace that opens the body. Raises: Panic if there is none before the next declaration."""
+    """Go to the brace that opens the body. Raises: Panic if the next declaration comes first."""
     cursor.depth = 0
     while not cursor.at("{"):
         if cursor.at_end() or cursor.at_declaration():
@@ -171,7 +171,7 @@ def _skip_to_body(cursor: Cursor) -> None:
 
 
 def _param(cursor: Cursor, head: _Head) -> None:
-    """Parse one parameter. After a mistake behind its type it has no default and no bounds."""
+    """Parse one parameter. After a mistake following its type it has no default and no bounds."""
     name = cursor.name("the name of a parameter")
     cursor.expect(":", "and the type of the parameter")
     type_syntax = parse_type(cursor)
@@ -311,7 +311,7 @@ def _wheres(cursor: Cursor, clauses: _Clauses) -> None:
         except Panic:
             clauses.broken = True
             _skip_to_clause(cursor, start)
-        # A clause word with a colon after it is a clause: taken for an entry it would never be left behind.
+        # A clause word with a colon after it is a clause: as an entry it would never be skipped.
         if _at_clause(cursor) or not _at_entry(cursor):
             return
 

@@ -1,4 +1,4 @@
-"""Tokens to a test: its header, the events of each key, and what is expected.
+"""Tokens to a test: its header, the events of each key, and the expectations.
 
 Tested by: tests/lang/test_parse_tests.py
 """
