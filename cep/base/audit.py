@@ -109,12 +109,13 @@ def is_letter(line: bytes) -> bool:
     return is_object and "previous" not in values and ("held" in values or values.get("code") not in (None, CODE))
 
 
-def verify(lines: Iterable[Line], head: Head | None = None) -> Verdict:
-    """Check a chain from its first line on, and against the head that the job says.
+def verify(lines: Iterable[Line], head: Head | None = None, heads: Mapping[str, Head] | None = None) -> Verdict:
+    """Check a chain from its first line on, against the head that the job says, and against earlier heads by place.
 
-    Finds every line that was changed, inserted, removed or moved, and texts that no erasure has taken away. Without the
+    Finds every line that was changed, inserted, removed or moved, and texts that no erasure has taken away. Without a
     head lines that are missing at the end are not noticed, nor is a chain that was made up as a whole.
     """
+    waiting = {place: one for place, one in (heads or {}).items() if one.count}
     last, problems, before = Head(), list[str](), b""
     bare, named = dict[int, str](), set[int]()
     for line in lines:
@@ -134,10 +135,16 @@ def verify(lines: Iterable[Line], head: Head | None = None) -> Verdict:
         elif values["previous"] != last.hash:
             problems.append(f"{line.place}: line {number} does not follow the line before: one of them was replaced")
         last = Head(number, values["hash"])
+        waiting = {place: one for place, one in waiting.items() if one != last}
     problems += [
         f"{place}: line {number} has lost its texts, and no later line says that they were erased"
         for number, place in bare.items()
         if number not in named
+    ]
+    problems += [
+        f"line {one.count} with {one.hash[:12]}…, which {place} has, is not there: lines were removed or replaced, or "
+        "the job has not delivered them yet"
+        for place, one in waiting.items()
     ]
     if head is not None and head != last:
         problems.append(

@@ -1,13 +1,15 @@
 """`cep audit`: what a job wrote about changes of its rules → what happened, or what is wrong with the record of it.
 
-Tested by: tests/runners/embedded/test_signed.py, tests/base/test_audit.py
+Tested by: tests/cli/test_audit.py, tests/runners/embedded/test_signed.py, tests/base/test_audit.py
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,21 @@ from rich.console import Console
 from rich.table import Table
 
 from cep.base.audit import Head, Line, is_letter, texts_of, verify
-from cep.base.errors import UnreadableError, UsageError
+from cep.base.errors import StateCorruptError, StateFormatError, UnreadableError, UsageError
 from cep.base.reading import read_lines
 from cep.base.terminal import Terminal
 from cep.cli.configured import add_setting_arguments, settings_of
 from cep.rulebook.kafka import Topic
 from cep.rulebook.trust import FIRST
 from cep.runners.control_topic import read_audit, read_status
+from cep.runners.documents import read_document
+from cep.runners.embedded.commit_entries import audit_of_payload
+from cep.runners.embedded.targets import is_embedded, target_of
+from cep.runners.rule_output import STATUS_FILE
+from cep.state.checkpoints import checkpoint_numbers, payload_bytes
+from cep.state.manifest_key import fact_signature
+from cep.state.target import Target
+from cep.step.audit_head import read_head
 
 HELP = """\
 Show or verify the audit trail of a job: of one whose rules change while it runs, or that has signers. It is among the
@@ -29,7 +39,8 @@ dead letters of the job, as lines with the code `audit`. Each has the hash of th
 their topic. Beside a topic the lines are also in `audit` of the checkpoint folder.
 
 `verify` finds lines that were removed, changed, inserted or moved. It finds lines missing at the end if it has the
-head of the chain: the job says it on its status topic, or --head names it.
+head of the chain: the job says it on its status topic and in its checkpoint folder, or --head names it. A head is
+signed if the job has CEP_MANIFEST_KEY. Give `verify` the same key, and it takes no other head.
 
 examples:
   cep audit verify job/dead_letters --conf cep.toml
@@ -53,6 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         if name == "verify":
             verb.add_argument("--head", metavar="COUNT:HASH", help="the last line that must be there")
+            verb.add_argument(
+                "--checkpoint", type=Path, metavar="FOLDER",
+                help="checkpoint folder of the job, which has the head (default: the folder around PATH, if it is one)",
+            )  # fmt: skip
         add_setting_arguments(verb, *(("control", "kafka") if name == "verify" else ("kafka",)))
 
 
@@ -62,35 +77,84 @@ def run(options: argparse.Namespace) -> int:
     if options.what == "show":
         _show(_trail(options), console)
         return 0
-    head = _head(options)
-    verdict = verify(_trail(options), head)
-    for problem in verdict.problems:
+    heads = _heads(options)
+    verdict = verify(_trail(options), heads.last, heads.by_place)
+    problems = (*heads.problems, *verdict.problems)
+    has_head, has_key = heads.last is not None or bool(heads.by_place), fact_signature("") is not None
+    if has_key and not has_head:
+        problems += ("no signed head was found, so lines may be missing at the end; give --checkpoint or --head",)
+    for problem in problems:
         console.print(problem, markup=False, style="red")
-    if head is None:
-        console.print("without --head or a status topic, lines missing at the end are not noticed", markup=False)
+    if not has_head and not has_key:
+        console.print("without a head, lines missing at the end are not noticed; give --head", markup=False)
+    elif not has_key and options.head is None:
+        console.print("the head is not checked by a signature: CEP_MANIFEST_KEY is not set", markup=False)
     if verdict.erased:
         console.print(f"{len(verdict.erased)} line(s) without texts, which an erasure has taken away", markup=False)
-    outcome = "is not what the job wrote" if verdict.problems else "is whole"
+    outcome = "is not what the job wrote" if problems else "is whole"
     last = f"{verdict.head.count}:{verdict.head.hash}"
     console.print(f"the trail {outcome}: {verdict.head.count} line(s), head {last}", markup=False)
-    return 1 if verdict.problems else 0
+    return 1 if problems else 0
 
 
-def _head(options: argparse.Namespace) -> Head | None:
-    if options.head is not None:
-        count, _, digest = options.head.partition(":")
-        if not (count.isascii() and count.isdigit() and len(count) <= 12 and digest):
-            raise UsageError(f"--head {options.head}: give COUNT:HASH, as `cep audit verify` prints it")
-        return Head(int(count), digest)
+@dataclass(slots=True)
+class _Heads:
+    """The last head that the job says, earlier heads by place, and what is wrong with those that do not count."""
+
+    last: Head | None = None
+    by_place: dict[str, Head] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, place: str, read: Callable[[], Any], *, may_be_last: bool = True) -> None:
+        """Add the head that `read` finds in a place, if there is one. The first that may be the last one is it."""
+        try:
+            values = read()
+            if values is None:
+                return
+            head = read_head(values, place)
+        except (StateCorruptError, StateFormatError) as error:
+            self.problems.append(str(error))
+            return
+        if self.last is None and may_be_last:
+            self.last = head
+        else:
+            self.by_place[place] = head
+
+
+def _heads(options: argparse.Namespace) -> _Heads:
+    """Return the heads of --head, the status topic and the checkpoint folder. Raises: UsageError, SourceError."""
+    heads = _Heads(_given_head(options.head))
     settings = settings_of(options)
     servers, name = settings.kafka.bootstrap_servers, settings.control.status_topic
-    if servers is None or name is None:
+    if heads.last is None and servers is not None and name is not None:
+        status = read_status(Topic(servers, name, tuple(settings.kafka.client_settings().items())))
+        if (status or {}).get("audit") is None:
+            raise UsageError(
+                f"the job of {name} says no head; a job has one if its rules can change or it has --signers"
+            )
+        heads.add(name, lambda: (status or {})["audit"])
+    folder = options.checkpoint or (None if options.path is None else options.path.resolve().parent)
+    if folder is not None and (folder / STATUS_FILE).exists():
+        heads.add(STATUS_FILE, lambda: read_document(folder / STATUS_FILE).get("audit"))
+    if folder is not None and is_embedded(folder):
+        target = target_of(folder)
+        for number in checkpoint_numbers(target)[-1:]:  # it may be older than the last line
+            read = partial(_checkpoint_head, target, number)
+            heads.add(f"checkpoint {number}", read, may_be_last=False)
+    return heads
+
+
+def _checkpoint_head(target: Target, number: int) -> Any:
+    return audit_of_payload(payload_bytes(target, number))
+
+
+def _given_head(text: str | None) -> Head | None:
+    if text is None:
         return None
-    status = read_status(Topic(servers, name, tuple(settings.kafka.client_settings().items())))
-    said = (status or {}).get("audit")
-    if said is None:
-        raise UsageError(f"the job of {name} says no head; a job has one if its rules can change or it has --signers")
-    return Head(said["count"], said["hash"])
+    count, _, digest = text.partition(":")
+    if not (count.isascii() and count.isdigit() and len(count) <= 12 and digest):
+        raise UsageError(f"--head {text}: give COUNT:HASH, as `cep audit verify` prints it")
+    return Head(int(count), digest)
 
 
 def _trail(options: argparse.Namespace) -> Iterator[Line]:

@@ -30,8 +30,8 @@ from cep.runners.live_progress import write_progress
 from cep.runners.meanings import is_in_lines
 from cep.runners.observe import CHECKPOINTS, Log, Observed
 from cep.runners.patience import Patience
-from cep.runners.rule_output import STATUS_FILE
-from cep.sinks.durable import write_durably
+from cep.runners.rule_output import write_status
+from cep.step.audit_head import sign_status
 from cep.step.rule_status import rule_status
 
 _MEASURE_S = 1.0
@@ -174,9 +174,9 @@ class JobReports:
         compiled = self._engine.rulebook
         if compiled.digest == self._digest:
             return
-        status = rule_status(compiled.rulebook)
+        status = sign_status(rule_status(compiled.rulebook))
         if self._folder is not None:  # first: who reads that a change is in force finds it here
-            write_durably(self._folder / STATUS_FILE, orjson.dumps(status, option=orjson.OPT_INDENT_2))
+            write_status(self._folder, status)
         if self._status is not None:
             self._patience.keep_trying(self._status.name, partial(self._status.publish, orjson.dumps(status)))
         if self._taken is not None:

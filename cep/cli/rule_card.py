@@ -66,6 +66,7 @@ def _facts(checked: Checked, record: UpsertRecord) -> list[Row]:
         "starts": record.effective_at,
         "runs of the version before": record.on_update,
         "one alert in": record.suppress,
+        "unless greater": record.escalate,
         "only one alert of the group": record.exclusive,
         "at most": None if pattern is None else _limits(pattern.within_ms, pattern.within_events, record),
     }

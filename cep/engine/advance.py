@@ -27,7 +27,7 @@ from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, empty_sta
 from cep.engine.migrate import migrate_state
 from cep.engine.outputs import Outputs, cut
 from cep.engine.overflows import count_overflows
-from cep.engine.starts import NO_STARTS, Starts, all_starts, find_starts, keep_starts
+from cep.engine.starts import NO_STARTS, EvictedRuns, Starts, all_starts, find_starts, keep_starts
 from cep.engine.table import PreparedEvents, prepare
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64, UInt8
@@ -36,6 +36,7 @@ from cep.kernels.match.matches import match_bindings, match_hashes, match_length
 from cep.kernels.match.rules import advance_plain_rules, advance_rules
 from cep.kernels.records import AllRuns, LiveRuns, NewNumbers, Remaining, SharedStarts
 from cep.nfa.columns import INCOMPLETE
+from cep.nfa.deployed import DeployedRule
 from cep.nfa.gather import segments
 from cep.nfa.program import Program, RuleProgram
 
@@ -87,12 +88,25 @@ class Matches:
 
 
 @dataclass(frozen=True, slots=True)
+class Evicted:
+    """The runs of a rule that one key has lost to a limit in one call."""
+
+    rule: DeployedRule
+    key: str
+    runs_count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Advanced:
-    """The result of a call: the new keyed state, the matches in no particular order, counters by name."""
+    """The result of a call: the new keyed state, the matches in no particular order, counters by name.
+
+    `evicted`: the keys that lost runs to a limit.
+    """
 
     keyed_state: KeyedState
     matches: Matches
     counters: Mapping[str, int]
+    evicted: Sequence[Evicted] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +162,8 @@ def advance_within(
     for name, count in zip(_COUNTER_NAMES, outputs.work.counters.tolist(), strict=True):
         if count:
             counters[name] = count
-    live = _live_runs(program, outputs, starts, watermark_ms, counters)
+    evicted = _noted_evictions(outputs)
+    live = _live_runs(program, outputs, starts, watermark_ms, counters, evicted)
     next_state = empty_state(program) if is_end else _next_state(program, fitted, batch, prepared, live)
     counters["arithmetic_overflows"] = 0  # counted by rule
     count_overflows(program, prepared.overflows, of_rules[y.COUNT_OVERFLOW], counters)
@@ -164,7 +179,18 @@ def advance_within(
         _count_by_rule(program, "rule_matches_dropped", of_rules[y.COUNT_DROPPED], counters)
     for number in program.compared:
         _count_cost(program.rules[number], batch, int(of_rules[y.COUNT_STEPS, number]), counters)
-    return Advanced(next_state, matches, {name: count for name, count in counters.items() if count})
+    return Advanced(next_state, matches, {name: count for name, count in counters.items() if count}, [
+        Evicted(program.rules[rule].deployed, prepared.keys[key].as_py(), count) for rule, key, count in evicted
+    ])  # fmt: skip
+
+
+def _noted_evictions(outputs: Outputs) -> list[EvictedRuns]:
+    """Return the notes of the matcher about evicted runs."""
+    if not outputs.work.counters[y.COUNT_EVICTED]:
+        return []
+    notes = outputs.matches[outputs.matches[:, y.MATCH_KIND] == y.KIND_EVICTED]
+    columns = (notes[:, column].tolist() for column in (y.MATCH_RULE, y.MATCH_KEY, y.MATCH_BOUND))
+    return list(zip(*columns, strict=True))
 
 
 def _count_by_rule(program: Program, name: str, counts: Int64, counters: Counter[str]) -> None:
@@ -217,6 +243,8 @@ def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepa
                   outputs: Outputs, most: Bounds) -> Matches | None:  # fmt: skip
     """Read the matches from the tree of bound events; None if they have bound too many events together."""
     finished, nodes = outputs.matches, outputs.work.nodes
+    if outputs.work.counters[y.COUNT_EVICTED]:
+        finished = finished[finished[:, y.MATCH_KIND] != y.KIND_EVICTED]
     count = len(finished)
     if count == 0:
         return _no_matches(program, prepared.keys)
@@ -346,7 +374,7 @@ def _ids(fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents, rows: 
 
 
 def _live_runs(program: Program, outputs: Outputs, starts: Sequence[Starts], watermark_ms: int,
-               counters: Counter[str]) -> LiveRuns:  # fmt: skip
+               counters: Counter[str], evicted: list[EvictedRuns]) -> LiveRuns:  # fmt: skip
     """Join the live runs of rules and the starts that rules share. The outputs are consumed."""
     run_output = outputs.runs
     runs_count, nodes_count = int(run_output.cursor[y.CURSOR_OUT]), int(run_output.cursor[y.CURSOR_NODES])
@@ -356,7 +384,7 @@ def _live_runs(program: Program, outputs: Outputs, starts: Sequence[Starts], wat
     )  # fmt: skip
     if not any(len(events.rows) for events in starts):
         return rule_runs
-    start_runs = keep_starts(program, starts, watermark_ms, nodes_count, counters)
+    start_runs = keep_starts(program, starts, watermark_ms, nodes_count, counters, evicted)
     return LiveRuns(
         np.concatenate([rule_runs.runs, start_runs.runs]),
         np.concatenate([rule_runs.rules, start_runs.rules]),

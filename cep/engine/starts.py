@@ -30,6 +30,8 @@ from cep.nfa.gather import segments
 from cep.nfa.program import Program
 from cep.nfa.shared import SharedStart
 
+EvictedRuns = tuple[int, int, int]  # the number of a rule, that of a key, and how many runs the key has lost
+
 
 @dataclass(frozen=True, slots=True)
 class Starts:
@@ -174,11 +176,12 @@ def _follow(
 
 
 def keep_starts(
-    program: Program, starts_of_prefix: Sequence[Starts], watermark_ms: int, nodes_before: int, counters: Counter[str]
-) -> LiveRuns:
+    program: Program, starts_of_prefix: Sequence[Starts], watermark_ms: int, nodes_before: int, counters: Counter[str],
+    evicted_runs: list[EvictedRuns],
+) -> LiveRuns:  # fmt: skip
     """Return the rows of the prefixes to store after a call, after `nodes_before` nodes.
 
-    Counts the starts that began, expired or were evicted.
+    Counts the starts that began, expired or were evicted, and adds the keys of evicted starts.
     """
     runs, keys, slots = [], [], []
     for shared, starts in zip(program.shared, starts_of_prefix, strict=True):
@@ -196,6 +199,9 @@ def keep_starts(
         evicted = int(is_start[is_open].sum() - is_start[live].sum())
         if evicted:
             counters["runs_evicted"] += evicted
+            numbers, counts = np.unique(starts.keys[is_open[~fits & (is_start[is_open] != 0)]], return_counts=True)
+            lost = list(zip(numbers.tolist(), counts.tolist(), strict=True))
+            evicted_runs += [(rule, key, count) for rule in shared.rules.tolist() for key, count in lost]
             for rule in shared.rules.tolist():
                 deployed = program.rules[rule].deployed
                 counters[f"rule_runs_evicted[{deployed.rule_id}@{deployed.version}]"] += evicted

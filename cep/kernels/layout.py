@@ -136,8 +136,9 @@ NODE_WIDTH = 3
 
 MATCH_RULE, MATCH_KEY, MATCH_NODE, MATCH_DETECTED, MATCH_START_ROW, MATCH_KIND, MATCH_BOUND, MATCH_NULLS = range(8)
 MATCH_HEADER = 8
-# BOTH: a certain absence, while the same run also waited for more and timed out.
-KIND_MATCH, KIND_TIMEOUT, KIND_BOTH = range(3)
+# BOTH: a certain absence, while the same run also waited for more and timed out. EVICTED is no match: it notes that
+# runs of the key were evicted, and `bound` is their number.
+KIND_MATCH, KIND_TIMEOUT, KIND_BOTH, KIND_EVICTED = range(4)
 
 # ------------------------------------------------------------------------------------------- counters, cursor
 COUNT_STARTED, COUNT_EXPIRED, COUNT_EVICTED, COUNT_DROPPED, COUNT_OVERFLOW, COUNT_STEPS = range(6)

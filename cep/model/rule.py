@@ -134,7 +134,8 @@ class RuleFields(_Strict):
     """The fields that a rule file and an upsert record share.
 
     `priority` orders the alerts of one event, the smallest first; of the rules of one `exclusive` group only the first
-    fires. `suppress` holds back what the rule finds on a key for so long after an alert. `on_update` says what becomes
+    fires. `suppress` holds back what the rule finds on a key for so long after an alert. `escalate` names a number of
+    the alert: a greater one than in the alerts before goes out all the same. `on_update` says what becomes
     of the runs of the version before: `drain` lets them finish, `restart` drops them, `carry` hands them over.
     `author` and `approved_by` are for those who publish; they decide no alert.
     """
@@ -155,6 +156,7 @@ class RuleFields(_Strict):
     on_update: Literal["drain", "restart", "carry"] = "drain"
     exclusive: Annotated[str, Field(pattern=_NAME, max_length=RULE_ID_CHARS_MAX)] | None = None
     suppress: DurationText | None = None
+    escalate: Annotated[str, Field(pattern=_NAME)] | None = None
     author: ShortText | None = None
     approved_by: ShortText | None = None
 

@@ -60,6 +60,7 @@ def compile_rule(record: UpsertRecord, schema: Schema, key_domains: KeyDomains |
         _schema_reason(bound, checked.schema, schema)
         or _key_reason(bound, key_domains)
         or _message_reason(record, bound)
+        or _escalate_reason(record, bound)
         or "; ".join(problems(bound, schema))
     )
     return Refused(reason) if reason else bound
@@ -208,6 +209,19 @@ def _message_reason(record: UpsertRecord, pattern: PatternIR) -> str:
     for name in record.placeholders:
         if name not in names:
             return f"the message speaks of {{{name}}}, which the pattern does not emit{_did_you_mean(name, names)}"
+    return ""
+
+
+def _escalate_reason(record: UpsertRecord, pattern: PatternIR) -> str:
+    """Return why `escalate` names no number of the alert."""
+    if record.escalate is None:
+        return ""
+    if record.suppress is None:
+        return "`escalate` says what breaks `suppress`, which the rule does not have; leave it out"
+    numbers = tuple(m.name for m in pattern.measures if m.value.type.is_number)
+    if record.escalate not in numbers:
+        named = _did_you_mean(record.escalate, numbers)
+        return f"`escalate` names `{record.escalate}`, which is no number that the pattern emits{named}"
     return ""
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 
 from cep.base.limits import FIRED_MAX
-from cep.rulebook.suppression import Fired
+from cep.rulebook.suppression import Fired, LastAlert
 
 # Many entries may be over at once, as after a quiet night. They go a few with each micro-batch.
 _AT_A_TIME = 1_000
@@ -22,14 +22,14 @@ _AT_A_TIME = 1_000
 class LastAlerts:
     """The last alert of each rule and key: (rule, key) → its event time, and for how long it suppresses others."""
 
-    def __init__(self, last: Mapping[tuple[str, str], tuple[int, int]] | None = None) -> None:
+    def __init__(self, last: Mapping[tuple[str, str], LastAlert] | None = None) -> None:
         self.last: Fired = dict(last or {})
-        self._before: dict[tuple[str, str], tuple[int, int] | None] = {}
+        self._before: dict[tuple[str, str], LastAlert | None] = {}
         # Heap: from when it suppresses nothing, what, since when.
-        self._over = [(sum(times), at, times[0]) for at, times in self.last.items()]
+        self._over = [(times[0] + times[1], at, times[0]) for at, times in self.last.items()]
         heapify(self._over)
 
-    def put(self, entries: Mapping[tuple[str, str], tuple[int, int] | None]) -> None:
+    def put(self, entries: Mapping[tuple[str, str], LastAlert | None]) -> None:
         """Set these entries, and forget those that are None. `changed` returns what undoes it."""
         for at, times in entries.items():
             self._before.setdefault(at, self.last.get(at))
@@ -37,7 +37,7 @@ class LastAlerts:
                 self.last.pop(at, None)
             else:
                 self.last[at] = times
-                heappush(self._over, (sum(times), at, times[0]))
+                heappush(self._over, (times[0] + times[1], at, times[0]))
 
     def forget(self, before_ms: int) -> int:
         """Drop entries that cannot suppress an alert at or after `before_ms`: a few, but more than were added.
@@ -56,12 +56,13 @@ class LastAlerts:
     def _drop(self) -> bool:
         """Drop the entry that is over first, unless its rule has fired again. Return True if it was dropped."""
         over_ms, at, ms = heappop(self._over)
-        if self.last.get(at) != (ms, over_ms - ms):
+        last = self.last.get(at)
+        if last is None or last[:2] != (ms, over_ms - ms):
             return False
         self.put({at: None})
         return True
 
-    def changed(self) -> dict[tuple[str, str], tuple[int, int] | None]:
+    def changed(self) -> dict[tuple[str, str], LastAlert | None]:
         """Return the entries changed since the last call, as they were before; None for a new one."""
         before, self._before = self._before, {}
         return {at: times for at, times in before.items() if self.last.get(at) != times}

@@ -26,7 +26,7 @@ _OVER_ALL = ("over", "all")
 _CLOSING = (")", "]", "}")
 _DEEPER = {**dict.fromkeys("([{", 1), **dict.fromkeys(_CLOSING, -1)}
 _DECIDING = ("pattern", "status", "severity", "priority", "score", "message")
-_OPTIONAL = ("exclusive", "suppress")  # left out when unset, so that a hash outlives what cep learns to do
+_OPTIONAL = ("exclusive", "suppress", "escalate")  # left out when unset, so that a hash outlives what cep learns to do
 _TEXTS_CACHED = 4_096
 _SOURCES_CACHED = 16  # the tokens of one text are a few hundred kB
 _canonical = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode

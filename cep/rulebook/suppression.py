@@ -7,6 +7,9 @@
 | excluded   | another rule of the same exclusive group fired on the same event                          |
 | suppressed | the rule fired on this key less than its `suppress` before, and than that of what fired   |
 
+Two things break a suppression, so nobody can hide a large fraud behind a small one. One is a higher severity than that
+of the last alert. The other is a measure, named by `escalate`, that is greater than in all alerts of that time.
+
 The reasons are tried in this order. So a snoozed alert takes no other rule's place, and only an alert that goes out
 begins a time of suppression. Nothing is lost: suppressed alerts are recorded and counted. Times are event time, so
 that replay and live jobs suppress the same alerts.
@@ -16,6 +19,8 @@ Tested by: tests/rulebook/test_suppression.py
 
 from __future__ import annotations
 
+import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -31,28 +36,39 @@ from cep.rulebook.outcome import SnoozeReport
 from cep.rulebook.rulebook import Rulebook
 
 SHADOW, SNOOZED, EXCLUDED, SUPPRESSED = "shadow", "snoozed", "excluded", "suppressed"
-# (rule, key) → event time of the last alert that went out, and how long it suppresses others at most. A version with a
-# longer time than the one that fired does not lengthen that: by then the alert may have been forgotten.
-Fired = dict[tuple[str, str], tuple[int, int]]
+SEVERITIES = ("low", "medium", "high", "critical")
+# Event time of the last alert that went out, and how long it suppresses others at most. A version with a longer time
+# than the one that fired does not lengthen that: by then the alert may have been forgotten. Then the number of its
+# severity and the greatest value so far, where a version says more than `low` or `escalate`.
+LastAlert = tuple[int, int] | tuple[int, int, int, float]
+Fired = dict[tuple[str, str], LastAlert]  # by rule and key
+_NO_VALUE = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """The rules of suppression: the exclusive group and the time of suppression of each version, and the snoozes."""
+    """The rules of suppression: the exclusive group and the time of suppression of each version, and the snoozes.
+
+    `escalations` names the measure of each version that has `escalate`.
+    """
 
     versions: dict[tuple[str, int], tuple[str | None, int]] = field(default_factory=dict)
     snoozes: tuple[SnoozeReport, ...] = ()
+    escalations: dict[tuple[str, int], str] = field(default_factory=dict)
 
     @staticmethod
     def of(book: Rulebook) -> Policies:
         """Read the policies of the versions in a rulebook."""
         versions: dict[tuple[str, int], tuple[str | None, int]] = {}
+        escalations: dict[tuple[str, int], str] = {}
         for versions_of_rule in book.rules.values():
             for entry in versions_of_rule.entries:
                 record = entry.record
                 if record.exclusive is not None or record.suppress is not None:
                     versions[record.id, record.version] = record.exclusive, record.suppress_ms
-        return Policies(versions, book.snoozes.report())
+                if record.escalate is not None:
+                    escalations[record.id, record.version] = record.escalate
+        return Policies(versions, book.snoozes.report(), escalations)
 
     def to_json(self) -> dict[str, Any]:
         """Return the policies as JSON values; `from_json` reads them."""
@@ -61,6 +77,11 @@ class Policies:
             "snoozes": [
                 [s.rule_id, s.key, None if s.from_ms <= TIME_MS_MIN else s.from_ms, s.until_ms] for s in self.snoozes
             ],
+            **(
+                {"escalations": [[*at, name] for at, name in sorted(self.escalations.items())]}
+                if self.escalations
+                else {}
+            ),
         }
 
     @staticmethod
@@ -71,7 +92,8 @@ class Policies:
             SnoozeReport(rule_id, key, TIME_MS_MIN if from_ms is None else from_ms, until_ms)
             for rule_id, key, from_ms, until_ms in saved["snoozes"]
         )
-        return Policies(versions, tuple(snoozes))
+        escalations = {(rule, version): name for rule, version, name in saved.get("escalations", ())}
+        return Policies(versions, tuple(snoozes), escalations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +109,7 @@ class Suppression:
     fired: Fired
 
 
-def suppress_alerts(
-    alerts: pa.Table, policies: Policies, memory: Mapping[tuple[str, str], tuple[int, int]]
-) -> Suppression:
+def suppress_alerts(alerts: pa.Table, policies: Policies, memory: Mapping[tuple[str, str], LastAlert]) -> Suppression:
     """Divide alerts into those that go out and the suppressed ones.
 
     `alerts` are sorted as sort_alerts does. Alerts of one rule and key must come in their order, also over several
@@ -118,7 +138,7 @@ def suppress_alerts(
 
 def _exclude_and_suppress(
     alerts: pa.Table, detected_ms: np.ndarray, reasons: np.ndarray, policies: Policies,
-    memory: Mapping[tuple[str, str], tuple[int, int]],
+    memory: Mapping[tuple[str, str], LastAlert],
 ) -> Fired:  # fmt: skip
     rules = alerts["rule_id"].to_pylist() if policies.versions else []
     versions = alerts["version"].to_pylist() if policies.versions else []
@@ -126,7 +146,11 @@ def _exclude_and_suppress(
     fired: Fired = {}
     if not rows:
         return fired
-    chosen = alerts.select(["alert_id", "priority", "key", "events"]).take(pa.array(rows)).to_pylist()
+    chosen = (
+        alerts.select(["alert_id", "priority", "severity", "key", "events", "measures"])
+        .take(pa.array(rows))
+        .to_pylist()
+    )
     ordered = sorted(
         zip(rows, chosen, strict=True),
         key=lambda item: (
@@ -146,12 +170,27 @@ def _exclude_and_suppress(
             reasons[row] = EXCLUDED
             continue
         taken.add(slot)
-        last_ms, for_ms = fired.get(at) or memory.get(at, (0, 0))
-        if time_ms < last_ms + min(suppress_ms, for_ms):
+        last_ms, for_ms, *more = fired.get(at) or memory.get(at, (0, 0))
+        last_rank, last_value = more or (0, _NO_VALUE)
+        rank = SEVERITIES.index(alert["severity"])
+        value = _value(alert["measures"], policies.escalations.get((rules[row], versions[row])))
+        is_suppressed = time_ms < last_ms + min(suppress_ms, for_ms)
+        if is_suppressed and rank <= last_rank and value <= last_value:
             reasons[row] = SUPPRESSED
         elif suppress_ms:
-            fired[at] = time_ms, suppress_ms
+            value = max(value, last_value) if is_suppressed else value
+            fired[at] = (time_ms, suppress_ms, rank, value) if rank or value > _NO_VALUE else (time_ms, suppress_ms)
     return fired
+
+
+def _value(measures: str, name: str | None) -> float:
+    """Return the measure that `escalate` names, from the measures of an alert; below all numbers if there is none."""
+    value = None if name is None else json.loads(measures).get(name)
+    try:
+        number = _NO_VALUE if value is None else float(value)
+    except (TypeError, ValueError):
+        return _NO_VALUE
+    return _NO_VALUE if math.isnan(number) else number
 
 
 def count_suppressed(suppression: Suppression) -> dict[str, int]:
@@ -165,11 +204,19 @@ def count_suppressed(suppression: Suppression) -> dict[str, int]:
     return dict(counts)
 
 
-def fired_json(fired: Mapping[tuple[str, str], tuple[int, int]]) -> list[list[Any]]:
-    """Return [rule, key, ms, for ms] of each entry, sorted."""
-    return [[*at, *times] for at, times in sorted(fired.items())]
+def fired_json(fired: Mapping[tuple[str, str], LastAlert]) -> list[list[Any]]:
+    """Return [rule, key, ms, for ms] of each entry, sorted; then severity and value (null: none) if they count."""
+    return [[*at, *(None if time == _NO_VALUE else time for time in last)] for at, last in sorted(fired.items())]
 
 
 def fired_from_json(saved: Iterable[Iterable[Any]]) -> Fired:
     """Read what `fired_json` returned. Earlier builds did not say for how long: as long as the next alert asks."""
-    return {(rule_id, key): (ms, *for_ms, TIME_MS_MAX)[:2] for rule_id, key, ms, *for_ms in saved}
+    return {(rule_id, key): _last_alert(*last) for rule_id, key, *last in saved}
+
+
+def _last_alert(
+    time_ms: int, for_ms: int = TIME_MS_MAX, rank: int | None = None, value: float | None = None
+) -> LastAlert:
+    if rank is None:
+        return time_ms, for_ms
+    return time_ms, for_ms, rank, _NO_VALUE if value is None else float(value)

@@ -21,7 +21,7 @@ import orjson
 from cep.base.durable import replace_file
 from cep.base.errors import SinkError, StateCorruptError
 from cep.rulebook.last_alerts import LastAlerts
-from cep.rulebook.suppression import Fired, fired_from_json, fired_json
+from cep.rulebook.suppression import Fired, LastAlert, fired_from_json, fired_json
 from cep.sinks.durable import write_durably
 
 _WHOLE, _LINES = "held_memory.json", "held_memory.jsonl"
@@ -34,7 +34,7 @@ class FiredFiles:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._batch_id = -1
-        self._before: dict[tuple[str, str], tuple[int, int] | None] = {}  # the last micro-batch, what it has changed
+        self._before: dict[tuple[str, str], LastAlert | None] = {}  # the last micro-batch, what it has changed
         self._whole_bytes = self._lines_bytes = 0
         self.memory = self._read()
 
@@ -119,11 +119,11 @@ def begin_fired(directory: Path, fired: Iterable[Iterable[Any]]) -> None:
     (directory / _LINES).unlink(missing_ok=True)
 
 
-def _undo(memory: LastAlerts, before: Mapping[tuple[str, str], tuple[int, int] | None]) -> None:
+def _undo(memory: LastAlerts, before: Mapping[tuple[str, str], LastAlert | None]) -> None:
     memory.put(before)
     memory.changed()
 
 
-def _change(before: dict[tuple[str, str], tuple[int, int] | None], last: Fired) -> dict[str, Any]:
+def _change(before: dict[tuple[str, str], LastAlert | None], last: Fired) -> dict[str, Any]:
     fired = {at: last[at] for at in before if at in last}
     return {"fired": fired_json(fired), "gone": sorted(at for at in before if at not in last)}

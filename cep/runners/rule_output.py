@@ -26,6 +26,7 @@ from cep.rulebook.suppression import Policies, fired_json
 from cep.runners.documents import read_document
 from cep.runners.fired_files import FiredFiles, begin_fired
 from cep.sinks.durable import write_durably
+from cep.step.audit_head import sign_status
 from cep.step.suppress import filter_alerts
 
 STATUS_FILE = "rule_status.json"
@@ -43,7 +44,7 @@ class RuleOutput:
     def __init__(self, directory: Path, first: dict[str, Any], publish: Callable[[bytes], None] | None = None) -> None:
         self._directory = directory
         self._publish = publish
-        self.status = _read(directory / STATUS_FILE) or first
+        self.status = _read(directory / STATUS_FILE) or sign_status(first)
         try:
             self._policies = Policies.from_json(self.status["policies"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -65,9 +66,8 @@ class RuleOutput:
         Raises: SinkError if the files cannot be written, what `publish` raises.
         """
         if status is not None:
-            self.status = {**orjson.loads(status), "batch_id": batch_id}
+            self.status = write_status(self._directory, {**orjson.loads(status), "batch_id": batch_id})
             self._policies = Policies.from_json(self.status["policies"])
-            write_durably(self._directory / STATUS_FILE, orjson.dumps(self.status, option=orjson.OPT_INDENT_2))
         memory = self._fired.begin(batch_id)
         # 9 suppress
         sent = filter_alerts(alerts, self._policies, memory, watermark_ms)
@@ -86,8 +86,15 @@ def begin_rule_output(directory: Path, status: dict[str, Any], memory: list[list
 
     Raises: SinkError.
     """
-    write_durably(directory / STATUS_FILE, orjson.dumps(status, option=orjson.OPT_INDENT_2))
+    write_status(directory, status)
     begin_fired(directory, memory)
+
+
+def write_status(directory: Path, status: dict[str, Any]) -> dict[str, Any]:
+    """Write the status of the rules, the head of the audit signed; return what was written. Raises: SinkError."""
+    values = sign_status(status)
+    write_durably(directory / STATUS_FILE, orjson.dumps(values, option=orjson.OPT_INDENT_2))
+    return values
 
 
 def last_alerted(directory: Path) -> list[list[Any]]:

@@ -6,6 +6,8 @@
     without a key   SHA256
     with a key      SHA256 hmac-sha256:HEX
 
+The same key signs other short facts of a job, such as the head of its audit: `fact_signature`.
+
 A process that has a key refuses every manifest that was not signed with it. One without reads both.
 Tested by: tests/state/test_manifest_key.py
 """
@@ -20,6 +22,7 @@ from cep.base.errors import StateCorruptError, UsageError
 
 KEY, KEY_FILE = "CEP_MANIFEST_KEY", "CEP_MANIFEST_KEY_FILE"
 _MARK = b" hmac-sha256:"
+_MANIFEST = b"cep manifest 1\n"
 _KEY_BYTES_MIN, _KEY_BYTES_MAX = 16, 4_096
 
 
@@ -27,7 +30,7 @@ def first_line(body: bytes) -> bytes:
     """Return the line that stands before a manifest's body. Raises: UsageError for a key that is none."""
     key = _key()
     checksum = hashlib.sha256(body).hexdigest().encode()
-    return checksum if key is None else checksum + _MARK + _signature(key, body)
+    return checksum if key is None else checksum + _MARK + _signature(key, _MANIFEST + body)
 
 
 def check_first_line(line: bytes, body: bytes, name: str) -> None:
@@ -43,14 +46,34 @@ def check_first_line(line: bytes, body: bytes, name: str) -> None:
         return
     if not mark:
         raise StateCorruptError(f"{name} is not signed, and {KEY} asks for it; take a copy that was made with the key")
-    if not hmac.compare_digest(signature, _signature(key, body)):
+    if not hmac.compare_digest(signature, _signature(key, _MANIFEST + body)):
         raise StateCorruptError(
             f"{name} is not signed with {KEY}; do not use it, or give the key that it was made with"
         )
 
 
-def _signature(key: bytes, body: bytes) -> bytes:
-    return hmac.new(key, b"cep manifest 1\n" + body, hashlib.sha256).hexdigest().encode()
+def fact_signature(fact: str) -> str | None:
+    """Return the signature of a fact of a job, one line of text; None without a key. Raises: UsageError."""
+    key = _key()
+    return None if key is None else _signature(key, b"cep fact 1\n" + fact.encode()).decode()
+
+
+def check_fact(fact: str, signature: object, name: str) -> None:
+    """Check the signature of a fact if there is a key; `name` is for messages.
+
+    Raises: StateCorruptError if it is missing or does not fit; UsageError for a key that is none.
+    """
+    wanted = fact_signature(fact)
+    if wanted is None:
+        return
+    if signature is None:
+        raise StateCorruptError(f"{name} is not signed, and {KEY} asks for it; do not trust it")
+    if not isinstance(signature, str) or not hmac.compare_digest(signature.encode(), wanted.encode()):
+        raise StateCorruptError(f"{name} is not signed with {KEY}; do not trust it, or give the key of the job")
+
+
+def _signature(key: bytes, data: bytes) -> bytes:
+    return hmac.new(key, data, hashlib.sha256).hexdigest().encode()
 
 
 def _key() -> bytes | None:

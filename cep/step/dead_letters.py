@@ -1,7 +1,8 @@
 """Records and events that are set aside → dead letters; step 5 of a micro-batch: late events.
 
 A dead letter is a JSON object with a code and a reason. Its record was undecodable, a refused control record, an event
-behind the watermark or too far ahead of the clock, or an event with values that cannot be read.
+behind the watermark or too far ahead of the clock, or an event with values that cannot be read. Keys that lose partial
+matches to a limit have letters, too.
 
 Tested by: tests/step/test_dead_letters.py, tests/runners/spark/test_packed.py, tests/runners/spark/test_live.py
 """
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 from cep.base.utc import utc_text
 from cep.columnar.batch import EventBatch, concat_batches
 from cep.columnar.decode import Decoded, Poison
+from cep.engine.advance import Evicted
 from cep.step.job import Job
 from cep.step.match import MatchOutput
 
@@ -67,6 +69,23 @@ def split_late(
 def late_dead_letters(events: Iterable[Mapping[str, Any]]) -> list[bytes]:
     """Return the dead letters of late events, as `split_late` describes them."""
     return [orjson.dumps({"code": "late", **event}) for event in events]
+
+
+def evicted_dead_letters(evicted: Iterable[Evicted]) -> list[bytes]:
+    """Return a letter for each rule and key that has lost partial matches to a limit, which hints at an attack."""
+    reason = (
+        "the key has more partial matches than the limit, and the oldest were dropped: what they waited for gives no "
+        "alert; look at the events of the key, and make the first step of the rule narrower or its window shorter"
+    )
+    return [
+        orjson.dumps(
+            {
+                "code": "runs_evicted", "reason": reason, "rule_id": e.rule.rule_id, "version": e.rule.version,
+                "key_domain": ",".join(e.rule.pattern.key), "key": e.key, "runs": e.runs_count,
+            }
+        )
+        for e in evicted
+    ]  # fmt: skip
 
 
 def ahead_dead_letters(job: Job, ahead: Decoded, now_ms: int) -> list[bytes]:

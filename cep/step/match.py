@@ -14,7 +14,7 @@ import pyarrow as pa
 from cep.base.limits import TIME_MS_MIN
 from cep.columnar.batch import EventBatch
 from cep.columnar.decode import Decoded
-from cep.engine.advance import Matches
+from cep.engine.advance import Evicted, Matches
 from cep.engine.alerts import NO_ALERTS, Alerting, alerting, alerts_of
 from cep.engine.keyed_state import KeyedState
 from cep.engine.migrate import hand_over
@@ -29,6 +29,7 @@ class MatchOutput:
     """The output of matching over key domains: alerts, counters by name, and the events that patterns have produced.
 
     `since_ms` goes in: the job has seen all events from then on. TIME_MS_MIN says that nobody can tell.
+    `evicted` has the keys that lost partial matches to a limit.
     `made`, where it is asked for, has the matches behind produced events, as the alerts that they would be.
     """
 
@@ -37,6 +38,7 @@ class MatchOutput:
     produced: list[Decoded] = field(default_factory=list)
     since_ms: int = TIME_MS_MIN
     made: list[pa.Table] | None = None
+    evicted: list[Evicted] = field(default_factory=list)
 
     def alert_table(self) -> pa.Table:
         """Return all alerts in one table."""
@@ -73,6 +75,7 @@ def _advanced(
     for advanced in advance_in_slices(program, keyed_state, batch, watermark_ms, is_end=is_end):
         keyed_state = advanced.keyed_state
         add_counts(output.counters, advanced.counters)
+        output.evicted += advanced.evicted
         if len(advanced.matches):
             _hand_on(program, advanced.matches, output)
     assert keyed_state is not None, "there is one slice at least"

@@ -29,6 +29,7 @@ from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import EventBatch
 from cep.columnar.decode import Decoded, concat_decoded
 from cep.columnar.route import route
+from cep.engine.advance import Evicted
 from cep.step.counters import add_counts, nonzero
 from cep.step.event_time import (
     PartitionTimes,
@@ -90,6 +91,7 @@ class Outcome:
     late_events: list[dict[str, Any]] = field(default_factory=list)
     produced: list[Decoded] = field(default_factory=list)
     counters: Counter[str] = field(default_factory=Counter)
+    evicted: list[Evicted] = field(default_factory=list)
 
 
 def step(progress: Progress, ports: Ports, micro_batch: MicroBatch) -> Outcome:
@@ -120,6 +122,7 @@ def step(progress: Progress, ports: Ports, micro_batch: MicroBatch) -> Outcome:
         for matched in ports.spread(level, events, due_ms, partial(match_level, task)):
             outcome.alerts += matched.output.alerts
             outcome.late_events += matched.late_events
+            outcome.evicted += matched.output.evicted
             outcome.produced += matched.output.produced
             add_counts(outcome.counters, matched.output.counters)
         if outcome.produced and level + 1 < ports.levels.stop:

@@ -81,6 +81,8 @@ def test_a_field_of_the_job_may_have_become_nullable() -> None:
         ({"params": {"larg": 1}}, "the parameters do not fit"),
         ({"params": {"large": "much"}}, "the parameters do not fit"),
         ({"message": "{amonut}"}, "{amonut}, which the pattern does not emit; did you mean `amount`?"),
+        ({"escalate": "amount"}, "says what breaks `suppress`, which the rule does not have"),
+        ({"suppress": "1 h", "escalate": "amonut"}, "is no number that the pattern emits; did you mean `amount`?"),
         ({"domains": (("account_id",), ("a", "b"))}, "by (card_id), only by: account_id; a, b"),
         ({"schema": Schema(())}, "no events `payment`"),
         ({"schema": with_amount(Type(Kind.DECIMAL, scale=3))}, "is decimal(2) in the rule and decimal(3) in the job"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +13,15 @@ from hypothesis import strategies as st
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
 from cep.rulebook.last_alerts import LastAlerts
 from cep.rulebook.outcome import SnoozeReport
-from cep.rulebook.suppression import Fired, Policies, count_suppressed, fired_from_json, fired_json, suppress_alerts
+from cep.rulebook.suppression import (
+    SEVERITIES,
+    Fired,
+    Policies,
+    count_suppressed,
+    fired_from_json,
+    fired_json,
+    suppress_alerts,
+)
 from tests.rulebook.records import new_book, upsert
 
 
@@ -70,6 +79,50 @@ def test_a_snooze_holds_back_a_rule_or_a_key_until_its_date() -> None:
         alert(5, 5_000, rule_id="b", key="d"),
     )  # fmt: skip
     assert divided(alerts, policies) == (["0001", "0005", "0003"], {"0002": "snoozed", "0004": "snoozed"})
+
+
+def test_a_large_fraud_is_not_hidden_behind_a_small_one() -> None:
+    policies = Policies({("a", 1): (None, 1_000), ("a", 2): (None, 1_000)}, escalations={("a", 1): "amount"})
+    alerts = table(
+        alert(1, 5_000, measures='{"amount":5.10}'), alert(2, 5_100, measures='{"amount":5.10}'),
+        alert(3, 5_200, measures='{"amount":900.00}'), alert(4, 5_300, measures='{"amount":899.99}'),
+        alert(5, 5_400, measures='{"amount":null}'), alert(6, 6_100, measures='{"amount":1.00}'),
+        alert(7, 6_200, measures='{"amount":1.00}'), alert(8, 6_200, measures='{"amount":2.00}', key="d"),
+        alert(9, 6_150, severity="high", version=2), alert(10, 7_100, severity="high", version=2),
+        alert(11, 7_200, severity="high", version=2), alert(12, 7_300, severity="critical", version=2),
+    )  # fmt: skip
+    sent, held = divided(alerts, policies)
+    assert sent == ["0001", "0003", "0009", "0008", "0011", "0012"]
+    assert set(held.values()) == {"suppressed"}
+    assert Policies.from_json(json.loads(json.dumps(policies.to_json()))) == policies
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 4), st.integers(0, 3)), max_size=25), st.integers(1, 25))
+def test_each_alert_that_is_greater_than_all_before_goes_out(
+    given_alerts: list[tuple[int, int, int]], suppress_ms: int
+) -> None:
+    """Cut anywhere and through JSON, and by an oracle that looks at all alerts since the time of suppression began."""
+    policies = Policies({("a", 1): (None, suppress_ms)}, escalations={("a", 1): "n"})
+    rows = [
+        alert(number, ms, measures=f'{{"n":{value}}}', severity=SEVERITIES[rank])
+        for number, (ms, value, rank) in enumerate(sorted(given_alerts))
+    ]
+    memory: Fired = {}
+    sent: list[str] = []
+    for row in rows:
+        found = suppress_alerts(table(row), policies, memory)
+        memory = fired_from_json(json.loads(json.dumps(fired_json({**memory, **found.fired}))))
+        sent += found.alerts["alert_id"].to_pylist()
+    expected, last, most = [], -(10**9), -1
+    rank_before = 0
+    for row, (ms, value, rank) in zip(rows, sorted(given_alerts), strict=True):
+        is_within = ms < last + suppress_ms
+        if is_within and value <= most and rank <= rank_before:
+            continue
+        most = max(value, most) if is_within else value
+        last, rank_before = ms, rank
+        expected.append(row["alert_id"])
+    assert sent == expected == divided(table(*rows), policies)[0]
 
 
 def test_what_is_snoozed_or_in_shadow_takes_no_place_and_begins_no_time() -> None:

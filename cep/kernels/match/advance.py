@@ -20,7 +20,7 @@ from __future__ import annotations
 from cep.kernels import layout as y
 from cep.kernels.jit import bare, inlined
 from cep.kernels.layout import Int64, int64
-from cep.kernels.match.matches import choose, emit, same_bindings, settle
+from cep.kernels.match.matches import choose, emit, note_evicted, same_bindings, settle
 from cep.kernels.match.merge import merge_runs
 from cep.kernels.match.offer import hold_back, moved_states, offer, tidy
 from cep.kernels.match.room import KeyRoom, key_room, less_room, limit_nodes
@@ -359,10 +359,11 @@ def advance_rule(
             if full == y.FULL_NOT:
                 out_count = _save(rule, key, events_seen, work, counts.runs, output, out_count)
                 full = y.FULL_OUT if out_count < 0 else y.FULL_NOT
+        full, matches = note_evicted(rule, key, work, scratch.counters_before, full, counts.matches)
         if full != y.FULL_NOT:
             for c in range(y.COUNTERS):
                 work.counters[c] = scratch.counters_before[c]
             return full
         cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_RUN] = queue_index, run_at
-        cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], cursor[y.CURSOR_OUT] = counts.nodes, counts.matches, out_count
+        cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], cursor[y.CURSOR_OUT] = counts.nodes, matches, out_count
     return y.FULL_NOT

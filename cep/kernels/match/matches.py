@@ -43,6 +43,29 @@ def emit(rule: Rule, events: Events, row: int, work: Work, run: int, index: int,
 
 
 @bare
+def note_evicted(rule: Rule, key: int, work: Work, counters_before: Int64, full: int, count: int) -> tuple[int, int]:
+    """Write a row behind `count` matches that notes how many runs of the key were evicted, if any were.
+
+    Shapes: counters_before int64[COUNTERS], as they were before the key. Returns: (`full`, or FULL_MATCHES if the row
+    does not fit; the new count of matches).
+    """
+    matches = work.matches
+    evicted = work.counters[y.COUNT_EVICTED] - counters_before[y.COUNT_EVICTED]
+    if full != y.FULL_NOT or evicted == 0:
+        return full, count
+    if count >= matches.shape[0]:
+        return y.FULL_MATCHES, count
+    for c in range(matches.shape[1]):
+        matches[count, c] = 0
+    matches[count, y.MATCH_RULE] = rule.words[y.R_NUMBER]
+    matches[count, y.MATCH_KEY] = key
+    matches[count, y.MATCH_NODE] = -1
+    matches[count, y.MATCH_KIND] = y.KIND_EVICTED
+    matches[count, y.MATCH_BOUND] = evicted
+    return y.FULL_NOT, count + 1
+
+
+@bare
 def bound_count(nodes: Int64, node: int) -> int:
     """Return the number of events on the path that ends in this node."""
     count = 0

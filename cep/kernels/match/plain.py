@@ -16,7 +16,7 @@ from typing import NamedTuple
 from cep.kernels import layout as y
 from cep.kernels.jit import bare, inlined
 from cep.kernels.layout import Int64, int64
-from cep.kernels.match.matches import choose, emit
+from cep.kernels.match.matches import choose, emit, note_evicted
 from cep.kernels.match.room import KeyRoom, evict_beyond, key_room, less_room, limit_nodes
 from cep.kernels.match.runs import accepts, act, bit, next_key, suits
 from cep.kernels.records import Counts, Events, Rule, RuleInput, RuleScratch, RunOutput, SharedStarts, Work
@@ -431,10 +431,9 @@ def advance_plain(
         if runs < 0:
             return y.FULL_WORK
         put_off, head = _put_off(words, shared, key, work.runs, runs)
-        late = put_off.late
         counts = _Counts(head, runs, int64(0), cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], y.FULL_NOT)
         room = key_room(rule, cursor, runs > head, events.weights)
-        late_end, due_ms = late, int64(0)
+        late, late_end, due_ms = put_off.late, put_off.late, int64(0)
         while counts.full == y.FULL_NOT and turn < queue.shape[0] and columns[y.COLUMN_KEY, queue[turn]] == key:
             row = int64(queue[turn])
             time = columns[y.COLUMN_TIME, row]
@@ -477,10 +476,11 @@ def advance_plain(
         if full == y.FULL_NOT:
             out_count = _save(work, counts, watermark, key, output, out_count)
             full = y.FULL_OUT if out_count < 0 else y.FULL_NOT
+        full, matches = note_evicted(rule, key, work, scratch.counters_before, full, counts.matches)
         if full != y.FULL_NOT:
             for c in range(y.COUNTERS):
                 work.counters[c] = scratch.counters_before[c]
             return full
         cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_RUN] = turn, run_at
-        cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], cursor[y.CURSOR_OUT] = node_count, counts.matches, out_count
+        cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], cursor[y.CURSOR_OUT] = node_count, matches, out_count
     return y.FULL_NOT

@@ -385,7 +385,7 @@ class Commits:
         if self._copying is None:
             self._wait_for_sync()
             part = Part(PART, self.store, engine.groups.start, engine.groups.stop)
-            payload = payload_of(self._lineage)
+            payload = payload_of(self._lineage, engine.audit_head())
             is_atomic = self._settings.backend != "memory"
             self._copying_number = self._number
             self._copying = self._checkpoints.begin(

@@ -153,9 +153,14 @@ def _alerts(data: bytes) -> pa.Table:
         return decode_alerts(stream.read())
 
 
-def payload_of(lineage: str) -> bytes:
-    """Describe a commit for a checkpoint, whose store has the rest."""
-    return orjson.dumps({"format": FORMAT, "lineage": lineage})
+def payload_of(lineage: str, audit: dict[str, Any] | None = None) -> bytes:
+    """Describe a commit for a checkpoint, whose store has the rest. `audit`: the head of the job's audit, signed."""
+    return orjson.dumps({"format": FORMAT, "lineage": lineage, "audit": audit})
+
+
+def audit_of_payload(data: bytes) -> Any:
+    """Read the head of the audit of a checkpoint; None without one. Raises: StateCorruptError, StateFormatError."""
+    return _json(data).get("audit")
 
 
 def store_of_payload(data: bytes) -> str:

@@ -43,8 +43,9 @@ from cep.runners.handover.warm_start import WarmStart, check_fits, laid_out
 from cep.state.keys import STORE_GROUP, prefix_range, store_key
 from cep.state.pages import StoredPage, encode_page
 from cep.state.store import DurableStore, WriteBatch
+from cep.step.audit_head import head_values
 from cep.step.counters import add_counts, nonzero
-from cep.step.dead_letters import late_dead_letters, under_rules
+from cep.step.dead_letters import evicted_dead_letters, late_dead_letters, under_rules
 from cep.step.event_time import (
     NO_CLOCK,
     PartitionTime,
@@ -133,6 +134,11 @@ class Engine:
         """The number of changes that the rulebook has applied."""
         return self.rulebook.rulebook.epoch
 
+    def audit_head(self) -> dict[str, Any] | None:
+        """Return the head of the job's audit, signed; None if the job writes none. Raises: UsageError."""
+        accepted = self.rulebook.rulebook.accepted
+        return head_values(accepted.head) if accepted.writes_audit else None
+
     def step(
         self, parts: Sequence[Decoded], controls: tuple[bytes, ...], times: Mapping[str, tuple[int, ...]],
         now_ms: int = NO_CLOCK, *, is_end: bool = False,
@@ -151,7 +157,7 @@ class Engine:
         outcome = step(self._progress, self._shares, MicroBatch(_by_domain(valid), controls, read))
         self._progress = outcome.progress
         dead_letters = [letter for part in valid for letter in part.dead_letters]
-        dead_letters += late_dead_letters(outcome.late_events)
+        dead_letters += late_dead_letters(outcome.late_events) + evicted_dead_letters(outcome.evicted)
         if dead_letters:
             rulebook = outcome.in_force.rulebook.rulebook
             dead_letters = under_rules(dead_letters, rulebook.epoch, rulebook.content_hash)

@@ -1,6 +1,7 @@
 """When each rule that suppresses last fired on each key (rulebook/last_alerts.py), as entries of the store.
 
     | FFFF | "" | "fired for" | rule | digest of the key |  →  of the last alert event time i64, for how long i64, key
+                                                   or  event time i64, ~for how long i64, severity i64, value f64, key
 
 So a commit writes what has changed. A key may be longer than a store key, which is why that has but a digest of it.
 Tested by: tests/runners/embedded/test_fired.py
@@ -13,12 +14,12 @@ from hashlib import blake2b
 
 from cep.base.errors import StateCorruptError
 from cep.rulebook.last_alerts import LastAlerts
-from cep.rulebook.suppression import Fired
+from cep.rulebook.suppression import Fired, LastAlert
 from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
 from cep.state.store import KeyedStore, WriteBatch
 
 FIRED = b"fired for"
-_TIMES = struct.Struct("<qq")
+_TIMES, _VALUES = struct.Struct("<qq"), struct.Struct("<qqqd")
 _DIGEST_BYTES = 16
 
 
@@ -32,19 +33,32 @@ class StoredLastAlerts(LastAlerts):
             if times is None:
                 batch.delete(_key(*at))
             else:
-                batch.put(_key(*at), _TIMES.pack(*times) + at[1].encode())
+                batch.put(_key(*at), _packed(times) + at[1].encode())
 
     def restore(self, store: KeyedStore) -> None:
         """Take over what the store has; nothing has changed yet. Raises: StateCorruptError."""
         fired: Fired = {}
         try:
             for raw, data in store.scan(prefix_range(STORE_GROUP, b"", FIRED)):
-                at = split_key(raw).name.decode(), data[_TIMES.size :].decode()
-                fired[at] = _TIMES.unpack_from(data)
+                last, size = _unpacked(data)
+                fired[split_key(raw).name.decode(), data[size:].decode()] = last
             self.put(fired)
             self.changed()
         except (struct.error, TypeError, ValueError) as error:
             raise StateCorruptError(f"who was alerted cannot be read ({error!r}); restore a checkpoint") from error
+
+
+def _packed(last: LastAlert) -> bytes:
+    return _TIMES.pack(*last) if len(last) == 2 else _VALUES.pack(last[0], ~last[1], *last[2:])
+
+
+def _unpacked(data: bytes) -> tuple[LastAlert, int]:
+    """Return the last alert of an entry, and how many bytes it takes. Raises: struct.error."""
+    time_ms, for_ms = _TIMES.unpack_from(data)
+    if for_ms >= 0:
+        return (time_ms, for_ms), _TIMES.size
+    _, _, rank, value = _VALUES.unpack_from(data)
+    return (time_ms, ~for_ms, rank, value), _VALUES.size
 
 
 def _key(rule_id: str, key: str) -> bytes:

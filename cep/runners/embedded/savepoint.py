@@ -171,7 +171,8 @@ def _load(
         writer = opened.enter_context(Checkpoints(default_target(checkpoint), scratch / "links"))
         part = Part(PART, store, chosen.start, chosen.stop)
         lists = load_beside(savepoint, scratch / "lists")
-        copying = writer.begin((part,), payload_of(lineage), int(time.time() * 1_000), beside=lambda: lists)
+        payload_bytes = payload_of(lineage, engine.audit_head())
+        copying = writer.begin((part,), payload_bytes, int(time.time() * 1_000), beside=lambda: lists)
         assert copying is not None, "the only one"
         published = copying.result()
     (checkpoint / DELIVERED).write_text(str(published.number))  # it holds no alerts

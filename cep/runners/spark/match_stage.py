@@ -37,6 +37,7 @@ from cep.runners.spark.packed import (
     ALERTS,
     CONTROL,
     COUNTERS,
+    DEAD,
     EVENTS,
     LATE,
     REFUSED,
@@ -48,6 +49,7 @@ from cep.runners.spark.packed import (
 )
 from cep.runners.spark.past_pages import PastPages
 from cep.runners.spark.place import Place
+from cep.step.dead_letters import evicted_dead_letters
 from cep.step.event_time import NOTHING_READ, TimesRead, times_json
 from cep.step.rule_status import rule_status
 from cep.step.rules import (
@@ -130,6 +132,8 @@ class MatchStage:
         """Pack what this key group has made of its events."""
         if outcome.late_events:
             yield group, LATE, 0, 0, json.dumps(outcome.late_events).encode()
+        for letter in evicted_dead_letters(outcome.evicted):
+            yield group, DEAD, 0, 0, letter
         if outcome.alerts:
             yield group, ALERTS, 0, 0, encode_alerts(pa.concat_tables(outcome.alerts))
         if self._level + 1 < self._job.levels_count:

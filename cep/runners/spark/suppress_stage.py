@@ -91,13 +91,15 @@ class SuppressStage:
         """Write the buckets that have changed. Return how many entries were forgotten early, at the limit."""
         after: dict[int, Fired] = {bucket: {} for bucket in before}
         for at, times in memory.last.items():
-            if sum(times) > watermark_ms:
+            if times[0] + times[1] > watermark_ms:
                 after[_bucket(*at)][at] = times
         lost_count = 0
         for bucket, fired in after.items():
             if fired == before[bucket]:
                 continue
-            over_first = sorted(fired, key=lambda at: sum(fired[at]))[: max(0, len(fired) - FIRED_MAX // _BUCKETS)]
+            over_first = sorted(fired, key=lambda at: fired[at][0] + fired[at][1])[
+                : max(0, len(fired) - FIRED_MAX // _BUCKETS)
+            ]
             for at in over_first:
                 del fired[at]
             lost_count += len(over_first)

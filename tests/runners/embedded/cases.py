@@ -37,15 +37,17 @@ def morning(seed: int = 3) -> tuple[bytes, ...]:
 
 
 def suppressing() -> list[UpsertRecord]:
-    """All rules of this repository, and two that would fire on many payments."""
+    """All rules of this repository, and three that would fire on many payments; one of them escalates."""
     given = rules()
     base = given["small_then_large"]
     source = (
-        f"{base.source}\npattern often by card_id {{\n  seq    one\n  where  one: transaction  amount > 90.00\n}}\n"
+        f"{base.source}\npattern often by card_id {{\n  seq    one\n  where  one: transaction  amount > 90.00\n"
+        "  emit   amount = one.amount\n}\n"
     )
     often = base.model_copy(update={"pattern": "often", "source": source, "params": {}, "message": "{key}"})
     times = {"often_short": "2 h", "often_long": "2 d"}
-    return [*given.values(), *(often.model_copy(update={"id": id_, "suppress": ms}) for id_, ms in times.items())]
+    more = often.model_copy(update={"id": "often_more", "suppress": "2 d", "escalate": "amount"})
+    return [*given.values(), *(often.model_copy(update={"id": id_, "suppress": ms}) for id_, ms in times.items()), more]
 
 
 def deployment(given: Iterable[ControlRecord] | None = None) -> Deployment:

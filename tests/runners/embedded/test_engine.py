@@ -145,3 +145,20 @@ def test_processes_with_a_range_each_find_it_all_together(tmp_path: Path) -> Non
         engine = Engine(make_job(), INITIAL, MemoryStore(), Workers(2, first, end))
         found += feed(engine, cut(lines, 10, seed=1), Counter()) + finish(engine, Counter())
     assert sorted(found) == sorted(expected(lines, GIVEN, tmp_path))
+
+
+def test_a_key_that_loses_partial_matches_is_named() -> None:
+    one = orjson.loads(day()[0])
+    dust = {**one, "status": "declined", "amount": "0.50", "card_id": "hot"}
+    lines = [
+        orjson.dumps({**dust, "tx_id": f"t{n}", "event_time": f"2026-03-01T10:00:00.{n // 1_000:03}{n % 1_000:03}Z"})
+        for n in range(1_100)
+    ]
+    engine = Engine(make_job(), INITIAL, MemoryStore(), Workers(1))
+    stepped = engine.step(decoded(engine.job, lines), (), {"p": (latest_ms(lines), False)})
+    stepped = engine.step([], (END,), {}) if not stepped.dead_letters else stepped
+    engine.close()
+    letters = [orjson.loads(letter) for letter in stepped.dead_letters]
+    assert {letter["code"] for letter in letters} == {"runs_evicted"}
+    assert ("card_testing", "card_id", "hot") in {(one["rule_id"], one["key_domain"], one["key"]) for one in letters}
+    assert sum(letter["runs"] for letter in letters) >= 100

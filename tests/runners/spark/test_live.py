@@ -116,6 +116,23 @@ def test_bad_records_are_set_aside_and_nothing_else(spark: SparkSession, tmp_pat
     assert {"control_unreadable", "unreadable"} <= reasons.keys()
 
 
+def test_a_key_that_loses_partial_matches_is_named(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = rules("card_testing")
+    one = orjson.loads(payments(23)[0])
+    dust = {**one, "status": "declined", "amount": "0.50", "card_id": "hot"}
+    lines = [
+        orjson.dumps({**dust, "tx_id": f"t{n}", "event_time": f"2026-03-01T10:00:00.{n // 1_000:03}{n % 1_000:03}Z"})
+        for n in range(1_100)
+    ]
+    live = LiveRun(spark, tmp_path, make_job(given.values()), as_records(*given.values()))
+    live.phase([lines])
+    (letter,) = live.letters
+    assert (letter["code"], letter["rule_id"], letter["key"]) == ("runs_evicted", "card_testing", "hot")
+    assert letter["runs"] == live.totals["runs_evicted"] > 0
+
+
 def test_partial_matches_expire_when_their_key_never_comes_back(spark: SparkSession, tmp_path: Path) -> None:
     given = rules("card_testing", "small_then_large", "impossible_travel")
     live = LiveRun(spark, tmp_path, make_job(given.values()), as_records(*given.values()))

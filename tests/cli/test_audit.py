@@ -1,0 +1,91 @@
+"""`cep audit verify` against those who can write into the folder of a job: a cut trail and a new one are found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import orjson
+import pytest
+
+from cep.base.audit import Head, extended
+from cep.cli.main import FINDINGS, main
+from cep.rulebook.statement import with_nonce
+from cep.runners.rule_output import STATUS_FILE
+from cep.state.manifest_key import KEY
+from tests.runners.embedded.test_audited import PAUSE, SNOOZE, Plain
+
+SECRET = "0123456789abcdef"
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a job with a key, and an audit of some lines."""
+    monkeypatch.setenv(KEY, SECRET)
+    job = Plain(tmp_path)
+    job.send("1.jsonl", with_nonce(SNOOZE), with_nonce(PAUSE))
+    assert job.run("job", *job.control) == 0
+    return tmp_path / "job"
+
+
+def verify(job: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    capsys.readouterr()
+    code = main(["audit", "verify", str(job / "dead_letters")])
+    return code, capsys.readouterr().out
+
+
+def trail_file(job: Path) -> Path:
+    (path,) = (path for path in (job / "dead_letters").glob("*.jsonl") if b'"code":"audit"' in path.read_bytes())
+    return path
+
+
+def made_up(count: int) -> tuple[Head, bytes]:
+    """Return a whole chain of other lines, and its head."""
+    head, lines = Head(), []
+    for _ in range(count):
+        head, line = extended(head, {"what": "first", "signers_version": None}, {"why": "nothing happened"}, "salt")
+        lines.append(line + b"\n")
+    return head, b"".join(lines)
+
+
+def test_a_trail_that_was_cut_or_written_again_is_found(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = verify(job, capsys)
+    assert code == 0, said
+    path, status = trail_file(job), job / STATUS_FILE
+    whole, lines = path.read_bytes(), path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]))
+    code, said = verify(job, capsys)
+    assert (code, "the end is missing" in said, "checkpoint" in said) == (FINDINGS, True, True)
+
+    # The attacker writes a whole trail and its head, too; and lacks the key.
+    head, path_bytes = made_up(len(lines))
+    path.write_bytes(path_bytes)
+    told = orjson.loads(status.read_bytes())
+    status.write_text(json.dumps({**told, "audit": {**told["audit"], **head.to_json()}}))
+    code, said = verify(job, capsys)
+    assert (code, "is not signed with" in said) == (FINDINGS, True)
+    status.unlink()
+    code, said = verify(job, capsys)
+    assert (code, "which checkpoint" in said) == (FINDINGS, True)
+    for checkpoint in (job / "checkpoints").glob("*.manifest"):
+        checkpoint.unlink()
+    code, said = verify(job, capsys)
+    assert (code, "no signed head was found" in said) == (FINDINGS, True)
+
+    status.write_text(json.dumps(told))
+    path.write_bytes(whole)
+    code, said = verify(job, capsys)
+    assert code == 0, said
+
+
+def test_a_head_counts_without_a_key_and_verify_says_so(
+    job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(KEY)
+    code, said = verify(job, capsys)
+    assert (code, "CEP_MANIFEST_KEY is not set" in said) == (0, True)
+    copy = tmp_path / "copy.jsonl"
+    copy.write_bytes(b"".join(trail_file(job).read_bytes().splitlines(keepends=True)[:-1]))
+    assert main(["audit", "verify", str(copy)]) == 0
+    assert "lines missing at the end are not noticed" in capsys.readouterr().out
+    assert main(["audit", "verify", str(copy), "--checkpoint", str(job)]) == FINDINGS

@@ -1,0 +1,42 @@
+"""Each key that loses runs to a limit is named, with the rule and the number of the runs, by every matcher."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from cep.engine.advance import advance
+from tests.engine.bridge import END_MS
+from tests.engine.rules import batch, program, rule
+
+PLAIN = "seq a -> b within 300 s\nwhere a: e kind == a\n b: e kind == b"
+GENERAL = "seq a{2,} greedy -> b within 300 s\nwhere a: e kind == a\n b: e kind == b"
+SHARED = "seq a -> c within 300 s\nwhere a: e kind == a\n c: e kind == c and amount > {}"
+LINES = [f"{key} a@{at}000 1.00" for at, key in enumerate("xyxxyxxzxxy")]  # seven of x, three of y, one of z
+
+
+@pytest.mark.parametrize("texts", [[PLAIN], [GENERAL], [PLAIN, GENERAL], [SHARED.format(n) for n in range(4)]])
+@pytest.mark.parametrize("cut", [len(LINES), 6])
+def test_each_key_is_named(texts: list[str], cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for room in ("cep.nfa.rule_tables", "cep.engine.starts"):
+        monkeypatch.setattr(f"{room}.RUNS_PER_KEY_MAX", 2)
+    compiled = program(*(rule(text, f"r{number}") for number, text in enumerate(texts)))
+    events, keyed_state = batch(*LINES), None
+    lost: Counter[tuple[str, str]] = Counter()
+    counted: Counter[str] = Counter()
+    matched = 0
+    for start, end in ((0, cut), (cut, len(LINES))):
+        watermark = int(events.time_ms[end]) if end < len(LINES) else int(events.time_ms[-1])
+        done = advance(compiled, keyed_state, events.take(np.arange(start, end)), watermark)
+        keyed_state = done.keyed_state
+        matched += len(done.matches)
+        for evicted in done.evicted:
+            lost[evicted.rule.rule_id, evicted.key] += evicted.runs_count
+        counted.update(done.counters)
+    assert matched == 0, "a note of evicted runs is no match"
+    assert lost == {(f"r{n}", key): count for n in range(len(texts)) for key, count in (("x", 5), ("y", 1))}
+    by_rule = {name: count for name, count in counted.items() if name.startswith("rule_runs_evicted")}
+    assert by_rule == {f"rule_runs_evicted[r{n}@1]": 6 for n in range(len(texts))}
+    assert advance(compiled, keyed_state, events.take(np.arange(0)), END_MS).evicted == []
