@@ -22,7 +22,7 @@ STEPS = st.lists(
 
 def kept(last: Fired, before_ms: int) -> Fired:
     """By its definition: what may still suppress an alert at or after that time."""
-    return {at: (ms, for_ms) for at, (ms, for_ms) in last.items() if ms + for_ms > before_ms}
+    return {at: times for at, times in last.items() if times[0] + times[1] > before_ms}
 
 
 @given(STEPS)
