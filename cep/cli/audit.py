@@ -105,7 +105,7 @@ class _Heads:
     by_place: dict[str, Head] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
-    def add(self, place: str, read: Callable[[], Any], *, may_be_last: bool = True) -> None:
+    def add(self, place: str, read: Callable[[], Any], *, is_last: bool = True) -> None:
         """Add the head that `read` finds in a place, if there is one. The first that may be the last one is it."""
         try:
             values = read()
@@ -115,7 +115,7 @@ class _Heads:
         except (StateCorruptError, StateFormatError) as error:
             self.problems.append(str(error))
             return
-        if self.last is None and may_be_last:
+        if self.last is None and is_last:
             self.last = head
         else:
             self.by_place[place] = head
@@ -140,7 +140,7 @@ def _heads(options: argparse.Namespace) -> _Heads:
         target = target_of(folder)
         for number in checkpoint_numbers(target)[-1:]:  # it may be older than the last line
             read = partial(_checkpoint_head, target, number)
-            heads.add(f"checkpoint {number}", read, may_be_last=False)
+            heads.add(f"checkpoint {number}", read, is_last=False)
     return heads
 
 
