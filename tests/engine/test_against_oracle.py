@@ -8,7 +8,7 @@ import pytest
 
 from cep.nfa.compile import problems
 from tests.engine.bridge import Answers, batch_of, engine_answers, oracle_answers, program_of, split, whole
-from tests.oracle.random_cases import SCHEMA, Case, random_case
+from tests.oracle.random_cases import SCHEMA, Case, random_case, with_nulls
 from tests.seeds import seeds
 
 BLOCK = 50
@@ -22,6 +22,8 @@ LATER_BLOCKS = [
     for level, blocks in BLOCKS
     for block in seeds(blocks, inner=0)
 ]
+
+NULL_BLOCKS = [pytest.param(level, *block.values, marks=block.marks) for level in (2, 3) for block in seeds(8, inner=0)]
 
 
 def compiled_cases(level: int, block: int) -> list[Case]:
@@ -91,6 +93,19 @@ def test_each_key_for_itself_and_rules_beside_change_nothing(level: int, block: 
         parts = split(batch, Random(case.seed))
         found.append(difference(case, engine_answers(crowded, parts), at_once, "split, with rules beside"))
     assert [line for line in found if line] == []
+
+
+@pytest.mark.parametrize(("level", "block"), NULL_BLOCKS)
+def test_a_field_declared_without_null_may_be_null(level: int, block: int) -> None:
+    """A value that cannot be read is null in any field."""
+    found, matched = [], 0
+    for case in map(with_nulls, compiled_cases(level, block)):
+        program, batch = program_of(SCHEMA, case.pattern), batch_of(SCHEMA, case.events)
+        expected = _expected(case)
+        matched += bool(expected.matches)
+        found.append(difference(case, engine_answers(program, whole(batch)), expected, "at once"))
+    assert [line for line in found if line] == []
+    assert matched > BLOCK / 5
 
 
 def test_cases_that_were_answered_wrongly_once() -> None:

@@ -16,7 +16,18 @@ from tests.engine.bridge import Answers, batch_of, engine_answers, oracle_answer
 from tests.engine.test_against_oracle import difference
 from tests.oracle.histories import value_at
 from tests.oracle.matcher import Event
-from tests.oracle.random_cases import BOOL, EVENT_TYPE, INT, MAYBE_BOOL, MAYBE_INT, SCHEMA, TEXT, Case, random_case
+from tests.oracle.random_cases import (
+    BOOL,
+    EVENT_TYPE,
+    INT,
+    MAYBE_BOOL,
+    MAYBE_INT,
+    SCHEMA,
+    TEXT,
+    Case,
+    random_case,
+    with_nulls,
+)
 
 CASES = 30
 _FUNCTIONS: tuple[HistoryFn, ...] = (
@@ -69,7 +80,8 @@ def _history(random: Random) -> History:
 
 
 def cases(level: int) -> list[Case]:
-    found = [with_past(random_case(seed, level)) for seed in range(90_000, 90_000 + CASES)]
+    drawn = [random_case(seed, level) for seed in range(90_000, 90_000 + CASES)]
+    found = [with_past(case) for case in (*drawn, *map(with_nulls, drawn[: CASES // 3]))]
     return [case for case in found if not problems(case.pattern, SCHEMA)]
 
 

@@ -90,6 +90,22 @@ def random_case(seed: int, level: int) -> Case:
     return Case(seed, level, pattern, _events(random))
 
 
+def with_nulls(case: Case) -> Case:
+    """Make `k`, which is declared without `?`, null in some events, and ask for that in some conditions."""
+    random = Random(f"nulls {case.level}/{case.seed}")
+    events = {
+        key: [replace(event, fields={**event.fields, "k": None}) if random.random() < 0.25 else event for event in own]
+        for key, own in case.events.items()
+    }
+    is_null = Unary("is_null", _K, BOOL)
+    variables = [
+        replace(variable, where=Binary("or", variable.where, is_null, MAYBE_BOOL))
+        if variable.where is not None and random.random() < 0.4 else variable
+        for variable in case.pattern.variables
+    ]  # fmt: skip
+    return replace(case, pattern=replace(case.pattern, variables=tuple(variables)), events=events)
+
+
 def _events(random: Random) -> dict[str, list[Event]]:
     """Events of one to three keys, interleaved, with small gaps and ties."""
     keys = ["x", "y", "z"][: random.choice((1, 1, 2, 3))]

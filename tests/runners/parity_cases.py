@@ -150,7 +150,7 @@ def hot() -> Stream:
 
 
 def losing() -> Stream:
-    """`hot`, beside a loop that binds more events than a rule may keep, absurd amounts, and records that are wrong."""
+    """`hot`, beside a loop that binds more events than a rule may keep, absurd amounts, and values that are wrong."""
     busy = hot()
     patterns = {
         "loop": (
@@ -172,7 +172,12 @@ def losing() -> Stream:
     lines = list(busy.lines)
     begin = orjson.loads(lines[-1])["event_time"]
     given = {"event_time": begin, "terminal_id": "1", "customer_id": "3", "amount": 1.0}
-    lines += [orjson.dumps({**given, "tx_id": f"vast{n}", "amount": 80_000_000_000_000_000}) for n in range(7)]
+    vast = {**given, "amount": 80_000_000_000_000_000}
+    lines += [orjson.dumps({**vast, "tx_id": f"vast{n}"}) for n in range(4)]
+    flaws = ({"opened": "never"}, {"opened": {}}, {"terminal_id": [1]}, {"terminal_id": "t" * (FIELD_BYTES_MAX + 1)})
+    lines += [orjson.dumps({**vast, "tx_id": f"vast{4 + n}", **flaw}) for n, flaw in enumerate(flaws)]
+    lines.append(orjson.dumps({**vast, "tx_id": "vast8"}).replace(b'"1"', b'"\xff"'))
+    lines.append(orjson.dumps({**vast, "tx_id": "without key", "customer_id": {"id": 3}}))
     lines.append(orjson.dumps({**given, "tx_id": "x" * (FIELD_BYTES_MAX + 1)}))
     lines.append(orjson.dumps({**given, "tx_id": "wrong", "amount": "much"}))
     lines.append(orjson.dumps({**given, "tx_id": "nobody", "customer_id": None}))

@@ -165,8 +165,13 @@ def test_what_is_lost_is_counted_alike(seed: int, spark: SparkSession, tmp_path:
     assert lost["replay"].keys() >= {
         "runs_evicted", "rule_runs_evicted[hot@1]", "rule_runs_evicted[loop@1]", "matches_dropped",
         "rule_matches_dropped[hot@1]", "arithmetic_overflows", "rule_overflows[vast@1]", "poison[too_long]",
-        "poison[unreadable]", "unkeyed[customer_id]",
+        "unkeyed[customer_id]", "bad_values[wrong_value@amount]", "bad_values[too_long@terminal_id]",
     }  # fmt: skip
+    assert lost["replay"]["flawed_events"] == 7
+    assert lost["replay"]["bad_values[wrong_value@opened]"] == 2
+    assert lost["replay"]["bad_values[wrong_value@terminal_id]"] == 2
+    assert lost["replay"]["bad_values[wrong_value@customer_id]"] == 1
+    assert lost["replay"]["unkeyed[customer_id]"] == 2
     for name, counted in lost.items():
         assert counted == lost["replay"], name
     check(found)

@@ -12,7 +12,7 @@ from cep.testing.trace import trace_key
 from cep.testing.values import value_of
 from tests.engine.bridge import END_MS, Answers, Found, _found, batch_of, event_id, oracle_answers, program_of
 from tests.oracle.matcher import Event
-from tests.oracle.random_cases import SCHEMA, Case, random_case
+from tests.oracle.random_cases import SCHEMA, Case, random_case, with_nulls
 
 BLOCK = 50
 # The first blocks of each level belong to the fast loop.
@@ -68,6 +68,7 @@ def engine_answers(case: Case) -> Answers:
 @pytest.mark.parametrize(("level", "block"), BLOCKS)
 def test_the_trace_finds_what_the_engine_finds(level: int, block: int) -> None:
     cases = [random_case(seed, level) for seed in range(block * BLOCK, (block + 1) * BLOCK)]
+    cases += map(with_nulls, cases[:10])
     # Where several bindings of the same events are one match, any of them may be named.
     assert [
         f"random_case({case.seed}, {case.level})"
