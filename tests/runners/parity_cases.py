@@ -174,7 +174,12 @@ def losing() -> Stream:
     given = {"event_time": begin, "terminal_id": "1", "customer_id": "3", "amount": 1.0}
     vast = {**given, "amount": 80_000_000_000_000_000}
     lines += [orjson.dumps({**vast, "tx_id": f"vast{n}"}) for n in range(4)]
-    flaws = ({"opened": "never"}, {"opened": {}}, {"terminal_id": [1]}, {"terminal_id": "t" * (FIELD_BYTES_MAX + 1)})
+    flaws: tuple[dict[str, object], ...] = (
+        {"opened": "never"},
+        {"opened": {}},
+        {"terminal_id": [1]},
+        {"terminal_id": "t" * (FIELD_BYTES_MAX + 1)},
+    )
     lines += [orjson.dumps({**vast, "tx_id": f"vast{4 + n}", **flaw}) for n, flaw in enumerate(flaws)]
     lines.append(orjson.dumps({**vast, "tx_id": "vast8"}).replace(b'"1"', b'"\xff"'))
     lines.append(orjson.dumps({**vast, "tx_id": "without key", "customer_id": {"id": 3}}))

@@ -40,6 +40,12 @@ def test_passes(expects: str) -> None:
     assert found.outcome is Outcome.PASSED
 
 
+@pytest.mark.parametrize(("amount", "expects"), [("null", "expect none"), ("200", "expect matches 1")])
+def test_a_value_that_cannot_be_read_is_null(amount: str, expects: str) -> None:
+    found = verdict_of(PAIR, f"c1: 0s pay amount=1.50  1m pay amount={amount} {expects}")
+    assert found.outcome is Outcome.PASSED
+
+
 @pytest.mark.parametrize(
     ("expects", "lines"),
     [

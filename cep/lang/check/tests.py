@@ -280,7 +280,9 @@ class _TestChecker:
             message = f"`{given.name}` is the time of the event, and no field to set"
             self.collector.add("CEP603", message, given.span, help_line)
         else:
-            const = slot_of(given.value, declared.type, f"`{given.name}`", self.collector)
+            # A value that cannot be read is null in any field but the id.
+            value_type = declared.type.as_nullable(given.name != event_type.id_field or declared.type.nullable)
+            const = slot_of(given.value, value_type, f"`{given.name}`", self.collector)
             if const is not None:
                 values[given.name] = const.value
 
