@@ -201,6 +201,10 @@ def _time(source: pa.Array, _type: Type, written: Written = AS_IT_IS) -> pa.Arra
 
 
 def _time_us(source: pa.Array, written: Written) -> pa.Array:
+    if source.type == pa.int64() and not source.null_count and written.unit in ("", "ms") and not written.base:
+        ms = slot_values(source)
+        if len(ms) and np.minimum.reduce(ms) >= EVENT_TIME_MS_MIN and np.maximum.reduce(ms) <= EVENT_TIME_MS_MAX:
+            return pa.Array.from_buffers(pa.int64(), len(ms), [None, pa.py_buffer(ms * US_PER_MS)])
     if written.base:
         source = moments_since(source, written.base, written.unit)
     times = times_us(source, written.unit, written.form, written.zone)

@@ -16,9 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from cep.columnar.batch import TEXT, EventBatch, concat_batches, no_order
+from cep.columnar.batch import TEXT, EventBatch, concat_batches, no_order, text_buffers
 from cep.columnar.order import rows_in_order
+from cep.kernels.arrange import VIEW_TAIL_BITS
 from cep.kernels.layout import Int64
+
+_FEW_ROWS = 64  # so many are compared one by one, which is quicker than to make columns of them
+_NO_ORDER = no_order(1)[0].tolist()
+_Place = tuple[int, int, int, bytes, int, bytes, int]
+_TAIL_MASK = (1 << VIEW_TAIL_BITS) - 1
 
 
 class LastEvent(NamedTuple):
@@ -42,28 +48,44 @@ class LastEvent(NamedTuple):
 
 def last_matched(events: Iterable[EventBatch], watermark_ms: int, earlier: LastEvent | None) -> LastEvent | None:
     """Return the last event of the watermark's millisecond, among these events and the `earlier` one."""
-    there = [] if earlier is None else [_batch_of(earlier)]
+    places = [] if earlier is None else [_place(earlier.event_id.encode(), earlier.us, earlier.declared, earlier.view)]
     for batch in events:
-        rows = np.flatnonzero(batch.time_ms == watermark_ms)
-        if len(rows):
-            there.append(_identities(batch, rows))
-    if not there:
+        (rows,) = (batch.time_ms == watermark_ms).nonzero()
+        if len(rows) > _FEW_ROWS:
+            rows = rows[rows_in_order(_identities(batch, rows))[-1:]]
+        places += _places(batch, rows)
+    if not places:
         return None
-    whole = concat_batches(there)
-    row = int(rows_in_order(whole)[-1]) if len(whole) > 1 else 0
-    order = no_order(1)[0] if whole.order is None else whole.order[row]
-    return LastEvent(whole.event_id[row].as_py(), *order.tolist())
+    us, declared, _, _, _, event_id, view = max(places)
+    return LastEvent(event_id.decode(), us, declared, view)
 
 
 def out_of_order(batch: EventBatch, before_ms: int, last: LastEvent) -> Int64:
     """Return the rows of the batch that have the time `before_ms` and stand before the last event: int64[T]."""
-    rows = np.flatnonzero(batch.time_ms == before_ms)
-    if not len(rows):
-        return rows
+    (rows,) = (batch.time_ms == before_ms).nonzero()
+    if len(rows) <= _FEW_ROWS:
+        last_place = _place(last.event_id.encode(), last.us, last.declared, last.view)
+        return rows[[place < last_place for place in _places(batch, rows)]] if len(rows) else rows
     joined = concat_batches([_batch_of(last), _identities(batch, rows)])
     ordered = rows_in_order(joined)
     before = ordered[: int(np.flatnonzero(ordered == 0)[0])]
     return rows[before - 1]
+
+
+def _places(batch: EventBatch, rows: Int64) -> list[_Place]:
+    """Return a tuple for each of a few events."""
+    if not len(rows):
+        return []
+    offsets, data = text_buffers(batch.event_id)
+    orders = [_NO_ORDER] * len(rows) if batch.order is None else batch.order[rows].tolist()
+    bounds = zip(offsets[rows].tolist(), offsets[rows + 1].tolist(), orders, strict=True)
+    return [_place(data[start:end].tobytes(), *order) for start, end, order in bounds]
+
+
+def _place(event_id: bytes, us: int, declared: int, view: int) -> _Place:
+    """Return a tuple that compares like the event: what `is_before` of kernels/arrange.py does, for a few events."""
+    record = event_id[: len(event_id) - (view & _TAIL_MASK)]
+    return us, declared, len(record), record, view >> VIEW_TAIL_BITS, event_id, view
 
 
 def _identities(batch: EventBatch, rows: Int64) -> EventBatch:

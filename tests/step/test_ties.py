@@ -56,3 +56,21 @@ def test_a_checkpoint_keeps_the_last_event_and_an_earlier_one_has_none() -> None
     assert GroupProgress.from_bytes(GroupProgress(last_event=last).to_bytes()).last_event == last
     assert GroupProgress.from_bytes(b'["",0,{},{},null,{},{},0,{},5]').heartbeat_ms == 5
     assert GroupProgress.from_bytes(b'["",0,{},{},null,{},{},0,{},5]').last_event is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_few_events_are_compared_as_many_are(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(seed)
+    count = random.randint(1, 30)
+    names = ["".join(random.choice("ab") for _ in range(random.randint(1, 3))) for _ in range(count)]
+    views = [random.choice(("", "#x", "#yy")) for _ in range(count)]
+    order = no_order(count)
+    order[:, 0] = [random.randint(0, 1) for _ in range(count)]
+    order[:, 1] = [random.choice((-(2**63), 4)) for _ in range(count)]
+    order[:, 2] = [(("", "#x", "#yy").index(view) << 8) + len(view) for view in views]
+    ids = pa.array([name + view for name, view in zip(names, views, strict=True)], TEXT)
+    batch = EventBatch(ids, ids, np.zeros(count, np.int16), np.full(count, 7, np.int64), {}, order)
+    last = LastEvent(ids[0].as_py(), *order[0].tolist())
+    few = last_matched([batch], 7, None), sorted(out_of_order(batch, 7, last).tolist())
+    monkeypatch.setattr("cep.step.ties._FEW_ROWS", 0)
+    assert few == (last_matched([batch], 7, None), sorted(out_of_order(batch, 7, last).tolist()))
