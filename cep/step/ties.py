@@ -50,7 +50,7 @@ def last_matched(events: Iterable[EventBatch], watermark_ms: int, earlier: LastE
     """Return the last event of the watermark's millisecond, among these events and the `earlier` one."""
     places = [] if earlier is None else [_place(earlier.event_id.encode(), earlier.us, earlier.declared, earlier.view)]
     for batch in events:
-        (rows,) = (batch.time_ms == watermark_ms).nonzero()
+        rows: Int64 = (batch.time_ms == watermark_ms).nonzero()[0]
         if len(rows) > _FEW_ROWS:
             rows = rows[rows_in_order(_identities(batch, rows))[-1:]]
         places += _places(batch, rows)
@@ -62,10 +62,11 @@ def last_matched(events: Iterable[EventBatch], watermark_ms: int, earlier: LastE
 
 def out_of_order(batch: EventBatch, before_ms: int, last: LastEvent) -> Int64:
     """Return the rows of the batch that have the time `before_ms` and stand before the last event: int64[T]."""
-    (rows,) = (batch.time_ms == before_ms).nonzero()
+    rows: Int64 = (batch.time_ms == before_ms).nonzero()[0]
     if len(rows) <= _FEW_ROWS:
         last_place = _place(last.event_id.encode(), last.us, last.declared, last.view)
-        return rows[[place < last_place for place in _places(batch, rows)]] if len(rows) else rows
+        is_before = np.array([place < last_place for place in _places(batch, rows)], np.bool_)
+        return rows[is_before]
     joined = concat_batches([_batch_of(last), _identities(batch, rows)])
     ordered = rows_in_order(joined)
     before = ordered[: int(np.flatnonzero(ordered == 0)[0])]
