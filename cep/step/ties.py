@@ -10,7 +10,7 @@ Tested by: tests/step/test_ties.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,7 +48,7 @@ class LastEvent(NamedTuple):
 
 def last_matched(events: Iterable[EventBatch], watermark_ms: int, earlier: LastEvent | None) -> LastEvent | None:
     """Return the last event of the watermark's millisecond, among these events and the `earlier` one."""
-    places = [] if earlier is None else [_place(earlier.event_id.encode(), earlier.us, earlier.declared, earlier.view)]
+    places = [] if earlier is None else [_place(earlier.event_id.encode(), earlier[1:])]
     for batch in events:
         rows: Int64 = (batch.time_ms == watermark_ms).nonzero()[0]
         if len(rows) > _FEW_ROWS:
@@ -56,15 +56,15 @@ def last_matched(events: Iterable[EventBatch], watermark_ms: int, earlier: LastE
         places += _places(batch, rows)
     if not places:
         return None
-    us, declared, _, _, _, event_id, view = max(places)
-    return LastEvent(event_id.decode(), us, declared, view)
+    us, declared, _, _, _, event_id, position = max(places)
+    return LastEvent(event_id.decode(), us, declared, position)
 
 
 def out_of_order(batch: EventBatch, before_ms: int, last: LastEvent) -> Int64:
     """Return the rows of the batch that have the time `before_ms` and stand before the last event: int64[T]."""
     rows: Int64 = (batch.time_ms == before_ms).nonzero()[0]
     if len(rows) <= _FEW_ROWS:
-        last_place = _place(last.event_id.encode(), last.us, last.declared, last.view)
+        last_place = _place(last.event_id.encode(), last[1:])
         is_before = np.array([place < last_place for place in _places(batch, rows)], np.bool_)
         return rows[is_before]
     joined = concat_batches([_batch_of(last), _identities(batch, rows)])
@@ -80,13 +80,14 @@ def _places(batch: EventBatch, rows: Int64) -> list[_Place]:
     offsets, data = text_buffers(batch.event_id)
     orders = [_NO_ORDER] * len(rows) if batch.order is None else batch.order[rows].tolist()
     bounds = zip(offsets[rows].tolist(), offsets[rows + 1].tolist(), orders, strict=True)
-    return [_place(data[start:end].tobytes(), *order) for start, end, order in bounds]
+    return [_place(data[start:end].tobytes(), order) for start, end, order in bounds]
 
 
-def _place(event_id: bytes, us: int, declared: int, view: int) -> _Place:
+def _place(event_id: bytes, order: Sequence[int]) -> _Place:
     """Return a tuple that compares like the event: what `is_before` of kernels/arrange.py does, for a few events."""
-    record = event_id[: len(event_id) - (view & _TAIL_MASK)]
-    return us, declared, len(record), record, view >> VIEW_TAIL_BITS, event_id, view
+    us, declared, position = order
+    record = event_id[: len(event_id) - (position & _TAIL_MASK)]
+    return us, declared, len(record), record, position >> VIEW_TAIL_BITS, event_id, position
 
 
 def _identities(batch: EventBatch, rows: Int64) -> EventBatch:
