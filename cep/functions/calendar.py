@@ -20,7 +20,7 @@ _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 _MS = timedelta(milliseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_WEEKDAY = 3  # a Thursday, counted from Monday as 0
-# Python's calendar ends where event times begin and a zone is behind UTC; no zone changed its clock that day.
+# Python's calendar ends at the first event time in a zone west of UTC; no zone changed its clock that day.
 _CLOCK_FIRST_MS = EVENT_TIME_MS_MIN + _DAY_MS
 
 
@@ -52,11 +52,10 @@ def unit_starts(unit: CalendarUnit, zone_name: str, times_ms: Int64) -> Int64:
 
 
 def pane_starts(unit: CalendarUnit, zone_name: str, times_ms: Int64) -> Int64:
-    """Return for each time, at or before it, the latest moment at which some unit begins: no unit that begins later has
-    it.
+    """Return for each time the latest moment, at or before it, at which the unit that contains it begins.
 
-    Where the clock is put back, a unit may begin inside of what was another one: an hour by half an hour, and a day of
-    which the first minutes come twice.
+    If the clock is put back, a unit may begin inside another one: an hour by half an hour, and a day whose first
+    minutes come twice.
     """
     starts_ms = unit_starts(unit, zone_name, times_ms)
     for later_ms in (_HOUR_MS // 2, _HOUR_MS):

@@ -107,8 +107,7 @@ class _Place:
 
 
 def _fill_listed(call: Call, lists: Lists, texts: pa.Array, at: _Place, columns: Int64, nulls: UInt8) -> None:
-    """Fill the column that says whether a value is in a list, row by row in the version that its time sees; null where
-    there is none."""
+    """Fill the column of list membership, row by row, in the list's version at the row's time; null without one."""
     named = call.arguments[1]
     timeline = timeline_of(lists, str(_constant(named)), list_kind(named.type))
     listed, listed_nulls = columns[at.number, at.first_row :], nulls[at.number, at.first_row :]
@@ -163,7 +162,7 @@ def _substring(texts: pa.Array, first: int, length: int | None = None) -> pa.Arr
 
 
 def _in_network(texts: pa.Array, network: str) -> pa.Array:
-    """Null for what is no address."""
+    """Null for an invalid address."""
     wanted = ipaddress.ip_network(network)
 
     def lies_within(text: str) -> bool | None:

@@ -40,7 +40,7 @@ class ValueBytes:
 
 
 def value_bytes(column: pa.Array) -> ValueBytes:
-    """Those of a text column are a view of it."""
+    """Return a view of a text column."""
     nulls = read_only(np.asarray(pc.is_null(column)).view(np.uint8) if column.null_count else np.zeros(0, np.uint8))
     if column.type == TEXT:
         return ValueBytes(*text_buffers(column), nulls)
@@ -50,7 +50,7 @@ def value_bytes(column: pa.Array) -> ValueBytes:
 
 
 def hashed_texts(texts: pa.Array) -> HashedTexts:
-    """Those of a text array without nulls, of which it is a view."""
+    """Return a view of a text array without nulls."""
     offsets, data = text_buffers(texts)
     hashes = np.empty(len(texts), np.uint64)
     keyed_text_hashes(offsets, data, table_key(), hashes)

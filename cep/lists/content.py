@@ -45,8 +45,11 @@ class Content:
         return "".join(f"{(base + added - removed) % 2**64:016x}" for base, added, removed in parts)
 
     def changed(self, change: ChangeKind, keys: Keys) -> Content:
-        """After a change. Cost: that of the keys and of what differs from the base; a replacement, and one that makes a
-        new base, that of all entries."""
+        """Return the content after a change.
+
+        Cost: proportional to the keys and to the difference from the base; for a replacement or a new base, to all
+        entries.
+        """
         if change == "replace":
             return Content(self.kind, build(keys, self.kind))
         in_base = self.base.has(keys)
@@ -67,7 +70,7 @@ class Content:
         return Content(self.kind, build(joined(remaining, self.added.keys), self.kind))
 
     def texts_within(self, texts: pa.Array) -> tuple[UInt8, UInt8]:
-        """(which of the texts are in the list, which of them are no address): uint8[N] each. No text is null."""
+        """Return uint8[N] twice: the texts that are in the list, and the texts that are not addresses. No text is null."""
         texts = texts.cast(TEXT)
         out, none = np.empty(len(texts), np.uint8), np.zeros(len(texts), np.uint8)
         _, bounds, buffer = texts.buffers()

@@ -1,11 +1,11 @@
-"""Entries of a list as people write them (a file, a record, a pattern) → keys, and what is wrong with the others.
+"""Entries of a list as written (in a file, a record, a pattern) → keys, and the mistakes in other entries.
 
     string, prefix   the text as UTF-8             C-104, 411111
     int, decimal(n)  eight bytes of the scaled number
-    cidr             family, length, masked address   10.0.0.0/8, 2001:db8::/32, one address alone
+    cidr             family, length, masked address   10.0.0.0/8, 2001:db8::/32, a single address
 
-A text file has an entry a line; empty lines and those that begin with `#` are left out. A `.csv` file has a header, and
-the entries in the column with the list's name, else in the first one.
+A text file has an entry per line; empty lines and lines that begin with `#` are left out. A `.csv` file has a header;
+its entries are in the column with the list's name, or in the first column.
 Tested by: tests/lists/test_entries.py
 """
 

@@ -1,11 +1,11 @@
-"""Keys → a set that answers in constant time, in memory or as a file that processes share through the page cache.
+"""Keys → a set with look-ups in constant time, in memory or as a file that processes share through the page cache.
 
     file    "CEPLIST2" | int64 keys, buckets, bytes of keys, kinds of lengths | two words of the digest
-            | crc32 of what stands before and behind it, as a word | the five arrays, each at a multiple of 8
+            | crc32 of the bytes before and after it, as a word | the five arrays, each at a multiple of 8
 
-A file is written once, under another name and renamed, and then only ever mapped: a process that uses a list has one
-copy of it, and processes of one machine share that copy. Each of them verifies it when it maps it, for kernels follow
-what it says: about half a second a gigabyte.
+A file is written once, under a temporary name, then renamed, and from then on only mapped: processes of one machine
+share one copy. Each process verifies the file when it maps it, because kernels trust its content: about half a second
+per gigabyte.
 Tested by: tests/lists/test_members.py
 """
 
@@ -28,18 +28,19 @@ from cep.kernels.text.members import copy_keys, distinct, keys_within
 from cep.lists.entries import Keys
 
 _MAGIC, _FORMAT = b"CEPLIST", b"2"
-_ABOUT = 56  # bytes of magic, four int64 and the digest; the checksum is behind them
+_ABOUT = 56  # bytes of magic, four int64 and the digest; the checksum follows
 LENGTHS = 2 * 129  # of prefixes of networks; texts have at most LIST_ENTRY_BYTES_MAX
 _SECOND_SEED = 0x5851F42D4C957F2D
 
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """A set of keys (kernels/text/members.py). Shapes: first int64[B + 1], hashes uint64[N], offsets int64[N + 1], data
-    uint8[bytes], lengths uint8[LENGTHS]: which lengths of prefixes occur.
+    """A set of keys (kernels/text/members.py).
 
-    `digest` are two 64-bit words, each the sum of one hash of the keys: that of a union of disjoint sets is the sum of
-    theirs."""
+    Shapes: first int64[B + 1], hashes uint64[N], offsets int64[N + 1], data uint8[bytes], lengths uint8[LENGTHS], which
+    marks the lengths of prefixes. `digest` are two 64-bit words, each the sum of a hash of the keys: the digest of a
+    union of disjoint sets is the sum of their digests.
+    """
 
     first: Int64
     hashes: UInt64
@@ -98,7 +99,7 @@ def _lengths(offsets: Int64, data: UInt8, kind: str) -> UInt8:
 
 
 def joined(*parts: Keys) -> Keys:
-    """Keys one behind the other."""
+    """Concatenate keys."""
     sizes = [part.offsets[-1] - part.offsets[0] for part in parts]
     starts = np.cumsum([0, *sizes])
     offsets = [part.offsets[:-1] - part.offsets[0] + start for part, start in zip(parts, starts, strict=False)]
@@ -115,7 +116,7 @@ def chosen(keys: Keys, wanted: np.ndarray) -> Keys:
     return Keys(offsets, data)
 
 
-# What `build` gives for no keys, whose kernels every process would else read from disk as it starts.
+# The result of `build` without keys, so that a starting process need not load kernels for it.
 EMPTY = KeySet(
     first=np.zeros(2, np.int64),
     hashes=np.zeros(0, np.uint64),

@@ -1,9 +1,9 @@
-"""The store of the sets of a job's lists, each under a name that says how it came about: a folder, or memory.
+"""The store of the sets of a job's lists, in a folder or in memory. A name identifies the origin of a set.
 
     FOLDER/NAME.keys    one set (members.py), written once
 
-A name stands for the records that the set was made from. So two processes that make a set write the same file, and a
-set that is there is not made again. Whoever asks for a set gets the one mapping that its process has of it.
+A name identifies the records from which the set was made. So two processes that make a set write the same file, and an
+existing set is not made again. All users of a set in a process share one mapping.
 Tested by: tests/lists/test_timeline.py
 """
 
@@ -35,7 +35,7 @@ def name_of(*parts: str | bytes) -> str:
 
 
 def given_name(kind: str, digest: str) -> str:
-    """Name a set that a job begins with. Any start may ask for it, whatever became of the rules."""
+    """Return the name of a set with which a job begins. Any start may need it, independent of the rules."""
     return _GIVEN + name_of("given", kind, digest)[len(_GIVEN) :]
 
 
@@ -46,13 +46,15 @@ def is_given(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListStore:
-    """The sets of one job. Without a folder they are in memory, and nobody else sees them."""
+    """The sets of one job. Without a folder they are in memory and private."""
 
     folder: Path | None = None
     _sets: dict[str, KeySet] = field(default_factory=dict, compare=False, repr=False)
 
     def put(self, name: str, make: Callable[[], KeySet]) -> None:
-        """Keep the set of this name; it is not made if it is there. Raises: StoreError, what `make` raises."""
+        """Store the set with this name; an existing one is not made again. Raises: StoreError, and the errors of
+        `make`.
+        """
         if self.folder is None:
             if name not in self._sets:
                 self._sets[name] = make()
@@ -101,7 +103,7 @@ class ListStore:
             other.put(name, lambda members=name: self.get(members))  # type: ignore[misc]
 
     def keep_only(self, names: Iterable[str]) -> None:
-        """Remove the sets that nothing names any more; what is mapped stays until it is let go of."""
+        """Remove the sets without a name in use; a mapped set stays until it is released."""
         for name in set(self.names()) - set(names):
             if self.folder is None:
                 del self._sets[name]

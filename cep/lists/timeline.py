@@ -58,7 +58,7 @@ NO_LISTS: Lists = MappingProxyType({})
 
 
 def timeline_of(lists: Lists, name: str, kind: str) -> Timeline:
-    """Return the versions of a list; none if nobody has given it."""
+    """Return the versions of a list; empty for a list without any."""
     return _in_place(name, kind) if name.startswith("[") else lists.get((name, kind), ())
 
 

@@ -1,1 +1,1 @@
-"""Strict models of what people and other programs write: rule files and control records."""
+"""Strict models of the input of people and other programs: rule files and control records."""

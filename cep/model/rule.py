@@ -1,10 +1,10 @@
 """Rule files (TOML) and control records (JSON) → checked values; and back to canonical JSON.
 
-A rule file says which pattern is deployed, with which parameters. An upsert record is the same with the pattern's text
-inside, so that a job needs no files: it is what the control topic carries. Nothing here knows whether the pattern
-compiles; the rulebook does.
+A rule file names the pattern to deploy and its parameters. An upsert record is the same with the text of the pattern,
+so that a job needs no files: the control topic carries it. This module does not know whether the pattern compiles; the
+rulebook does.
 
-Unknown names and wrong types are problems, never ignored. Times are ISO 8601 with an offset and are kept in one
+Unknown names and wrong types are problems, never ignored. Times are ISO 8601 with an offset and are stored in one
 spelling (UTC, milliseconds), so that equal meanings have equal bytes.
 Tested by: tests/model/test_rule.py
 """
@@ -131,13 +131,13 @@ class _Strict(BaseModel):
 
 
 class RuleFields(_Strict):
-    """The fields that a rule file and an upsert record share.
+    """The common fields of a rule file and an upsert record.
 
-    `priority` orders the alerts of one event, the smallest first; of the rules of one `exclusive` group only the first
-    fires. `suppress` holds back what the rule finds on a key for so long after an alert. `escalate` names a number of
-    the alert: a greater one than in the alerts before goes out all the same. `on_update` says what becomes
-    of the runs of the version before: `drain` lets them finish, `restart` drops them, `carry` hands them over.
-    `author` and `approved_by` are for those who publish; they decide no alert.
+    `priority` orders the alerts of one event, the smallest first; only the first rule of an `exclusive` group fires.
+    `suppress` suppresses the rule's alerts on a key for this time after an alert. `escalate` names a number of the
+    alert: an alert with a greater one than before is sent all the same. `on_update` decides about the runs of the
+    previous version: `drain` lets them finish, `restart` drops them, `carry` hands them over. `author` and
+    `approved_by` are for publishers; they do not affect alerts.
     """
 
     id: RuleId
@@ -188,11 +188,11 @@ class Changes(_Strict):
 
 
 class UpsertRecord(RuleFields):
-    """Deploy a version of a rule. `source` is the pattern's text with nothing left to import.
+    """Deploy a version of a rule. `source` is the pattern's text without imports.
 
-    Here and in other records: `changes` is the version that it was written against, and a job that has another one
-    refuses it. `by` and `reason` say who sent it and why. `signed` has the signatures of those who stand for it
-    (model/signed.py). Where nobody signs, a random `nonce` keeps what is erased from being guessed; it changes nothing.
+    Here and in other records: `changes` is the version that it was written against, and a job with another version
+    refuses it. `by` and `reason` name the sender and the reason. `signed` has the signatures (model/signed.py). Without
+    signatures, a random `nonce` prevents guessing of erased content; it has no other effect.
     """
 
     kind: Literal["upsert"] = "upsert"
@@ -267,7 +267,7 @@ class PauseRecord(_Change):
 
 
 class ResumeRecord(_Change):
-    """Let a paused rule go on, with whatever version is then in force."""
+    """Resume a paused rule, with the version that is then in force."""
 
     kind: Literal["resume"] = "resume"
 
@@ -281,7 +281,7 @@ class SnoozeRecord(_Change):
     kind: Literal["snooze"] = "snooze"
     until: UtcTime
     key: ShortText | None = None
-    by: ShortText  # as in other records, but somebody must stand for it
+    by: ShortText  # as in other records, but required
 
     @property
     def until_ms(self) -> int:
@@ -292,12 +292,12 @@ ListEntry = int | float | str
 
 
 class ListRecord(_Change):
-    """Change what a list holds. Versions of a list count up by one; `add` and `remove` change the version before,
-    `replace` gives all entries, from whatever version on.
+    """Change the content of a list. Versions of a list count up by one; `add` and `remove` change the previous version,
+    `replace` gives all entries for any version.
 
-    A version may be divided into `parts` records, each with its `part` (from 1 on); it holds once all are there.
-    `whole` is one text for all of them, a hash of all entries: parts of two senders are not mixed.
-    `stored` names entries that the job has, in the place of `entries`: jobs write it for themselves.
+    A version may be divided into `parts` records, each with its `part` (from 1); it applies once all have arrived.
+    `whole` is the same text in all of them, a hash of all entries: parts of two senders are not mixed. `stored` names
+    entries that the job has, in place of `entries`: jobs write it for themselves.
     """
 
     kind: Literal["list"] = "list"
@@ -319,11 +319,11 @@ class ListRecord(_Change):
 
 
 class HeartbeatRecord(_Strict):
-    """No event before `event_time` is to come: moves the watermark while the sources are idle.
+    """Declare that no event before `event_time` will come: moves the watermark while the sources are idle.
 
-    It counts once all that stood in the source before it has been matched. One that is further ahead of the job's clock
-    than `ahead_max` is refused. So is one that nobody has signed, in a job that takes signed changes; `cep heartbeat`
-    and `cep sign --heartbeat` sign it.
+    It counts once all earlier records of its source have been matched. A heartbeat ahead of the job's clock by more
+    than `ahead_max` is refused. So is an unsigned one in a job with signed changes; `cep heartbeat` and `cep sign
+    --heartbeat` sign it.
     """
 
     kind: Literal["heartbeat"] = "heartbeat"
@@ -339,7 +339,7 @@ class HeartbeatRecord(_Strict):
 
 
 RuleChange = UpsertRecord | RetireRecord | RollbackRecord | PauseRecord | ResumeRecord
-# Those that change something, and may be refused.
+# Records that change something and may be refused.
 VersionedRecord = RuleChange | SnoozeRecord | ListRecord
 ControlRecord = VersionedRecord | HeartbeatRecord
 
@@ -365,12 +365,12 @@ def parse_control(data: bytes | str) -> tuple[ControlRecord | None, list[Problem
 
 
 def topic_key(record: ControlRecord) -> str:
-    """Return the key of a record in the control topic, before `cep publish` makes it one of its own (cli/topics.py).
+    """Return the key of a record in the control topic, before `cep publish` changes it (cli/topics.py).
 
-    Compaction keeps the last record of each key. So a job that reads the topic from its start comes to the same rules:
-    a shadow does not take away the live version that it stands beside.
-    Each record of a list has a key of its own, because what a list holds is the sum of them; whoever replaces a list
-    forgets the keys before. So has each signed record: compaction never takes one away for another that is refused.
+    Compaction keeps the last record of each key, so a job that reads the topic from its start gets the same rules: a
+    shadow has another key than the live version of its rule. Each record of a list has its own key, because the content
+    of a list is the sum of its records; the publisher of a replacement removes the earlier keys. Each signed record has
+    its own key too: compaction must not remove it in favour of a later record that is refused.
     """
     key = _line_key(record)
     if isinstance(record, HeartbeatRecord | ListRecord) or record.signed is None:
@@ -431,7 +431,7 @@ def record_json(record: ControlRecord) -> bytes:
 
 
 def control_json_schema() -> dict[str, Any]:
-    """JSON schema of a control record, for those who publish rules from elsewhere."""
+    """Return the JSON schema of a control record, for other publishers."""
     return _RECORDS.json_schema()
 
 

@@ -13,7 +13,7 @@ from cep.model.setting_types import PathText
 
 
 def setting(default: Any, description: str, flag: str | None = None, metavar: str = "", example: str = "") -> Any:
-    """Declare a field for the command line and the commented file. `example` stands where there is no default."""
+    """Declare a field for the command line and the commented file. `example` is shown if there is no default."""
     extra: dict[str, Any] = {"flag": flag, "metavar": metavar, "example": example}
     return Field(default, description=description, json_schema_extra=extra)
 

@@ -27,7 +27,7 @@ _LOOPBACK = "127.0.0.1"
 _FROM_ENVIRONMENT, _FROM_FILE = "env:", "file:"
 OFF = "off"
 _PORT_MAX = 65_535
-# Of each topic and partition an offset; -2 is earliest, -1 latest.
+# An offset by topic and partition; -2 is earliest, -1 latest.
 _OFFSETS = TypeAdapter(
     dict[str, dict[Annotated[str, Field(pattern=r"^\d+$")], Annotated[int, Field(ge=-2, strict=True)]]]
 )
@@ -42,7 +42,7 @@ def duration_ms(text: str) -> int:
 
 
 def length_ms(name: str, text: str) -> int:
-    """Return a length of time in milliseconds. Raises: UsageError for a text that is none."""
+    """Return a length of time in milliseconds. Raises: UsageError for another text."""
     try:
         return duration_ms(text)
     except ValueError as error:
@@ -87,9 +87,9 @@ def _address(value: str) -> tuple[str, int] | None:
 
 
 def from_environment(values: dict[str, SecretStr]) -> dict[str, SecretStr]:
-    """Replace each `env:NAME` by what the environment has, and each `file:PATH` by what the file has.
+    """Replace each `env:NAME` by the environment variable, and each `file:PATH` by the content of the file.
 
-    Raises: ValueError if there is nothing.
+    Raises: ValueError if it is missing.
     """
     return {name: _resolve(f"`{name}`", value) for name, value in values.items()}
 
@@ -105,7 +105,7 @@ def registry_client(values: dict[str, SecretStr]) -> dict[str, SecretStr]:
 
 
 def secret_from_environment(value: SecretStr | None) -> SecretStr | None:
-    """Replace `env:NAME` or `file:PATH`, as of `from_environment`. Raises: ValueError if there is nothing."""
+    """Replace `env:NAME` or `file:PATH`, as in `from_environment`. Raises: ValueError if it is missing."""
     return None if value is None else _resolve("the value", value)
 
 
@@ -122,7 +122,7 @@ def _resolve(name: str, value: SecretStr) -> SecretStr:
 
 
 def _secret_of(name: str, path: Path) -> str:
-    """Read a secret as platforms mount it: the line end that an editor adds is none of it."""
+    """Read a secret as platforms mount it: a line end from an editor does not belong to it."""
     try:
         text = read_file(path, SECRET_FILE_BYTES_MAX).decode("utf-8").rstrip("\r\n")
     except (UnreadableError, UnicodeDecodeError) as error:

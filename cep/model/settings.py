@@ -1,11 +1,10 @@
-"""Settings of a job: a TOML file, and flags that win over it → one checked value; and the model → a commented file.
+"""Settings of a job: a TOML file, and flags that override it → one checked value; and the model → a commented file.
 
     [job] [events] [control] [publish] [kafka] [output] [observe] [secrets] [spark] [embedded]
 
-Every runner reads the same model. A setting is declared once, here: its name, type, default, what it means, and the
-flag of the command line that says the same. Unknown names and wrong types are problems, never ignored. A path in a file
-is relative to the file's folder. A value `env:NAME` of [kafka.client] is read from the environment, so that no secret
-needs to stand in a file.
+Every runner reads the same model. A setting is declared once, here: its name, type, default, meaning, and its flag on
+the command line. Unknown names and wrong types are problems, never ignored. A path in a file is relative to the file's
+folder. A value `env:NAME` of [kafka.client] is read from the environment, so that no secret needs to be in a file.
 Tested by: tests/model/test_settings.py
 """
 
@@ -64,7 +63,7 @@ _PATH_OR_NONE: Any = PathText | None
 
 
 class JobSettings(_Section):
-    """The job: what is matched, how keyed state is laid out, where progress is kept."""
+    """The job: the rules, the layout of keyed state, and the checkpoint."""
 
     rules: PathText | None = _setting(
         None, "Folder of rule files that the job begins with.", "--rules", "FOLDER", '"rules"'
@@ -302,7 +301,7 @@ class OutputSettings(_Section):
     )
 
     def webhook_secret(self) -> bytes:
-        """Return the secret in plain text, empty if there is none."""
+        """Return the secret in plain text, empty without one."""
         if self.webhook is None or self.webhook.secret is None:
             return b""
         return self.webhook.secret.get_secret_value().encode()
@@ -445,7 +444,7 @@ def read_settings(path: Path | None, flags: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def default_file() -> str:
-    """Write a settings file with every default and what each setting means. It is valid as it is."""
+    """Write a settings file with every default and the meaning of each setting. The file is valid."""
     lines = ["# Settings of a cep job. A flag of the command line wins over the file."]
     lines.append("# What is commented out has no default; the value is an example.")
     for section, model in SECTIONS.items():

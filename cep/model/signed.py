@@ -1,4 +1,4 @@
-"""The signatures of a control record, as JSON ↔ checked values. rulebook/statement.py says what they sign.
+"""The signatures of a control record, as JSON ↔ checked values. rulebook/statement.py defines the signed statement.
 
     {"rule_set": "payments", "previous_version": 1, "previous": HASH,
      "author": {"key": "ed25519:…", "signature": HEX}, "approver": {…}}

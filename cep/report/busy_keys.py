@@ -1,6 +1,6 @@
 """Stored pages → the keys with the most runs and bound events of a rule, nearest to its limits first.
 
-Metrics count by rule what is lost to a limit, because neither they nor logs may name a key. This names the keys.
+Metrics count the losses to a limit by rule, because metrics and logs may not name a key. This report names the keys.
 Tested by: tests/report/test_busy_keys.py
 """
 
@@ -65,7 +65,9 @@ def _of_page(page: StoredPage, count: int) -> Iterator[BusyKey]:
 
 
 def _owners(keyed_state: KeyedState, pair: Int64) -> Int64:
-    """Return for each node with an event the pair of rule and key whose runs lead to it. `pair` is that of each run."""
+    """Return for each node with an event the pair of rule and key of the runs that need it. `pair` is the pair of each
+    run.
+    """
     owners = np.full(len(keyed_state.nodes), -1, np.int64)
     belongs = keyed_state.is_run & ~_is_shared(keyed_state)[keyed_state.run_rule]
     nodes, of = keyed_state.runs[belongs, y.RUN_NODE], pair[belongs]
@@ -75,7 +77,7 @@ def _owners(keyed_state: KeyedState, pair: Int64) -> Int64:
         nodes, of = nodes[is_new], of[is_new]
         owners[nodes] = of
         row, also_before, before = keyed_state.nodes[nodes].T
-        joins = row < 0  # such a node has no event, but two ways that lead to it
+        joins = row < 0  # such a node has two branches and no event
         nodes, of = np.concatenate([before, also_before[joins]]), np.concatenate([of, of[joins]])
     return owners[(keyed_state.nodes[:, 0] >= 0) & (owners >= 0)]
 

@@ -1,7 +1,7 @@
-"""Stored pages → what keyed state a job holds: how much for each rule, and the runs of one key in words.
+"""Stored pages → the keyed state of a job: its size by rule, and the runs of one key in words.
 
-Where the pages come from is the caller's: Spark's state store, or the embedded runner's. One page is in memory at a
-time. A page's bytes are shared out among its rules by their runs, because the events that runs have bound are shared.
+The caller provides the pages: from Spark's state store, or from the embedded runner. One page is in memory at a time. A
+page's bytes are divided among its rules by their runs, because runs share bound events.
 Tested by: tests/report/test_keyed_state.py
 """
 
@@ -44,7 +44,9 @@ class RuleShare:
 
 @dataclass(frozen=True, slots=True)
 class RunTotals:
-    """Counts of a job's runs. `key_groups` counts those that have any; `size` is bytes, `largest` that of one page."""
+    """Counts of a job's runs. `key_groups` counts groups with runs; `size` is bytes, `largest` the bytes of the largest
+    page.
+    """
 
     pages: int
     key_groups: int
@@ -57,7 +59,7 @@ class RunTotals:
 
 @dataclass(frozen=True, slots=True)
 class BoundEvent:
-    """An event that a run has taken, and as what."""
+    """An event that a run has taken, and the variable."""
 
     variable: str
     event_id: str
@@ -107,8 +109,9 @@ def runs_of_key(
 ) -> Iterator[RunFacts]:
     """Yield the runs of one key in every domain, and each event that rules share instead of runs.
 
-    `programs` are those of the rules in force, by domain for each level; a rule is in one of them. What belongs to no
-    rule any more is left out. Raises: StateError for a page that cannot be read.
+    `programs` are the programs of the rules in force, by domain for each level; a rule is in one of them. Runs of
+    removed rules are left out.
+    Raises: StateError for an unreadable page.
     """
     for page in pages:
         stored = decode_page(page.content)

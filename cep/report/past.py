@@ -1,4 +1,4 @@
-"""Stored pages of histories → how much is kept of the past, and what is kept of one key's, in words.
+"""Stored pages of histories → the size of the retained past, and the retained past of one key, in words.
 
 Tested by: tests/report/test_past.py
 """
@@ -29,8 +29,11 @@ _SUB_KEYS_SHOWN = 5  # of each history
 
 @dataclass(frozen=True, slots=True)
 class PastShare:
-    """The retained past of a key domain. `size` is bytes of segments, `head_size` of heads;
-    `panes` are rows of panes, what approximate functions keep instead of events. `parts`: for which rules it is."""
+    """The retained past of a key domain.
+
+    `size` is bytes of segments, `head_size` of heads; `panes` are rows of panes, which replace the events of
+    approximate functions. `parts` are its shares by rule.
+    """
 
     domain: KeyDomain
     pages: int

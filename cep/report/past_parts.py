@@ -1,12 +1,12 @@
-"""The head of a page of histories → what of the page is kept for which rules.
+"""The head of a page of histories → stored history bytes, by rule.
 
-    kept events     by how long they are kept, of segments        the rules, and the event types, that ask for so long
+    retained events by retention time, of segments                the rules and event types that need this time
     panes           of approximate functions, of busy keys        by history
     pinned events   that decide values alone, of heads            by event type
     carried         tallies, of heads                             by history
 
-What several rules ask for is kept once, so it is counted once and names all of them. Bytes are shares of what is
-stored, in proportion to rows; those of what nobody asks for any more have no rule.
+Data of several rules is stored once, so it is counted once and names all of them. Bytes are shares of the stored bytes,
+in proportion to rows; the bytes of unneeded data have no rule.
 Tested by: tests/report/test_past.py
 """
 
@@ -29,8 +29,11 @@ _KINDS = ("kept events", "panes", "pinned events", "carried")
 
 @dataclass(frozen=True, slots=True)
 class PastPart:
-    """One part of what is kept for a key domain: `kind` is one of four words (above), `of` says of what, `rows` counts
-    events or entries, `size` is bytes, `rules` are the rules that ask for it."""
+    """One part of the stored past of a key domain.
+
+    `kind` is one of the four words above, `of` is its object, `rows` counts events or entries, `size` is bytes, `rules`
+    are the rules that need it.
+    """
 
     kind: str
     of: str
@@ -40,7 +43,7 @@ class PastPart:
 
 
 class RulesWithHistories:
-    """The rules of a key domain that ask for parts of the past. `programs` are those of the domain, one a level."""
+    """The rules of a key domain that need parts of the past. `programs` are the domain's programs, one per level."""
 
     def __init__(self, programs: Sequence[Program]) -> None:
         self._columns: list[tuple[HistoryColumn, tuple[str, ...]]] = []
@@ -54,7 +57,7 @@ class RulesWithHistories:
                 self._retained = [(self._types[code], ms) for code, ms in plan.retained_ms.items()]
 
     def retained(self, code: int) -> tuple[str, tuple[str, ...]]:
-        """Return how long events of a span (rows.py) are kept and of what types, and the rules that ask for them."""
+        """Return the retention time and the types of events of a span (rows.py), and the rules that need them."""
         askers = [
             (column.expr.event_type, column.span_ms, rules)
             for column, rules in self._columns

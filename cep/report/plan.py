@@ -1,7 +1,7 @@
-"""Checked patterns → what the engine will do with them: the automaton, shared conditions, and what a key costs.
+"""Checked patterns → their execution: the automaton, shared conditions, and the cost per key.
 
-The costs are estimates for a busy key, one with `events` events in the pattern's window. They say which of two ways to
-write a pattern is cheaper; the benchmarks say what it really costs.
+The costs are estimates for a busy key, one with `events` events in the pattern's window. They show which of two ways to
+write a pattern is cheaper; the benchmarks measure real costs.
 Tested by: tests/report/test_plan.py
 """
 
@@ -26,16 +26,16 @@ from cep.nfa.positions import Automaton, build
 from cep.nfa.simplify import Facts, conjuncts, needs_run
 
 _SLOT_BYTES = 8
-# Beside its registers a stored run has its rule, and an event its id and times.
+# In addition to its registers a stored run has its rule, and an event its id and times.
 _EVENT_FIXED_SLOTS = 6
 # The key's number, type, time and span of a past event in a segment.
 _PAST_FIXED_BYTES = 15
 # The same of a pane, a bucket and how many events are in it; a hash and a 1 are half as much again.
 PANE_ROW_BYTES = _PAST_FIXED_BYTES + _SLOT_BYTES
-# Of a percentile two counts, and about so many values around its rank with the number of their key (numbers/bands.py).
+# A percentile has two counts, and about this many values around its rank with their key numbers (numbers/bands.py).
 _BAND_BYTES = 2 * _SLOT_BYTES + 25 * (_SLOT_BYTES + 4)
-# Of a hash that stays in a window its newest pane is kept, and the window's least: about k · (1 + ln 65) rows. Values
-# between 1 and 1 000 are in 500 buckets.
+# A hash stays in its newest pane and in the window's least: about k · (1 + ln 65) rows. Values between 1 and 1 000 are
+# in 500 buckets.
 _PANE_ROWS_MAX = {
     "approx_distinct": round(DISTINCT_HASHES_MAX * (1 + math.log(HISTORY_PANES + 1))),
     "approx_percentile": 500 * (HISTORY_PANES + 1),
@@ -44,7 +44,7 @@ _PANE_ROWS_MAX = {
 
 @dataclass(frozen=True, slots=True)
 class VariablePlan:
-    """The condition of a variable, split: what the event alone decides, and what needs the run."""
+    """The condition of a variable, split into the part that reads only the event and the part that needs the run."""
 
     name: str
     event_type: str
@@ -54,10 +54,11 @@ class VariablePlan:
 
 @dataclass(frozen=True, slots=True)
 class PastPlan:
-    """The retained past of a busy key: `events` of `event_bytes`, as many as in the window of a pattern, of which
-    windows hold any; `pinned` single ones that alone decide a value; tallies of counts and sums, which have
-    `carried_bytes` together with the values around ranks; `pane_rows` of what approximate functions keep, which stop
-    growing where a window has every code that it can have.
+    """The retained past of a busy key.
+
+    `events` of `event_bytes`, as many as in the pattern's window, if any window needs them; `pinned` single events that
+    alone decide a value; tallies of counts and sums, with `carried_bytes` including the values around ranks;
+    `pane_rows` of approximate functions, which stop growing when a window has every possible code.
     """
 
     events: int
@@ -98,7 +99,7 @@ class PatternPlan:
 
     @property
     def cost_class(self) -> str:
-        """In words: what one more event of a key costs."""
+        """Return the cost of one more event of a key, in words."""
         if self.branches:
             return "runs: each event may double the runs of the key, up to their limit"
         if self.instructions_run:
@@ -123,7 +124,7 @@ def plan(
     arguments: Mapping[str, object],
     events: int = PLAN_EVENTS_PER_KEY,
 ) -> Plan:
-    """Plan patterns; `arguments` are given to those that have a parameter of the name.
+    """Plan patterns; `arguments` apply to those with a parameter of the name.
 
     A pattern that cannot be bound or compiled is in `refused` with the reason.
     """

@@ -1,8 +1,7 @@
-"""Traces of the tests of one pattern → what of its automaton they have been through.
+"""Traces of the tests of one pattern → the covered parts of its automaton.
 
-Counted are NFA states, transitions (the waits that a run went on by, or whose absence became certain), and of every
-condition both outcomes, true and not true. Tests with other parameters may have another automaton: what they have in
-common counts once.
+It counts NFA states, transitions (waits that a run passed, or whose absence became certain), and both outcomes of every
+condition, true and not true. Tests with other parameters may have another automaton: common parts count once.
 Tested by: tests/testing/test_coverage.py
 """
 
@@ -20,7 +19,7 @@ from cep.testing.journal import Trace
 
 @dataclass(slots=True)
 class Share:
-    """Things with their text, in order, and those of them that were reached."""
+    """Items with their text, in order, and the covered ones among them."""
 
     every: dict[str, str] = field(default_factory=dict)
     reached: set[str] = field(default_factory=set)

@@ -49,7 +49,7 @@ def traced_events(
 ) -> dict[str, tuple[TracedEvent, ...]]:
     """Return the events of each key in the engine's order (columnar/order.py).
 
-    Beside its fields an event has the values of the pattern's histories, and whether lists have it; they are worked out
+    An event has its fields, the values of the pattern's histories, and its list memberships; the latter are computed
     from these events and lists unless they are given.
     """
     past = past_values(schema, pattern, batch, lists) if past is None else past

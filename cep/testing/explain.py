@@ -1,4 +1,4 @@
-"""A trace → lines that say how far each run came, and what stopped it, with the values that were looked at.
+"""A trace → lines about the progress of each run and the reason for its end, with the compared values.
 
     probe 0 s, 20 s, 40 s · then waited for hit
       5 min e00004 is no hit: amount > 500.00 is not true (amount = 400.00)
@@ -65,7 +65,7 @@ class Explainer:
         if not stories:
             return self.not_started()
         if any(not story.reasons for story in stories):
-            # Beside a match, runs that it covers say nothing.
+            # Runs that a match covers add nothing to it.
             stories = [s for s in stories if all(c.why is not Why.SKIP for c in s.run.closings)]
         text: list[str] = []
         for story in stories[:runs_max]:
@@ -143,7 +143,7 @@ class Explainer:
         return f"the events end before `{self._name(wait)}` is certain{at}"
 
     def miss(self, run: Run, miss: Miss) -> list[str]:
-        """Say why an event does not fit what the run waited for."""
+        """Return the reasons why an event does not match the run's wait."""
         wait = self._positions[run.position].waits[miss.wait]
         assert wait.target is not None, "only a wait that takes can miss"
         variable, event = self._positions[wait.target].variable, self.trace.events[miss.row]

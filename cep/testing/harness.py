@@ -1,7 +1,7 @@
 """A checked test → its outcome, by running the real engine on its events.
 
-The events go through `advance` twice: all at once, and one by one with a watermark after each. Both must find the same,
-else the outcome is an error: a rule whose alerts depend on how events are delivered cannot be tested.
+The events go through `advance` twice: all at once, and one by one with a watermark after each. Both must give the same
+matches, otherwise the outcome is an error: a rule whose alerts depend on the delivery of events cannot be tested.
 Tested by: tests/testing/test_harness.py
 """
 
@@ -40,7 +40,7 @@ _DELIVERIES_MAX = 500
 
 
 class Outcome(StrEnum):
-    """The result of a test. GAP: it is marked `todo`, so what comes out is reported but not held against it."""
+    """The result of a test. GAP: it is marked `todo`, so a mismatch is reported but is not a failure."""
 
     PASSED = "pass"
     FAILED = "fail"
@@ -76,7 +76,7 @@ class Verdict:
 
 
 def run_test(schema: Schema, test: PatternTest, lists: Lists = NO_LISTS) -> Verdict:
-    """Run one test, with what its files say is in lists. Raises: nothing that the pattern or the test can cause."""
+    """Run one test, with the lists of its files. Raises: nothing that the pattern or the test can cause."""
     started = time.perf_counter()
     reasons = problems(test.pattern, schema)
     if reasons:
@@ -197,7 +197,7 @@ def fitting(expected: Expected, got: ObservedMatch, labels: dict[str, str]) -> i
         if type_.kind.value == "time" and isinstance(target, int):
             target += START_MS
         if isinstance(value, float) and isinstance(target, float):
-            # Half a unit of the last digit, and what writing it in binary costs.
+            # half a unit of the last digit, and the rounding error of the float
             wrong += abs(value - target) > want.tolerance + 1e-12 * abs(target)
         else:
             wrong += value != target

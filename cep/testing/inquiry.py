@@ -1,7 +1,7 @@
-"""A rule, a key's events, and a question → why there is an alert, or why there is none.
+"""A rule, a key's events, and a question → the reason for an alert, or for its absence.
 
-Answers come from traces of the versions in force, each with its own interval. If nothing matches, the trace is walked
-again as if the rule had always been in force: a match that only then appears was missed because of the interval.
+Answers come from traces of the versions in force, each with its own interval. If nothing matches, the trace is repeated
+as if the rule had always been in force: a match that appears only then was missed because of the interval.
 Tested by: tests/testing/test_inquiry.py, tests/cli/test_why.py
 """
 
@@ -32,7 +32,7 @@ _EVENTS_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class MatchPath:
-    """A match: its version, and for each event time, id, variable and what its condition saw; then what it emits."""
+    """A match: its version; for each event time, id, variable and compared values; and its measures."""
 
     version: int
     detected: str
@@ -43,7 +43,7 @@ class MatchPath:
 
 @dataclass(slots=True)
 class Answer:
-    """`matches` that there are; `reasons` why there are none, or no more, each a headline with details."""
+    """The `matches`; `reasons` explain why there are none, or no more, each a headline with details."""
 
     matches: list[MatchPath] = field(default_factory=list)
     reasons: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
@@ -83,9 +83,9 @@ def why_not(
     world: World, versions: Sequence[DeployedRule], batch: EventBatch, at_ms: int | None,
     late: frozenset[str] = frozenset(),
 ) -> Answer:  # fmt: skip
-    """Say why no version of a rule has a match; of those around `at_ms`, if that is given. `versions` is not empty.
+    """Return why no version of a rule has a match, around `at_ms` if it is given. `versions` is not empty.
 
-    `late` are the ids of events that came behind the watermark, so that they were not matched.
+    `late` are the ids of events that came after the watermark and were not matched.
     """
     answer = Answer()
     if not len(batch):
@@ -191,7 +191,7 @@ def _outside(
 
 
 def _stories(explainer: Explainer, at_ms: int | None) -> list[tuple[str, tuple[str, ...]]]:
-    """Tell the furthest runs, or those that were open at a time, and what its events lacked."""
+    """Describe the furthest runs, or the runs that were open at a time, and why its events did not match."""
     trace = explainer.trace
     stories = explainer.furthest()
     if at_ms is not None:
@@ -208,7 +208,7 @@ def _stories(explainer: Explainer, at_ms: int | None) -> list[tuple[str, tuple[s
 
 
 def _without_a_match(explainer: Explainer, at_ms: int | None) -> list[tuple[str, tuple[str, ...]]]:
-    """Beside a match: the runs that began at that very time and came to nothing: often the match covers them."""
+    """For a match, describe the runs that began at that time and ended without a match: often the match covers them."""
     trace = explainer.trace
     starts = [run for run in trace.start.children if trace.events[run.row].time_ms == at_ms]
     stories = [explainer.end(run) for run in starts[:_STORIES_MAX]]

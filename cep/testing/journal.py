@@ -1,4 +1,4 @@
-"""The journal of a trace: events, runs, how each wait ended, near misses, matches, and what was covered.
+"""The journal of a trace: events, runs, the end of each wait, near misses, matches, and covered runs.
 
 Tested by: tests/testing/test_trace.py
 """
@@ -44,7 +44,7 @@ class Why(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """The end of a wait: by which event or match (indices) or deadline, at what event time."""
+    """The end of a wait: the event or match (indices) or deadline, and the event time."""
 
     wait: int
     why: Why
@@ -56,8 +56,10 @@ class Closing:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """An event that fits a wait's event type but not its condition. `failed` are indices of the variable's conditions;
-    `stopped`: the condition fits, but so does that of `until`."""
+    """An event that matches a wait's event type but not its condition.
+
+    `failed` are indices of the variable's conditions; `stopped`: the condition holds, but so does `until`.
+    """
 
     wait: int
     row: int
@@ -67,7 +69,7 @@ class Miss:
 
 @dataclass(slots=True)
 class Run:
-    """A run after one more event. What it has taken is the chain of its parents; run 0 has taken nothing."""
+    """A run after one more event. Its parents are the earlier events; run 0 has taken no event."""
 
     number: int
     parent: Run | None

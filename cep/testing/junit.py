@@ -1,6 +1,6 @@
 """A suite's outcomes → JUnit XML, which CI systems show.
 
-One `testsuite` a pattern; a failure's text is what `cep test` prints. Known gaps count as skipped.
+One `testsuite` per pattern; a failure's text is the output of `cep test`. Known gaps count as skipped.
 Tested by: tests/cli/test_test.py
 """
 

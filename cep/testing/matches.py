@@ -1,4 +1,4 @@
-"""Matches of the engine → plain values that can be compared with what a test expects.
+"""Matches of the engine → plain values that can be compared with a test's expectations.
 
 Tested by: tests/testing/test_harness.py
 """
@@ -17,7 +17,7 @@ from cep.nfa.program import Program
 
 @dataclass(frozen=True, slots=True)
 class ObservedMatch:
-    """A match or a time-out: its key's text, when it was certain, what it emits, and the events that it binds."""
+    """A match or a time-out: its key's text, the time when it was certain, its measures, and its events."""
 
     key: str
     at_ms: int

@@ -1,6 +1,6 @@
-"""Events + a pattern → the value of each of its histories at each event, and what lists say of it, as in the engine.
+"""Events + a pattern → the value of each of its histories at each event, and its list memberships, as in the engine.
 
-What a history is of takes all events of a key, and a list has versions, so a trace does not work them out again.
+A history needs all events of a key, and a list has versions, so a trace does not compute them again.
 Tested by: tests/testing/test_past.py
 """
 
@@ -27,7 +27,7 @@ PastValues = Mapping[str, Mapping[str, Slot]]
 
 
 def past_values(schema: Schema, pattern: PatternIR, batch: EventBatch, lists: Lists = NO_LISTS) -> PastValues:
-    """By event id, the value of each history and each question to a list by how it is written. Empty without any."""
+    """Return by event id the value of each history and list membership, by its text. Empty without any."""
     rule = DeployedRule("past", 1, 1, "past", pattern)
     program = replace(compile_rules(schema, pattern.key, (rule,)), lists=lists)
     asked: list[tuple[int, Expr]] = [(n, c.computed) for n, c in enumerate(program.columns) if c.computed is not None]

@@ -1,4 +1,4 @@
-"""Outcomes of tests → text: what was expected beside what came, and how far each run got.
+"""Outcomes of tests → text: the expected and the actual matches, and the progress of each run.
 
     expected  match on c1 at 5 min { probes: 3 }
     got       match on c1 at 5 min { probes: 4, amount: 900.00 }
@@ -36,7 +36,7 @@ def difference_lines(tested: Verdict) -> list[tuple[str, str]]:
 
 
 def story_lines(tested: Verdict) -> list[tuple[str, str]]:
-    """Per key, how far its runs came and what stopped them: pairs of the key's label and a line."""
+    """Return the progress of each key's runs and the reasons for their end: pairs of the key's label and a line."""
     lines: list[tuple[str, str]] = []
     for label, trace in tested.traces.items():
         for number, line in enumerate(Explainer(trace, clock).lines()):
@@ -45,7 +45,7 @@ def story_lines(tested: Verdict) -> list[tuple[str, str]]:
 
 
 def verdict_lines(tested: Verdict) -> list[str]:
-    """Say how a test ended; of one that failed what came, and how far its runs got."""
+    """Describe the result of a test; for a failure, the actual matches and the progress of runs."""
     lines = [f"{tested.outcome.value.upper():<5} {tested.test.name}"]
     if tested.outcome is Outcome.FAILED:
         lines += [
@@ -67,7 +67,7 @@ def _difference(difference: Difference, tested: Verdict) -> Iterable[tuple[str, 
         yield "got", "nothing" if nearest is None else shown_matches(nearest, tested)
     elif difference.got is not None:
         if any(other.nearest == difference.got for other in tested.differences):
-            return  # it is shown beside the expectation that it comes closest to
+            return  # it is shown next to the most similar expectation
         yield "expected", "nothing more" if tested.test.expected else "nothing"
         yield "got", shown_matches(difference.got, tested)
 

@@ -1,4 +1,4 @@
-"""A condition that was tested → what it looked at, with the values that it saw.
+"""A condition of a test → its operands, with their values.
 
 Tested by: tests/testing/test_trace.py
 """
@@ -14,7 +14,7 @@ _COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 
 
 def operands(expr: Expr, event: Fields, bound: BoundFields) -> list[tuple[str, str]]:
-    """List what a condition looked at, with its values: the sides of its comparisons, else the names in it."""
+    """List the operands of a condition with their values: the sides of its comparisons, or the names in it."""
     values: dict[str, str] = {}
     for part in _looked_at(expr):
         value = value_of(part, event, bound)

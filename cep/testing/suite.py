@@ -1,4 +1,4 @@
-"""Pattern files → the outcome of all their tests, or of those that are asked for.
+"""Pattern files → the outcome of all their tests, or of the requested ones.
 
 Tested by: tests/cli/test_test.py
 """
@@ -51,7 +51,7 @@ class Suite:
 
 
 def run_suite(paths: Iterable[str | Path], only: str | None = None) -> Suite:
-    """Check the files together, with what they import, and run the tests in them. Prints nothing.
+    """Check the files together, with their imports, and run their tests. Prints nothing.
 
     Raises: UsageError if no test is called `only`.
     """
@@ -61,8 +61,8 @@ def run_suite(paths: Iterable[str | Path], only: str | None = None) -> Suite:
 def run_checked(checked: Checked, only: str | None = None) -> Suite:
     """Run the tests of a checked file set.
 
-    `only` is a test's name, a pattern's, or both (`card_testing: three declines`): if nothing is called so, every test
-    with this in its name. Raises: UsageError if there is none.
+    `only` is a test's name, a pattern's, or both (`card_testing: three declines`): without an exact match, every test
+    with this text in its name. Raises: UsageError without any.
     """
     tests, refused = checked.tests, checked.refused_tests
     if only is not None:

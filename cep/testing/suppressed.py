@@ -1,6 +1,6 @@
-"""The rules of a job and the events of one key → which of their matches alert nobody, and why.
+"""The rules of a job and the events of one key → their matches without an alert, and the reasons.
 
-The engine and the policies are those of every runner (rulebook/suppression.py), so the answer is that of a replay.
+The engine and the policies are those of every runner (rulebook/suppression.py), so the answer equals a replay.
 Tested by: tests/cli/test_why.py
 """
 

@@ -1,7 +1,7 @@
-"""The events of one key walked over a pattern's automaton in plain Python, with a journal of what happened to each run.
+"""The events of one key over a pattern's automaton in plain Python, with a journal of every run.
 
-The steps are those of match/advance.py, one event at a time: expire, offer to every run, apply the skip strategy. It
-is what `cep test` and `cep why` explain from, never what decides; that the two agree is tested on random patterns.
+The steps are those of match/advance.py, one event at a time: expire, offer to every run, apply the skip strategy. `cep
+test` and `cep why` explain from it, but it never decides; tests on random patterns check that the two agree.
 Tested by: tests/testing/test_trace.py
 """
 
@@ -121,7 +121,7 @@ class _Tracer:
                 self._close(run, Closing(index, Why.LATE, event.time_ms, event.row))
                 continue
             guard = self._guarded(run, wait, event, before=True)
-            if guard is None and wait.target is None:  # an absence takes nothing: whatever is forbidden breaks it
+            if guard is None and wait.target is None:  # an absence takes no event: any forbidden event breaks it
                 guard = self._guarded(run, wait, event, before=False)
             if guard is not None:
                 self._close(run, Closing(index, _WHY[guard.moment], event.time_ms, event.row, guard))
@@ -133,7 +133,7 @@ class _Tracer:
                     self._close(run, Closing(index, _WHY[guard.moment], event.time_ms, event.row, guard))
 
     def _go_on(self, run: Run, index: int, event: TracedEvent, *, may_take: bool) -> None:
-        """Take the event if the wait does; else a wait for the very next event is over."""
+        """Take the event if the wait does; otherwise end a wait for the very next event."""
         wait = self.positions[run.position].waits[index]
         if may_take and wait.target is not None and self._suits(run, index, event):
             self._take(run, index, event)
@@ -146,11 +146,11 @@ class _Tracer:
             self._close(run, Closing(index, Why.CERTAIN, event.time_ms, event.row))
 
     def _stays_open(self, run: Run, wait: Wait) -> bool:
-        """Return True if a wait is open that keeps this one open whatever it takes."""
+        """Return True if an open wait keeps this one open after any event."""
         return any(self.positions[run.position].waits[index].loop in wait.reopens for index in run.open)
 
     def _suits(self, run: Run, index: int, event: TracedEvent) -> bool:
-        """Return True if the event fits what is waited for. Note what it lacks."""
+        """Return True if the event matches the wait. Note the reason if not."""
         wait = self.positions[run.position].waits[index]
         assert wait.target is not None, "only asked of a wait that takes"
         variable = self.positions[wait.target].variable
@@ -168,7 +168,9 @@ class _Tracer:
         return False
 
     def _guarded(self, run: Run, wait: Wait, event: TracedEvent, *, before: bool) -> Guard | None:
-        """Find the guard that closes the wait, of those that speak before an event is taken or of the others."""
+        """Find the guard that closes the wait, among the guards that apply before an event is taken or among the
+        others.
+        """
         guards = wait.guards if wait.target is None else guards_of(wait, self.positions[wait.target].variable)
         for guard in guards:
             if (guard.moment in ("before", "greedy")) != before:
@@ -272,7 +274,7 @@ class _Tracer:
         return min(ends)
 
     def _expiry_ms(self, run: Run) -> int:
-        """When the run has to be looked at next: a deadline that fires something, else the last of all."""
+        """Return when the run must be visited next: a deadline that fires, otherwise the last deadline."""
         waits = [self.positions[run.position].waits[i] for i in run.open]
         deadlines = [self._deadline_ms(run, w) for w in waits]
         firing = [
@@ -281,7 +283,7 @@ class _Tracer:
         return min(firing) if firing else max(deadlines, default=-_FOREVER)
 
     def _expire(self, until_ms: int, seen: int) -> None:
-        """Close what is over by `until_ms`, deadline after deadline."""
+        """Process all deadlines up to `until_ms`, in order."""
         while True:
             due_ms = min((r.expiry_ms for r in self.runs if r.open), default=_FOREVER + 1)
             if due_ms > until_ms:
@@ -322,7 +324,7 @@ class _Tracer:
         for index in [i for i in run.open if self._deadline_ms(run, waits[i]) <= until_ms]:
             is_absence = waits[index].target is None
             if not is_absence and self._deadline_ms(run, waits[index]) >= _FOREVER >= until_ms:
-                continue  # the input ends: what has no window stays open
+                continue  # the input ends: a wait without a window stays open
             absent, ran_out = absent or is_absence, ran_out or not is_absence
             if is_absence:
                 self.conditions.covered.waits.add((run.position, index))
@@ -336,7 +338,7 @@ class _Tracer:
         run.is_reported = run.is_reported or fresh
         if absent and self.in_order:
             self._complete(run, at_ms, None)
-            # Held back; completed after the last event, not by that of the run, and after what that event completed.
+            # Waiting; completed after the last event, not by an event of the run, and after the matches of that event.
             self.runs[-1].ordinal = seen - 1
             self.runs[-1].expiry_ms = 2 * _FOREVER + 1 + at_ms
             absent = False
@@ -348,7 +350,7 @@ class _Tracer:
         for index in list(run.open):
             wait = self.positions[run.position].waits[index]
             if self._deadline_ms(run, wait) >= _FOREVER:
-                continue  # it waits without an end, beside one whose time is up
+                continue  # it waits without an end, together with one that has ended
             reason = Why.LATE if self._is_late(run, wait) else Why.WITHIN
             self._close(run, Closing(index, reason, self._deadline_ms(run, wait)))
 
@@ -368,7 +370,7 @@ class _Tracer:
     # -------------------------------------------------------------------------------------------------- skip
 
     def _release(self, before: int, at_ms: int) -> None:
-        """Apply the skip strategy to the matches from `before` on, those of one event or deadline."""
+        """Apply the skip strategy to the matches from `before` on, which belong to one event or deadline."""
         if self.in_order:
             self._settle(at_ms)
         elif self.pattern.skip.kind is not SkipKind.NONE:
@@ -411,7 +413,7 @@ class _Tracer:
                 self._close_all(run, Why.SKIP, at_ms, match=match.number)
 
     def _cut(self, run: Run) -> int:
-        """Drop the runs that the match of this run covers: those that started before this row."""
+        """Drop the runs that the match of this run covers: the runs that started before this row."""
         kind, variable = self.pattern.skip.kind, self.pattern.skip.variable
         if kind is SkipKind.PAST_LAST:
             return run.row + 1

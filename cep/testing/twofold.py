@@ -1,6 +1,6 @@
-"""Averages, spreads and comparisons with an average, in plain Python: the same operations as nfa/twofold.py orders.
+"""Averages, standard deviations and comparisons with an average, in plain Python: the operations of nfa/twofold.py.
 
-A number is high + low, and its size says how far it may be off. Null is None.
+A number is high + low, and its error is a share of its size. Null is None.
 Tested by: tests/testing/test_values_against_engine.py, tests/answers/numbers.py
 """
 
@@ -29,7 +29,7 @@ class Twofold(NamedTuple):
 
 
 def exact(high: float, low: float = 0.0) -> Twofold:
-    """Return a number whose error is that of a twofold, or none."""
+    """Return a number with the error of a twofold, or without error."""
     return Twofold(high, low, abs(high))
 
 

@@ -1,9 +1,9 @@
 """Checked expression + the event under test + the events bound so far → value, in plain Python, one event at a time.
 
-The kernels compute over columns. This module computes the same once more so that it can be explained: operation by
-operation as nfa/code.py orders them, so that not even the last bit differs. Null is None and SQL's unknown, decimals
-are scaled integers, floats have infinities. An integer that leaves 64 bits is the bound that it leaves. Functions of
-text and of calendars are the engine's own. Slow, for single keys only.
+The kernels compute over columns. This module computes the same once more to explain it: operation by operation in the
+order of nfa/code.py, so that even the last bit is equal. Null is None and SQL's unknown, decimals are scaled integers,
+floats have infinities. An integer overflow is the bound of 64 bits. Functions of text and of calendars are the engine's
+own. Slow, for single keys only.
 Tested by: tests/testing/test_values.py, tests/testing/test_values_against_engine.py
 """
 
@@ -83,7 +83,7 @@ def value_of(expr: Expr, event: Fields, bound: BoundFields) -> Slot:
 
 
 def _given(expr: Expr, event: Fields) -> Slot:
-    """Return a value that takes more than the event; testing/past.py puts it beside the event's fields."""
+    """Return a value that needs more than the event; testing/past.py adds it to the event's fields."""
     name = show_expr(expr)
     if name not in event:
         raise UnexplainedError(f"the past events or the list that this looks at are not there: {name}")
@@ -118,7 +118,7 @@ def _aggregate(expr: Aggregate, events: Sequence[Fields]) -> Slot:
 
 
 def _average(expr: Expr, event: Fields, bound: BoundFields) -> Twofold | None:
-    """Return an average with what it lost by rounding."""
+    """Return an average with its rounding error."""
     if isinstance(expr, Aggregate):
         argument = expr.argument
         assert argument is not None, "avg has an argument"
@@ -178,7 +178,7 @@ def _binary(expr: Binary, left: Slot, right: Slot) -> Slot:
 
 
 def _divided(expr: Binary, event: Fields, bound: BoundFields) -> Slot:
-    """Divide the counts if both sides count the same unit, else that of the floats; null by zero."""
+    """Divide the counts if both sides count the same unit, otherwise the floats; null by zero."""
     units = same_units(expr.left, expr.right)
     sides = units or (expr.left, expr.right)
     left, right = (value_of(side, event, bound) for side in sides)
@@ -202,7 +202,7 @@ def _cast(value: Slot, source: Type, target: Type) -> Slot:
 def _in(value: Slot, items: Sequence[Slot]) -> Slot:
     if value is None:
         return None
-    # By comparison, not by `in`, which takes NaN for equal to itself.
+    # with `==`, because `in` treats NaN as equal to itself
     if any(value == item for item in items if item is not None):
         return True
     return None if None in items else False
@@ -289,7 +289,7 @@ def _rounded_float(fn: str, value: float, digits: int) -> float:
     units = 10.0**digits
     size = abs(value) * units
     whole = float(np.floor(size))
-    # The part behind the point is exact, size + 0.5 is not. Of an infinity it is NaN, which reaches no half.
+    # The fractional part is exact, size + 0.5 is not. For an infinity it is NaN, which is below a half.
     nearest = (whole + 1.0 if size - whole >= 0.5 else whole) / units
     return -nearest if value < 0 else nearest
 
