@@ -9,21 +9,21 @@ import re
 
 from cep.base.errors import UsageError
 
-# What stands between `//` and the last `@` before the path: a user, a password or a token.
+# The part between `//` and the last `@` before the path: a user, a password or a token.
 _USER = re.compile(r"://[^/?#]*@")
 _BEHIND = re.compile(r"[?#]")
 _REGISTRY = re.compile(r"(https?|mock)://[^/?#@\\\s]+(/[^?#@\\\s]*)?")
 
 
 def without_user(address: str) -> str | None:
-    """Return the address as messages may show it if it has a user, a password or a token in it; else None."""
+    """Return the address without its user, password or token; None if it has none."""
     return _BEHIND.split(_USER.sub("://…@", address))[0] if _USER.search(address) else None
 
 
 def check_place(place: str, instead: str) -> None:
-    """Check the place of a table or of checkpoints, a path or a URL. `instead` names where its secrets belong.
+    """Check the place of a table or of checkpoints, a path or a URL. `instead` names the right place for its secrets.
 
-    Raises: UsageError for a URL with a user, a password or a query, which shows neither.
+    Raises: UsageError for a URL with a user, a password or a query, without showing them.
     """
     if "://" not in place:
         return

@@ -1,14 +1,15 @@
-"""Facts → a chain of lines, each with the hash of the one before; and a chain → the places where it was changed.
+"""Facts → a chain of lines, each with the hash of the previous line; and a chain → the places where it was changed.
 
     {"code":"audit","number":"000000000002","previous":HASH,"what":"change",…,"sealed":HASH,"hash":HASH,"texts":{…}}
 
-A line's hash is of all that stands before it, so it vouches for every earlier line. Whoever has the number and the hash
-of the last line, the head, can tell whether lines are missing at the end. The job keeps the head with its rules and
-says it in its status. A line has no clock: a job that is built anew from the same records writes the same chain.
+A line's hash covers the line up to it, including the previous hash, so it covers every earlier line. The head is the
+number and the hash of the last line: with it, a reader detects missing lines at the end. The job keeps the head with
+its rules and shows it in its status. A line has no clock: a job that is rebuilt from the same records writes the same
+chain.
 
-What people write, and keys that they name, may have to be erased one day. So these texts stand behind the hash, and
-`sealed` is the hash of them with a salt. A line that has lost its texts and the salt is whole, and nobody can find out
-by guessing what they were. A later line about the erasure must name it.
+Texts of people, and keys that they name, may have to be erased later. So these texts come after the hash, and `sealed`
+is their hash with a salt. A line without its texts and salt is still valid, and the texts cannot be found by guessing.
+A later line about the erasure must name it.
 Tested by: tests/base/test_audit.py
 """
 
@@ -51,7 +52,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The head that a chain ends with, and what is wrong with it; nothing if it is whole.
+    """The head at the end of a chain, and the problems of the chain; empty if it is valid.
 
     `erased` are the numbers of lines without their texts.
     """
@@ -66,7 +67,7 @@ def extended(
 ) -> tuple[Head, bytes]:
     """Return the head after a line of these facts, and the line. Facts are JSON values without a clock.
 
-    `texts` may be erased later. `salt` is something that nobody knows who has the line without them.
+    `texts` may be erased later. `salt` must be unknown to readers of the line without its texts.
     """
     assert not facts.keys() & {*_NAMES, _SEALED, _TEXTS}, "those names are the chain's"
     number = head.count + 1
@@ -80,7 +81,7 @@ def extended(
 
 
 def texts_of(line: bytes) -> dict[str, Any]:
-    """Return the texts of a line, without the salt; nothing if they were erased or it is no line."""
+    """Return the texts of a line, without the salt; empty if they were erased or the line is invalid."""
     values = _read(line)
     texts = None if values is None else values.get(_TEXTS)
     return {name: text for name, text in (texts or {}).items() if name != _SALT}
@@ -110,10 +111,10 @@ def is_letter(line: bytes) -> bool:
 
 
 def verify(lines: Iterable[Line], head: Head | None = None, heads: Mapping[str, Head] | None = None) -> Verdict:
-    """Check a chain from its first line on, against the head that the job says, and against earlier heads by place.
+    """Check a chain from its first line on, against the head that the job shows, and against earlier heads by place.
 
-    Finds every line that was changed, inserted, removed or moved, and texts that no erasure has taken away. Without a
-    head lines that are missing at the end are not noticed, nor is a chain that was made up as a whole.
+    Finds every line that was changed, inserted, removed or moved, and texts that are missing without an erasure.
+    Without a head, missing lines at the end and a completely forged chain are not detected.
     """
     waiting = {place: one for place, one in (heads or {}).items() if one.count}
     last, problems, before = Head(), list[str](), b""
@@ -155,7 +156,7 @@ def verify(lines: Iterable[Line], head: Head | None = None, heads: Mapping[str, 
 
 
 def _read(data: bytes) -> dict[str, Any] | None:
-    """Return the values of a line that has its own hash and is written as the job writes it; else None."""
+    """Return the values of a line that has its own hash and the form that the job writes; otherwise None."""
     try:
         values = json.loads(data)
         number, digest = values["number"], values["hash"]

@@ -15,7 +15,7 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release what it has open."""
+        """Release all open resources."""
 
     def __enter__(self) -> Self:
         return self

@@ -28,9 +28,9 @@ def paused() -> Iterator[None]:
 
 
 def _age() -> None:
-    """Let many objects that have been made count as old: a full collection looks at them, but no earlier one.
+    """Let many new objects count as old: a full collection visits them, but no earlier one.
 
-    Freezing and thawing does that without a walk. What somebody has frozen for good stays so.
+    Freezing and unfreezing does that without a traversal. Objects that were frozen for good stay frozen.
     """
     if gc.get_count()[0] > _MANY and gc.get_freeze_count() == 0:
         gc.freeze()

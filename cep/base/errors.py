@@ -18,9 +18,9 @@
     └── SinkError             a sink cannot accept alerts
         └── SinkAwayError     it does not take them now: the same write may do later
 
-Mistakes in pattern files and rules are not exceptions: they are `Diagnostic` values that are collected and
-reported together (cep/lang/diagnostics.py). Where Python is given such a text, one PatternError has them all. Bugs of
-ours are asserts.
+Mistakes in pattern files and rules are not exceptions: they are `Diagnostic` values that are collected and reported
+together (cep/lang/diagnostics.py). Where Python is given such a text, one PatternError has them all. Bugs of ours are
+asserts.
 Tested by: tests/base/test_errors.py, tests/api/test_rules.py
 """
 
@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 
 
 class CepError(Exception):
-    """Root of all operating errors. The message says what, which ids, the value, the limit, the next step.
+    """Root of all operating errors. The message names the fault, the ids, the value, the limit, and the next step.
 
     `code` is a word for programs. It stays the same when the message changes.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from cep.base.errors import UsageError
 
-# By the name that is imported. `pyproject.toml` has the packages of each extra.
+# By import name. `pyproject.toml` has the packages of each extra.
 EXTRAS = {
     **dict.fromkeys(("pyspark", "py4j", "pandas"), "spark"),
     **dict.fromkeys(
@@ -27,7 +27,7 @@ EXTRAS = {
 
 
 def missing_extra(error: ModuleNotFoundError) -> UsageError | None:
-    """Return what to install for a package that is not here; None if it is of no extra, which is a bug."""
+    """Return the extra to install for a missing package; None if it belongs to no extra, which is a bug."""
     package = (error.name or "").split(".")[0]
     extra = EXTRAS.get(package)
     if extra is None:

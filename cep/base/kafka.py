@@ -27,7 +27,7 @@ _QUIET = {"log_level": "2"}  # broker errors reach the caller in our exceptions
 READER_DEFAULTS = {
     **_QUIET,
     "group.id": "cep",  # the client insists on a name; no group is joined
-    "check.crcs": "true",  # what a broker's disk has changed is no record; the client does not look by default
+    "check.crcs": "true",  # a changed byte on a broker's disk must be detected; the client does not check by default
 }
 READER_FIXED = {
     "auto.offset.reset": "error",  # a lost offset is an error, never a silent jump
@@ -72,14 +72,14 @@ _SINK_CODES = {
 }  # fmt: skip
 _FULL_QUEUE_WAIT_S = 0.1
 _ACCESS_CODES = (KafkaError._SSL, KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)  # noqa: SLF001
-_TLS, _TLS_ALERT = "SSL routines", "alert"  # how OpenSSL begins, and what the other side sent
+_TLS, _TLS_ALERT = "SSL routines", "alert"  # the start of OpenSSL's messages, and of an alert from the other side
 _ACCESS_S, _ACCESS_POLL_S = 5.0, 0.25
 
 
 def reader_options(
     servers: str, given: Mapping[str, str], defaults: Mapping[str, str] = {}, fixed: Mapping[str, str] = {}
 ) -> dict[str, Any]:
-    """Return the options of a consumer; `defaults` and `fixed` are added to those of all consumers."""
+    """Return the options of a consumer; `defaults` and `fixed` are added to the options of all consumers."""
     return _options(servers, {**READER_DEFAULTS, **defaults}, given, {**READER_FIXED, **fixed})
 
 
@@ -142,7 +142,7 @@ def check_access(servers: str, given: Mapping[str, str], wait_s: float = _ACCESS
 
 
 def _certificate_trouble(servers: str, given: Mapping[str, str]) -> str | None:
-    """Return what is wrong with the certificate of the first broker; librdkafka says only that something is."""
+    """Return the fault of the first broker's certificate; librdkafka only reports that there is one."""
     host, _, port = servers.split(",", maxsplit=1)[0].strip().rpartition(":")
     try:
         context = ssl.create_default_context(cafile=given.get("ssl.ca.location"))
@@ -180,13 +180,13 @@ def seconds_left(deadline_s: float) -> float:
 
 
 def reason_of(error: KafkaException) -> str:
-    """Return what the client or a broker says of a failure, in one sentence."""
+    """Return the failure that the client or a broker reports, in one sentence."""
     cause = error.args[0] if error.args else error
     return str(cause.str()) if isinstance(cause, KafkaError) else str(cause)
 
 
 def is_away(error: KafkaException) -> bool:
-    """Return True if brokers did not answer in time, or may do what was asked later."""
+    """Return True if brokers did not answer in time, or if the request may succeed later."""
     cause = error.args[0] if error.args else None
     return isinstance(cause, KafkaError) and (cause.retriable() or cause.code() in _AWAY_CODES)
 

@@ -1,4 +1,4 @@
-"""Every bound of the engine, with its reason and what happens there.
+"""Every limit of the engine, with its reason and its effect.
 
 Tested by: tests/base/test_limits.py and the test of whoever hits the bound
 """
@@ -11,7 +11,7 @@ TIME_MS_MAX = 2**61
 EVENT_TIME_MS_MIN = -62_135_596_800_000
 EVENT_TIME_MS_MAX = 221_845_392_000_000
 
-# A pattern file larger than this is refused before it is read: nobody writes one, a wrong path gives one.
+# A larger pattern file is refused before it is read: it is probably a wrong path.
 SOURCE_BYTES_MAX = 1_048_576
 # Depth of nesting of groups and expressions: the parser recurses, and a file must never end the process.
 NESTING_MAX = 64
@@ -22,8 +22,8 @@ VARIABLES_MAX = 64  # of one pattern; a reader loses the thread long before
 PARAMS_MAX = 64
 # NFA states of one rule after groups have been unrolled; a state number is an int16 in stored runs.
 NFA_STATES_MAX = 1_024
-# A run keeps the waits of its state as bits of one int64, beside two flags. The bits above its waits are for stop
-# events that may end the greed of a loop. Waits and such stop events together are 61 at most.
+# A run keeps the waits of its state as bits of one int64, next to two flags. The remaining bits are for stop events
+# that may end the greed of a loop. Waits and such stop events together are at most 61.
 WAITS_PER_STATE_MAX = 60
 # A bound of a loop, `a{n,m}`; loops over one variable count in a register, groups are unrolled.
 REPETITIONS_MAX = 100_000
@@ -32,29 +32,30 @@ REGISTERS_MAX = 62
 # Measures of one pattern: the null flags of a match are bits of one int64.
 MEASURES_MAX = 62
 
-# Runs of one rule on one key. At the bound the oldest runs are dropped; `runs_evicted` and `rule_runs_evicted` count
-# them. Such a key is an attack or a mistake in the rule, and must not take the job down. An event is offered to each
-# run, some 5 to 50 ns: with this many, a hundred thousand events of one key cost a few times those of as many keys.
+# Runs of one rule on one key. At the limit the oldest runs are dropped; `runs_evicted` and `rule_runs_evicted` count
+# them. Such a key is an attack or a mistake in the rule, and must not stop the job. An event is offered to each run,
+# about 5 to 50 ns: at this limit, a hundred thousand events of one key cost a few times as much as events of different
+# keys.
 RUNS_PER_KEY_MAX = 1_000
-# Events that the runs of one rule on one key have bound, each step of a run once, however many runs share it: 24 bytes
-# each, 0.6 MB. A run takes 600 bytes at most, so that both bounds together are 1.2 MB, beside the fields of the bound
-# events that the rule looks at. Past it the oldest runs leave until half of it is left, and are counted as above. An
-# event that every run of a key binds costs some 80 ns a run: a hundred thousand such events of one key cost three to
-# four times those of as many keys.
+# Events bound by the runs of one rule on one key; each step counts once, however many runs share it: 24 bytes each, 0.6
+# MB. A run takes at most 600 bytes, so both limits together are 1.2 MB, plus the fields of bound events that the rule
+# reads. Beyond the limit the oldest runs are dropped until half of it is left, and counted as above. An event that
+# every run of a key binds costs about 80 ns per run: a hundred thousand such events of one key cost three to four times
+# as much as events of different keys.
 NODES_PER_KEY_MAX = 25_000
-# Bytes of the texts of a bound event, those that rules read later and its id, for which it counts once more above. So
-# the texts that the runs of one rule on one key keep take 13 MB at most. Few events have as much: for those nothing
-# changes. Of beginnings that several rules share the starts count, each once.
+# Bytes of the texts of a bound event (its id, and the texts that rules read later) for which it counts once more above.
+# So the texts of one rule's runs on one key take at most 13 MB. Few events have that much text. Of prefixes that
+# several rules share, each start counts once.
 NODE_TEXT_BYTES = 256
 # Matches completed by one event, per rule; the rest are dropped; `matches_dropped` and `rule_matches_dropped` count
-# them. Nobody looks at a hundred alerts of one payment. Each takes some 250 bytes until it is written, so one event
-# 25 kB a rule.
+# them. No analyst reads a hundred alerts of one payment. Each takes about 250 bytes until it is written, so one event
+# takes at most 25 kB per rule.
 MATCHES_PER_EVENT_MAX = 100
-# As above where a match may be made on several ways, as with groups that repeat: ways are counted before what binds the
-# same is left out.
+# The same where a match may be found in several ways, as with repeated groups: ways are counted before equal bindings
+# are merged.
 WAYS_PER_EVENT_MAX = 1_000
-# Matches, and the events that they have bound, that are worked out together: 20 and 80 MB. Past it events are matched
-# in slices, half of them and then the others, which gives the same.
+# Matches, and their bound events, that are computed together: 20 and 80 MB. Beyond the limit, events are matched in
+# slices, one half and then the other, with the same result.
 MATCHES_AT_ONCE_MAX = 262_144
 BINDINGS_AT_ONCE_MAX = 4_194_304
 # Bytes of a text in a field of an event, of an id too. It is in memory and state for each run that has bound it; a
@@ -73,18 +74,19 @@ DECIMAL_SCALE_MAX = 9  # 10**9 units still leave 9.2e9 whole ones in an int64
 
 # Key groups: the unit of distribution and rescaling, and the upper bound of the parallelism.
 KEY_GROUPS_DEFAULT = 128
-# Of a job that runs on: each key group is a step with calls of the state store in every micro-batch, so few are quick.
+# For a running job: each key group is a step with calls of the state store in every micro-batch, so few groups are
+# fast.
 KEY_GROUPS_LIVE_DEFAULT = 32
 KEY_GROUPS_MAX = 32_768
-# Time for which a partition that is read to its end, but has no new records or falls behind the clock, holds the
-# watermark back.
+# Time for which a partition without unread records holds back the watermark, if it has no new records or falls behind
+# the clock.
 IDLE_MS_DEFAULT = 10_000
 
-# How far, in event time and beside the lateness, a partition with a backlog is read ahead of the slowest one. What is
-# ahead only waits for the watermark, so this bounds what waits. An hour: to stop a partition throws away what has been
-# fetched of it, and partitions of one topic are seldom that far apart.
+# How far, in event time and in addition to the lateness, a partition with a backlog is read ahead of the slowest one.
+# Events ahead only wait for the watermark, so this limits the waiting events. One hour: pausing a partition discards
+# its fetched records, and partitions of one topic are rarely that far apart.
 READ_AHEAD_MS_MAX = 3_600_000
-# How far ahead of the clock an event or a heartbeat may be dated; what is further is set aside. Clocks of producers are
+# How far ahead of the clock an event or a heartbeat may be dated; later ones are set aside. Clocks of producers are
 # wrong by seconds, and one event of another year would make all others late.
 AHEAD_MS_DEFAULT = 60_000
 # The share of the records that may be set aside, or have a value that cannot be read, before a verb ends with 1. A
@@ -95,8 +97,8 @@ REJECTED_PERCENT_MAX = 1
 CONTROL_RECORD_BYTES_MAX = 1_048_576
 # One JSON record, of a file, a stream or a topic. A longer one is set aside, and no more of it comes into memory.
 RECORD_BYTES_MAX = 16_777_216
-# Of a table that is read at once, with its dictionaries written out: a thousand records with the longest text. Where
-# rows take more, fewer of them are read at a time.
+# For a table that is read at once, with its dictionaries expanded: a thousand records with the longest text. If rows
+# take more, fewer of them are read at a time.
 BATCH_BYTES_MAX = 67_108_864
 # One page of Parquet, unpacked. Writers make pages of a megabyte, some one of each row group. A file with a larger one
 # is set aside: packed, it may be some kB.
@@ -116,8 +118,8 @@ JOB_FILE_BYTES_MAX = 1_073_741_824
 RULES_MAX = 10_000
 # Versions of one rule that wait for their start or drain at one time; the next one is refused until some are done.
 VERSIONS_PER_RULE_MAX = 64
-# Versions of one rule or list whose hashes a job remembers and its status says: who waits for an answer reads it within
-# a second, and so many changes do not come meanwhile.
+# Versions of one rule or list whose hashes a job remembers and shows in its status: a publisher reads its answer within
+# a second, and fewer changes come in that time.
 CHAIN_VERSIONS_MAX = 8
 # Above this, versions count up one by one. A number from a date or a clock lies below it. Without such a limit one
 # record of the highest version would end a name for good.
@@ -125,22 +127,24 @@ VERSION_FREE_MAX = 2_100_000_000
 # Before the first event nothing is over yet: so many versions of a rule or a list, or pauses of a rule, may a history
 # have, and the records that a job finds when it begins.
 CHANGES_BEFORE_EVENTS_MAX = 100_000
-# Compiled rules that a process keeps, those of versions that are gone too: a few kB each. Beyond it the oldest are
-# compiled again when they come back.
+# Compiled rules that a process caches, including removed versions: a few kB each. Beyond the limit the oldest are
+# compiled again when they are needed.
 PIECES_CACHED_MAX = 20_000
-# Constants, columns, conditions and instructions that compiled rules of a process share. Those of rules that are gone
-# stay, so beyond it all is forgotten, and the rules in force are compiled again.
+# Constants, columns, conditions and instructions that compiled rules of a process share. Those of removed rules stay,
+# so beyond the limit all are dropped and the rules in force are compiled again.
 SYMBOLS_MAX = 262_144
 # Micro-batches of a live job that it can go back by: as many as Spark keeps (spark.sql.streaming.minBatchesToRetain).
 MICRO_BATCHES_RETAINED = 100
 # Pauses of one rule, and snoozes of one rule and key, that are not over yet.
 PAUSES_PER_RULE_MAX = 64
 SNOOZES_MAX = 10_000  # rules and keys with a snooze; past this a snooze is refused until some are over
-# Rules and keys whose last alert may suppress the next one, some 300 bytes of memory each. At the bound those whose
-# time is over first are forgotten early, and `fired_forgotten` counts them: the next alert of such a key goes out.
+# Rules and keys whose last alert may suppress the next one, about 300 bytes of memory each. At the limit the entries
+# that expire first are forgotten early, and `fired_forgotten` counts them: the next alert of such a key is sent.
 FIRED_MAX = 1_000_000
 RULE_FILE_BYTES_MAX = 65_536  # one rule file of rules/; the pattern's text is not in it
-FIGURES_FILE_BYTES_MAX = 67_108_864  # what `cep backtest --json` writes for a card; a day and rule take some 60 bytes
+FIGURES_FILE_BYTES_MAX = (
+    67_108_864  # the output of `cep backtest --json` for a chart; a day and rule take about 60 bytes
+)
 SETTINGS_FILE_BYTES_MAX = 1_048_576  # a settings file; a wrong path gives a larger one
 LOCK_FILE_BYTES_MAX = 67_108_864  # rules.lock: a line of 80 bytes for each version of each rule
 # Parts of one dotted name in a TOML file. Ours have two; the parser's time grows with the square of them.
@@ -155,7 +159,7 @@ RULE_SCORE_MAX = 1_000
 RULE_PRIORITY_MAX = 10_000
 
 # One wait for a Kafka broker (metadata, offsets, the next record of a planned range). Broker fail-over takes seconds;
-# past this the read fails with what it waited for, and the runner decides on a restart.
+# beyond this the read fails with the name of its operation, and the runner decides about a restart.
 KAFKA_WAIT_MS_MAX = 30_000
 # Between two looks of a job at its brokers, and how long it waits for their answer: one that is away is seen within
 # three of them. A look is two small requests.
@@ -182,16 +186,18 @@ EXPRESSION_NODES_MAX = 20_000
 REGEX_CHARS_MAX = 500  # of a regular expression; the memory of its automaton grows with it
 # Patterns between the source and an event: each is another pass over the history, and another shuffle.
 PRODUCE_DEPTH_MAX = 8
-# Gaps of the producers that a rule reads from, one by one. Past that all producers that came to a running job count as
-# the last of them, with a gap that reaches back for ever: `history_from` is later than need be, never too early.
+# Gaps of the producers that a rule reads from, one by one. Beyond the limit all producers that were added to a running
+# job count as the last of them, with an unlimited gap: `history_from` may then be later than necessary, never too
+# early.
 PRODUCER_GAPS_MAX = 256
 IMPORTS_MAX = 256  # files that one file draws in
-# Entries of folders that an editor's request looks at for pattern files. Whoever opens `/` waits but a moment.
+# Entries of folders that an editor's request searches for pattern files, so that opening `/` takes only a moment.
 FOLDER_ENTRIES_MAX = 20_000
 
 # Events of one test block, repetitions counted; more is a load test, and every one of them is explained in memory.
 TEST_EVENTS_MAX = 10_000
-# Events offered to runs in one trace of `cep test` or `cep why`: a few seconds of plain Python; nobody reads more.
+# Events offered to runs in one trace of `cep test` or `cep why`: a few seconds of plain Python, and more than a person
+# reads.
 TRACE_STEPS_MAX = 500_000
 # Frauds of a report that are walked through each pattern, evenly over all: enough for shares to a few percent, and some
 # seconds of plain Python a rule.
@@ -205,10 +211,10 @@ REPORT_REPLAYED_EVENTS_MAX = 100_000
 SUGGEST_EVENTS_MAX = 50_000
 # Steps of a suggested sequence: of longer ones a history has too few to tell them from chance.
 SUGGEST_STEPS_MAX = 5
-# Settings of a rule that `cep tune` replays one beside the other: their programs and alerts are in memory together.
+# Settings of a rule that `cep tune` replays together: their programs and alerts are in memory at the same time.
 TUNE_RULES_AT_ONCE = 64
-# Alerts of the loosest setting of a tuned rule: settings are replayed fewer at once, so that no more alerts than these
-# are in memory. More than that nobody would call a rule.
+# Alerts of the loosest setting of a tuned rule: fewer settings are replayed at once, so that at most this many alerts
+# are in memory. A useful rule has fewer.
 TUNE_ALERTS_MAX = 1_000_000
 # Settings that `cep tune` compares by replaying each, where they do not follow from a replay for each value, and values
 # that `cep report --thresholds` draws.
@@ -225,7 +231,7 @@ PLAN_EVENTS_PER_KEY = 100  # events of a busy key in one window, for estimates
 STORE_KEY_BYTES_MAX = 4_096  # of one store key; the longest key of an event is far below
 # One block of a file of entries: the largest value of a store and some room; a larger length is a damaged one.
 ENTRY_BLOCK_BYTES_MAX = 2_147_483_647
-# The list of files of a RocksDB store, which it begins anew at a gigabyte.
+# The list of files of a RocksDB store, which starts a new one at a gigabyte.
 STORE_MANIFEST_BYTES_MAX = 2_147_483_647
 # Files that one RocksDB store holds open; past this it closes the least used. Far below a system's usual 1 024.
 STORE_OPEN_FILES_MAX = 256
@@ -233,18 +239,18 @@ CHECKPOINTS_RETAINED_DEFAULT = 3  # the newest, and two to fall back to when a f
 # Checkpoints that are being copied at one time; a further one is not begun, so that a slow target cannot pile up links.
 CHECKPOINTS_PENDING_MAX = 2
 
-# Events of the source that an alert lists, or a derived event hands on, behind the events that patterns have produced.
-# Those text columns lie in state as long as a run does; past the first ones `origins_dropped` counts what is left out.
+# Source events of an alert's or a derived event's derived events. These text columns stay in state as long as a run;
+# beyond the first ones `origins_dropped` counts the rest.
 ORIGINS_MAX = 500
 
 # A long window is kept by stretches of time, panes, of which it reaches into one more than this. Its far edge is
 # rounded outwards to a pane: by 1.6 % of the window at most.
 HISTORY_PANES = 64
-# Different values that `approx_distinct` counts exactly. Past it the least this many hashes stand for all: a standard
-# error of 1 / sqrt(1 022), 3.1 %, in 8 kB of hashes.
+# Distinct values that `approx_distinct` counts exactly. Beyond the limit this many least hashes represent all: a
+# standard error of 1 / sqrt(1 022), 3.1 %, in 8 kB of hashes.
 DISTINCT_HASHES_MAX = 1_024
-# Past events of one history on one key, the newest ones of its window, that its value is worked out from one by one.
-# Memory of a busy key, some tens of bytes an event; past this older events are folded into panes, and
+# Past events of one history on one key, the newest ones of its window, from which its value is computed one by one.
+# Memory of a busy key, some tens of bytes per event; beyond the limit older events are folded into panes, and
 # `histories_folded` counts the values.
 HISTORY_EVENTS_MAX = 100_000
 
@@ -263,28 +269,28 @@ LISTS_MAX = 1_000
 LIST_VERSIONS_MAX = 64
 # Entries of a list that a rule's parameter gives in place: they are part of the rule, which is a few kB.
 LIST_PARAM_ENTRIES_MAX = 1_000
-# Values of a sub-key that one history knows of one key. A sub-keyed `last` or `first_seen` keeps an event for each
-# value; past this a `last` forgets the values that came longest ago, and a `first_seen` does not remember new ones, and
-# `history_values_dropped` counts the events for which it is so. They are written with each micro-batch that reaches
-# their page. Of aggregates by a sub-key the values that came longest ago are forgotten where a window has more events
-# than HISTORY_EVENTS_MAX; no less than those, so that what is kept one by one is always known. `histories_cut` counts
-# the values of histories that may lack what is forgotten.
+# Values of a sub-key that one history remembers for one key. A sub-keyed `last` or `first_seen` stores an event for
+# each value; beyond the limit a `last` forgets the values that came longest ago, a `first_seen` does not remember new
+# ones, and `history_values_dropped` counts the events concerned. The stored events are written with each micro-batch
+# that reaches their page. Aggregates by a sub-key forget the values that came longest ago if a window has more events
+# than HISTORY_EVENTS_MAX; the limit is at least as large, so that values among the newest events are never forgotten.
+# `histories_cut` counts the values of histories that may lack forgotten events.
 HISTORY_VALUES_MAX = 100_000
-# Decoded segments of histories that a worker process of Spark holds between micro-batches; past this those that were
-# used longest ago are read again when a window reaches into them.
+# Decoded segments of histories that a Spark worker process caches between micro-batches; beyond the limit the least
+# recently used ones are read again when a window reaches into them.
 SEGMENT_CACHE_BYTES = 67_108_864
-# Pages of runs, as bytes, that a worker process of Spark holds between micro-batches; past this those that were used
-# longest ago are read from the state store again.
+# Pages of runs, as bytes, that a Spark worker process caches between micro-batches; beyond the limit the least recently
+# used ones are read from the state store again.
 PAGE_CACHE_BYTES = 67_108_864
 
-# One try to write alerts into a PostgreSQL: until it answers a connection, and until another session unlocks its table.
-# Past it the job reports the sink as away and tries again.
+# One attempt to write alerts into PostgreSQL: until it answers a connection, and until another session unlocks its
+# table. Beyond the limit the job reports the sink as unavailable and tries again.
 POSTGRES_WAIT_MS_MAX = 3_000
 
 # A file with one secret of a settings file, such as a password: a wrong path gives a larger one.
 SECRET_FILE_BYTES_MAX = 65_536
-# Connections to a job's port at once. There are a few scrapers and probes; a refused connection costs neither a thread
-# nor memory. Answers that are not probes leave some of the connections free, so that a probe always finds one.
+# Simultaneous connections to a job's port. There are few scrapers and probes; a refused connection costs neither a
+# thread nor memory. Requests other than probes leave some of the connections free, so that a probe always gets one.
 HTTP_CONNECTIONS_MAX = 32
 HTTP_PROBE_CONNECTIONS = 8
 # Seconds for the headers of a request, which an honest client sends within milliseconds, and for the answer. A new
@@ -292,29 +298,29 @@ HTTP_PROBE_CONNECTIONS = 8
 HTTP_HEADERS_S_MAX = 2
 HTTP_HEADERS_PAUSE_S = 0.1
 HTTP_REQUEST_S_MAX = 10
-# Trust: who may change what, and what a job remembers of signed changes.
+# Trust: permissions for changes, and the job's memory of signed changes.
 SIGNERS_MAX = 1_000  # keys in a signers file
 SIGNERS_FILE_BYTES_MAX = 262_144
 KEY_FILE_BYTES_MAX = 65_536  # a private key, or the signature of a signers file: some hundred bytes
-# A schema of Avro or descriptors of Protobuf: a large company's messages together take some MB.
-# Ids of schemas that a registry does not have, asked for with one micro-batch. Whoever sends records makes them up for
-# nothing, and each is a request. Those of most records come first; records of further ones are set aside unasked.
+# A schema of Avro or descriptors of Protobuf: the messages of a large company together take some MB. Ids of schemas
+# unknown to a registry, requested in one micro-batch. A sender can invent them at no cost, and each is a request. The
+# ids of most records come first; records with further ids are set aside without a request.
 UNKNOWN_SCHEMAS_MAX = 20
 # Ids that a registry answers with a failure though it is well, asked for with one micro-batch. Each may take two
 # time-outs. Records of further ids are set aside unasked.
 FAILING_SCHEMAS_MAX = 3
-# Schemas that one of a registry refers to, with those that they refer to.
+# Schemas that a registry's schema refers to, directly or indirectly.
 SCHEMA_REFERENCES_MAX = 100
 # A record of an Avro schema that has itself inside: each byte may be a level of nesting, and each level takes up to two
 # kilobytes of a stack of some megabytes. A longer one is set aside.
 NESTED_RECORD_BYTES_MAX = 1_000
 SCHEMA_FILE_BYTES_MAX = 16_777_216
-# Lines of versions with signed changes: of each rule, its pauses and shadows, and each key that is snoozed. It must
-# remember the last of each, or an old record would count again. Past this, new lines are refused.
+# Lines of versions with signed changes: for each rule, its pauses and shadows, and each snoozed key. The job must
+# remember the last of each, or an old record would count again. Beyond the limit, new lines are refused.
 SIGNED_LINES_MAX = 50_000
-# Rules and lists whose last unverified record the status names: whoever writes to the topic makes up names for nothing.
+# Rules and lists whose last unverified record the status names: a sender to the topic can invent names at no cost.
 UNVERIFIED_MAX = 100
 
-# Events, as bytes of their files, that a replay matches in this process unless an engine is named: seconds, where Spark
-# alone takes half a minute to start. Packed events take up to ten times as much memory. Past it Spark matches.
+# Events, as bytes of their files, that a replay matches in this process unless an engine is named: seconds, while
+# starting Spark takes half a minute. Packed events take up to ten times as much memory. Beyond the limit Spark matches.
 IN_PROCESS_BYTES_MAX = 33_554_432

@@ -1,7 +1,7 @@
-"""Files that a job writes → readable by its owner alone.
+"""Files that a job writes are readable only by their owner.
 
-State, checkpoints, savepoints, dead letters, logs and alerts hold what customers did. Java and the Python workers that
-Spark starts here inherit it; workers on other machines set it themselves (`make_private`).
+State, checkpoints, savepoints, dead letters, logs and alerts contain data about customers. Java and the Python workers
+that Spark starts here inherit the setting; workers on other machines set it themselves (`make_private`).
 Tested by: tests/base/test_private.py, tests/cli/test_run.py, tests/runners/spark/test_live_process.py
 """
 
@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_OWNER_ONLY = 0o077  # what is taken away from groups and others
+_OWNER_ONLY = 0o077  # permissions removed from groups and others
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import os
 
 
 def processors_count() -> int:
-    """Return how many processors this process may use; 1 if nobody can say."""
+    """Return how many processors this process may use; 1 if this is unknown."""
     if hasattr(os, "sched_getaffinity"):  # Linux; macOS binds no process
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

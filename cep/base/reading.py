@@ -1,8 +1,8 @@
-"""A path that somebody has written → the bytes of a regular file, bounded, and from below a root alone.
+"""A path from an untrusted file → the bytes of a regular file, limited in size, and only from below a root.
 
-A pattern, a rule or a list comes from whoever may propose one, and so do the paths in it. What they name is read only
-below a root: the repository that the given file is in, else the folder that was given. `..` and links that lead out are
-refused before anything is opened. Devices, pipes and folders are refused, and nothing that is opened can block.
+A pattern, a rule or a list may come from anyone who can propose one, and so may the paths in it. They are read only
+below a root: the repository of the given file, or the given folder. `..` and links that lead out are refused before
+anything is opened. Devices, pipes and folders are refused, so that opening never blocks.
 Tested by: tests/base/test_reading.py
 """
 
@@ -27,8 +27,8 @@ _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 def read_file(path: Path, bytes_max: int, root: Path | None = None) -> bytes:
     """Return the bytes of a regular file of at most `bytes_max` bytes.
 
-    With a root, as `root_of` gives it, only of a file below it; without one, a person has named the file.
-    Raises: UnreadableError with the reason alone, which says nothing of what is outside.
+    With a root from `root_of`, only of a file below it; without one, a person has named the file. Raises:
+    UnreadableError with the reason only, which reveals nothing about files outside.
     """
     try:
         return _read_and_close(_open(path, root), bytes_max)
@@ -55,7 +55,7 @@ class Folder:
     def read(self, name: str, bytes_max: int) -> bytes:
         """Return the bytes of a file of the folder as `read_file` does. Raises: UnreadableError."""
         if self._descriptor is not None and os.sep not in name:
-            # A link may lead to where reading is allowed; and for what is wrong there is one place that says it.
+            # A link may lead to a readable place; other faults are reported in one place.
             with suppress(OSError, UnreadableError):
                 return _read_and_close(os.open(name, _FLAGS | os.O_NOFOLLOW, dir_fd=self._descriptor), bytes_max)
         return read_file(self._path / name, bytes_max, self._root)
@@ -111,7 +111,7 @@ def _read_line(file: BinaryIO, bytes_max: int) -> bytes:
 
 
 def root_of(files: Iterable[Path]) -> Path:
-    """Return the root for files that were given together: their repository, else the folder that all of them lie in."""
+    """Return the root for files that were given together: their repository, or the common folder of all of them."""
     folders = sorted({_real(path.parent) for path in files}) or [_real(Path())]
     common = Path(os.path.commonpath(folders))
     return repository_of(common) or common
@@ -128,7 +128,7 @@ def repository_of(folder: Path) -> Path | None:
 
 
 def _real(folder: Path) -> str:
-    """Return where a folder is; for what no folder can be called, the one that we are in."""
+    """Return the real path of a folder; for an invalid path, the current folder."""
     try:
         return os.path.realpath(folder)
     except ValueError:
@@ -151,7 +151,7 @@ def check_below(path: Path, root: Path) -> Path:
 
 
 def _open_below(path: Path, root: Path) -> int:
-    """Open step by step, no step a link: what is exchanged for a link meanwhile is refused by the system."""
+    """Open step by step, without links: the system refuses a folder that is replaced by a link in the meantime."""
     *folders, name = check_below(path, root).parts[len(root.parts) :] or (".",)
     at = os.open(root, _FLAGS | os.O_DIRECTORY)
     for folder in folders:

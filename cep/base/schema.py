@@ -31,7 +31,7 @@ class Kind(StrEnum):
     ENUM = "enum"
     TIME = "time"
     DURATION = "duration"
-    LIST = "list"  # of a parameter alone: the name of a list; the one symbol of its type says what it is of
+    LIST = "list"  # only for a parameter: the name of a list; the single symbol of its type is the type of its entries
     NULL = "null"  # the type of the literal `null` alone
 
     __hash__ = str.__hash__  # types are hashed wherever expressions are, and the hash of an enum is Python
@@ -118,10 +118,10 @@ class Field:
 class EventType:
     """An event type. Its one field of kind ID and the field `event_time` identify an event.
 
-    Other fields of kind TIME are values: when an account was opened, when a card expires.
-    `retain_ms` is how long events are kept at least for conditions over past events; None: as long as a rule asks.
-    `derived` events come out of patterns (`produce`), not from a source. `order_field` orders events of one
-    time, before their ids; empty without one.
+    Other fields of kind TIME are values: when an account was opened, when a card expires. `retain_ms` is how long
+    events are kept at least for conditions over past events; None: as long as a rule asks. `derived` events come out of
+    patterns (`produce`), not from a source. `order_field` orders events of one time, before their ids; empty without
+    one.
     """
 
     name: str
@@ -159,7 +159,7 @@ class EventType:
         return EventType, field_values(self)
 
 
-# What a derived event says of the past that it was told from, as an alert does, and the events of the source behind it
+# A derived event's statements about the completeness of the past, as in an alert, and its source events
 # (engine/origins.py): columns that no pattern can name.
 MADE_FROM, MADE_FLAGS, MADE_OF = "history from", "history told", "made of"
 FLAG_CUT, FLAG_FOLDED = 1, 2  # together in MADE_FLAGS
@@ -172,7 +172,7 @@ OF_DERIVED = {
 
 @dataclass(frozen=True)
 class ColumnUse:
-    """A column of a job. By the event type's code: whether it has the field, must have it, has it as its id, and
+    """A column of a job: for each event type's code, whether it has the field, requires it, has it as its id, and
     orders events of one time by it.
     """
 
@@ -204,8 +204,8 @@ class ColumnUse:
 class Schema:
     """The event types of a job, in declaration order. The index of a type is its code in an EventBatch.
 
-    A field name has one kind (and scale, and symbols) across all event types of a schema, so that a job has one
-    column for a name; nullability may differ. The check of pattern files and the rulebook refuse a clash.
+    A field name has one kind (and scale, and symbols) across all event types of a schema, so that a job has one column
+    for a name; nullability may differ. The check of pattern files and the rulebook refuse a clash.
     """
 
     event_types: tuple[EventType, ...]
@@ -229,7 +229,7 @@ class Schema:
     def columns(self) -> dict[str, Type]:
         """Every field name of every event type with its type; nullable if it may be absent from an event.
 
-        Where patterns produce events, also what those say of the past that they were told from, and of their origins.
+        If patterns produce events, also the columns about the completeness of their past and their origins.
         """
         return dict(self._columns)
 

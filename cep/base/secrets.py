@@ -1,14 +1,14 @@
-"""A file or the environment → the keys that card numbers are replaced with, and the token of one value.
+"""A file or the environment → the keys that turn card numbers into tokens, and the token of one value.
 
-    CEP_SECRETS_FILE names a file, or CEP_SECRETS has the same text: a line a key
+    CEP_SECRETS_FILE names a file, or CEP_SECRETS has the same text: one line per key
         ID SECRET [TIME]      k2 9f0c…(32 characters or more) 2026-12-01T00:00:00Z
 
-A token is `pan_ID_HASH` or `secret_ID_HASH`. HASH is HMAC-SHA-256 of the value, of which 128 bits remain, in 32 letters
-from a to p: without digits no token looks like a card number. HMAC-SHA-256 is slower than SipHash. It is standard, and
-no one who has tokens comes nearer to the key.
+A token is `pan_ID_HASH` or `secret_ID_HASH`. HASH is HMAC-SHA-256 of the value, cut to 128 bits, in 32 letters from a
+to p: without digits a token never looks like a card number. HMAC-SHA-256 is slower than SipHash, but it is standard,
+and tokens reveal nothing about the key.
 
-An event is given the key with the latest TIME that its own event time has reached. Of keys without a time the first
-counts. The environment is the only way to a key: job descriptions, checkpoints and pickles of Spark never have one.
+The key of an event is the key with the latest TIME that its event time has reached. Of keys without a time the first
+counts. Keys come only from the environment: job descriptions, checkpoints and pickles of Spark never contain one.
 Tested by: tests/base/test_secrets.py
 """
 
@@ -28,7 +28,7 @@ from cep.base.limits import SECRET_CHARS_MIN, SECRETS_FILE_BYTES_MAX, SECRETS_MA
 from cep.base.reading import read_file
 
 SECRETS_FILE, SECRETS = "CEP_SECRETS_FILE", "CEP_SECRETS"
-PAN, SENSITIVE = "pan", "sensitive"  # what a field is declared as
+PAN, SENSITIVE = "pan", "sensitive"  # declared kinds of a field
 _PREFIXES = {PAN: "pan", SENSITIVE: "secret"}
 TOKEN_STARTS = tuple(f"{prefix}_" for prefix in _PREFIXES.values())
 _HASH_BYTES = 16
@@ -55,7 +55,7 @@ class SecretKey:
 
 
 def token_key(text: str) -> str | None:
-    """Return the key's id of a token, None for what is no token."""
+    """Return the key's id of a token, None for other texts."""
     parts = _TOKEN.fullmatch(text)
     return None if parts is None else parts[1]
 
@@ -77,7 +77,7 @@ def hide_tokens(text: str) -> str:
 
 
 def use_secrets_file(path: Path | None) -> None:
-    """Let this process, and those that it starts, take their keys from a file."""
+    """Make this process, and the processes that it starts, take their keys from a file."""
     if path is not None:
         os.environ[SECRETS_FILE] = str(path.resolve())
 

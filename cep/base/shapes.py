@@ -17,5 +17,5 @@ def of_type(name: str, value: Any, type_: type | UnionType) -> Any:
 
 
 def texts(name: str, value: Any) -> tuple[str, ...]:
-    """Return the texts of a JSON list. Raises: TypeError if it is no list, or has something else."""
+    """Return the texts of a JSON list. Raises: TypeError for another value, or for items that are not texts."""
     return tuple(of_type(name, text, str) for text in of_type(name, value, list))

@@ -1,9 +1,9 @@
 """Ed25519 keys: files of private keys, public keys as text, signatures over bytes.
 
-    NAME.pem    the private key (PKCS 8), readable by its owner only; a passphrase encrypts it
+    NAME.pem    the private key (PKCS 8), readable only by its owner; a passphrase encrypts it
     NAME.pub    the public key as text: ed25519:HEX
 
-The library behind it is loaded with the first key: a job without signed rules starts without it.
+The underlying library is loaded with the first key: a job without signed rules starts without it.
 Tested by: tests/base/test_signing.py
 """
 
@@ -73,7 +73,7 @@ def new_key(path: Path, passphrase: str | None = None) -> SigningKey:
 
 
 def read_key(path: Path, passphrase: str | None = None) -> SigningKey:
-    """Read a private key. Raises: UsageError for a file that is none, or that others may read."""
+    """Read a private key. Raises: UsageError for an invalid file, or one that others may read."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
     from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415
 
@@ -107,7 +107,7 @@ def is_public_key(text: str) -> bool:
 
 @lru_cache(_VERIFIED_MAX)
 def is_signed(message: bytes, signature: str, public: str) -> bool:
-    """Return True if the key has signed the message. Texts that are no signature or key have not."""
+    """Return True if the key has signed the message; False for invalid signatures or keys."""
     if not is_public_key(public) or _SIGNATURE.fullmatch(signature) is None:
         return False
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415

@@ -13,7 +13,7 @@ from typing import Any
 
 from cep.base.limits import NESTING_MAX, TOML_NAME_PARTS_MAX
 
-# Texts and comments first, so that what they hold is not taken for structure.
+# Texts and comments first, so that their content is not taken for structure.
 _TOKEN = re.compile(
     r'"""(?:[^\\"]|\\.|"(?!""))*"""|'  # a text over lines, and its plain kind
     r"'''(?:[^']|'(?!''))*'''|"

@@ -1,7 +1,7 @@
-"""Dataclasses that nobody changes, made as quickly as those that anybody may.
+"""Frozen dataclasses that are created as fast as mutable ones.
 
-To make a frozen dataclass takes three times as long as another one, because each field is set past the guard. A syntax
-tree is a hundred thousand of them. So the guard is there for mypy alone.
+Creating a frozen dataclass takes three times as long, because each field is set past the guard. A syntax tree has a
+hundred thousand of them. So only mypy enforces the guard.
 Tested by: tests/base/test_values.py
 """
 
@@ -25,7 +25,7 @@ else:
 
 
 def _unguarded(cls: type[T]) -> type[T]:
-    """Let a frozen dataclass set its fields as another one does. It has no `__post_init__`."""
+    """Let a frozen dataclass set its fields like a mutable one. It must not have a `__post_init__`."""
     given = [(f.name, f.type, field(default=f.default, default_factory=f.default_factory)) for f in fields(cls)]  # type: ignore[arg-type]
     cls.__init__ = make_dataclass(cls.__name__, given).__init__  # type: ignore[misc, method-assign]
     del cls.__setattr__, cls.__delattr__
@@ -35,6 +35,6 @@ def _unguarded(cls: type[T]) -> type[T]:
 def field_values(value: Any) -> tuple[Any, ...]:
     """Return the values of a dataclass in the order of its fields.
 
-    With them a class that remembers its hash is made anew in another process, where texts have other hashes.
+    A class that caches its hash is rebuilt from them in another process, where texts have other hashes.
     """
     return tuple(getattr(value, f.name) for f in fields(value))

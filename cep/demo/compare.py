@@ -24,7 +24,7 @@ SEED = 7  # of the days whose alert ids are in EXPECTED
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a day: what was planted, the alerts of both jobs, and the totals of the live one."""
+    """The result of a day: the planted cases, the alerts of both jobs, and the totals of the live one."""
 
     stream: Stream
     live: pa.Table
@@ -38,7 +38,7 @@ class Outcome:
 
 
 def expected_ids(seed: int, size: str) -> dict[str, list[str]] | None:
-    """Return the alert ids that this day must give, by rule; None where nobody has written them down."""
+    """Return the alert ids that this day must give, by rule; None if they are not recorded."""
     ids_by_size: dict[str, dict[str, list[str]]] = json.loads(EXPECTED.read_text(encoding="utf-8"))
     return ids_by_size.get(size) if seed == SEED else None
 

@@ -45,16 +45,18 @@ from cep.step.programs import Programs
 SIZES = {"default": StreamSize(), "small": StreamSize(cards_count=300, payments_per_card=12)}
 PAYMENTS_FILE = "payments.parquet"
 _LATE_RULE = "impossible_travel"  # published while the job is at work
-_LATENESS_MS = 2 * SLICE_MS  # payments of a slice reach four partitions in any order, those of two slices do not
+_LATENESS_MS = (
+    2 * SLICE_MS
+)  # payments of one slice reach four partitions in any order, payments of different slices stay in order
 _KEY_GROUPS = 32
 _SAMPLE = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """The day that was asked for. `seconds` is how long it takes at least.
+    """The requested day. `seconds` is its minimum duration.
 
-    `compiles_here`: this process matches. Else the platform compiles the kernels where they are needed.
+    `compiles_here`: this process matches. Otherwise the platform compiles the kernels where they are needed.
     """
 
     seed: int = SEED
@@ -78,7 +80,7 @@ class Platform(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """The rules of the library: those that the job begins with, and the one that comes while it is at work."""
+    """The rules of the library: the rules at the start of the job, and the rule that is added while it runs."""
 
     initial: list[UpsertRecord]
     late: UpsertRecord

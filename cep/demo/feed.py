@@ -41,7 +41,7 @@ class Topics(Protocol):
 
 
 class Report(Protocol):
-    """The report of a micro-batch, by whichever runner."""
+    """The report of a micro-batch, by any runner."""
 
     @property
     def alerts(self) -> pa.Table: ...
@@ -93,7 +93,7 @@ class Feed:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self._console, transient=True) as bar:
             task = bar.add_task("the job starts", total=len(self._records))
-            self._send_until(START_MS + SLICE_MS)  # what lies before the day, too
+            self._send_until(START_MS + SLICE_MS)  # including events from before the day
             self._watch.wait("its first payments", lambda: self._matched_count > 0)
             last_ms = int(self._times[-1])
             ends = range(START_MS + 2 * SLICE_MS, last_ms + 2 * SLICE_MS, SLICE_MS)

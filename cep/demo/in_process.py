@@ -27,7 +27,7 @@ from cep.step.job import Job
 
 
 class InProcess:
-    """The embedded runner. The live job keeps its state on RocksDB in `folder` and reads what `open_sources` gives."""
+    """The embedded runner. The live job keeps its state on RocksDB in `folder` and reads from `open_sources`."""
 
     def __init__(self, folder: Path, cores: int, console: Console, open_sources: Callable[[], Sources]) -> None:
         self._folder = folder
@@ -74,4 +74,4 @@ class InProcess:
         return replay(job, rulebook, read_pieces(path, job.schema), self._cores)
 
     def close(self) -> None:
-        """Do nothing: the live job has closed what it opened."""
+        """Do nothing: the live job has closed its resources."""

@@ -1,7 +1,7 @@
 """The planted cases of a simulated day → labels, as a bank would have them: a file that `cep report --labels` reads.
 
-Each planted fraud is an episode of several payments; its kind is the rule that is to find it. Of the payments of a near
-miss somebody has said that they are honest.
+Each planted fraud is an episode of several payments; its kind is the rule that should find it. The payments of a near
+miss are labelled as honest.
 Tested by: tests/demo/test_report.py
 """
 

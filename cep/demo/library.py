@@ -1,6 +1,6 @@
-"""The installation → the folder that has the patterns and rules of this project.
+"""The installation → the folder with this project's patterns and rules.
 
-The repository has them once, in `patterns/` and `rules/` beside the package. A wheel carries a copy inside the package,
+The repository has them once, in `patterns/` and `rules/` next to the package. A wheel has a copy inside the package,
 which its build makes (`setup.py`). So the demo works from a checkout and from a wheel.
 Tested by: tests/demo/test_library.py, tests/demo/test_wheel.py
 """
@@ -19,7 +19,7 @@ _COPIED = ("*.cep", "*.toml", "*.lock")
 
 
 def library_folder() -> Path:
-    """Return the folder with `patterns` and `rules` in it. Raises: CepError if the installation has none."""
+    """Return the folder with `patterns` and `rules` in it. Raises: CepError if the installation lacks them."""
     for folder in (_IN_WHEEL, _IN_CHECKOUT):
         if all((folder / name).is_dir() for name in FOLDERS):
             return folder

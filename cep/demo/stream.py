@@ -1,9 +1,8 @@
-"""A seed → a day of card payments with planted fraud, in event-time order, and the list of what was planted.
+"""A seed → a day of card payments with planted fraud, in event-time order, and the list of planted cases.
 
-Everyday payments cannot trigger the rules of rules/: no tiny amounts, cards that stay where they live, payments of one
-card far apart. Around every planted case the card's everyday payments are taken out, so that what the rules find is
-exactly what was planted; near misses are planted too. Vectorised over cards and payments, seeded: a seed gives the same
-stream again.
+Everyday payments cannot trigger the rules of rules/: no tiny amounts, cards that stay at home, and payments of one card
+far apart. Around every planted case the card's everyday payments are removed, so that the rules find exactly the
+planted cases; near misses are planted too. Vectorised over cards and payments; a seed gives the same stream again.
 Tested by: tests/demo/test_stream.py
 """
 
@@ -97,7 +96,7 @@ class Planted:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The payments, sorted by event time, and what was planted among them."""
+    """The payments, sorted by event time, and the planted cases."""
 
     payments: pa.Table
     planted: tuple[Planted, ...]
@@ -157,7 +156,9 @@ def json_lines(payments: pa.Table) -> Iterator[bytes]:
 
 
 def _plan(random: np.random.Generator, size: StreamSize) -> list[_Case]:
-    """Choose which cards get which case, and when. Each has a card of its own; dormant ones have no everyday life."""
+    """Choose the cards and times of the cases. Each case has a card of its own; dormant cards have no everyday
+    payments.
+    """
     counts = {name: (count, size.near_misses_count) for name, count in size.counts().items()}
     wanted = sum(fraud + miss for name, (fraud, miss) in counts.items() if name != "dormant_then_large")
     assert wanted <= size.cards_count, "more planted cases than cards"
@@ -239,7 +240,7 @@ def _everyday(random: np.random.Generator, size: StreamSize, homes: Ints) -> dic
     slot_ms = DAY_MS // np.repeat(counts, counts)
     time_ms = START_MS + slot * slot_ms + (random.random(len(card)) * 0.8 * slot_ms).astype(np.int64)
     channel = random.choice(len(CHANNELS), len(card), p=[0.55, 0.33, 0.07, 0.05])
-    # At least 3.00: tiny amounts are for those who test cards. At most 4 500.00, below any large transfer.
+    # At least 3.00, because tiny amounts belong to card testing. At most 4 500.00, below any large transfer.
     amount_minor = np.clip(np.exp(random.normal(8.1, 1.0, len(card))), 300, 450_000).astype(np.int64)
     return {
         "time_ms": time_ms,

@@ -1,4 +1,4 @@
-"""Topics in the memory of this process: the demo's stream where there is no Kafka.
+"""Topics in the memory of this process: the demo's stream without Kafka.
 
     send(topic, records) ─▶ lanes, chosen by the hash of the key ─▶ TopicReader (a live source)
 
@@ -43,7 +43,7 @@ class MemoryTopics:
 
 
 class TopicReader:
-    """A topic as a live source. It never ends: whoever runs the job stops it."""
+    """A topic as a live source. It never ends: the caller stops the job."""
 
     ended = False
 
@@ -53,7 +53,7 @@ class TopicReader:
         self._has_more = has_more
 
     def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
-        """Return what has come, in every lane an equal share of `records_max` at most; wait for the first record."""
+        """Return the new records, at most an equal share of `records_max` per lane; wait for the first record."""
         share = max(1, records_max // len(self._lanes))
         deadline_s = time.monotonic() + wait_s
         with self._has_more:
@@ -75,7 +75,7 @@ class TopicReader:
         return dict(self._offsets)
 
     def seek(self, positions: Mapping[str, int]) -> None:
-        """Go on behind these positions, and at the start of lanes that are not among them."""
+        """Continue after these positions, and at the start of lanes without one."""
         self._offsets = {name: positions.get(name, 0) for name in self._lanes}
 
     def hold(self, lanes: Collection[str]) -> None:
@@ -86,7 +86,7 @@ class TopicReader:
         return {name: self._offsets[name] < len(lane) for name, lane in self._lanes.items()}
 
     def look(self) -> None:
-        """Do nothing: `behind` looks itself."""
+        """Do nothing: `behind` reads the current state itself."""
 
     def close(self) -> None:
         """Do nothing: the records are the topics'."""

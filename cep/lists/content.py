@@ -70,7 +70,7 @@ class Content:
         return Content(self.kind, build(joined(remaining, self.added.keys), self.kind))
 
     def texts_within(self, texts: pa.Array) -> tuple[UInt8, UInt8]:
-        """Return uint8[N] twice: the texts that are in the list, and the texts that are not addresses. No text is null."""
+        """Return uint8[N] twice: the texts in the list, and the texts that are not addresses. No text is null."""
         texts = texts.cast(TEXT)
         out, none = np.empty(len(texts), np.uint8), np.zeros(len(texts), np.uint8)
         _, bounds, buffer = texts.buffers()

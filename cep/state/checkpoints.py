@@ -191,12 +191,11 @@ class Checkpoints(Closing):
         """Take a checkpoint: step 1 now, the rest in the background; None if too many are being copied already.
 
         When the result is there, the checkpoint is safe. Nothing may write to the stores until this returns. The
-        exception is one store, `is_atomic`, in which the state after every write batch may be kept. Then step 1 is
-        done in the background too, and the checkpoint has all batches up to one of them.
-        `beside` names more files on the stores' disk that belong to the checkpoint; it is called when the stores are
-        linked. A restore brings them into the folder BESIDE.
-        The result raises StoreError if the target refuses. Earlier checkpoints are not touched, and a later one may
-        be tried. Raises: StoreError if the links cannot be made.
+        exception is one store, `is_atomic`, in which the state after every write batch may be kept. Then step 1 is done
+        in the background too, and the checkpoint has all batches up to one of them. `beside` names more files on the
+        stores' disk that belong to the checkpoint; it is called when the stores are linked. A restore brings them into
+        the folder BESIDE. The result raises StoreError if the target refuses. Earlier checkpoints are not touched, and
+        a later one may be tried. Raises: StoreError if the links cannot be made.
         """
         self._pending = [copying for copying in self._pending if not copying.done()]
         if len(self._pending) >= CHECKPOINTS_PENDING_MAX:
@@ -233,7 +232,7 @@ class Checkpoints(Closing):
         return [*linked, folder / PAYLOAD]
 
     def close(self) -> None:
-        """Wait for what is being copied."""
+        """Wait for running copies."""
         self._thread.shutdown(wait=True)
         self._hasher.shutdown(wait=True)
 
@@ -264,7 +263,7 @@ class Checkpoints(Closing):
         return Published(number, len(files), total, len(copied), sum(copied.values()), is_tidy)
 
     def _tidied(self) -> bool:
-        """Remove what is old; return False if that failed. The checkpoint counts in any case."""
+        """Remove old files; return False if that failed. The checkpoint counts in any case."""
         try:
             self._retire()
             self._collect()
@@ -321,7 +320,7 @@ class Checkpoints(Closing):
             try:
                 files_by_number[number] = {file.sha256 for file in read_manifest(self._target, number).files}
             except StateError:
-                continue  # damaged; it is retired with those of its age
+                continue  # damaged; it is retired with others of its age
         return files_by_number
 
 

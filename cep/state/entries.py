@@ -48,7 +48,7 @@ def read_entries(path: Path) -> Iterator[tuple[bytes, bytes]]:
         with path.open("rb") as file:
             end = os.fstat(file.fileno()).st_size
             while (size := _length(file, path)) > 0:
-                if size > end - file.tell():  # before room is made for what a damaged length announces
+                if size > end - file.tell():  # before memory is allocated for a damaged length
                     raise StateCorruptError(f"{path} ends inside a block; take an older copy")
                 block = _checked(decode_table(file.read(size)), path)
                 yield from zip(block.column(0).to_pylist(), block.column(1).to_pylist(), strict=True)

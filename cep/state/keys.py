@@ -1,4 +1,4 @@
-"""The place of a value in a store: (key group, key, namespace, name, item) ↔ one byte string that sorts the same way.
+"""The place of a value in a store: (key group, key, namespace, name, item) ↔ one byte string with the same sort order.
 
     | key group u16 | key 00 01 | namespace 00 01 | name 00 01 | item |      big-endian
 
@@ -20,7 +20,7 @@ from cep.base.limits import KEY_GROUPS_MAX, STORE_KEY_BYTES_MAX
 _GROUP = struct.Struct(">H")
 _END = b"\x00\x01"
 _AFTER_END = b"\x00\x02"  # no escaped part holds it: the first byte string above every key with a prefix
-# What a store keeps for itself, of no key group, lies above every key group.
+# A store's own entries belong to no key group and are above all of them.
 STORE_GROUP = 0xFFFF
 
 
@@ -57,7 +57,7 @@ def store_key(key_group: int, key: bytes, namespace: bytes, name: bytes, item: b
 
 
 def split_key(raw: bytes) -> StoreKey:
-    """Return the parts of a store key. Raises: StateCorruptError for bytes that are none."""
+    """Return the parts of a store key. Raises: StateCorruptError for invalid bytes."""
     parts: list[bytes] = []
     at = _GROUP.size
     for _ in range(3):
@@ -76,7 +76,7 @@ def key_group_of(raw: bytes) -> int:
 
 
 def group_range(first: int, end: int | None = None) -> KeyRange:
-    """Return the range of the key groups first <= g < end; without `end` that of `first` alone."""
+    """Return the range of the key groups first <= g < end; without `end`, the range of `first`."""
     last = (first if end is None else end - 1) if first != STORE_GROUP else first
     after = ALL_KEYS.end if last == STORE_GROUP else _GROUP.pack(last + 1)
     return KeyRange(_GROUP.pack(first), after)

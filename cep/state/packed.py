@@ -1,18 +1,18 @@
-"""Many pages at once: the runs of a KeyedState ↔ the bytes of each page, without an object or a call for each of them.
+"""Many pages at once: the runs of a KeyedState ↔ the bytes of each page, without an object or a call per page.
 
     | "CPP" | format u8 | shape u64 | counts | runs | nodes | events | keys | bytes of texts, column by column |
 
-A page here is a few keys, and a micro-batch touches many pages. Their *shape* is the layout of their program and the
-names and types of columns. It is stored once under its hash, not in every page. All else is tables of integers, and
-each column of each page takes as few bytes as it needs (pages/packed.py). A run is some ten bytes in place of eighty,
-and small pages are quick to copy, to write and to keep in memory.
+Here a page contains a few keys, and a micro-batch touches many pages. Their *shape* is the layout of their program and
+the names and types of columns. It is stored once under its hash, not in every page. The rest is tables of integers, and
+each column of each page takes as few bytes as possible (pages/packed.py). A run takes about ten bytes instead of
+eighty, so small pages are fast to copy, to write and to keep in memory.
 
     counts  one row: keys, runs, nodes, events        events  key, type, time; for each column of numbers the bits, of
-    runs    the row, rule, key                                texts the length, of truth 0 or 1; of ids the length; for
-    nodes   the row                                           each column whether it is null
+    runs    the row, rule, key                                texts the length, of booleans 0 or 1; of ids the length;
+    nodes   the row                                           for each column whether it is null
     keys    the length                                texts   of keys, of ids, of each column of texts
 
-The store adds checksums. Readers of single pages (cep state, savepoints for Spark) take the form of pages.py.
+The store adds checksums. Readers of single pages (cep state, savepoints for Spark) use the form of pages.py.
 Tested by: tests/state/test_packed.py
 """
 
@@ -219,9 +219,9 @@ def by_shape(pages: Sequence[bytes]) -> dict[int, list[bytes]]:
 
 
 def unpack(pages: Sequence[bytes], shape: Shape, row_registers: np.ndarray) -> KeyedState:
-    """Return the state of pages that have this shape and no key in common; its keys stand page by page.
+    """Return the state of pages that have this shape and disjoint keys; its keys are sorted by page.
 
-    `row_registers` are those of the program that wrote them. Raises: StateCorruptError for bytes that do not add up.
+    `row_registers` belong to the program that wrote them. Raises: StateCorruptError for inconsistent bytes.
     """
     reader = _Reader(pages)
     keys_count, runs_count, nodes_count, events_count = reader.pages.bounds[:, -1].tolist()

@@ -3,9 +3,9 @@
     head      keys | pinned_key, pinned_type, pinned_time | pinned:NAME …          events that alone decide a value
               tally:IDENTITY …                                                     counts and sums of windows, by key
               sub:key:IDENTITY, sub:sums:…, sub:0:… …                            and by sub-key, the fields of it; bands
-              segment_first, _last, _span, _most, _number, _size, _digest          the segments, and how far they reach
-              segment_panes                                                        panes of what; 0: of events
-              span_code, span_count, span_segment                                  what is in them
+              segment_first, _last, _span, _most, _number, _size, _digest          the segments and their periods
+              segment_panes                                                        number of the panes; 0: events
+              span_code, span_count, span_segment                                  their content
     segment   keys | key, type, time, span | field:NAME …
 
 A segment is named by the hash of its bytes, so a segment that was read once can stay in memory. Both are sheets

@@ -1,9 +1,9 @@
 """A keyed store on disk: RocksDB through rocksdict, in raw bytes mode.
 
-All memory of all stores of a process comes out of one `RocksMemory`: the block cache, which index and filter blocks
-and the write buffers are charged to. Without the log (`wal=False`) a crash loses all writes after the last
-`sync` or checkpoint. Another thread than the writer may take a checkpoint: it has all batches up to one of them. A
-store that has lost synced writes is damaged, and is not opened (synced.py).
+All memory of all stores of a process comes out of one `RocksMemory`: the block cache, which index and filter blocks and
+the write buffers are charged to. Without the log (`wal=False`) a crash loses all writes after the last `sync` or
+checkpoint. Another thread than the writer may take a checkpoint: it has all batches up to one of them. A store that has
+lost synced writes is damaged, and is not opened (synced.py).
 Tested by: tests/state/test_stores.py, tests/state/test_rocks.py
 """
 
@@ -41,13 +41,13 @@ from cep.state.store import Change, DurableStore, StoreSizes, StoreSnapshot, Wri
 from cep.state.synced import Synced
 
 _BLOOM_BITS = 10  # of levels but the last: one read in a hundred of a key that is not there touches the disk
-# Of a file that compaction writes: brought to the disk bit by bit, so that no commit waits behind all of it.
+# For a file that compaction writes: written to disk in small parts, so that no commit waits for all of it.
 _WRITTEN_OUT_BYTES = 1 << 20
 _ENTRIES_OF_ANY_SIZE = 0
 _INGEST_BYTES = 64 << 20  # of one file that `ingest` writes
 _SNAPSHOT_READ = 1_024  # entries of a snapshot that are read at once
 _FLUSH_WAIT_S, _FLUSH_NAP_S = 60.0, 0.002
-_NOT_OURS = ("LOG", "LOCK")  # of RocksDB's directory: what a reopened store writes anew
+_NOT_OURS = ("LOG", "LOCK")  # files of RocksDB's directory that a reopened store writes again
 
 
 class RocksMemory:
@@ -59,7 +59,8 @@ class RocksMemory:
         # A store switches buffers at half of it and waits for the disk at two of them; the manager's own way of waiting
         # (allow_stall) can wait for ever.
         self.buffer_bytes = write_buffer_bytes // 2
-        # The other kind of cache is cut into shards of a megabyte, in which a filter does not stay beside what is read.
+        # The other kind of cache is divided into shards of a megabyte, which cannot hold a filter and data blocks
+        # together.
         self.cache = Cache.new_hyper_clock_cache(cache_bytes, _ENTRIES_OF_ANY_SIZE)
         self.buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
             write_buffer_bytes, allow_stall=False, cache=self.cache
@@ -93,7 +94,7 @@ class RocksSettings:
         options = Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_block_based_table_factory(table)
-        options.set_optimize_filters_for_hits(True)  # most of what is asked for is there: none for the last level
+        options.set_optimize_filters_for_hits(True)  # most requested keys exist: no filters for the last level
         options.set_write_buffer_manager(self.memory.buffers)
         options.set_write_buffer_size(self.memory.buffer_bytes)
         options.set_compression_type(DBCompressionType.lz4())
@@ -140,7 +141,7 @@ class RocksStore(DurableStore):
                 "damaged; restore the last good checkpoint"
             )
         self._write_options = WriteOptions()
-        # A property, whatever rocksdict's stubs say.
+        # A property, contrary to rocksdict's stubs.
         self._write_options.disable_wal = not self._settings.wal  # type: ignore[method-assign, assignment]
         self._rocks.set_write_options(self._write_options)
 
@@ -210,7 +211,7 @@ class RocksStore(DurableStore):
     def checkpoint(self, path: Path) -> tuple[Path, ...]:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            # A checkpoint writes out what is in memory, and holds the interpreter's lock: so nearly all of it before.
+            # A checkpoint writes memory to disk and holds the interpreter's lock, so write nearly all of it before.
             self._rocks.flush(wait=False)
             deadline_s = time.monotonic() + _FLUSH_WAIT_S
             while self._figure("num-immutable-mem-table") and time.monotonic() < deadline_s:
@@ -260,7 +261,7 @@ class RocksStore(DurableStore):
         return entries_count
 
     def compact(self, keys: KeyRange) -> None:
-        """Rewrite the range now: what was deleted from it gives its disk space back."""
+        """Rewrite the range now, so that deleted entries free their disk space."""
         try:
             self._rocks.flush(wait=True)
             self._rocks.compact_range(keys.begin, keys.end)
@@ -340,7 +341,7 @@ def _translated(error: Exception, path: Path, doing: str) -> CepError:
         return StoreError(f"cannot open the store in {path}: {text}; another process has it open, stop that one first")
     if "No space left" in text or "File too large" in text:
         return StoreError(f"cannot {doing} the store in {path}: {text}; make room on the disk, then start again")
-    if "previous error" in text:  # another call, or a thread of RocksDB's own, was told what it was
+    if "previous error" in text:  # another call, or one of RocksDB's own threads, got the original error
         return StoreError(
             f"cannot {doing} the store in {path}: {text} An earlier write has failed; if it is full, make room on the "
             "disk, then start again"

@@ -1,9 +1,9 @@
-"""The list of files of a RocksDB folder, record by record → StateCorruptError where it is no such list.
+"""The list of files of a RocksDB folder, record by record → StateCorruptError if it is invalid.
 
     CURRENT ──▶ MANIFEST-000005: blocks of 32 kB, in each records of  checksum 4 | length 2 | kind 1 | data
 
-RocksDB does not end when it opens a folder whose list has a record of a kind that only logs have, and Python can do
-nothing meanwhile. So the headers are looked at before. RocksDB judges checksums, and what is cut off at the end.
+RocksDB never returns from opening a folder whose list has a record of a kind that only logs have, and blocks Python
+meanwhile. So the headers are checked before. RocksDB checks checksums and a cut end.
 Tested by: tests/state/test_rocks_manifest.py
 """
 

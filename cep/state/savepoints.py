@@ -1,12 +1,12 @@
 """Stores → a savepoint: all entries by key group, in files that any store can read; and back, whole or by key groups.
 
-    savepoint.manifest        first line sha256 of the rest | JSON: what it is made of (manifest.py)
+    savepoint.manifest        first line sha256 of the rest | JSON: its parts (manifest.py)
     files/SHA256              group-00042.cep: the entries of one key group (entries.py), empty groups have none
-                              payload; beside/: files of no store
+                              payload; beside/: files that belong to no store
 
-A checkpoint belongs to the stores that wrote it. A savepoint belongs to nobody: it can be copied as a folder, read
-years later, loaded into another kind of store, or divided between several by ranges of key groups. Its manifest is
-written last: a savepoint with a manifest is whole.
+A checkpoint belongs to the stores that wrote it. A savepoint is independent: it can be copied as a folder, read years
+later, loaded into another kind of store, or divided between several by ranges of key groups. Its manifest is written
+last: a savepoint with a manifest is complete.
 Tested by: tests/state/test_savepoints.py
 """
 
@@ -49,10 +49,10 @@ def write_savepoint(
 ) -> Manifest:
     """Write all entries of stores that together hold consecutive key groups.
 
-    `work` is a new local folder; it takes one key group at a time. `beside` are more files of the savepoint.
-    The entries that a store keeps for itself (keys.STORE_GROUP) stay behind.
+    `work` is a new local folder; it holds one key group at a time. `beside` are more files of the savepoint. A store's
+    own entries (keys.STORE_GROUP) are left out.
 
-    Raises: StoreError if a disk takes no more, or if the target has a savepoint already.
+    Raises: StoreError if a disk is full, or if the target already has a savepoint.
     """
     stores = sorted(parts, key=lambda part: part.first)
     assert all(a.end == b.first for a, b in pairwise(stores)), "key groups that no store holds, or two"

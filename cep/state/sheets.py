@@ -1,7 +1,7 @@
 """Named columns of different lengths, with a format version ↔ bytes.
 
     one record batch of one row (columnar/codec.py); every column is a list, so lengths may differ
-    metadata: KIND → JSON with the format, and what else its writer says
+    metadata: KIND → JSON with the format, and further values of the writer
 
 Tested by: tests/state/test_pages.py
 """
@@ -41,7 +41,7 @@ def _row(column: pa.Array) -> pa.Array:
 
 
 def decode_sheet(kind: str, formats: Sequence[int], data: bytes) -> tuple[dict[str, Any], dict[str, pa.Array]]:
-    """Return what `encode_sheet` was given, in one of these formats. Arrays point into `data` if it is not compressed.
+    """Invert `encode_sheet`, for one of these formats. Arrays point into `data` if it is not compressed.
 
     Raises: StateFormatError for another format, StateCorruptError for bytes that fail their checksum.
     """

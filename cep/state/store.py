@@ -1,4 +1,4 @@
-"""The contract of a keyed store: ordered bytes → bytes, whoever keeps them.
+"""The contract of a keyed store: ordered bytes → bytes.
 
     KeyedStore       get, put, delete, multi_get, write, scan, delete_range     to read and write entries
     └ DurableStore   snapshot, sync, checkpoint, ingest, sizes, close           to own them: memory.py, rocks.py
@@ -65,7 +65,7 @@ class KeyedStore(ABC):
 
     @abstractmethod
     def delete(self, key: bytes) -> None:
-        """Delete the value; nothing happens where there is none."""
+        """Delete the value; a missing value is ignored."""
 
     @abstractmethod
     def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -133,7 +133,7 @@ class DurableStore(KeyedStore, Closing):
 
     @abstractmethod
     def ingest(self, entries: Iterable[tuple[bytes, bytes]]) -> int:
-        """Add many entries in rising order of their keys, replacing what is there; return their number."""
+        """Add many entries in ascending order of their keys, replacing existing ones; return their number."""
 
     @abstractmethod
     def sizes(self) -> StoreSizes:

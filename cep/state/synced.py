@@ -1,10 +1,10 @@
-"""The number of the last synced write of a store on disk, in a small file beside its own.
+"""The number of the last synced write of a store on disk, in a small file next to its own.
 
     | number of the last write u64 | crc32 of that u32 |      little-endian
 
-A log that is damaged in the middle reads like one that a power cut has torn: RocksDB takes what stands before, and
-opens. Only the number of the last synced write tells the two apart. The file is written after each sync and is not
-synced itself. So its number was true at some time, and after a power cut it may be too small.
+A log that is damaged in the middle reads like one that was cut by a power failure: RocksDB takes the part before, and
+opens. Only the number of the last synced write distinguishes the two. The file is written after each sync and is not
+synced itself, so its number was true at some time, and may be too small after a power failure.
 Tested by: tests/state/test_rocks.py
 """
 
@@ -21,7 +21,7 @@ _MARK = struct.Struct("<QI")
 
 
 class Synced:
-    """The file in a store's folder. `number` is 0 if there is no file, or if it is damaged itself."""
+    """The file in a store's folder. `number` is 0 if the file is missing or damaged."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE

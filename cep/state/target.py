@@ -2,9 +2,9 @@
 
 A file gets its name when all of its bytes are there. Locally it is written under another name, synced and renamed, and
 the folder is synced. Object stores do so themselves. On a file system that can do neither, a torn file is found by its
-checksum. Where source and target are on one disk, files that never change again are linked, not copied.
-Credentials come from the environment, in the way of the object store's own tools: for S3 AWS_ACCESS_KEY_ID,
-AWS_ENDPOINT_URL and the like, for what fsspec reaches itself FSSPEC_SFTP_PASSWORD and the like.
+checksum. Where source and target are on one disk, files that never change again are linked, not copied. Credentials
+come from the environment, in the way of the object store's own tools: for S3 AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL and
+the like, for what fsspec reaches itself FSSPEC_SFTP_PASSWORD and the like.
 Tested by: tests/state/test_target.py, tests/state/test_s3.py
 """
 
@@ -108,7 +108,7 @@ class Target:
             self._files.get_file(self._path(name), str(into))
 
     def remove(self, name: str) -> None:
-        """Remove a file; nothing happens where there is none."""
+        """Remove a file; a missing file is ignored."""
         with self._telling("remove", name):
             try:
                 self._files.rm_file(self._path(name))

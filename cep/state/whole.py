@@ -1,8 +1,8 @@
-"""A KeyedState whole, runs and histories, as one block that can be read without a store.
+"""A whole KeyedState, runs and histories, as one block that can be read without a store.
 
     page | head | segments, each with its number        sheets.py; the parts are those of pages.py and past.py
 
-A job's state goes to another job in this form. A running job keeps the parts apart.
+A job's state moves to another job in this form. A running job stores the parts separately.
 Tested by: tests/state/test_past.py
 """
 
@@ -43,7 +43,7 @@ def encode_whole(keyed_state: KeyedState) -> bytes:
 
 
 def decode_whole(data: bytes) -> KeyedState:
-    """Return what `encode_whole` was given. Raises: as decode_sheet, decode_page, decode_head."""
+    """Invert `encode_whole`. Raises: as decode_sheet, decode_page, decode_head."""
     _, columns = decode_sheet(_KIND, (WHOLE_FORMAT,), data)
     segments = dict(zip(columns["number"].to_pylist(), columns["segment"], strict=True))
 

@@ -1,1 +1,1 @@
-"""One micro-batch of any job, whichever runner has it."""
+"""One micro-batch of any job, in any runner."""

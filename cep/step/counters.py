@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 
 def add_counts(counters: Counter[str], more: Mapping[str, int]) -> None:
-    """Add `more`. `Counter.update` does the same, and looks first at what it was given."""
+    """Add `more`. Like `Counter.update`, without its check of the argument."""
     before = counters.get
     for name, count in more.items():
         counters[name] = before(name, 0) + count

@@ -98,7 +98,7 @@ def _hashed(kinds: NDArray[np.int64], texts: pa.Array, secrets: NDArray[np.uint6
 
 
 def new_secrets(count: int) -> NDArray[np.uint64]:
-    """Draw secrets that nobody can foresee: uint64[count, 2]."""
+    """Draw unpredictable secrets: uint64[count, 2]."""
     return np.frombuffer(token_bytes(SECRET_BYTES * count), np.uint64).reshape(-1, 2).copy()
 
 
@@ -165,7 +165,7 @@ def to_bytes(secret: NDArray[np.uint64], ids: NDArray[np.uint64]) -> bytes:
 
 
 def from_bytes(data: bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Decode what `to_bytes` made: the secret and the hashes. Raises: StateCorruptError."""
+    """Invert `to_bytes`: return the secret and the hashes. Raises: StateCorruptError."""
     if len(data) < SECRET_BYTES or len(data) % SECRET_BYTES:
         raise StateCorruptError(f"ids of duplicates have {len(data)} bytes, no multiple of 16; restore the state")
     words = np.frombuffer(data, "<u8").astype(np.uint64, copy=False)

@@ -1,4 +1,4 @@
-"""The description of a job: what replay and live must agree on to give the same alerts.
+"""The description of a job: the settings on which replay and live must agree to give the same alerts.
 
 Tested by: tests/step/test_job.py
 """
@@ -32,19 +32,16 @@ EVENT_TIME, ARRIVAL = "event_time", "arrival"
 class Job:
     """A job: event types, the keys that events are routed by, and how keyed state is laid out.
 
-    groups_count: key groups, which bound the parallelism for the job's whole life.
-    pages_count: pages of a key group's state; few when catching up, more when keys are sparse.
-    lateness_ms: how far events may come out of order.
-    order: EVENT_TIME, where an event waits until the watermark has passed it, or ARRIVAL. Live only, as what follows.
-    idle_ms: how long, by the clock, a partition without new records holds the watermark back.
-    dedup_ms: how long the id of an event is remembered; 0: not at all.
-    levels_count: levels of patterns that read the events which others produce.
-    begins_ms: earlier events are in the state that the job began with (warm_start.py).
-    ends_ms: events from then on are for the job that goes on from this one.
-    ahead_ms: how far ahead of the clock an event may be dated; None: as far as it likes.
-    to_the_end: a finite history closes all windows at its end (history_end.py); a live job has no end.
-    trust: who may sign changes of its rules; None: nobody needs to.
-    is_audited: changes of its rules go into an audit though nobody signs them; with `trust` they always do.
+    groups_count: key groups, which bound the parallelism for the job's whole life. pages_count: pages of a key group's
+    state; few when catching up, more when keys are sparse. lateness_ms: how far events may come out of order. order:
+    EVENT_TIME, where an event waits until the watermark has passed it, or ARRIVAL. Live only, as what follows. idle_ms:
+    how long, by the clock, a partition without new records holds the watermark back. dedup_ms: how long the id of an
+    event is remembered; 0: not at all. levels_count: levels of patterns that read the events which others produce.
+    begins_ms: earlier events are in the state that the job began with (warm_start.py). ends_ms: events from then on are
+    for the job that goes on from this one. ahead_ms: how far ahead of the clock an event may be dated; None: as far as
+    it likes. to_the_end: a finite history closes all windows at its end (history_end.py); a live job has no end. trust:
+    who may sign changes of its rules; None: nobody needs to. is_audited: changes of its rules go into an audit though
+    nobody signs them; with `trust` they always do.
     """
 
     schema: Schema
@@ -86,7 +83,7 @@ class Job:
         return TIME_MS_MAX if self.ahead_ms is None else now_ms + self.ahead_ms
 
     def govern(self, accepted: Accepted) -> None:
-        """Say to what a rulebook has accepted who may sign changes, and if they go into an audit."""
+        """Tell a rulebook's ledger of accepted changes who may sign changes, and whether they go into an audit."""
         accepted.trust, accepted.is_audited = self.trust, self.is_audited
 
     def to_json(self) -> dict[str, Any]:
@@ -110,7 +107,7 @@ class Job:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Job:
-        """Read what `to_json` made. Raises: KeyError, TypeError or ValueError for something else."""
+        """Invert `to_json`. Raises: KeyError, TypeError or ValueError for other values."""
         return Job(
             Schema.from_json(data["event_types"]),
             tuple(texts("a key", domain) for domain in data["key_domains"]),

@@ -24,21 +24,18 @@ from cep.step.pages import drop_pages, match_pages
 from cep.step.ports import ArrivalPorts, Events, LevelPorts, Portion
 from cep.step.ties import LastEvent, out_of_order
 
-# Every level is handed the events of the source; the first one counts what becomes of them.
+# Every level receives the source events; only the first one counts them.
 _OF_FIRST_LEVEL = ("late_events", "duplicates", "events_without_rule")
 
 
 @dataclass(frozen=True, slots=True)
 class LevelTask:
-    """The rules and times that one level of a micro-batch is matched with.
+    """The rules and times for matching one level of a micro-batch.
 
-    programs: of this level, by key domain.
-    domains: those that have rules at any level.
-    before_ms: the watermark that the micro-batch begins with; earlier events are late.
-    watermark_ms: the watermark that it ends with.
-    due_ms: events before it may be matched.
-    since_ms: the job has seen all events from then on.
-    last_event: the last one that was matched at `before_ms`, if others of that time may come.
+    programs: of this level, by key domain. domains: those with rules at any level. before_ms: the watermark at the
+    start of the micro-batch; earlier events are late. watermark_ms: the watermark at its end. due_ms: events before it
+    may be matched. since_ms: the job has seen all events from then on. last_event: the last one that was matched at
+    `before_ms`, if others of that time may come.
     """
 
     job: Job
@@ -61,7 +58,7 @@ class LevelOutcome:
 
 
 def match_level(task: LevelTask, portion: Portion) -> LevelOutcome:
-    """Match the events of a portion that are due, and close what the watermark ends. Raises: StateError, StoreError."""
+    """Match the due events of a portion, and process deadlines up to the watermark. Raises: StateError, StoreError."""
     output = MatchOutput(since_ms=task.since_ms)
     late_events: list[dict[str, Any]] = []
     due: dict[int, list[EventBatch]] = {}

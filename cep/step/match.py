@@ -26,11 +26,10 @@ from cep.step.counters import add_counts
 
 @dataclass(slots=True)
 class MatchOutput:
-    """The output of matching over key domains: alerts, counters by name, and the events that patterns have produced.
+    """The output of matching over key domains: alerts, counters by name, and derived events.
 
-    `since_ms` goes in: the job has seen all events from then on. TIME_MS_MIN says that nobody can tell.
-    `evicted` has the keys that lost partial matches to a limit.
-    `made`, where it is asked for, has the matches behind produced events, as the alerts that they would be.
+    `since_ms` is an input: the job has seen all events from then on; TIME_MS_MIN if that is unknown. `evicted` has the
+    keys that lost partial matches to a limit. `made`, if requested, has the matches of derived events, as their alerts.
     """
 
     alerts: list[pa.Table] = field(default_factory=list)

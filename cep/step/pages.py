@@ -3,8 +3,9 @@
     keys of the batch ─▶ touched ─┐
     deadlines ───────▶ due ───────┴▶ read, joined ─▶ match_events ─▶ divided by page ─▶ written, or removed if empty
 
-The histories of a page's keys lie beside its runs. They are read and written where a rule looks back and the keys have
-events, and removed unread when all of them are over. Where pages are, and in what form, is the runner's (ports.py).
+The histories of a page's keys are stored next to its runs. They are read and written if a rule looks back and the keys
+have events, and removed without reading when all of them have expired. The runner decides where pages are and in what
+form (ports.py).
 Tested by: tests/step/test_pages.py, tests/runners/embedded/test_engine.py, tests/runners/spark/test_live.py
 """
 
@@ -44,7 +45,7 @@ class SinglePages(ABC):
 
     @abstractmethod
     def read(self, slot: int) -> KeyedState | None:
-        """Return the page of a slot, None if there is none. Raises: StateError."""
+        """Return the page of a slot, None if it is missing. Raises: StateError."""
 
     @abstractmethod
     def write(self, slot: int, keyed_state: KeyedState, deadline_ms: int) -> None:
@@ -116,7 +117,7 @@ def match_pages(
 
 
 def begin_pages(pages: DomainPages, keyed_state: KeyedState, program: Program) -> int:
-    """Put keys that have no pages yet into pages. Returns: how many runs they have."""
+    """Put keys without pages into pages. Returns: the number of their runs."""
     slots = np.unique(pages.slots(keyed_state.keys))
     if len(slots):
         pages.put(slots, keyed_state, program)
@@ -127,7 +128,7 @@ def begin_pages(pages: DomainPages, keyed_state: KeyedState, program: Program) -
 
 
 def _put_back(pasts: DomainPasts, slots: list[int], after: Histories, plan: HistoryPlan, watermark_ms: int) -> None:
-    """Write the histories of these slots, which are ascending and those of all keys that have any."""
+    """Write the histories of these slots, which are ascending and include all keys with histories."""
     for slot, past in zip(slots, partition_histories(after, slots, pasts.slots), strict=True):
         tidied = compact_page(plan, past, watermark_ms)
         over_at_ms = expires_ms(plan, tidied)

@@ -1,16 +1,16 @@
-"""The ports of a micro-batch: all that it asks of a runner.
+"""The ports of a micro-batch: everything that it needs from a runner.
 
-    Ports ─── rules, programs                 the rulebooks of the job, and what is compiled from them
+    Ports ─── rules, programs                 the rulebooks of the job, and their compiled programs
       │
       └ spread ─▶ LevelPorts, one or several, each for some key groups at one level
-                    ├ parts ─▶ seen      ids of events that came before           step 4
+                    ├ parts ─▶ seen      ids of earlier events                    step 4
                     │          waiting   events that are not due                  step 6
                     └ pages ─▶ runs, one for each key domain                      step 7
                                 └ pasts   the histories of the same keys
 
-A runner decides where these are and in what form: arrays in memory over a store, or bytes in Spark's state. How many
-key groups belong to a `LevelPorts` is data: one in Spark, all of a worker in the embedded runner. `number` is always
-that of the key domain in `Job.domains`.
+A runner decides where these are and in what form: arrays in memory over a store, or bytes in Spark's state. The number
+of key groups of a `LevelPorts` is data: one in Spark, all of a worker in the embedded runner. `number` is always the
+index of the key domain in `Job.domains`.
 Tested by: tests/step/contract.py, which runs over memory, RocksDB and Spark's state
 """
 
@@ -45,23 +45,23 @@ class SeenIds(Protocol):
         """
 
     def contains(self, number: int, bucket: int, ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Return for each hash if it is among those of the bucket: bool[N]."""
+        """Return for each hash whether the bucket contains it: bool[N]."""
 
     def add(self, number: int, bucket: int, ids: NDArray[np.uint64], keys: pa.Array) -> None:
-        """Keep more hashes, none of which is there; `keys` are those of their events."""
+        """Add new hashes; `keys` are the keys of their events."""
 
     def forget(self, oldest: int) -> None:
-        """Drop the buckets before this one. Nobody asks for them again."""
+        """Drop the buckets before this one, which are never read again."""
 
 
 class WaitingEvents(Protocol):
     """The events that the watermark has not passed, by number of the key domain."""
 
     def release(self, number: int, fresh: EventBatch | None, due_ms: int) -> EventBatch | None:
-        """Add new events and take out those before `due_ms`; None if there are none.
+        """Add new events and remove those before `due_ms`; None if there are none.
 
-        A micro-batch in order of event time calls it once for every key domain, whether it has events or not, and with
-        the same `due_ms`, which never falls.
+        A micro-batch in event-time order calls it once for every key domain, with or without events, and with the same
+        `due_ms`, which never decreases.
         """
 
 
@@ -69,13 +69,13 @@ class DomainPasts(Protocol):
     """The histories of one key domain in some key groups. A slot is the number of a page of them."""
 
     def slots(self, keys: pa.Array) -> NDArray[np.int64]:
-        """Return the slot of each key's histories: int64[N]. It need not be that of its runs."""
+        """Return the slot of each key's histories: int64[N]. It may differ from the slot of its runs."""
 
     def stored(self, watermark_ms: int) -> list[int]:
         """Return the slots whose histories are all over at the watermark."""
 
     def read(self, slot: int) -> Histories:
-        """Return the histories of a slot, empty ones if there are none. Raises: StateError."""
+        """Return the histories of a slot, empty ones if it has none. Raises: StateError."""
 
     def write(self, slot: int, histories: Histories, over_ms: int) -> None:
         """Replace the histories that were read; all of them are over at `over_ms`."""
@@ -95,7 +95,7 @@ class DomainPages(Protocol):
         """Return the slot of each key's page: int64[N]."""
 
     def touched(self, keys: pa.Array, watermark_ms: int) -> NDArray[np.int64]:
-        """Return the slots of these keys and those whose deadline the watermark has reached, ascending, each once."""
+        """Return the slots of these keys, and those whose deadline the watermark has reached, ascending, each once."""
 
     def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, int]:
         """Join the pages of these slots and migrate them to `program`.
@@ -159,7 +159,7 @@ class Ports(Protocol):
 
     @property
     def levels(self) -> range:
-        """The levels that are matched here: all, or those of one stage."""
+        """The levels that are matched here: all, or the levels of one stage."""
 
     def spread(self, level: int, events: Events, due_ms: int, work: Callable[[Portion], T]) -> Iterable[T]:
         """Divide the events of a level among its key groups and call `work` for each portion.

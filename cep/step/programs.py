@@ -27,7 +27,7 @@ _PROGRAMS_CACHED = 64
 
 @dataclass(frozen=True)
 class InForce:
-    """A rulebook and what follows from it: the programs of each level, and the key domains that have rules at any."""
+    """A rulebook with its derived values: the programs of each level, and the key domains with rules at any level."""
 
     rulebook: NamedRulebook
     programs: tuple[Mapping[KeyDomain, Program], ...]
@@ -51,10 +51,10 @@ class Programs:
         self._in_force: InForce | None = None
 
     def in_force(self, rulebook: NamedRulebook, job: Job) -> InForce:
-        """Return what follows from a rulebook of this job.
+        """Return a rulebook of this job with its derived values.
 
-        The last one is at hand: a fingerprint of thousands of rules takes milliseconds, and most micro-batches change
-        no rule. A `NamedRulebook` belongs to one job and never changes.
+        The last one is cached: a fingerprint of thousands of rules takes milliseconds, and most micro-batches change no
+        rule. A `NamedRulebook` belongs to one job and never changes.
         """
         if self._in_force is None or self._in_force.rulebook is not rulebook:
             programs = tuple(self.of(rulebook.rulebook, job.schema, level) for level in range(job.levels_count))

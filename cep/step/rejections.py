@@ -91,7 +91,9 @@ class Rejections:
         return self.count / self.records if self.records else 0.0
 
     def is_above(self, share_max: float) -> bool:
-        """Return True if more records were rejected than allowed, if all were, or if there was none to read."""
+        """Return True if the share of rejected records exceeds the limit, if all were rejected, or if there were none
+        to read.
+        """
         return self.share > share_max or self.count >= self.records
 
     def summary(self) -> str:

@@ -38,7 +38,7 @@ def rule_status(rulebook: Rulebook) -> dict[str, Any]:
 
 
 def _with_times(value: Any) -> Any:
-    """Return the value with null for times before or behind all events."""
+    """Return the value with null for times before or after all events."""
     if isinstance(value, dict):
         return {name: _time(of) if name.endswith("_ms") else _with_times(of) for name, of in value.items()}
     return [_with_times(of) for of in value] if isinstance(value, list | tuple) else value

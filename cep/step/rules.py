@@ -2,8 +2,8 @@
 
 Every key group of Spark sees the same control records in the same micro-batch and has an equal rulebook. Its state has
 the digest of it, and the job's folder has the rulebook (rulebook/store.py). A worker serves many key groups, so it
-caches each rulebook, and each change of it, in memory. A job without a folder has the rules that it is given,
-always; its state says which ones these were.
+caches each rulebook, and each change of it, in memory. A job without a folder has the rules that it is given, always;
+its state says which ones these were.
 Tested by: tests/runners/spark/test_live_rules.py
 """
 
@@ -77,8 +77,8 @@ class Change:
 class JobRules:
     """The rules of one job, as a key of caches: the job, and the control records that it begins with.
 
-    store: the folder of its rulebooks, if there is one.
-    job_lists: where the entries of its lists are, for a job without such a folder.
+    store: the folder of its rulebooks, if there is one. job_lists: where the entries of its lists are, for a job
+    without such a folder.
     """
 
     job: Job
@@ -136,7 +136,7 @@ def restore_rulebook(rules: JobRules, data: bytes) -> NamedRulebook:
 
 @lru_cache(_CACHED_MAX)
 def given_digest(rules: JobRules) -> str:
-    """Name the rules of a job that never change, and its terms: what its keyed state depends on."""
+    """Return a name for the rules of a job that never change, and its terms: the inputs of its keyed state."""
     rulebook = _initial(rules).rulebook.rulebook
     lists = [record.decode() for record in rules.initial if isinstance(parse_control(record)[0], ListRecord)]
     meaning = [rules.job.to_json(), rulebook.fingerprint, rulebook.content_hash, lists]
@@ -144,9 +144,9 @@ def given_digest(rules: JobRules) -> str:
 
 
 def given_rulebook(rules: JobRules, digest: str) -> NamedRulebook:
-    """Return the rulebook of a job whose rules never change. `digest` is what its state names, or nothing.
+    """Return the rulebook of a job whose rules never change. `digest` comes from its state, or is empty.
 
-    Raises: UsageError if that was begun with others.
+    Raises: UsageError if the state was created with other rules.
     """
     if digest not in ("", given_digest(rules)):
         raise UsageError(
@@ -167,12 +167,12 @@ def save_rulebook(rules: JobRules, rulebook: NamedRulebook) -> None:
 
 
 def bundle_records(store: RulebookStore, records: Sequence[tuple[int, str, bytes]], now_ms: int = NO_CLOCK) -> str:
-    """Save the control records that one task has read, at least one. Return their place, which key groups are sent.
+    """Save one or more control records that one task has read. Return their place, which is sent to the key groups.
 
     The place also has the clock of the micro-batch, `now_ms`.
 
-    A record is (its place in the order of all, the name of its file or nothing, bytes). Of two files of one time the
-    name decides; a file has a record a line. Raises: SinkError.
+    A record is (its place in the order of all, the name of its file or "", bytes). Of two files of one time the name
+    decides; a file has one record per line. Raises: SinkError.
     """
     ordered: list[bytes] = []
     for _, name, data in sorted(records):
@@ -227,7 +227,7 @@ def change_rules(
 
 
 def has_unsaid(rules: JobRules, rulebook: NamedRulebook) -> bool:
-    """Return True if the audit of a job has no line yet, and has one about each rule that the job begins with."""
+    """Return True if the audit of a job is still empty, and must get a line for each initial rule."""
     accepted = rulebook.rulebook.accepted
     if not accepted.writes_audit or accepted.head.count:
         return False
@@ -252,10 +252,10 @@ def apply_records(
     *,
     are_first: bool = False,
 ) -> tuple[list[bytes], Counter[str], int]:
-    """Apply control records in their order; a heartbeat beyond `latest_ms` is refused.
+    """Apply control records in order; a heartbeat beyond `latest_ms` is refused.
 
     Returns: lines of the audit (base/audit.py) and dead letters of the refused records, counters, the latest heartbeat.
-    A letter says what the rules were when its record was judged, whatever records came with it.
+    A letter describes the rules at the time when its record was judged, independent of the other records.
     """
     dead_letters: list[bytes] = []
     counters: Counter[str] = Counter()
@@ -301,7 +301,7 @@ def apply_records(
 
 
 def _heartbeat_refusal(rulebook: Rulebook, record: ControlRecord | None) -> Outcome | None:
-    """Return why a heartbeat does not count in a job that takes signed changes; None for all else."""
+    """Return why a heartbeat does not count in a job with signed changes; None for other records."""
     trust = rulebook.accepted.trust
     if trust is None or not isinstance(record, HeartbeatRecord):
         return None
@@ -320,7 +320,7 @@ def refusal_dead_letters(refused: Iterable[RefusedRecord]) -> list[bytes]:
 
 
 def _refused(record: VersionedRecord, outcome: Outcome, data: bytes) -> bytes:
-    """Describe a record that was read and refused: its version, and what is wrong at which place."""
+    """Describe a valid record that was refused: its version, and the problem with its place."""
     upsert = record.rule if isinstance(record, RollbackRecord) else record
     sources = {upsert.id: upsert.source} if isinstance(upsert, UpsertRecord) else {}
     more = {

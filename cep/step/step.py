@@ -3,15 +3,15 @@
      1 validate     records → events of each key domain         validate.py
      2 rules        control records change the rulebook         rules.py
      3 times        partitions move the watermark               event_time.py
-    ┌4 duplicates   ids that came before are left out           duplicates.py
+    ┌4 duplicates   repeated ids are left out                   duplicates.py
     │5 late         events behind the watermark are set aside   dead_letters.py
     │6 due          events wait until the watermark passes      waiting.py
     └7 match        pages are read, advanced and written        pages.py
-     8 forget       versions that are over leave the rulebook   rules.py
-     9 suppress     the rules hold back some of the alerts      suppress.py
+     8 forget       expired versions leave the rulebook         rules.py
+     9 suppress     the rules suppress some of the alerts       suppress.py
 
 `step` does 2 to 8, and 4 to 7 once for each level (level.py). The runner calls 1 where it decodes records, and 9 where
-all alerts of a micro-batch are together. The same numbers stand in README.md, in comments and in tests. A step does no
+all alerts of a micro-batch are together. The same numbers are in README.md, in comments and in tests. A step does no
 input or output, reads no clock and starts no thread; the ports may.
 Tested by: tests/step/test_step.py, tests/runners/embedded/test_engine.py, tests/runners/spark/test_live.py
 """
@@ -77,10 +77,9 @@ class MicroBatch:
 class Outcome:
     """The outcome of a micro-batch.
 
-    in_force: the rules that it was matched with; step 8 comes later.
-    refused, rule_counters: the letters of refused control records, and counters of all. They are the same for all key
-    groups of a job, so one of them reports.
-    produced: the events for the level above those of the ports.
+    in_force: the rules that it was matched with; step 8 comes later. refused, rule_counters: the letters of refused
+    control records, and counters of all. They are the same for all key groups of a job, so one of them reports.
+    produced: the events for the next level.
     """
 
     progress: Progress
@@ -100,19 +99,19 @@ def step(progress: Progress, ports: Ports, micro_batch: MicroBatch) -> Outcome:
     Raises: StateError, StoreError; keyed state is then of no use, and the job goes on from its last commit.
     """
     rules = ports.rules
-    # Late events are behind the watermark that the micro-batch begins with: what was matched before lies below or at
-    # it. What comes now moves it only after that.
+    # Late events are those behind the watermark at the start of the micro-batch: matched events are below or at it. The
+    # new events move it only afterwards.
     before_ms = progress.watermark_ms
     # 2 rules
     outcome = _begin(progress, ports, micro_batch.controls, micro_batch.times.now_ms)
     # 3 times
     progress = _move_times(rules.job, outcome.progress, micro_batch.times, before_ms)
-    # 4 to 7, level by level: a level matches what the ones below it have produced.
+    # 4 to 7, level by level: a level matches the events that lower levels have produced.
     at_once = rules.job.lateness_ms == 0 and len(progress.times) == 1 and rules.job.order != ARRIVAL
     events = micro_batch.events
     last_event = progress.last_event if at_once else None
     for level in ports.levels:
-        # What a pattern produces may have the time of an event that is still to come, and stands behind it.
+        # A derived event may have the time of an event that is still to come, and follows it in the order.
         due_ms = due_before(progress.watermark_ms, at_once=at_once and level == 0)
         task = LevelTask(
             rules.job, level, outcome.in_force.programs[level], outcome.in_force.domains,
@@ -141,7 +140,7 @@ def step(progress: Progress, ports: Ports, micro_batch: MicroBatch) -> Outcome:
 
 
 def _begin(progress: Progress, ports: Ports, controls: tuple[bytes, ...], now_ms: int) -> Outcome:
-    """Apply the control records. Of heartbeats among them the latest counts, unless it is ahead of the clock."""
+    """Apply the control records. The latest heartbeat among them counts, unless it is ahead of the clock."""
     rules = ports.rules
     if not controls and not has_unsaid(rules, progress.rulebook):
         return Outcome(progress, ports.programs.in_force(progress.rulebook, rules.job))
@@ -153,7 +152,7 @@ def _begin(progress: Progress, ports: Ports, controls: tuple[bytes, ...], now_ms
 
 
 def _matched_ms(rules: JobRules, progress: Progress) -> int | None:
-    """Return the event time behind which nothing has been matched; None if nothing has."""
+    """Return the event time after which nothing has been matched; None if nothing has."""
     matched_ms = progress.watermark_ms
     if rules.job.order == ARRIVAL:  # then events are matched before the watermark has passed them
         matched_ms = max([matched_ms, *(time.latest_ms for time in progress.times.values())])
@@ -164,7 +163,7 @@ def _move_times(job: Job, progress: Progress, read: TimesRead, before_ms: int) -
     times = merge_times(progress.times, read, job.idle_ms, before_ms)
     moved_ms = watermark_of(times, job.lateness_ms, job.idle_ms, read.now_ms)
     heartbeat_ms = progress.heartbeat_ms
-    # What stood in the source before a heartbeat is a backlog, and must not become late by it.
+    # Records before a heartbeat in the source are a backlog, and must not become late by it.
     if not any(time.is_behind for time in times.values()):
         moved_ms, heartbeat_ms = max(moved_ms, heartbeat_ms), TIME_MS_MIN
     return Progress(
@@ -178,7 +177,7 @@ def _move_times(job: Job, progress: Progress, read: TimesRead, before_ms: int) -
 
 
 def _with_produced(job: Job, events: Events, produced: list[Decoded]) -> Events:
-    """Route produced events to the keys of the job, behind the events that are there."""
+    """Route derived events to the keys of the job, after the existing events."""
     types, whole = job.schema.columns(), concat_decoded(job.schema, produced)
     joined: dict[int, list[EventBatch]] = {number: list(batches) for number, batches in events.items()}
     for number, domain in enumerate(job.domains):

@@ -1,8 +1,7 @@
-"""Alerts of a micro-batch → those that go out and those that are suppressed: step 9 of every runner.
+"""Alerts of a micro-batch → alerts to send and suppressed alerts: step 9 of every runner.
 
-The rules say which alerts are suppressed (rulebook/suppression.py). What they remember of alerts that went out lives in
-a `LastAlerts`; where that is stored is the runner's. `cep run` does this in its engine, Spark in its driver: only there
-all alerts of a micro-batch are together.
+The rules decide (rulebook/suppression.py). Their memory of sent alerts is a `LastAlerts`, which the runner stores. `cep
+run` does this in its engine, Spark in its driver, because only there all alerts of a micro-batch are together.
 Tested by: tests/step/test_suppress.py, tests/runners/test_rule_output.py
 """
 
@@ -21,7 +20,7 @@ from cep.sinks.json_form import json_lines
 
 @dataclass(frozen=True, slots=True)
 class FilteredAlerts:
-    """The alerts that go out, the suppressed ones as JSON lines, and counters of what happened to them."""
+    """The alerts to send, the suppressed ones as JSON lines, and counters of both."""
 
     alerts: pa.Table
     suppressed: tuple[bytes, ...]
@@ -29,11 +28,10 @@ class FilteredAlerts:
 
 
 def filter_alerts(alerts: pa.Table, policies: Policies, memory: LastAlerts, watermark_ms: int) -> FilteredAlerts:
-    """Take out the alerts that the rules suppress, and remember which went out.
+    """Remove the alerts that the rules suppress, and remember the sent ones.
 
-    alerts: sorted as sort_alerts does.
-    memory: changed in place.
-    watermark_ms: no later micro-batch has an alert before it, so what suppresses nothing from then on is forgotten.
+    alerts: sorted as sort_alerts does. memory: changed in place. watermark_ms: no later micro-batch has an alert before
+    it, so entries that suppress nothing from then on are forgotten.
     """
     if not alerts.num_rows:  # then nothing is remembered either
         return FilteredAlerts(alerts, (), Counter())

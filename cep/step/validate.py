@@ -45,7 +45,7 @@ class ValidEvents:
 
 
 def validate_events(job: Job, decoded: Decoded, now_ms: int = TIME_MS_MAX) -> ValidEvents:
-    """Route each event once to every key domain of the job, and count what became of the records.
+    """Route each event once to every key domain of the job, and count the results.
 
     `now_ms` is the clock. An event that is dated too far ahead of it is set aside.
     """

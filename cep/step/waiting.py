@@ -1,4 +1,4 @@
-"""Events in the order of arrival → those that are due, while the others wait; step 6 of a micro-batch.
+"""Events in order of arrival → due events, while the others wait; step 6 of a micro-batch.
 
 Tested by: tests/step/test_waiting.py, tests/runners/embedded/test_engine.py, tests/runners/spark/test_live.py
 """
