@@ -23,7 +23,7 @@ from cep.cli.topics import (
     written_against,
 )
 from cep.model.rule import RollbackRecord
-from cep.rulebook.statement import unsigned
+from cep.rulebook.changes import signed_version
 
 HELP = """\
 Put an earlier version of a rule in force again. It gets a new number, because versions never go back. The file in
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
         id=options.rule,
         version=version + 1,
         to_version=options.to,
-        rule=unsigned(earlier),
+        rule=signed_version(options.rules, earlier) or earlier,
         effective_at=effective_at(options, topics.settings),
         on_update=options.on_update,
     )

@@ -234,7 +234,10 @@ class RetireRecord(_Change):
 
 
 class RollbackRecord(_Change):
-    """Put an earlier version in force again, as a new one. `rule` is that version whole: a job needs no past."""
+    """Put an earlier version in force again, as a new one. `rule` is the earlier record, with its signatures.
+
+    A job that asks for signatures takes a `rule` that is the version it has taken, or that is signed itself.
+    """
 
     kind: Literal["rollback"] = "rollback"
     to_version: Version

@@ -107,6 +107,13 @@ class Chains:
         chain = self._chains.get(name)
         return None if chain is None else chain.last
 
+    def rolled_back_digest(self, record: Signable) -> str:
+        """Return the hash of the version that a rollback goes back to; empty if it is not among the last versions."""
+        chain = self._chains.get(self._name(record))
+        if chain is None or not isinstance(record, RollbackRecord):
+            return ""
+        return next((taken.hash for taken in chain.taken if taken.version == record.to_version), "")
+
     def is_behind(self, record: Signable) -> bool:
         """Return True if a later version than the record's has been taken."""
         last = self.last(self._name(record))

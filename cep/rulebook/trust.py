@@ -6,6 +6,7 @@
     4  has another person approved, where two are asked for?
     5  has no later change of the same thing been taken?
     6  was it signed as a change of what holds?
+    7  if it is a rollback: has the job taken that version, or is the version itself signed?
 
 The verdict follows from the records and the trust that the job is given, never from a clock. So a job that runs, a
 replay and a job that is built anew from the same records agree. A key that is withdrawn counts up to a version.
@@ -184,6 +185,20 @@ def reason_against(record: Signable, trust: Trust) -> Outcome | None:
     return _against(record, signed, signed.approver, "approver", trust)
 
 
+def _reason_against_rollback(record: Signable, rolled_back: str, trust: Trust) -> Outcome | None:
+    """Return the refusal of a rollback to a text that the job has not had and that nobody has signed. Step 7."""
+    if not isinstance(record, RollbackRecord) or digest_of(record.rule) == rolled_back:
+        return None
+    refusal = reason_against(record.rule, trust)
+    if refusal is None:
+        return None
+    return replace(
+        refusal,
+        reason=f"its `rule` is not the version {record.to_version} that the job has taken, and does not count as a "
+        f"signed version: {refusal.reason}",
+    )
+
+
 def reason_against_heartbeat(record: HeartbeatRecord, trust: Trust) -> Outcome | None:
     """Return the refusal of a heartbeat that nobody of the signers file has signed for these rules; None if it counts.
 
@@ -245,10 +260,11 @@ class Accepted:
         other.head, other._mixed = self.head, self._mixed
         return other
 
-    def outcome(self, record: Signable, list_version: int) -> Outcome | None:
+    def outcome(self, record: Signable, list_version: int, rolled_back: str = "") -> Outcome | None:
         """Return the outcome of a record that is refused or changes nothing, None for one that counts.
 
-        `list_version`: the last one of its list, if it is of one.
+        list_version: the last version of its list, for a list.
+        rolled_back: the hash of the version that it goes back to, for a rollback; empty if the job has not taken it.
         """
         if self.trust is None:
             return None
@@ -258,7 +274,11 @@ class Accepted:
                 f"the signers file has version {self.trust.version}, and the job has gone by version "
                 f"{self.signers_version}; restore the newer file",
             )
-        return reason_against(record, self.trust) or self._order(record, list_version)
+        return (
+            reason_against(record, self.trust)
+            or self._order(record, list_version)
+            or _reason_against_rollback(record, rolled_back, self.trust)
+        )
 
     def take(self, record: Signable) -> None:
         """Remember a record that the rulebook has applied, or that waits."""

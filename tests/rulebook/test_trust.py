@@ -125,6 +125,49 @@ def test_a_rollback_is_a_change_that_is_signed_anew() -> None:
     assert judged(SECOND, book) == "replayed"
 
 
+ONE_FOR_ROLLBACKS = replace(TRUST, people=tuple((kind, 1 if kind == "rollback" else n) for kind, n in TRUST.people))
+CHANGES: list[dict[str, object]] = [
+    {"params": {"large": 9}}, {"source": FIRST.source.replace("amount > large", 'amount > large and card_id != "c9"')},
+    {"severity": "high"}, {"priority": 1}, {"message": "m"}, {"exclusive": "g"}, {"suppress": "1 h"}, {"score": 1},
+    {"status": "shadow"}, {"pattern": "other"},
+]  # fmt: skip
+
+
+def gone_back(rule: UpsertRecord, after: Signable, version: int = 3) -> Signable:
+    """A rollback to `rule` that Ada signs alone."""
+    record = RollbackRecord(id="r", version=version, to_version=rule.version, rule=rule)
+    return sign(record, ADA, RULE_SET, (after.version, digest_of(after)))
+
+
+@pytest.mark.parametrize("changes", CHANGES)
+@pytest.mark.parametrize("with_signatures", [False, True])
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_one_person_cannot_deploy_another_text_by_a_rollback(
+    changes: dict[str, object], with_signatures: bool, is_forgotten: bool
+) -> None:
+    """Neither from a job that has taken the version, nor from one that began with a later version."""
+    book = book_of(ONE_FOR_ROLLBACKS)
+    for record in (SECOND,) if is_forgotten else (FIRST, SECOND):
+        assert judged(record, book) == "applied"
+    book = rulebook_from_bytes(rulebook_bytes(book), SCHEMA, (("card_id",),))
+    book.accepted.trust = ONE_FOR_ROLLBACKS
+    other = (FIRST if with_signatures else unsigned(FIRST)).model_copy(update=changes)
+    assert judged(gone_back(other, SECOND), book) == ("forged" if with_signatures else "unsigned")
+    assert book.report().last_versions == {"r": 2}
+    genuine = FIRST if is_forgotten else unsigned(FIRST)
+    assert judged(gone_back(genuine, SECOND), book) == "applied"
+
+
+def test_a_rollback_to_a_rollback_carries_what_the_job_has_taken() -> None:
+    book = book_of(ONE_FOR_ROLLBACKS)
+    back = gone_back(FIRST, SECOND)
+    assert isinstance(back, RollbackRecord)
+    fourth = upsert_by_two(upsert(4, params={"large": 8}), back)
+    assert [judged(record, book) for record in (FIRST, SECOND, back, fourth)] == ["applied"] * 4
+    again = gone_back(back.as_upsert(), fourth, 5)
+    assert judged(again, book) == "applied"
+
+
 def test_a_change_of_what_no_longer_holds_is_refused() -> None:
     book = book_of()
     for record in (FIRST, SECOND):
