@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from cep.analysis.history import Events, History
 from cep.analysis.marks import Marks
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.utc import utc_text
 from cep.columnar.route import KeyDomain, route
 from cep.columnar.texts import different_texts, rows_among
@@ -137,12 +138,20 @@ class Backtest:
         return asdict(self)
 
 
+def alert_times_ms(history: History, marks: Marks) -> NDArray[np.int64]:
+    """Return the time of each alert of the history: int64[A]. A window that closes with the history ends with it."""
+    at_ms = np.asarray(history.replayed.alerts["detected_at"].combine_chunks().cast(pa.int64()), np.int64)
+    is_whole = marks.as_of_ms >= history.events.time_ms.max(initial=TIME_MS_MIN)
+    is_closed = history.replayed.watermark_ms == TIME_MS_MAX
+    return np.minimum(at_ms, marks.as_of_ms) if is_closed and is_whole else at_ms
+
+
 def judge(history: History, marks: Marks) -> Judged:
     """Say of each alert up to the date whether it is right. Cost: columns, no Python object an alert."""
     deployed = history.deployment.rulebook.deployed()
     names = tuple(sorted({rule.rule_id for rule in deployed if rule.pattern.produces is None}))  # others have no alerts
     alerts = history.replayed.alerts
-    at_ms = np.asarray(alerts["detected_at"].combine_chunks().cast(pa.int64()), np.int64)
+    at_ms = alert_times_ms(history, marks)
     alerts = alerts.filter(pa.array(at_ms <= marks.as_of_ms)).combine_chunks()
     rule = np.asarray(pc.index_in(alerts["rule_id"].cast(pa.string()), value_set=pa.array(names))).astype(np.int64)
     bound_alert, rows = history.bound(alerts)

@@ -39,6 +39,7 @@ from cep.sources.pieces import Pieces, pieces_of_table, read_pieces
 from cep.sources.whole_table import joined_tables, read_whole
 
 # From the event types, a key domain and a key to the records of that key.
+_OF_HISTORY = ("since", "until", "strict", "to_the_end")
 ReadKey = Callable[[Schema, KeyDomain, str], KeyRecords]
 # How a verb says what to do, and how Python says the same.
 _WORDS = (
@@ -77,10 +78,17 @@ class HistoryForms(Forms, total=False):
     strict: bool
 
 
-def parted(forms: HistoryForms) -> tuple[Forms, Period]:
+class ReplayForms(HistoryForms, total=False):
+    """The same, and whether all windows close at the end of the history."""
+
+    to_the_end: bool
+
+
+def parted(forms: HistoryForms | ReplayForms) -> tuple[Forms, Period]:
     """Part how values are written from the period. Raises: UsageError for a time that is none."""
-    written = {name: value for name, value in forms.items() if name not in ("since", "until", "strict")}
-    return cast("Forms", written), period_of(forms.get("since"), forms.get("until"))
+    written = {name: value for name, value in forms.items() if name not in _OF_HISTORY}
+    to_the_end = bool(forms.get("to_the_end"))
+    return cast("Forms", written), period_of(forms.get("since"), forms.get("until"), to_the_end=to_the_end)
 
 
 def paths_of(events: Any) -> tuple[Path, ...] | None:

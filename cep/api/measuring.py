@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cep.analysis.measure import Terms
-from cep.api.events import HistoryForms, parted
+from cep.api.events import ReplayForms, parted
 from cep.api.naming import Naming
 from cep.base.errors import UsageError
 from cep.base.processors import processors_count
@@ -16,12 +16,12 @@ from cep.base.utc import utc_ms
 from cep.model.setting_types import length_ms
 
 
-class Measuring(HistoryForms, total=False):
+class Measuring(ReplayForms, total=False):
     """The terms of a backtest, and how its events are read: the flags of `cep backtest`, with underscores.
 
     `amount` names the field of money. Labels count as reported at the time `as_of`. An event that nobody has reported
-    counts as honest at the age `maturity`, like `30 d`. `columns`, `tz`, `cores`, `since` and
-    `until` are those of `match`.
+    counts as honest at the age `maturity`, like `30 d`. `columns`, `tz`, `cores`, `since`,
+    `until` and `to_the_end` are those of `match`.
     """
 
     amount: str | None
@@ -38,7 +38,7 @@ _OWN = ("amount", "as_of", "maturity", "columns", "tz", "cores")
 def measuring(given: Measuring) -> tuple[Naming, Terms]:
     """Return how events are read, and the terms. Raises: UsageError for a time or an age that is none."""
     as_of, maturity = given.get("as_of"), given.get("maturity")
-    forms: HistoryForms = {name: value for name, value in given.items() if name not in _OWN}  # type: ignore[assignment]
+    forms: ReplayForms = {name: value for name, value in given.items() if name not in _OWN}  # type: ignore[assignment]
     written, period = parted(forms)
     try:
         as_of_ms = None if as_of is None else utc_ms(as_of)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 
-from cep.api.events import HistoryForms
+from cep.api.events import HistoryForms, ReplayForms
 from cep.base.errors import RejectedRecordsError
 from cep.runners.output import Replayed
 from cep.step.rejections import Rejections, rejections_of
@@ -17,12 +17,12 @@ class RejectedRecordsWarning(UserWarning):
     """Records of a history were set aside, or have a value that cannot be read. The text has the top reason."""
 
 
-def warn_of_replay(replayed: Replayed, forms: HistoryForms) -> None:
+def warn_of_replay(replayed: Replayed, forms: ReplayForms) -> None:
     """Warn of the rejected records of a replay. Raises: RejectedRecordsError if the caller asks for it."""
     warn_of(rejections_of(replayed.counters, replayed.dead_letters), forms, 4)
 
 
-def warn_of(rejections: Rejections, forms: HistoryForms, stacklevel: int = 3) -> None:
+def warn_of(rejections: Rejections, forms: HistoryForms | ReplayForms, stacklevel: int = 3) -> None:
     """Warn of rejected records, in the line of the caller. Raises: RejectedRecordsError if the caller asks for it."""
     if not rejections.count:
         return

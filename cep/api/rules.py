@@ -25,7 +25,7 @@ from cep.analysis.sweep import Bench
 from cep.analysis.thresholds import Replays, drawn
 from cep.analysis.tune import Aim, Objective, Tuned, tune
 from cep.api.alerts import Alerts
-from cep.api.events import HistoryForms, Source, open_source, parted
+from cep.api.events import HistoryForms, ReplayForms, Source, open_source, parted
 from cep.api.frames import open_frame
 from cep.api.given import GivenRules
 from cep.api.levels import Past
@@ -100,7 +100,7 @@ class Rules:
     def match(
         self, events: Any, *, columns: Mapping[str, str] | None = None, tz: str | None = None,
         dedup: str = "0 s", ahead_max: str = "1 min", cores: int | None = None, partitions: int | None = None,
-        to_the_end: bool = False, **forms: Unpack[HistoryForms],
+        **forms: Unpack[ReplayForms],
     ) -> Alerts:  # fmt: skip
         """Match a history and return its alerts, which are those of `cep replay`, byte for byte.
 
@@ -133,7 +133,7 @@ class Rules:
             ahead_ms=None if ahead_max == OFF else length_ms("ahead_max", ahead_max),
             since_ms=period.since_ms,
             until_ms=period.until_ms,
-            to_the_end=to_the_end,
+            to_the_end=period.to_the_end,
         )
         naming = Naming(columns, tz, written)
         if is_spark(events):
@@ -200,12 +200,13 @@ class Rules:
 
     def diff(
         self, other: Rules, events: Any, *, columns: Mapping[str, str] | None = None, tz: str | None = None,
-        cores: int | None = None, **forms: Unpack[HistoryForms],
+        cores: int | None = None, **forms: Unpack[ReplayForms],
     ) -> Difference:  # fmt: skip
         """Compare what these rules find with what others find, which are the ones before. All matches count, also
         suppressed alerts.
 
-        `columns`, `tz`, `since`, `until` and how values are written are as in `match`. Raises: UsageError, SourceError.
+        `columns`, `tz`, `since`, `until`, `to_the_end` and how values are written are as in `match`. Raises:
+        UsageError, SourceError.
         """
         written, period = parted(forms)
         terms = Terms(cores=cores or processors_count(), until_ms=period.until_ms)
@@ -221,8 +222,8 @@ class Rules:
 
         `labels` is a column of the events, the path of a file, or a frame. By name may be given `amount`, the field of
         money; `as_of`, the time at which labels count as reported; `maturity`, the age at which an event that nobody
-        has reported counts as honest, like `"30 d"`; and `columns`, `tz`, `cores`, `since`, `until` and how values are
-        written, as in `match`. Raises: UsageError, SourceError.
+        has reported counts as honest, like `"30 d"`; and `columns`, `tz`, `cores`, `since`, `until`, `to_the_end` and
+        how values are written, as in `match`. Raises: UsageError, SourceError.
         """
         naming, terms = measuring(given)
         source = open_source(events, naming).within(terms.period)

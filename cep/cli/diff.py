@@ -19,7 +19,7 @@ from cep.base.terminal import Terminal
 from cep.cli.backtest import show_ratio
 from cep.cli.given_events import add_events_arguments, given_events
 from cep.cli.labelled import deployed_folder
-from cep.cli.period import add_period_arguments, given_period
+from cep.cli.period import add_period_arguments, add_to_the_end_argument, given_period
 from cep.cli.rejected import judged
 from cep.rulebook.compare import Comparison, compare
 from cep.runners.embedded import replay as embedded
@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("new", type=Path, metavar="NEW", help="folder of rules")
     add_events_arguments(parser)
     add_period_arguments(parser)
+    add_to_the_end_argument(parser)
     parser.add_argument(
         "--label",
         metavar="COLUMN|FILE",

@@ -18,7 +18,7 @@ from cep.base.errors import SinkError, UsageError
 from cep.base.utc import utc_ms
 from cep.cli.configured import add_secrets_argument
 from cep.cli.given_events import add_events_arguments
-from cep.cli.period import add_period_arguments, given_period
+from cep.cli.period import add_period_arguments, add_to_the_end_argument, given_period
 from cep.lists.store import ListStore
 from cep.model.setting_types import duration_ms
 from cep.rulebook.deploy import Deployment, deploy
@@ -31,6 +31,7 @@ def add_label_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the events, the labels and the terms."""
     add_events_arguments(parser)
     add_period_arguments(parser)
+    add_to_the_end_argument(parser)
     parser.add_argument(
         "--labels",
         required=True,

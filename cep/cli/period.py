@@ -18,6 +18,16 @@ def add_period_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--until", metavar="TIME", help="events from this event time on are left out")
 
 
+def add_to_the_end_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare that all windows close at the end of the history."""
+    parser.add_argument(
+        "--to-the-end",
+        action="store_true",
+        help="close all windows that are open at the last event, or at --until; a later event could still refute an "
+        "alert that only this gives, and `cep replay` marks it as `unconfirmed`",
+    )
+
+
 def given_period(options: argparse.Namespace) -> Period:
     """Return the period. Raises: UsageError for a time that is none."""
-    return period_of(options.since, options.until, "--")
+    return period_of(options.since, options.until, "--", to_the_end=getattr(options, "to_the_end", False))

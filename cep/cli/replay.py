@@ -30,6 +30,7 @@ from cep.base.utc import utc_text
 from cep.cli.configured import add_secrets_argument
 from cep.cli.given_events import add_events_arguments, given_events
 from cep.cli.help_pages import RULE_FILES, with_page
+from cep.cli.period import add_to_the_end_argument
 from cep.cli.rejected import judged
 from cep.cli.trust_flags import add_trust_arguments
 from cep.lang.explain.render import render_text
@@ -150,12 +151,7 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
         help="events from this event time on are left out, like 2026-03-01T00:00:00Z; with --savepoint it is the cut: "
         "the rest belongs to the job that goes on (default: just behind the last event)",
     )
-    parser.add_argument(
-        "--to-the-end",
-        action="store_true",
-        help="close all windows that are open at the last event, or at --until; an alert that only this gives has "
-        "`unconfirmed`, because a later event could still refute it",
-    )
+    add_to_the_end_argument(parser)
     parser.add_argument("--since", metavar="TIME", help="events before this event time are left out")
     add_secrets_argument(parser)
 

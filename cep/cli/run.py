@@ -291,12 +291,12 @@ def _sources(settings: Settings, until_end: bool) -> Sources:
         events = LinesSource(sys.stdin.fileno())
     else:
         assert folder is not None, "asked for above"
-        events = FilesSource(folder, follow=not until_end)
+        events = FilesSource(folder, follow=not until_end, mapping=form.mapping)
     changes: LiveSource | None = None
     if control.topic is not None:
         changes = TopicSource(client, control.topic)
     elif control.folder is not None:
-        changes = FilesSource(control.folder, follow=True)
+        changes = FilesSource(control.folder, follow=True, takes_events=False)
 
     def read(schema: Schema, values: pa.Array) -> Decoded:
         return decode(form, schema, values, topic or "")
@@ -308,7 +308,7 @@ def _format(settings: Settings) -> RecordFormat:
     """Return how the values of the topic are written. Raises: UsageError for another than JSON without a topic."""
     asked = settings.events
     if asked.format != "json" and asked.topic is None:
-        raise UsageError(f"{asked.format} is read from a topic only; files and standard input hold JSON lines")
+        raise UsageError(f"{asked.format} is read from a topic only; files hold Parquet, CSV or JSON")
     return record_format(settings)
 
 

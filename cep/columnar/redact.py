@@ -15,7 +15,7 @@ import orjson
 
 from cep.base.schema import Kind, Schema
 from cep.base.secrets import SENSITIVE, SecretKey, secret_keys
-from cep.columnar.decode import TOO_LONG, Poison
+from cep.columnar.decode import TOO_LONG, UNREADABLE_FILE, Poison
 from cep.columnar.mapping import TYPE_FIELD
 from cep.columnar.tokens import MANY_DIGITS, NO_CARD_NUMBER, is_card_number, token_of
 
@@ -37,6 +37,8 @@ def _reason(poison: Poison) -> str:
         return "; ".join(f"field `{name}`: {code}" for code, name in poison.bad_values)
     if poison.code in _NO_VALUE:
         return poison.reason
+    if poison.code == UNREADABLE_FILE:
+        return poison.reason.partition(": ")[0]
     if poison.code == "unreadable":
         return "the record cannot be read; what it has is not shown, for it may have a protected value"
     quoted = _QUOTED.fullmatch(poison.reason)

@@ -141,7 +141,7 @@ class _PlaceSettings(_Section):
     """The place that events come from."""
 
     folder: PathText | None = _setting(
-        None, "Folder in which files appear: JSON lines or Parquet.", "--events", "FOLDER", '"events"'
+        None, "Folder in which files appear: JSON, CSV or Parquet.", "--events", "FOLDER", '"events"'
     )
     topic: str | None = _setting(None, "Topic of events.", "--topic", "NAME", '"payments"')
     connector: Literal["client", "spark"] = _setting(

@@ -123,8 +123,13 @@ class _ObjectLines:
         self._depth = 0
         self._is_text = False
         self._is_escaped = False
+        self._is_broken = False
 
     def read(self, size: int) -> bytes:
+        if self._is_broken:
+            raise InputError(
+                f"{self._name} cannot be read: it has a closing brace without an opening one; write an object a line"
+            )
         block = self._file.read(min(size, _BLOCK_BYTES))
         if not block and (self._depth or self._is_text):
             raise InputError(
@@ -139,9 +144,11 @@ class _ObjectLines:
         steps = (((data == _OPEN).astype(np.int8) - (data == _CLOSE)) * ~is_text).astype(np.int64)
         depth = np.cumsum(steps) + self._depth
         if len(depth) and depth.min() < 0:
-            raise InputError(
-                f"{self._name} cannot be read: it has a closing brace without an opening one; write an object a line"
-            )
+            self._is_broken = True
+            end = int(np.argmax(depth < 0))
+            data, depth, steps = data[:end], depth[:end], steps[:end]
+            if not end:
+                return b" "  # nothing would be the end of the file
         ends = np.flatnonzero((depth == 0) & (steps < 0))
         is_between = (depth == 0) & (steps == 0)
         blank = is_between | (data == _NEWLINE) | (data == _RETURN)

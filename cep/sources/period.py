@@ -7,7 +7,7 @@ Tested by: tests/api/test_period.py
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,10 +23,14 @@ from cep.sources.pieces import Piece, Pieces, read_pieces
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A span of event time in milliseconds UTC: from `since_ms` on, and before `until_ms`."""
+    """A span of event time in milliseconds UTC: from `since_ms` on, and before `until_ms`.
+
+    `to_the_end`: all windows that are open at its end close there.
+    """
 
     since_ms: int = TIME_MS_MIN
     until_ms: int = TIME_MS_MAX
+    to_the_end: bool = False
 
     @property
     def cuts_nothing(self) -> bool:
@@ -36,8 +40,8 @@ class Period:
     def cut(self, pieces: Pieces) -> Pieces:
         """Return the pieces without the events outside of the period."""
         if self.cuts_nothing:
-            return pieces
-        return Pieces(pieces.rows, pieces.size, self._cut(pieces.pieces), self.until_ms)
+            return replace(pieces, to_the_end=self.to_the_end)
+        return Pieces(pieces.rows, pieces.size, self._cut(pieces.pieces), self.until_ms, self.to_the_end)
 
     def _cut(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
         return (Piece(piece.size, self._decoder(piece.decode)) for piece in pieces)
@@ -62,11 +66,12 @@ class Period:
 ALWAYS = Period()
 
 
-def period_of(since: str | None, until: str | None, flag: str = "") -> Period:
+def period_of(since: str | None, until: str | None, flag: str = "", *, to_the_end: bool = False) -> Period:
     """Read a period. `flag` stands before the names in messages. Raises: UsageError for a time that is none."""
     return Period(
         _moment(f"{flag}since", since, TIME_MS_MIN),
         _moment(f"{flag}until", until, TIME_MS_MAX),
+        to_the_end,
     )
 
 

@@ -52,12 +52,14 @@ class Pieces:
     """The records of a path, in the order of files and rows. `rows` estimates how many; `size` None is not known.
 
     `until_ms`: the history ends at this time, although its last event may be earlier (step/history_end.py).
+    `to_the_end`: all windows that are open there close.
     """
 
     rows: int
     size: int | None
     pieces: Iterator[Piece]
     until_ms: int = TIME_MS_MAX
+    to_the_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)

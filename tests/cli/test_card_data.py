@@ -131,7 +131,7 @@ def test_no_file_of_a_run_has_a_card_number(rules: Path, tmp_path: Path, capsys:
     arguments = [
         "run", "--rules", str(rules), "--events", str(tmp_path / "events"), "--alerts", str(out / "alerts"),
         "--checkpoint", str(out / "job"), "--dedup", "1 d", "--available-now", "--log", "json",
-        "--checkpoint-target", str(out / "target"),
+        "--checkpoint-target", str(out / "target"), "--rejected-max", "1",
     ]  # fmt: skip
     for number, part in enumerate((lines[:200], lines[200:])):
         (tmp_path / "events" / f"{number}.jsonl").write_bytes(b"\n".join(part) + b"\n")
@@ -178,7 +178,7 @@ def test_no_topic_has_a_card_number(kafka_broker: KafkaCluster, rules: Path, tmp
         "run", "--rules", str(rules), "--bootstrap-servers", kafka_broker.address, "--topic", f"{name}-events",
         "--control-topic", f"{name}-control", "--status-topic", f"{name}-status", "--alerts", f"kafka:{name}-alerts",
         "--dead-letter-topic", f"{name}-dead", "--checkpoint", str(tmp_path / "job"), "--available-now",
-        "--changelog", f"{name}-changelog",
+        "--changelog", f"{name}-changelog", "--rejected-max", "1",
     ]) == 0  # fmt: skip
     for part in ("alerts", "dead", "status", "changelog"):
         found = [data for one in consumed(kafka_broker, f"{name}-{part}", 1) for data in (one.key(), one.value())]

@@ -40,7 +40,7 @@ def produce(kafka: KafkaCluster) -> str:
 
 def flags(place: Path, kafka: KafkaCluster, topic: str, out: str) -> list[str]:
     job = ["--rules", str(place / "rules"), "--bootstrap-servers", kafka.address, "--topic", topic]
-    return [*job, "--alerts", str(place / out), "--available-now", *HEADED]
+    return [*job, "--alerts", str(place / out), "--available-now", "--rejected-max", "1", *HEADED]
 
 
 def found(folder: Path) -> list[str]:

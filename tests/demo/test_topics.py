@@ -22,7 +22,7 @@ def test_every_record_comes_once_and_those_of_a_key_in_order() -> None:
     values: list[int] = []
     while chunks := reader.poll(8, 0.0):
         assert sum(map(len, chunks)) <= 8
-        values += [int(value) for chunk in chunks for value in chunk.records.to_pylist()]
+        values += [int(value) for chunk in chunks for value in chunk.values]
     assert sorted(values) == list(range(50))
     for key in range(7):
         assert [value for value in values if value % 7 == key] == list(range(key, 50, 7))
@@ -37,7 +37,7 @@ def test_it_goes_on_behind_positions() -> None:
     reader.poll(8, 0.0)
     again.seek(reader.positions())
     first, second = reader.poll(100, 0.0), again.poll(100, 0.0)
-    assert [chunk.records.to_pylist() for chunk in first] == [chunk.records.to_pylist() for chunk in second]
+    assert [chunk.values for chunk in first] == [chunk.values for chunk in second]
 
 
 def test_whoever_waits_is_woken() -> None:
@@ -48,4 +48,4 @@ def test_whoever_waits_is_woken() -> None:
     sender.start()
     (chunk,) = reader.poll(4, 30.0)
     sender.join()
-    assert chunk.records.to_pylist() == [b"v"]
+    assert chunk.values == [b"v"]

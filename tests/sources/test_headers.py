@@ -83,7 +83,7 @@ def test_both_readers_of_a_topic_give_headers(kafka_broker: KafkaCluster) -> Non
     source = TopicSource(settings, topic, headers=("card",))
     live: list[bytes] = []
     while len(live) < 30:
-        live += [value for chunk in source.poll(100, 0.5) for value in chunk.records.to_pylist()]
+        live += [value for chunk in source.poll(100, 0.5) for value in chunk.values]
     source.close()
     wanted = OffsetRange(topic, 0, 0, latest_offsets(settings, [topic])[topic][0])
     ranged = [

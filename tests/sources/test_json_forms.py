@@ -54,11 +54,11 @@ def test_a_job_reads_each_form_and_goes_on_in_it(form: str, encoding: str, stop:
     (tmp_path / "a.json").write_bytes(FORMS[form](ROWS).encode(encoding))
     source, records = FilesSource(tmp_path, follow=False), list[Any]()
     for _ in range(stop):
-        records += [each for chunk in source.poll(3, 0.0) for each in chunk.records.to_pylist()]
+        records += [each for chunk in source.poll(3, 0.0) for each in chunk.values]
     again = FilesSource(tmp_path, follow=False)
     again.seek(source.positions())
     while not again.ended:
-        records += [each for chunk in again.poll(7, 0.0) for each in chunk.records.to_pylist()]
+        records += [each for chunk in again.poll(7, 0.0) for each in chunk.values]
     assert [json.loads(record)["tx_id"] for record in records] == [row["tx_id"] for row in ROWS]
 
 
@@ -129,10 +129,3 @@ def test_files_that_are_not_there_are_mistakes_of_the_caller(
         given_inputs([tmp_path / "*.x"])
     with pytest.raises(UsageError):
         kind_of(tmp_path / "empty")
-
-
-@pytest.mark.parametrize("is_folder", [False, True])
-def test_a_job_refuses_a_form_that_it_does_not_read(is_folder: bool, tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("a\n1\n")
-    with pytest.raises(UsageError, match="cep replay"):
-        FilesSource(tmp_path if is_folder else tmp_path / "a.csv", follow=True)

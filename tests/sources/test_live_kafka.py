@@ -27,7 +27,7 @@ def drain(source: TopicSource, count: int) -> dict[str, list[bytes]]:
     while time.monotonic() < deadline_s:
         chunks: list[Chunk] = source.poll(100, 0.1)
         for chunk in chunks:
-            found.setdefault(chunk.lane, []).extend(chunk.records.to_pylist())
+            found.setdefault(chunk.lane, []).extend(chunk.values)
         at_end = source.ended or not any(source.behind().values())
         if not chunks and sum(map(len, found.values())) >= count and at_end:
             return found
@@ -72,7 +72,7 @@ def test_partitions_that_are_let_go_and_taken_again_lose_and_double_nothing(kafk
         source.hold(lanes)
         for chunk in source.poll(chance.randrange(1, 200), 0.05):
             assert chunk.lane not in lanes
-            found.setdefault(chunk.lane, []).extend(chunk.records.to_pylist())
+            found.setdefault(chunk.lane, []).extend(chunk.values)
     source.hold(())
     assert source.poll(10, 0.2) == []
     assert found == {f"{topic}[{p}]": values for p, values in sent.items()}

@@ -129,7 +129,8 @@ def replay(
     events, where it is asked for: their ids and the events that they have bound.
     """
     started = time.monotonic()
-    job = replace(job, ends_ms=min(job.ends_ms, history.until_ms))
+    to_the_end = job.to_the_end or history.to_the_end
+    job = replace(job, ends_ms=min(job.ends_ms, history.until_ms), to_the_end=to_the_end)
     pa.set_cpu_count(workers)
     now_ms = int(time.time() * 1_000)  # one clock for the whole history
     levels = programs_by_level(rulebook, job.schema, job.levels_count)

@@ -218,7 +218,7 @@ class Runner:
             chunks = control.poll(self._pace.records_max, 0.0 if values else wait_s)
             if not chunks:
                 break
-            values += [value for chunk in chunks for value in chunk.records.to_pylist() if value]
+            values += [value for chunk in chunks for value in chunk.values if value]
         return tuple(values)
 
     def _step(self, chunks: list[Chunk], controls: tuple[bytes, ...], began_s: float, *, is_end: bool = False) -> None:

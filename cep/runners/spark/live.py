@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,16 +25,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 the name that Spark's own documentation uses
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
-from pyspark.sql.types import (
-    DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegralType,
-    LongType,
-    StructField,
-    StructType,
-)
 
 from cep.base.errors import SinkAwayError, UsageError
 from cep.base.limits import TIME_MS_MAX
@@ -55,7 +45,7 @@ from cep.runners.spark.kafka_options import EVENTS_FORMAT, FORMAT
 from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.local_files import set_permissions_in_java
 from cep.runners.spark.match_stage import MatchStage
-from cep.runners.spark.packed import CLOCK_COLUMN, CONTROL, packer
+from cep.runners.spark.packed import CLOCK_COLUMN, CONTROL, PART_COLUMN, file_packer
 from cep.runners.spark.packed_schema import PACKED_SCHEMA
 from cep.runners.spark.paused_partitions import FILE as PAUSED_FILE
 from cep.runners.spark.paused_partitions import PausedPartitions
@@ -65,6 +55,7 @@ from cep.runners.spark.progress import measures, positions
 from cep.runners.spark.rescale import partitions_next
 from cep.runners.spark.sources import JVM, FolderSource, Source, TopicSource, batch_clock
 from cep.sources.kafka import KafkaSettings, topic_ids
+from cep.sources.live.files import control_values
 from cep.sources.offsets import is_time, refuse_new_topics
 from cep.step.job import Job
 from cep.step.rule_status import rule_status
@@ -96,7 +87,7 @@ _PLACE_ARROW = pa.schema([("place", pa.binary())])
 _JSON_FILES = "*.{jsonl,ndjson,json}"
 _OFFSET_BITS = 48  # of a control record's place: partition, then offset
 _POLL_S = 1
-_DECIMAL_DIGITS = 38  # the most that Spark has
+_FILE_COLUMNS = "path string, modificationTime timestamp, length bigint, content binary"  # of Spark's format
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,43 +245,21 @@ def _packed_stream(
         for name, value in form.registry:
             reader = reader.option(f"registry.{name}", value)
         return reader.load()
-    events, column = _folder_stream(spark, source)
-    return events.withColumn(CLOCK_COLUMN, batch_clock()).mapInArrow(
-        packer(job, column, mapping=source.mapping), PACKED_SCHEMA
-    )
+    paths = _paths_stream(spark, source, "*").withColumn(CLOCK_COLUMN, batch_clock())
+    return paths.mapInArrow(file_packer(job, source.mapping), PACKED_SCHEMA)
 
 
-def _folder_stream(spark: SparkSession, source: FolderSource) -> tuple[DataFrame, str | None]:
-    """Return the stream and its column of JSON records, None where the fields are columns."""
-    directory = _existing(source.directory)
-    reader = spark.readStream
+def _paths_stream(spark: SparkSession, source: FolderSource, names: str) -> DataFrame:
+    """Return the stream of the paths of new files, in PART_COLUMN. Tasks read the files themselves, as `cep run` does.
+
+    Spark opens no file: of this format it reads the columns that are selected, and the content is not.
+    """
+    reader = spark.readStream.format("binaryFile").schema(_FILE_COLUMNS).option("pathGlobFilter", names)
     if source.files_per_trigger is not None:
         reader = reader.option("maxFilesPerTrigger", source.files_per_trigger)
-    files = sorted(directory.glob("*.parquet"))
-    if not files:
-        lines = reader.option("pathGlobFilter", _JSON_FILES).text(str(directory))
-        return _unread(lines, source).select("value"), "value"
-    # A stream must know its columns before it starts. Files that come later may lack some, but add none until it starts
-    # again; their numbers may be of wider types.
-    columns = widest([spark.read.parquet(str(path)).schema for path in dict.fromkeys((files[0], files[-1]))])
-    rows = reader.schema(columns).option("pathGlobFilter", "*.parquet").parquet(str(directory))
-    return _unread(rows, source).select(*columns.names), None
-
-
-def widest(schemas: Sequence[StructType]) -> StructType:
-    """Return all columns of files that were written at different times, numbers in the widest type of their kind."""
-    types: dict[str, DataType] = {}
-    for column in (column for schema in schemas for column in schema.fields):
-        type_, earlier = column.dataType, types.get(column.name)
-        if isinstance(type_, IntegralType):
-            type_ = LongType()
-        elif isinstance(type_, FloatType):
-            type_ = DoubleType()
-        elif isinstance(type_, DecimalType):
-            scale = max(type_.scale, earlier.scale if isinstance(earlier, DecimalType) else 0)
-            type_ = DecimalType(_DECIMAL_DIGITS, scale)
-        types[column.name] = type_
-    return StructType([StructField(name, type_) for name, type_ in types.items()])
+    rows = reader.load(str(_existing(source.directory)))
+    path = F.url_decode(F.replace(F.regexp_replace("path", "^file:/*", "/"), F.lit("+"), F.lit("%2B")))
+    return _unread(rows, source).select(path.alias(PART_COLUMN), "modificationTime")
 
 
 def _unread(rows: DataFrame, source: FolderSource) -> DataFrame:
@@ -307,10 +276,11 @@ def _control_stream(spark: SparkSession, source: Source, groups_count: int, stor
             .load()
         )
     else:
-        files = spark.readStream.option("pathGlobFilter", _JSON_FILES)
-        # As an argument: without it the reader takes back an option of that name, and lines come in no order.
-        whole = files.text(str(_existing(source.directory)), wholetext=True)
-        records = control_files(_unread(whole, source))
+        paths = _paths_stream(spark, source, _JSON_FILES)
+        name = F.element_at(F.split(PART_COLUMN, "/"), -1).alias("name")
+        order = F.unix_micros("modificationTime").alias("order")
+        records = paths.select(order, name, F.col(PART_COLUMN).cast("binary").alias("payload"))
+        return control_rows(records, groups_count, store, _read_control_file)
     return control_rows(records, groups_count, store)
 
 
@@ -330,19 +300,26 @@ def control_files(whole: DataFrame) -> DataFrame:
     )
 
 
-def control_rows(records: DataFrame, groups_count: int, store: RulebookStore) -> DataFrame:
-    """Save control records in the job's folder, and bring their place to every key group."""
+def control_rows(
+    records: DataFrame, groups_count: int, store: RulebookStore, read: Callable[[bytes], bytes] = bytes
+) -> DataFrame:
+    """Save control records in the job's folder, and bring their place to every key group.
+
+    `read` makes the control records of a file, or of a topic, from what stands in the column `payload`.
+    """
     groups = F.explode(F.sequence(F.lit(0), F.lit(groups_count - 1))).alias("key_group")
     # In one task, whatever the files: two would have them in the order of their sizes.
     records = records.withColumn(CLOCK_COLUMN, batch_clock())
-    bundles = records.coalesce(1).mapInArrow(_bundler(store), "place binary")
+    bundles = records.coalesce(1).mapInArrow(_bundler(store, read), "place binary")
     return bundles.select(
         groups, F.lit(CONTROL).alias("kind"), F.lit(0).alias("domain"), F.lit(0).cast("bigint").alias("order"),
         F.col("place").alias("payload"),
     )  # fmt: skip
 
 
-def _bundler(store: RulebookStore) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _bundler(
+    store: RulebookStore, read: Callable[[bytes], bytes]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Thousands of records for each of a hundred key groups would be gigabytes in the shuffle; a place is a line."""
 
     def gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -351,12 +328,17 @@ def _bundler(store: RulebookStore) -> Callable[[Iterator[pa.RecordBatch]], Itera
         for batch in batches:
             if batch.num_rows:
                 now_ms = batch.column(CLOCK_COLUMN)[0].as_py()
-            records += zip(*(batch.column(name).to_pylist() for name in ("order", "name", "payload")), strict=True)
+            columns = (batch.column(name).to_pylist() for name in ("order", "name", "payload"))
+            records += [(at, name, read(payload)) for at, name, payload in zip(*columns, strict=True)]
         if records:
             place = bundle_records(store, records, now_ms).encode()
             yield pa.RecordBatch.from_pydict({"place": [place]}, schema=_PLACE_ARROW)
 
     return gather
+
+
+def _read_control_file(path: bytes) -> bytes:
+    return b"\n".join(control_values(Path(path.decode())))
 
 
 def _topic_stream(spark: SparkSession, source: TopicSource, tasks: int, form: str) -> DataStreamReader:

@@ -16,6 +16,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ from cep.columnar.decode import Decoded, concat_decoded, decode_json, decode_tab
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.columnar.route import route, split_by_group
 from cep.columnar.shown import shown_row
+from cep.sources.live.files import decoded_file
 from cep.sources.pieces import FilePart, read_part
 from cep.step.event_time import NOTHING_READ, TimesRead, read_time
 from cep.step.job import Job
@@ -49,7 +51,7 @@ RECORDS_AT_ONCE = 524_288
 # What a record of Kafka says of its place; a source without them is one partition.
 _PLACE = ("topic", "partition")
 _WHOLE = "source"
-PART_COLUMN = "_cep_part"  # of a frame that names parts of files
+PART_COLUMN = "_cep_part"  # of a frame that names files, or parts of them
 CLOCK_COLUMN = "_cep_clock_ms"  # the time of the micro-batch, which is the same when it is done again
 
 PackedRow = tuple[int, str, int, int, bytes]
@@ -111,18 +113,38 @@ def part_packer(
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         names = (name for batch in batches for name in batch.column(PART_COLUMN).to_pylist())
-        decoded: list[Decoded] = []
-        records = 0
-        for piece in (piece for name in names for piece in read_part(FilePart.from_json(name), job.schema, mapping)):
-            decoded.append(piece.decode())
-            records += decoded[-1].records_count
-            if records >= RECORDS_AT_ONCE:
-                yield pack_parts(job, [DecodedPart(_WHOLE, concat_decoded(job.schema, decoded))], before)
-                decoded, records = [], 0
-        if records:
-            yield pack_parts(job, [DecodedPart(_WHOLE, concat_decoded(job.schema, decoded))], before)
+        parts = (piece for name in names for piece in read_part(FilePart.from_json(name), job.schema, mapping))
+        yield from _packed(job, (piece.decode() for piece in parts), before)
 
     return pack
+
+
+def file_packer(job: Job, mapping: FieldMapping) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function for mapInArrow that reads the files of a live folder in PART_COLUMN, as `cep run` does."""
+
+    def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if batch.num_rows:
+                times = replace(NOTHING_READ, now_ms=batch.column(CLOCK_COLUMN)[0].as_py())
+                paths = batch.column(PART_COLUMN).to_pylist()
+                decoded = (part for path in paths for part in decoded_file(Path(path), job.schema, mapping))
+                yield from _packed(job, decoded, times)
+
+    return pack
+
+
+def _packed(job: Job, parts: Iterator[Decoded], times: TimesRead) -> Iterator[pa.RecordBatch]:
+    """Pack decoded records, many at a time."""
+    waiting: list[Decoded] = []
+    records = 0
+    for part in parts:
+        waiting.append(part)
+        records += part.records_count
+        if records >= RECORDS_AT_ONCE:
+            yield pack_parts(job, [DecodedPart(_WHOLE, concat_decoded(job.schema, waiting))], times)
+            waiting, records = [], 0
+    if records:
+        yield pack_parts(job, [DecodedPart(_WHOLE, concat_decoded(job.schema, waiting))], times)
 
 
 def _columns_part(job: Job, table: pa.Table, mapping: FieldMapping) -> DecodedPart:

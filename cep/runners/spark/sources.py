@@ -25,7 +25,7 @@ def batch_clock() -> Column:
 
 @dataclass(frozen=True, slots=True)
 class FolderSource:
-    """Files that appear in a folder: Parquet, or JSON lines. They are read in the order of their times.
+    """Files that appear in a folder, in every form that a replay reads. They are read in the order of their times.
 
     A file must appear whole: write it under a name that begins with a dot and rename it. `read` are the names of files
     that another job has read before.

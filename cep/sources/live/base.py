@@ -11,16 +11,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from cep.base.errors import InputError
 from cep.base.schema import Schema
-from cep.columnar.decode import Decoded, Poison, concat_decoded, decode_json, decode_table
+from cep.columnar.decode import UNREADABLE_FILE, Decoded, Poison, concat_decoded, decode_json, decode_table
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.columnar.shown import shown_row
+from cep.sources.tables import TableFile
 
 # Lane or file → offset, bytes or rows done.
 Positions = dict[str, int]
@@ -28,17 +31,26 @@ Positions = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Records of one lane in order: values (large_binary, JSON unless said), or a table whose columns are fields.
+    """Records of one lane in order: values (large_binary, JSON unless said), or a table.
 
-    `unreadable` is a file of them that was set aside, None almost always.
+    `unreadable` is a file of them that was set aside, None almost always. `table` says how the columns of the table are
+    read, None: they are fields. `bad_lines` are lines that are no rows.
     """
 
     lane: str
     records: pa.Array | pa.Table
     unreadable: Poison | None = None
+    table: TableFile | None = None
+    bad_lines: tuple[Poison, ...] = ()
 
     def __len__(self) -> int:
-        return len(self.records)
+        return len(self.records) + len(self.bad_lines)
+
+    @property
+    def values(self) -> list[Any]:
+        """The records as values of control records, which no table has. A file that was set aside is one too."""
+        values: list[Any] = self.records.to_pylist() if isinstance(self.records, pa.Array) else []
+        return values if self.unreadable is None else [*values, self.unreadable.reason.encode()]
 
 
 class LiveSource(Protocol):
@@ -128,12 +140,29 @@ def decode_chunks(
             decoded.parts.extend(parts)
             _note(decoded, texts, [part.time_ms for part in parts])
     for chunk in tables:
-        part = decode_table(schema, chunk.records.combine_chunks(), partial(shown_row, chunk.records), mapping)
+        part = _decode_rows(schema, chunk, mapping)
         decoded.parts.append(part)
         _note(decoded, [chunk], [part.time_ms])
     if unreadable := tuple(chunk.unreadable for chunk in chunks if chunk.unreadable is not None):
         decoded.parts.append(replace(concat_decoded(schema, []), poison=unreadable))
     return decoded
+
+
+def _decode_rows(schema: Schema, chunk: Chunk, mapping: FieldMapping) -> Decoded:
+    """Decode a table; none of its rows if its form cannot be told."""
+    try:
+        fitted = mapping if chunk.table is None else chunk.table.mapping(schema, mapping)
+    except InputError as error:
+        assert chunk.table is not None
+        return replace(concat_decoded(schema, []), poison=(unreadable_file(chunk.table.path, error),))
+    part = decode_table(schema, chunk.records.combine_chunks(), partial(shown_row, chunk.records), fitted)
+    return replace(part, poison=(*part.poison, *chunk.bad_lines))
+
+
+def unreadable_file(path: Path, error: Exception) -> Poison:
+    """Return a file, or what is left of it, as a record that was set aside."""
+    reason = str(error).partition("\n")[0]
+    return Poison(UNREADABLE_FILE, f"{path.name}, or what is left of it, cannot be read: {reason}", path.name)
 
 
 def _note(decoded: DecodedChunks, chunks: Sequence[Chunk], times: Sequence[NDArray[np.int64]]) -> None:

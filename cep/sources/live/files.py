@@ -2,9 +2,9 @@
 
 Spark knows the time of a file to the millisecond, so for two files of one millisecond the name decides. A file must
 appear whole: write it under a name that begins with a dot or `_`, and rename it. Positions are by file name: rows of
-Parquet, bytes of JSON lines, records of another form of JSON. A file that cannot be read, or not within limits, is set
-aside as one record; the files after it are read.
-Tested by: tests/sources/test_live.py
+Parquet and CSV, bytes of JSON lines, records of another form of JSON. A file that cannot be read, or not within limits,
+is set aside as one record; the files after it are read. Tasks of Spark read files by the same functions.
+Tested by: tests/sources/test_live.py, tests/sources/test_live_forms.py
 """
 
 from __future__ import annotations
@@ -15,23 +15,25 @@ import stat
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
 import pyarrow as pa
 
 from cep.base.errors import InputError, SourceError, UnreadableError, UsageError
 from cep.base.reading import open_file
-from cep.columnar.decode import UNREADABLE_FILE, Poison
-from cep.sources.inputs import confining_root
-from cep.sources.json_forms import as_json_lines, has_json_lines
+from cep.base.schema import Schema
+from cep.columnar.decode import Decoded, decode_json
+from cep.columnar.mapping import PLAIN, FieldMapping
+from cep.sources.inputs import FORMATS, confining_root, opened_json, packing_of, suffix_of
+from cep.sources.json_forms import has_json_lines
 from cep.sources.json_lines import LineCutter, json_values, whole_lines
-from cep.sources.live.base import Chunk, Positions
-from cep.sources.parquet import read_batches
+from cep.sources.live.base import Chunk, Positions, decode_chunks, unreadable_file
+from cep.sources.tables import TableFile, open_table
 
 LANE = "files"
-_KINDS = (".parquet", ".jsonl", ".ndjson", ".json")
 _BYTES_A_RECORD = 200
+_RECORDS_AT_ONCE = 65_536
 _LOOK_S = 0.2
 _NAP_S = 0.02
 # In place of rows or bytes: all of the file.
@@ -41,22 +43,21 @@ _DONE = -1
 class FilesSource:
     """The files of `path`; with `follow` also those that appear later, until the runner is stopped."""
 
-    def __init__(self, path: Path, *, follow: bool) -> None:
-        """Begin at the first file. Raises: UsageError if there is nothing at the path."""
-        if path.is_file() and path.suffix not in _KINDS:
-            raise UsageError(
-                f"a job reads Parquet and JSON lines by their names, and {path} is neither; write it as "
-                "*.parquet or *.jsonl, or replay it with `cep replay`, which also reads CSV"
-            )
-        if path.is_dir() and (other := _other_kind(path)) is not None:
-            raise UsageError(
-                f"a job reads Parquet and JSON lines, and {path} has neither but {other.name}; write such files, or "
-                "replay the folder with `cep replay`"
-            )
+    def __init__(
+        self, path: Path, *, follow: bool, mapping: FieldMapping = PLAIN, takes_events: bool = True
+    ) -> None:  # fmt: skip
+        """Begin at the first file. A source of control records (not `takes_events`) reads JSON and no other file.
+
+        Raises: UsageError if there is nothing at the path.
+        """
+        if path.is_file() and suffix_of(path) not in FORMATS:
+            raise UsageError(f"{path} is no Parquet, CSV or JSON by its name; name it *.parquet, *.csv or *.jsonl")
         if not path.is_file() and not path.is_dir():
             raise UsageError(f"there is no file or folder at {path}; make the folder first, files may come later")
         self._path = path
         self._follow = follow and path.is_dir()
+        self._mapping = mapping
+        self._takes_events = takes_events
         self._done: Positions = {}
         self._waiting: deque[Path] = deque()
         self._current: Iterator[tuple[Chunk, int]] | None = None
@@ -77,8 +78,6 @@ class FilesSource:
                     self._done[self._name] = _DONE
                     self._current = None
                     continue
-                except (OSError, pa.ArrowException, UnicodeDecodeError, UnreadableError, InputError) as error:
-                    return [self._set_aside(error)]
                 self._done[self._name] = position
                 return [chunk]
             if not self._follow:
@@ -110,45 +109,27 @@ class FilesSource:
         """Close the file that is being read."""
         self._current = None
 
-    def _set_aside(self, error: Exception) -> Chunk:
-        """Give up the file that is being read, for what is in it. Raises: SourceError where the system is at fault."""
-        path = self._path / self._name if self._path.is_dir() else self._path
-        if not os.access(path, os.R_OK) or (isinstance(error, OSError) and error.errno is not None):
-            raise SourceError(f"{path} cannot be read: {error}; see that the job may read it") from error
-        reason = str(error).partition("\n")[0]
-        self._done[self._name] = _DONE
-        self._current = None
-        poison = Poison(UNREADABLE_FILE, f"the file, or what is left of it, cannot be read: {reason}", self._name)
-        return Chunk(LANE, pa.nulls(0, pa.large_binary()), poison)
-
     def _next_file(self, records_max: int) -> None:
         if not self._waiting and time.monotonic() - self._looked_s >= _LOOK_S:
             self._look()
         if self._waiting:
             path = self._waiting.popleft()
             self._name = self._name_of(path)
-            start, root = self._done.get(self._name, 0), confining_root(self._path)
-            self._current = (
-                _rows(path, root, start, records_max)
-                if path.suffix == ".parquet"
-                else _lines(path, root, start, records_max)
-            )
+            start = self._done.get(self._name, 0)
+            self._current = read_file(path, self._path, start, records_max, self._mapping)
 
     def _look(self) -> None:
         self._looked_s = time.monotonic()
         paths = [self._path] if self._path.is_file() else [p for p in self._path.iterdir() if p.name[0] not in "._"]
-        fresh = [p for p in paths if p.suffix in _KINDS and self._done.get(self._name_of(p)) != _DONE]
+        fresh = [p for p in paths if self._is_wanted(p) and self._done.get(self._name_of(p)) != _DONE]
         written = [(at, p.name, p) for p in fresh if (at := _written_ms(p)) is not None]
         self._waiting.extend(p for _, _, p in sorted(written))
 
+    def _is_wanted(self, path: Path) -> bool:
+        return self._takes_events or FORMATS.get(suffix_of(path)) == "json"
+
     def _name_of(self, path: Path) -> str:
         return path.name
-
-
-def _other_kind(folder: Path) -> Path | None:
-    """Return a file of a form that a job cannot read, if the folder has no other files."""
-    files = [path for path in folder.iterdir() if path.name[0] not in "._" and path.is_file()]
-    return None if any(path.suffix in _KINDS for path in files) else next(iter(sorted(files)), None)
 
 
 def _written_ms(path: Path) -> int | None:
@@ -160,21 +141,69 @@ def _written_ms(path: Path) -> int | None:
     return about.st_mtime_ns // 1_000_000 if stat.S_ISREG(about.st_mode) else None
 
 
-def _rows(path: Path, root: Path | None, start: int, records_max: int) -> Iterator[tuple[Chunk, int]]:
-    done = 0
-    for batch in read_batches(path, None, records_max, root=root):
-        end = done + batch.num_rows
-        if end > start:
-            share = batch.slice(max(0, start - done))
-            yield Chunk(LANE, pa.Table.from_batches([share])), end
-        done = end
+def read_file(
+    path: Path, folder: Path, start: int, records_max: int, mapping: FieldMapping
+) -> Iterator[tuple[Chunk, int]]:
+    """Yield the records of a file from a position on, each chunk with the position after it.
+
+    `folder` is the path that the file was found below. What cannot be read is set aside as a chunk of its own. Raises:
+    SourceError where the system is at fault.
+    """
+    end = start
+    try:
+        for chunk, end in _chunks(path, folder, start, records_max, mapping):
+            yield chunk, end
+    except (OSError, pa.ArrowException, UnicodeDecodeError, UnreadableError, InputError) as error:
+        if not os.access(path, os.R_OK) or (isinstance(error, OSError) and error.errno is not None):
+            raise SourceError(f"{path} cannot be read: {error}; see that the job may read it") from error
+        yield Chunk(LANE, pa.nulls(0, pa.large_binary()), unreadable_file(path, error)), end
+
+
+def decoded_file(path: Path, schema: Schema, mapping: FieldMapping) -> Iterator[Decoded]:
+    """Yield the events of a whole file of a folder, and what cannot be read of it. Raises: SourceError."""
+    decode = partial(decode_json, mapping=mapping)
+    for chunk, _ in read_file(path, path.parent, 0, _RECORDS_AT_ONCE, mapping):
+        yield from decode_chunks(schema, [chunk], decode, mapping).parts
+
+
+def control_values(path: Path) -> list[bytes]:
+    """Return the control records of a whole file of a folder, and what cannot be read of it. Raises: SourceError."""
+    chunks = (chunk for chunk, _ in read_file(path, path.parent, 0, _RECORDS_AT_ONCE, PLAIN))
+    return [value for chunk in chunks for value in chunk.values if value]
+
+
+def _chunks(
+    path: Path, folder: Path, start: int, records_max: int, mapping: FieldMapping
+) -> Iterator[tuple[Chunk, int]]:
+    kind = FORMATS.get(suffix_of(path))
+    if not path.stat().st_size:
+        return  # as Spark passes over it
+    if kind is None:
+        raise InputError("it is no Parquet, CSV or JSON by its name")
+    if kind == "json":
+        yield from _lines(path, confining_root(folder), start, records_max)
+    else:
+        yield from _rows(open_table(path, folder, kind, mapping.file), start, records_max, mapping)
+
+
+def _rows(table: TableFile, start: int, records_max: int, mapping: FieldMapping) -> Iterator[tuple[Chunk, int]]:
+    roots = (path[0] for view in mapping.views for _, path in view.columns)
+    names = list(dict.fromkeys((*table.names, *table.present(list(roots)))))
+    for each in table.batches(names, records_max):
+        end = each.first_row + each.batch.num_rows
+        if end > start or (each.bad_lines and end >= start):
+            share = pa.Table.from_batches([each.batch.slice(max(0, start - each.first_row))])
+            yield Chunk(LANE, share, None, table, each.bad_lines), end
 
 
 def _lines(path: Path, root: Path | None, start: int, records_max: int) -> Iterator[tuple[Chunk, int]]:
     block_bytes = records_max * _BYTES_A_RECORD
+    if packing_of(path) is not None:
+        yield from _objects(path, root, start, block_bytes)
+        return
     with open_file(path, root) as file:
         if not has_json_lines(file):
-            yield from _objects(file, path, start, block_bytes)
+            yield from _objects(path, root, start, block_bytes)
             return
         first = len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0
         cutter = LineCutter(max(start, first))
@@ -183,11 +212,12 @@ def _lines(path: Path, root: Path | None, start: int, records_max: int) -> Itera
             yield Chunk(LANE, json_values(lines)), cutter.position
 
 
-def _objects(file: BinaryIO, path: Path, start: int, block_bytes: int) -> Iterator[tuple[Chunk, int]]:
-    """Yield the records of a file that is not JSON lines; its position counts records."""
+def _objects(path: Path, root: Path | None, start: int, block_bytes: int) -> Iterator[tuple[Chunk, int]]:
+    """Yield the records of a file that is packed or not JSON lines; its position counts records."""
     end = 0
-    for lines in whole_lines(as_json_lines(file, str(path)), LineCutter(), block_bytes):
-        values = json_values(lines)
-        begin, end = end, end + len(values)
-        if end > start:
-            yield Chunk(LANE, values.slice(max(0, start - begin))), end
+    with opened_json(path, root) as opened:
+        for lines in whole_lines(opened, LineCutter(), block_bytes):
+            values = json_values(lines)
+            begin, end = end, end + len(values)
+            if end > start:
+                yield Chunk(LANE, values.slice(max(0, start - begin))), end

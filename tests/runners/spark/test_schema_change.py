@@ -1,22 +1,17 @@
-"""A job whose event types change keeps its state: fields added, dropped and become nullable, an enum with a new symbol;
-files whose numbers are of wider types."""
+"""A job whose event types change keeps its state: fields added, dropped and become nullable, an enum with a symbol."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from decimal import Decimal
 from pathlib import Path
 
 import orjson
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from cep.base.errors import UsageError
 from cep.base.schema import Field, Kind, Schema, Type
 from cep.runners.live_checkpoint import open_checkpoint, read_job
-from cep.runners.spark.live import widest
 from cep.runners.spark.rescale import partitions_of
 from tests.runners.spark.live_cases import END, LiveRun, disordered, make_job, payments, replayed, rows, rules, split
 
@@ -64,23 +59,3 @@ def test_state_is_kept(spark: SparkSession, tmp_path: Path) -> None:
     other = replace(transaction, fields=tuple(replace(f, type=Type(Kind.INT)) for f in transaction.fields))
     with pytest.raises(UsageError, match="other event types: `transaction"):
         open_checkpoint(checkpoint, replace(before, schema=Schema((other,))), initial)
-
-
-def test_files_with_wider_numbers_and_a_new_field_are_read(spark: SparkSession, tmp_path: Path) -> None:
-    """What a producer changes without a change of the event type: int32 becomes int64, decimals get more digits."""
-    old = {"n": (pa.int32(), 7), "amount": (pa.decimal128(7, 2), Decimal("1.25")), "rate": (pa.float32(), 0.5)}
-    new = {
-        "n": (pa.int64(), 2**40),
-        "amount": (pa.decimal128(18, 2), Decimal("12345678901.25")),
-        "rate": (pa.float64(), 0.1),
-        "device": (pa.string(), "d"),
-    }
-    for name, columns in (("a", old), ("b", new)):
-        table = pa.table({column: pa.array([value], type_) for column, (type_, value) in columns.items()})
-        pq.write_table(table, tmp_path / f"{name}.parquet")
-    wide = widest([spark.read.parquet(str(tmp_path / f"{name}.parquet")).schema for name in "ab"])
-    rows = spark.read.schema(wide).parquet(str(tmp_path)).orderBy("n").collect()
-    assert [row.asDict() for row in rows] == [
-        {"n": 7, "amount": Decimal("1.25"), "rate": 0.5, "device": None},
-        {"n": 2**40, "amount": Decimal("12345678901.25"), "rate": 0.1, "device": "d"},
-    ]
