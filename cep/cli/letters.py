@@ -15,6 +15,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import orjson
@@ -25,6 +27,7 @@ from cep.base.audit import is_audit
 from cep.base.durable import replace_file
 from cep.base.errors import UnreadableError, UsageError
 from cep.base.reading import read_lines
+from cep.base.schema import Schema
 from cep.base.terminal import Terminal
 from cep.cli.configured import add_setting_arguments
 from cep.cli.diff import print_changes
@@ -32,11 +35,12 @@ from cep.cli.given_events import add_events_arguments, given_events
 from cep.cli.labelled import deployed_folder
 from cep.cli.refused import list_refused, send_refused
 from cep.cli.rejected import judged
-from cep.columnar.batch import TEXT
+from cep.columnar.batch import NO_TEXTS, TEXT
 from cep.model.setting_types import duration_ms
 from cep.rulebook.compare import compare
 from cep.runners.embedded.replay import replay_shown
 from cep.runners.output import Replayed
+from cep.sources.inputs import Records
 from cep.sources.pieces import Piece, Pieces, read_pieces
 from cep.step.job import Job
 
@@ -46,6 +50,7 @@ without them and with them: what is gained would have been alerts, what is lost 
 alerts that receivers have refused, and `send` sends them again.
 
 The letters name late events by their ids, and the history has them. Repaired records stand in files of their own.
+A repaired record takes the place of an event of its id, whose values could not all be read.
 
 examples:
   cep letters list job/dead_letters
@@ -112,7 +117,7 @@ def run(options: argparse.Namespace) -> int:
         return replay_shown(job, deployment.rulebook, history, options.cores, errors)
 
     without = replayed(_without(read_pieces(before.paths, job.schema, before.mapping), late_ids))
-    whole = replayed(read_pieces(after.paths, job.schema, after.mapping))
+    whole = replayed(_with_repaired(after, len(before.paths), job.schema))
     shown = ", ".join(f"{count:,} {code}" for code, count in sorted(counts.items())) or "none"
     more = whole.counters["events"] - without.counters["events"]
     console.print(f"letters: {shown}; {more:,} events come back", markup=False)
@@ -167,6 +172,19 @@ def _without(history: Pieces, event_ids: pa.Array) -> Pieces:
         return replace(piece, decode=lambda: piece.decode().without(event_ids))
 
     return replace(history, pieces=map(thinned, history.pieces))
+
+
+def _with_repaired(records: Records, originals_count: int, schema: Schema) -> Pieces:
+    """Return a history in which a repaired record takes the place of the flawed event of its id.
+
+    The paths after the first `originals_count` have the repaired records.
+    """
+    read = partial(read_pieces, schema=schema, mapping=records.mapping)
+    whole, originals, repaired = read(records.paths), records.paths[:originals_count], records.paths[originals_count:]
+    if not repaired:
+        return whole
+    event_ids = pa.concat_arrays([NO_TEXTS, *(piece.decode().event_id for piece in read(repaired).pieces)])
+    return replace(whole, pieces=chain(_without(read(originals), event_ids).pieces, read(repaired).pieces))
 
 
 def _read_dead_letters(path: Path) -> tuple[Counter[str], pa.Array]:

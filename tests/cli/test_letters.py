@@ -9,6 +9,7 @@ import os
 import time
 from pathlib import Path
 
+import orjson
 import pytest
 
 from cep.cli.main import main
@@ -48,6 +49,31 @@ def test_late_and_repaired_events_give_the_alerts_that_would_have_been(
     said = capsys.readouterr().out
     assert "kept 1, gained 2, lost 0" in said
     assert "[small2, large2]" in said
+
+
+def test_a_repaired_record_replaces_its_flawed_event(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of card 2 the large payment has an amount that cannot be read, and a small one counts once."""
+    monkeypatch.chdir(tmp_path)
+    rules_folder(tmp_path)
+    (tmp_path / "events").mkdir()
+    small, large = (orjson.loads(line) for line in fraud(2, PAST_MS))
+    flawed = [orjson.dumps(small), orjson.dumps({**large, "amount": "?"}), *fraud(3, PAST_MS + 20)]
+    (tmp_path / "events" / "1.jsonl").write_bytes(b"\n".join(flawed))
+    run = ["run", "--rules", "rules", "--events", "events", "--checkpoint", "job", "--alerts", "alerts"]
+    assert main([*run, "--available-now", "--rejected-max", "0.5"]) == 0
+    (letters,) = (tmp_path / "job" / "dead_letters").glob("*.jsonl")
+    assert [letter["null_fields"] for letter in map(orjson.loads, letters.read_bytes().splitlines())
+            if "null_fields" in letter] == [["amount"]]  # fmt: skip
+    (tmp_path / "mended.jsonl").write_bytes(b"\n".join([orjson.dumps(small), orjson.dumps(large)]))
+    capsys.readouterr()
+    again = ["letters", "replay", "job/dead_letters", "--events", "events", "--repaired", "mended.jsonl"]
+    assert main(again) == 1
+    said = capsys.readouterr().out
+    assert "kept 1, gained 1, lost 0" in said
+    assert "[small2, large2]" in said
+    assert "0 events come back" in said
 
 
 def test_what_is_no_letter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
