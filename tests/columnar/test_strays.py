@@ -8,8 +8,9 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from cep.columnar.decode import Decoded, decode_json, decode_table
+from cep.columnar.decode import Decoded, concat_decoded, decode_json, decode_table
 from cep.columnar.mapping import PLAIN, FieldMapping, mapping_of
+from cep.sources.registry.kafka import _columns
 from tests.columnar.common import GOOD, ONE, TWO, decode, record
 from tests.seeds import seeds
 
@@ -103,3 +104,15 @@ def test_a_text_of_a_table_that_is_not_utf8_is_a_bad_value(name: str, type_: pa.
     if name not in IDENTITY:
         assert decoded.columns[name].to_pylist()[1] is None
         assert (("wrong_value", name),) in [poison.bad_values for poison in decoded.poison]
+
+
+@pytest.mark.parametrize("stray", [[1, "a"], {1: 2}, 2**70, [{}, 1], {"a": [1, "b"]}])
+def test_a_value_of_a_message_that_no_column_can_hold_is_a_bad_value(stray: object) -> None:
+    """Avro and Protobuf come as objects of Python."""
+    messages = [{**GOOD, "tx_id": str(n), **({"lat": stray} if n % 5 == 2 else {})} for n in range(12)]
+    parts = _columns(ONE, PLAIN, messages, [b""] * len(messages))
+    decoded = concat_decoded(ONE, parts)
+    assert decoded.event_id.to_pylist() == [str(n) for n in range(12)]
+    if stray != 2**70:  # a float can be as large
+        assert [n for n, value in enumerate(decoded.columns["lat"].to_pylist()) if value is None] == [2, 7]
+        assert [poison.bad_values for poison in decoded.poison] == [(("wrong_value", "lat"),)] * 2
