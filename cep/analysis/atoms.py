@@ -1,7 +1,7 @@
-"""The columns of a history → simple conditions on one event, each with the events that meet it.
+"""The columns of a history → simple conditions on one event, each with the events that satisfy it.
 
-    amount > 250.00      at quantiles of all events, and of those of frauds
-    status == declined   for each value that is not rare, of columns with few values
+    amount > 250.00      at quantiles of all events, and of fraud events
+    status == declined   for each common value, of columns with few values
 
 Tested by: tests/analysis/test_suggest.py
 """
@@ -30,11 +30,12 @@ _NEARLY_ALL = 0.97
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """A condition on an event of one type; `field` is "" where the type alone is asked. bool[N] `holds` are the events.
+    """A condition on an event of one type; `field` is "" for a condition on the type alone. `holds` bool[N] are the
+    events.
 
-    `limit` is the value that it is compared with, as a pattern writes it, and `kind` its type. A condition on the past
-    (`past_atoms.py`) reaches `past_ms` back: `field` says which side it is about, `left` and `right` are written around
-    the limit, `reads` are the fields that it asks for and `name` is that of its parameter.
+    `limit` is the compared value, as a pattern writes it, and `kind` its type. A condition on the past
+    (`past_atoms.py`) reaches `past_ms` back: `field` names its side, `left` and `right` are the text around the limit,
+    `reads` are the fields that it reads and `name` is the name of its parameter.
     """
 
     event_type: str
@@ -96,7 +97,7 @@ def _of_field(
 def numbers(
     events: Events, rows: NDArray[np.int64], is_of: NDArray[np.bool_], field: Field
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """float64[N], bool[N]: the values of a field, 0 where an event has none; which of the events `is_of` have one."""
+    """Return the values of a field, float64[N], 0 without a value; and the events of `is_of` that have one, bool[N]."""
     column = events.columns[field.name].take(pa.array(rows))
     has_value = is_of & np.asarray(column.is_valid())
     return np.where(has_value, np.asarray(column.fill_null(0)).astype(np.float64), 0.0), has_value
@@ -133,7 +134,7 @@ def few_values(
 
 
 def different(atoms: Sequence[Atom]) -> list[Atom]:
-    """Leave out what hardly any event or nearly every one meets, and what another one says as well."""
+    """Leave out conditions that hardly any event or nearly every one satisfies, and repeated ones."""
     chosen: dict[bytes, Atom] = {}
     for atom in atoms:
         count = int(atom.holds.sum())

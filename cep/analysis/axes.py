@@ -1,11 +1,11 @@
-"""A pattern and what may be tried → the values of each parameter, and whether settings can be told apart one by one.
+"""A pattern and parameters to try → the values of each parameter, and whether settings can be evaluated one by one.
 
     amount > large and count(… over back) >= known
-             └ threshold: larger is tighter  └ threshold: larger is tighter; `back` is none, it says what is counted
+             └ threshold: larger is tighter  └ threshold: larger is tighter; `back` is not one, it changes the count
 
-Where a match binds one event, or every combination of events is a match of its own, it exists under a setting if each
-condition holds by itself. So what one threshold lets through is replayed with the others at their loosest, and a
-setting lets through what each of its values does.
+If a match binds one event, or if every combination of events is a separate match, a match exists under a setting if
+each condition holds by itself. So the values of one threshold are replayed with the others at their loosest, and a
+setting allows the matches that each of its values allows.
 Tested by: tests/analysis/test_tune.py
 """
 
@@ -27,14 +27,14 @@ from cep.nfa.positions import build
 from cep.testing.conditions import parts_of
 
 _STEPS = 21  # values of a parameter for which none are given
-_SPAN = 4.0  # they go from a quarter of what it is to four times that
+_SPAN = 4.0  # values go from a quarter of the present one to four times as much
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1))
 _RANGE = re.compile(r"(-?\d+(?:\.\d+)?)\.\.(-?\d+(?:\.\d+)?)(?:/(\d{1,4}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The values of one parameter. Of a threshold they go from the loosest to the tightest."""
+    """The values of one parameter. The values of a threshold go from the loosest to the tightest."""
 
     name: str
     values: tuple[ParamValue, ...]
@@ -42,9 +42,9 @@ class Axis:
 
 
 def axes_of(pattern: PatternIR, present: Mapping[str, ParamValue], tries: Mapping[str, str]) -> tuple[Axis, ...]:
-    """Return the parameters to try: those of `tries`, or else every threshold. `pattern` has its parameters open.
+    """Return the parameters to try: the ones in `tries`, or every threshold. `pattern` has its parameters open.
 
-    Raises: UsageError for a parameter that is none, or values that are none.
+    Raises: UsageError for an unknown parameter, or invalid values.
     """
     declared = {param.name: param for param in pattern.params}
     strange = [name for name in tries if name not in declared]
@@ -98,7 +98,7 @@ def is_divisible(pattern: PatternIR, bound: PatternIR, axes: Sequence[Axis]) -> 
 
 
 def _binds_freely(pattern: PatternIR) -> bool:
-    """Return True if what one match binds never decides whether there is another one."""
+    """Return True if the events of one match never decide whether there is another one."""
     if pattern.timeout_measures is not None or pattern.within_events is not None:
         return False
     positions = build(pattern.structure).positions
@@ -121,7 +121,7 @@ def _names(tree: object) -> set[str]:
 
 
 def _sense(pattern: PatternIR, name: str) -> int:
-    """Return 1 if a larger value lets less through, -1 if it lets more through, 0 if it is no threshold."""
+    """Return 1 if a larger value allows fewer matches, -1 if it allows more, 0 if it is not a threshold."""
     parts = [part for variable in pattern.variables for part in parts_of(variable.where)]
     everywhere = sum(isinstance(node, Param) and node.name == name for node in nodes(pattern))
     senses, in_parts = set(), 0
@@ -141,9 +141,9 @@ def _sense_of(part: Expr, name: str) -> int:
 
 
 def _grows(expr: Expr, name: str) -> int:
-    """Return 1 if the expression grows with the parameter, -1 if it shrinks, 0 if neither can be said.
+    """Return 1 if the expression grows with the parameter, -1 if it shrinks, 0 if neither is certain.
 
-    What it is multiplied with is taken to be positive. That it is so is checked on the replays.
+    Factors are assumed to be positive. The replays check this.
     """
     match expr:
         case Param():
@@ -164,7 +164,7 @@ def _grows(expr: Expr, name: str) -> int:
 
 
 def number_of(value: ParamValue) -> float:
-    """Return a value to be compared by size: of a length of time its milliseconds, 0 if it is no number."""
+    """Return a number for comparing values by size: of a duration its milliseconds, 0 for other non-numbers."""
     if isinstance(value, str):
         try:
             return float(duration_ms(value))

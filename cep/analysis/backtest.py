@@ -1,8 +1,8 @@
-"""A replay and its labels → figures by rule and of all rules together, which are the same for the same input.
+"""A replay and its labels → figures by rule and for all rules together, the same for the same input.
 
     right    the alert binds an event of a known fraud
-    wrong    it does not, and all its events are mature: somebody would have reported them by now
-    immature it does not, and may still turn out right; it counts neither way
+    wrong    it does not, and all its events are mature: a fraud would have been reported by now
+    immature it does not, and may still turn out right; it counts for neither side
 
 A fraud is found if an alert binds one of its events. Intervals are Wilson's, for 95 %.
 Tested by: tests/analysis/test_backtest.py
@@ -36,7 +36,7 @@ _COMBINATIONS_MAX = 30  # sets of rules that are listed in the overlap, those wi
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """`part` of `whole`, with Wilson's interval; all None where there is nothing to divide by."""
+    """`part` of `whole`, with Wilson's interval; all None if `whole` is 0."""
 
     part: int
     whole: int
@@ -64,11 +64,11 @@ def ratio(part: int, whole: int) -> Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The findings of one rule, or of all together. Times are medians in seconds, None where no fraud was found.
+    """The findings of one rule, or of all together. Times are medians in seconds, None if no fraud was found.
 
     `seconds_to_alert`: from the first event of a fraud to its first alert. `seconds_ahead`: from there to the last
-    event of the fraud. `adds`: frauds that no other rule finds. `share`: frauds, each divided among those that find it
-    (Shapley's value).
+    event of the fraud. `adds`: frauds that no other rule finds. `share`: frauds, each divided among the rules that find
+    it (Shapley's value).
     """
 
     rule: str
@@ -149,7 +149,9 @@ def alert_times_ms(history: History, marks: Marks) -> NDArray[np.int64]:
 def judge(history: History, marks: Marks) -> Judged:
     """Say of each alert up to the date whether it is right. Cost: columns, no Python object an alert."""
     deployed = history.deployment.rulebook.deployed()
-    names = tuple(sorted({rule.rule_id for rule in deployed if rule.pattern.produces is None}))  # others have no alerts
+    names = tuple(
+        sorted({rule.rule_id for rule in deployed if rule.pattern.produces is None})
+    )  # other rules have no alerts
     alerts = history.replayed.alerts
     at_ms = alert_times_ms(history, marks)
     alerts = alerts.filter(pa.array(at_ms <= marks.as_of_ms)).combine_chunks()

@@ -1,6 +1,6 @@
-"""Judged alerts → what a team finds that can look at so many alerts a day, and how the weeks differ.
+"""Judged alerts → the findings of a team with a daily budget of alerts, and the differences between weeks.
 
-Of a day's alerts a team takes those with the highest score first, and of equal ones the earlier.
+Of a day's alerts a team takes the ones with the highest score first, and of equal ones the earlier.
 Tested by: tests/analysis/test_report.py
 """
 
@@ -22,7 +22,7 @@ _QUANTILES = (0.5, 0.95)
 
 
 def places_of_day(judged: Judged) -> NDArray[np.int64]:
-    """Return the place of each alert among those of its day, from 0: by score, then time, then order."""
+    """Return the place of each alert within its day, from 0: by score, then time, then order."""
     order = np.lexsort((judged.detected_ms, -judged.score, judged.detected_ms // DAY_MS))
     day = (judged.detected_ms // DAY_MS)[order]
     first = np.searchsorted(day, day)
@@ -107,8 +107,10 @@ def _alerts_by_week(
 
 
 def week_numbers(time_ms: NDArray[np.int64], span: int = 1, origin_ms: int | None = None) -> NDArray[np.int64]:
-    """Return the number of the week of each time; with `span` that of the first of so many weeks, counted from the
-    week of the origin, or of the earliest time."""
+    """Return the number of each time's week; with `span`, of the first of so many weeks.
+
+    Weeks are counted from the week of the origin, or of the earliest time.
+    """
     weeks: NDArray[np.int64] = (time_ms // DAY_MS + _MONDAY) // 7
     if span == 1 or not len(weeks):
         return weeks

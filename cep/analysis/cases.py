@@ -1,10 +1,10 @@
-"""The events of some keys, read again, and walked by each rule → how far frauds came, and what stopped them.
+"""The events of some keys, read again and traced by each rule → the progress of frauds, and the reasons for their end.
 
-    frauds ─▶ their keys ─▶ events of these keys ─▶ one trace a key and rule ─▶ the run that came furthest
+    frauds ─▶ their keys ─▶ events of these keys ─▶ one trace per key and rule ─▶ the furthest run
                                                                               ─▶ the conditions that did not hold
 
-Only a sample of the frauds is walked, evenly over all of them: a trace is plain Python. Which frauds are found is what
-the engine says, not the trace.
+Only a sample of the frauds is traced, evenly over all of them, because a trace is plain Python. The engine decides
+which frauds are found, not the trace.
 Tested by: tests/analysis/test_report.py
 """
 
@@ -38,9 +38,9 @@ _SEVERAL = "more than one condition"
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of a rule's furthest run on a fraud: the last step, and what the next one lacked.
+    """The end of a rule's furthest run on a fraud: the last step, and the failed condition of the next one.
 
-    `step` is a variable, MATCH or NOTHING. `stopped` is a condition with its variable; `story` says it with values.
+    `step` is a variable, MATCH or NOTHING. `stopped` is a condition with its variable; `story` shows it with values.
     """
 
     fraud: int
@@ -89,7 +89,7 @@ def key_batches(
 
 
 def keys_of_events(measured: Measured, rows: np.ndarray, domain: KeyDomain) -> list[str | None]:
-    """Return the key of each of these events in a domain; None for one that has none there."""
+    """Return the key of each of these events in a domain; None without one."""
     events = measured.history.events
     if not set(domain) <= events.columns.keys():
         return [None] * len(rows)

@@ -1,7 +1,7 @@
-"""Rows of figures → a chart as SVG, drawn on this machine by Vega (the extra `charts`), without a script in it.
+"""Rows of figures → a chart as SVG, drawn locally by Vega (the extra `charts`), without scripts.
 
-A chart has a title, units on its axes, and a text that says what it shows. Colours are those of Okabe and Ito, which
-the colour-blind can tell. The same rows give the same bytes.
+A chart has a title, units on its axes, and a text that describes it. Colours are those of Okabe and Ito, which
+colour-blind people can distinguish. The same rows give the same bytes.
 Tested by: tests/analysis/test_report.py
 """
 
@@ -21,8 +21,8 @@ Rows = Sequence[Mapping[str, Any]]
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
 WIDTH, HEIGHT = 360, 150
 _LANGUAGE = "5.20"  # of Vega-Lite: another one may draw another picture
-# A browser's letters may be wider than those that Vega measures with, by this share: DejaVu Sans is beside Liberation
-# Sans. Without room long names would be cut off, or lie on what is beside them.
+# A browser's letters may be wider than Vega's, by this share: DejaVu Sans compared with Liberation Sans. Without this
+# margin long names would be cut off or overlap.
 WIDER = 0.14
 _LABEL_MAX, _LEGEND_MAX = 230, 160  # pixels of a name at an axis, and in a legend
 _PADDING = {"left": ceil(WIDER * _LABEL_MAX), "right": 12, "top": 5, "bottom": 5}
@@ -42,7 +42,7 @@ _CONFIG = {
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart: what it is called, what it shows in words, and Vega-Lite's marks and encodings of its rows."""
+    """A chart: its title, its description, and Vega-Lite's marks and encodings of its rows."""
 
     title: str
     text: str

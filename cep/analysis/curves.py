@@ -1,8 +1,7 @@
-"""A rule and values of its numeric parameters → what it would have found at each, and at pairs of two, the others as
-they are.
+"""A rule and values of its numeric parameters → its results at each value, and at pairs of two values.
 
-Each value is replayed over the whole history, many side by side. So it is exact for every pattern, and the point of the
-present value has the figures that the report has of the rule.
+Each value is replayed over the whole history, many at once, with the other parameters unchanged. So the result is exact
+for every pattern, and the point of the present value has the same figures as the report.
 Tested by: tests/analysis/test_curves.py
 """
 
@@ -46,9 +45,9 @@ def in_unit(param: str, unit: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The points of one parameter, the smallest value first. With values in `left_out` the rule cannot be in force.
+    """The points of one parameter, the smallest value first. With values in `left_out` the rule cannot be deployed.
 
-    `unit` is that of the values of a length of time, "" of any other parameter.
+    `unit` is the unit of a duration, "" for any other parameter.
     """
 
     rule: str
@@ -84,7 +83,7 @@ class Pair:
 
 
 def pairs(bench: Bench, given: Sequence[Curve]) -> tuple[Pair, ...]:
-    """Replay some values of each two parameters together: of those that change the alerts most.
+    """Replay some values of each two parameters together: the values that change the alerts most.
 
     Raises: UsageError if there are too many alerts with two of the values.
     """

@@ -1,6 +1,7 @@
-"""The amount that a report shows, from all that a reader may want down to what is small whatever the input.
+"""The level of detail of a report, from everything that a reader may want to a small fixed size.
 
-A page is made with the first level; one that is too large is made with the next. The numbers as JSON have everything.
+A page is made with the first level; one that is too large is made with the next. The numbers as JSON are always
+complete.
 Tested by: tests/analysis/test_report_size.py
 """
 

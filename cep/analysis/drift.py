@@ -29,10 +29,10 @@ _VALUES = 5  # of a text: the most frequent ones of the whole time
 
 @dataclass(frozen=True, slots=True)
 class FieldDrift:
-    """A field with its weeks. `values` are those that have shares, empty for a number.
+    """A field with its weeks. `values` are the values with shares, empty for a number.
 
     A week has `events` of the types that have the field, `missing` ones without a value, and `quantiles` (see
-    QUANTILES) or `shares` and `distinct`: None where no event has a value. Shares are of events with a value.
+    QUANTILES) or `shares` and `distinct`: None if no event has a value. Shares are of events with a value.
     """
 
     field: str
@@ -102,7 +102,7 @@ def _columns(
 def _spread(
     column: pa.Array, type_: Type, weeks: NDArray[np.int64]
 ) -> tuple[tuple[str, ...], tuple[Mapping[str, Any], ...]]:
-    """Return the values that have shares, and the weeks; no weeks for a kind that is neither number nor text."""
+    """Return the values with shares, and the weeks; no weeks for a kind other than number and text."""
     if type_.is_number:
         return (), tuple(_quantiles(column, type_, weeks))
     if type_.kind not in (Kind.STRING, Kind.ENUM, Kind.BOOL):

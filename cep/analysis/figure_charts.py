@@ -32,7 +32,7 @@ def most_alerted(figures: Backtest, count: int = FULL.rules) -> list[str]:
 
 
 def alerts_by_day(figures: Backtest, detail: Detail = FULL) -> list[Chart]:
-    """Draw for each rule the alerts of each day, by verdict; of a long history those of each week, month or year."""
+    """Draw for each rule the alerts of each day, by verdict; for a long history, of each week, month or year."""
     charts = []
     unit = next((unit for unit, days in _UNITS if figures.about["days"] <= detail.bars * days), _UNITS[-1][0])
     for rule in most_alerted(figures, detail.rules):
@@ -318,7 +318,7 @@ def _by(span: int) -> str:
 
 
 def _lines(title: tuple[str, str], unit: str, rows: Rows, color: tuple[str, Sequence[str]] | None) -> Chart:
-    """Draw lines over days. A title is what is drawn, and by which time."""
+    """Draw lines over days. A title has the drawn figure and the kind of time."""
     values = [row["value"] for row in rows]
     shown = f"between {min(values):.3g} and {max(values):.3g}" if values else "no values"
     encoding: dict[str, Any] = {"x": day_axis("day"), "y": axis("value", unit, axis={"tickCount": 4})}

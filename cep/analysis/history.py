@@ -28,7 +28,7 @@ from cep.runners.output import Replayed
 from cep.sources.pieces import Piece, Pieces
 from cep.step.job import Job
 
-# What ends the id of a produced event: "~" and the id of the alert that it would be (engine/produced.py).
+# The end of a derived event's id: "~" and the id of its alert (engine/produced.py).
 _PRODUCED = r"~[0-9a-f]{32}$"
 
 
@@ -61,7 +61,7 @@ class Events:
         return rows_among(source_ids, self.event_id)
 
     def numbers(self, name: str) -> NDArray[np.float64]:
-        """Return a column of numbers in its own unit; NaN where an event has none."""
+        """Return a column of numbers in its own unit; NaN for events without a value."""
         type_ = self.schema.columns()[name]
         values = np.asarray(self.columns[name].cast(pa.float64()).fill_null(np.nan), np.float64)
         return values / 10**type_.scale if type_.kind is Kind.DECIMAL else values
@@ -77,7 +77,7 @@ class History:
     made: pa.Table | None = None
 
     def bound(self, alerts: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return (alert, row of the event) of all events that alerts bind; for a produced event those behind it.
+        """Return (alert, row of the event) of all bound events; a derived event is replaced by its source events.
 
         Shapes: int64[N] each, every pair once.
         """
@@ -125,7 +125,7 @@ def _sources(alert: NDArray[np.int64], ids: pa.Array, made: pa.Table) -> tuple[N
 
 
 def _watched(pieces: Pieces, columns: tuple[str, ...], parts: dict[int, Decoded]) -> Pieces:
-    """Return pieces that put what they decode into `parts`, by their number."""
+    """Return pieces that store their decoded events in `parts`, by number."""
 
     def watch(number: int, piece: Piece) -> Piece:
         def decode() -> Decoded:

@@ -1,12 +1,12 @@
 """A column of the events, or a file of labels → a table of labels in one form.
 
-    row = int64, of the table that was given
-    event_id, or field and key with from_ms and to_ms: the events that the label is of
+    row = int64, of the given table
+    event_id, or field and key with from_ms and to_ms: the labelled events
     label, kind, episode, amount, reported_ms
 
-A label is of one event, or of all events of a key between two times. Labels of the same episode are one fraud. A key
-stands in a column `key`, or in one that has the name of the field. Of a column of the events every value but nothing,
-0, false and no is a fraud; a value that is no plain yes is its kind.
+A label belongs to one event, or to all events of a key between two times. Labels of the same episode are one fraud. A
+key is in a column `key`, or in a column with the name of the field. In a column of the events every value except empty,
+0, false and no is a fraud; a value other than a plain yes is its kind.
 Tested by: tests/analysis/test_labels.py
 """
 
@@ -48,10 +48,10 @@ _YES = pa.array(["1", "1.0", "true", "t", "yes", "y"])
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Labels in one form. Shapes: arrays of one length. `field` is what `keys` are of; None for labels of events.
+    """Labels in one form. Shapes: arrays of one length. `field` is the field of `keys`; None for labels of events.
 
-    Of labels of events `keys` are event ids. `episode` is null where a label stands for itself. `reported_ms` is
-    TIME_MS_MIN where nobody says when it was reported. `is_column`: they come from a column of the events.
+    For labels of events, `keys` are event ids. `episode` is null for a label on its own. `reported_ms` is TIME_MS_MIN
+    if the report time is unknown. `is_column`: they come from a column of the events.
     """
 
     field: str | None
@@ -79,7 +79,7 @@ class Labels:
 
 
 def read_labels(source: str, events: Records | Path, schema: Schema) -> Labels:
-    """Read `--labels`: the name of a file, or else a column of the events. Raises: UsageError, SourceError."""
+    """Read `--labels`: the name of a file, or of a column of the events. Raises: UsageError, SourceError."""
     if Path(source).is_file():
         return labels_of_table(_read_table(Path(source)), schema, source)
     given = Records.of(events)
@@ -109,12 +109,12 @@ def labels_of_column(tables: Iterable[pa.Table], column: str, schema: Schema) ->
         values.append(_as_texts(table[column].filter(has_label), column).combine_chunks())
     joined = pa.table({_EVENT_ID: pa.concat_arrays(ids), _LABEL: pa.concat_arrays(values)})
     labels = labels_of_table(joined, schema, f"the column {column}")
-    # The frauds alone: that a column says no to an event does not mean that somebody has looked.
+    # Only the frauds: a no in a column does not mean that anyone has checked.
     return replace(labels.taken(np.flatnonzero(labels.is_fraud)), is_column=True)
 
 
 def labels_of_table(table: pa.Table, schema: Schema, name: str) -> Labels:
-    """Bring a table of labels into the one form. Raises: UsageError that says what it lacks."""
+    """Convert a table of labels to the common form. Raises: UsageError with the missing part."""
     fields = [column for column in table.column_names if column in schema.columns() and column not in _NAMES]
     of_events = next((column for column in (_EVENT_ID, *_id_names(schema)) if column in table.column_names), None)
     of_keys = next((column for column in (KEY, *fields) if column in table.column_names), None)
@@ -144,7 +144,7 @@ def labels_of_table(table: pa.Table, schema: Schema, name: str) -> Labels:
 
 
 def _is_no(label: pa.Array) -> np.ndarray:
-    """Return which labels, in lower case, say that there is no fraud: a word, nothing, or a zero in any form."""
+    """Return the labels, in lower case, that mean no fraud: a word, an empty text, or a zero in any form."""
     return np.asarray(pc.or_(pc.is_in(label, value_set=_NO.cast(TEXT)), pc.match_substring_regex(label, _ZERO)))
 
 
@@ -154,7 +154,7 @@ def _id_names(schema: Schema) -> tuple[str, ...]:
 
 
 def _texts(table: pa.Table, column: str) -> pa.Array:
-    """Return a column as text; nulls if the table has none of this name."""
+    """Return a column as text; nulls if the table lacks it."""
     if column not in table.column_names:
         return pa.nulls(table.num_rows, TEXT)
     whole = _as_texts(table[column], column).combine_chunks()
@@ -229,7 +229,7 @@ def _read_table(path: Path) -> pa.Table:
 
 
 def _read_lines(path: Path) -> pa.Table:
-    """Read JSON lines. Times are texts, or else numbers; Arrow's own times would lose their zone."""
+    """Read JSON lines. Times are texts or numbers; Arrow's own times would lose their zone."""
     times = pa.schema([(name, pa.string()) for name in (_FROM, _TO, _REPORTED)])
     try:
         return pj.read_json(path, parse_options=pj.ParseOptions(explicit_schema=times))

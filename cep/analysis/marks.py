@@ -23,18 +23,18 @@ from cep.columnar.route import KeyDomain
 from cep.columnar.texts import encoded, rows_among
 from cep.columnar.tokens import tokens_of_key
 
-# Of the frauds whose report has a date this share came within the time after which an event counts as mature.
+# This share of the frauds with a report date came within the time after which an event counts as mature.
 _REPORTED_SHARE = 0.95
-_ALONE = "\x1f"  # behind the number of a label that is of no episode: no episode has such a name
+_ALONE = "\x1f"  # precedes the number of a label without an episode: no episode has such a name
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The known frauds F of a history of N events, and what may be said of the others.
+    """The known frauds F of a history of N events, and the maturity of the other events.
 
-    Shapes: `fraud` int32[N] is the number of the event's fraud, -1 for none; `is_mature` bool[N] is True where an event
-    without a fraud counts as honest. `kind`, `amount`, `first_ms` and `last_ms` are of length F.
-    `unmatched_count` labels are of no event, `later_count` labels were reported after the date.
+    Shapes: `fraud` int32[N] is the number of the event's fraud, -1 for none; `is_mature` bool[N] is True if an event
+    without a fraud counts as honest. `kind`, `amount`, `first_ms` and `last_ms` are of length F. `unmatched_count`
+    labels belong to no event, `later_count` labels were reported after the date.
     """
 
     fraud: NDArray[np.int32]
@@ -67,9 +67,9 @@ def mark_events(
     events: Events, labels: Labels, field: str | None, amount: str | None,
     as_of_ms: int | None = None, maturity_ms: int | None = None,
 ) -> Marks:  # fmt: skip
-    """Say of each event which fraud it is of. `field` is that of `key_field`, `amount` the field of an event's money.
+    """Assign each event to its fraud. `field` belongs to `key_field`, `amount` is the field of an event's money.
 
-    Without a date all labels count that there are. Raises: nothing.
+    Without a date all present labels count. Raises: nothing.
     """
     label_of, event_of = _pairs(events, labels, field)
     unmatched_count = len(labels.keys) - len(np.unique(label_of))
@@ -110,7 +110,7 @@ def _pairs(events: Events, labels: Labels, field: str | None) -> tuple[NDArray[n
 
 
 def _written_keys(events: Events, keys: pa.Array, field: str) -> list[pa.Array]:
-    """Return the keys as events have them: those of a protected field as tokens, of each of the job's keys."""
+    """Return the keys as events have them: protected fields as tokens, of each of the job's keys."""
     if field not in dict(events.schema.protected):
         return [keys]
     variants = [tokens_of_key(events.schema, (field,), (key,)) for key in keys.to_pylist()]
@@ -161,7 +161,7 @@ def _episodes(labels: Labels, label_of: np.ndarray) -> tuple[tuple[str, ...], ND
 def _amounts(
     events: Events, labels: Labels, amount: str | None, at: tuple[np.ndarray, np.ndarray, np.ndarray]
 ) -> NDArray[np.float64]:
-    """Return the money of each fraud: what its labels say, or else that of its events; 0 where nothing says."""
+    """Return the money of each fraud: from its labels, or from its events; 0 if neither has it."""
     label_of, numbers, fraud = at
     count = int(numbers.max(initial=-1)) + 1
     said = np.zeros(count)

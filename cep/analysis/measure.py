@@ -1,4 +1,4 @@
-"""Rules, events and labels → a measured history: what is asked in one place, for verbs and for Python.
+"""Rules, events and labels → a measured history, for the verbs and for Python.
 
 Tested by: tests/analysis/test_backtest.py
 """
@@ -31,7 +31,7 @@ _AMOUNT = "amount"  # the field that is the money of an event unless another one
 class Terms:
     """The terms of a backtest. `amount` is the field of an event's money; the date and the maturity as in `Marks`.
 
-    Events outside of `period` do not count, neither do the labels that a column gives them.
+    Events outside of `period` do not count; neither do labels from their column.
     """
 
     amount: str | None = None
@@ -65,8 +65,9 @@ def measure(
     deployment: Deployment, pieces_of: Callable[[Schema], Pieces], labels: Labels, terms: Terms, console: Console,
     more: Sequence[str] = (),
 ) -> Measured:  # fmt: skip
-    """Replay the history once and measure what the rules find. `more` are columns of the events that are wanted, too.
-    `pieces_of` gives the events of the period alone.
+    """Replay the history once and measure the rules' findings.
+
+    `more` are additional columns of the events. `pieces_of` returns only the events of the period.
 
     Raises: UsageError, SourceError.
     """
@@ -84,7 +85,7 @@ def measure(
 
 
 def state_bytes(measured: Measured) -> dict[str, int]:
-    """Return what each rule holds of a key with a hundred events in its window, as `cep plan` has it."""
+    """Return the state of each rule for a key with a hundred events in its window, as `cep plan` estimates it."""
     deployment = measured.history.deployment
     made = {}
     for rule in deployment.rulebook.deployed():

@@ -1,22 +1,23 @@
-"""Events of keys in their order, and which are of frauds → sequences of conditions that frauds have and others lack.
+"""Events of keys in order, and the fraud events among them → sequences of conditions that distinguish frauds.
 
-A sequence is grown backwards: first what the last event of a fraud is like, then what came before it on its key. At
+A sequence is grown backwards: first a condition on the last event of a fraud, then on earlier events of its key. At
 each length the best few are kept (a beam), as in CN2 (Clark and Niblett 1989). Then conditions are added to the steps,
-or exchanged for others on the same field, as long as the sequence gets better. The frauds that it finds are done with,
-and the search begins anew for the others.
+or exchanged for others on the same field, as long as the sequence improves. The frauds that it finds are removed, and
+the search starts again for the others.
 
     rows of one key   … a … a … b …     chain (a -> b), ends at b
-                              └ the latest a before b: it leaves the most room for what comes before
+                              └ the latest a before b: it leaves the most room for earlier steps
 
-A chain binds a row for each step. As in a backtest it is right if one of them is of a fraud, and finds the frauds of
-all. But a fraud that is a day old when the chain ends does not count. Nor does an earlier one if the last event is of a
-type that frauds never have: a report comes after each fraud, and would find them all, too late.
+A chain binds a row for each step. As in a backtest it is right if one of them is a fraud event, and it finds the frauds
+of all of them. But a fraud that is a day old at the end of the chain does not count. An earlier fraud does not count
+either if the last event has a type that frauds never have: a report comes after each fraud, and would find them all,
+too late.
 
-Half of the sequences are mined so. For the other half the last event alone may be the fraud, which asks more of a
-sequence: it has to find the fraud itself, not its company.
+Half of the sequences are mined this way. For the other half only the last event may be the fraud, which is stricter:
+the sequence must find the fraud itself, not its neighbours.
 
-A step may be bound to the one before it, by a link: both have the same value in a field, or there is no event of some
-kind between them. A number below 0 in a step is such a link.
+A link may tie a step to the step before it: both have the same value in a field, or there is no event of some kind
+between them. A number below 0 in a step is such a link.
 
 Tested by: tests/analysis/test_suggest.py
 """
@@ -40,8 +41,8 @@ _Grown = tuple[float, tuple[Step, ...], Chains]  # with the score first
 _NOTHING = np.empty(0, np.int32)
 _BEAM = 25
 _ENDS = 60  # last steps that a search begins with
-# Precision counts twice as much as recall: an alert costs somebody's time. Where the company of an end may be the fraud
-# they count the same, so that an analyst has both to choose from.
+# Precision counts twice as much as recall, because an alert costs an analyst's time. If events before the end may be
+# the fraud, both count the same, so that an analyst can choose.
 _BETA2 = {False: 0.25, True: 1.0}
 _ROUNDS_MAX = 12
 _ATOMS_IN_STEP = 3
@@ -61,7 +62,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Mined:
-    """Steps in their order, within a time, and how good it is on what it was mined from."""
+    """Steps in order, within a time, and their quality on the mined events."""
 
     steps: tuple[Step, ...]
     window_ms: int
@@ -70,11 +71,11 @@ class Mined:
 
 @dataclass(slots=True)
 class Ground:
-    """The events N that are mined, by key and time, and their atoms.
+    """The N mined events, by key and time, and their atoms.
 
     Shapes: key_start int64[N] is the first row of the event's key; time_ms int64[N]; fraud int64[N], -1 for none;
-    may_be_fraud bool[N] are the events of a type that frauds have; weight float64[N] says for how many events a row
-    stands. `open_frauds` bool[F] are those still to be found; with `by_any` by any row of a chain, or else by its end.
+    may_be_fraud bool[N] are the events of a type that frauds have; weight float64[N] is the number of events that a row
+    represents. `open_frauds` bool[F] are still to be found; with `by_any` by any row of a chain, otherwise by its end.
     `same` has for a field the number of the key and its value, int64[N], -1 for an event without a value.
     """
 
@@ -134,9 +135,9 @@ class Ground:
         return chains
 
     def prepended(self, step: Step, later: Step, chains: Chains, window_ms: int) -> Chains:
-        """Return the chains that have the step before they begin, within the window, with the row where it was.
+        """Return the chains that have the step before they begin, within the window, extended by its row.
 
-        They begin with `later`, whose links say what else must be between the two.
+        They begin with `later`, whose links add conditions between the two.
         """
         links = [self.links[~at] for at in later if at < 0]
         earlier = self.before(step, next((link.same for link in links if link.same), ""))
@@ -161,7 +162,7 @@ class Ground:
 
 
 def mine(ground: Ground, windows_ms: Sequence[int], steps_max: int, count: int) -> list[Mined]:
-    """Return at most so many sequences: those whose end is a fraud, then those of which any event is one."""
+    """Return at most `count` sequences: those that end with a fraud, then those with a fraud anywhere."""
     to_find = ground.open_frauds
     ways = (False, True) if steps_max > 1 else (True,)  # of one event they are the same
     mined: dict[tuple[tuple[Step, ...], int], Mined] = {}
@@ -194,7 +195,9 @@ def _mined(ground: Ground, windows_ms: Sequence[int], steps_max: int, count: int
 
 def _candidates(ground: Ground, windows_ms: Sequence[int], steps_max: int) -> Iterator[Mined]:
     """Yield the best sequences of each length, the shortest first, over all windows: without conditions on the past,
-    and with them. What is best after a condition or a link more need not be best before, so some are refined of each.
+    and with them.
+
+    The best sequence after another condition or link need not be the best before, so several of each are refined.
     """
     plain = [at for at, atom in enumerate(ground.atoms) if not atom.past_ms]
     for numbers in (plain, list(range(len(ground.atoms)))):
@@ -299,7 +302,7 @@ def _refined(ground: Ground, given: Mined) -> Mined:
 
 
 def _narrowed(ground: Ground, of: tuple[Mined, Chains], steps: tuple[Step, ...]) -> Chains:
-    """Return the chains of a sequence. Where only its last step asks more than that of `of`, its chains are sifted."""
+    """Return the chains of a sequence. If only its last step is stricter than that of `of`, its chains are filtered."""
     wide, chains = of
     more = {*steps[-1]} - {*wide.steps[-1]}
     if steps[:-1] != wide.steps[:-1] or {*wide.steps[-1]} - {*steps[-1]} or any(at < 0 for at in more):

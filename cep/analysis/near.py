@@ -1,12 +1,13 @@
-"""A rule and one of its thresholds → the alerts just inside of it and just outside, by the value that decided.
+"""A rule and one of its thresholds → the alerts just inside of it and just outside, by the deciding value.
 
     values, loosest first    v0      v1      v2 = present      v3      v4
     alerts with v0, not v1   ├──────┤        │
     alerts with v1, not v2           ├───────┤ just outside: a looser value would add them
     alerts with v2, not v3                   ├────────────────┤ just inside: a tighter value would lose them
 
-Each value is replayed. An alert that v1 gives and v2 does not was decided by a value between the two; two alerts are
-the same if they bind the same events. So it is exact for every pattern, also where a threshold chooses what is bound.
+Each value is replayed. If v1 gives an alert and v2 does not, a value between the two decided it; two alerts are the
+same if they bind the same events. So the result is exact for every pattern, even if a threshold changes the bound
+events.
 Tested by: tests/analysis/test_near.py
 """
 
@@ -33,7 +34,7 @@ _EVENTS_SHOWN = 5  # of a sample
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The alerts that the looser value gives and the tighter one does not. Inside are those that the rule gives."""
+    """The alerts of the looser value that the tighter one loses. Inside alerts belong to the rule."""
 
     looser: float
     tighter: float
@@ -49,7 +50,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One alert beside the line, with some of its events, the last ones."""
+    """One alert close to the threshold, with its last events."""
 
     is_inside: bool
     verdict: str

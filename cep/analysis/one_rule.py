@@ -1,4 +1,4 @@
-"""A rule of a folder, or of records → the rule by itself, with its lists: what tuning replays.
+"""A rule of a folder, or of records → the single rule with its lists: the input of tuning.
 
 Tested by: tests/cli/test_tune.py, tests/cli/test_report.py
 """
@@ -44,7 +44,7 @@ class OneRule:
         return measure(self.deployment, terms.period.reader(given), read, terms, errors)
 
     def bench(self, given: Records, measured: Measured, parts: Sequence[Part], terms: Terms, errors: Console) -> Bench:
-        """Return what a replay of other settings needs."""
+        """Return the inputs of replays with other settings."""
         pieces_of = terms.period.reader(given)
         return Bench(self.record, self.lists, pieces_of, measured.marks, tuple(parts), terms.cores, errors)
 
@@ -82,7 +82,7 @@ def _rule(folder: Path, rule_id: str) -> tuple[UpsertRecord, tuple[list[ListReco
 
 
 def _patterns(record: UpsertRecord, deployment: Deployment) -> tuple[PatternIR, PatternIR]:
-    """Return the pattern with open parameters, and with those of the rule. Raises: UsageError."""
+    """Return the pattern with open parameters, and with the rule's parameters. Raises: UsageError."""
     if deployment.set_aside:
         raise UsageError(f"{record.id} cannot be in force: {deployment.set_aside[0].reason}")
     pattern = load_text(record.source, record.id).patterns[record.pattern]

@@ -34,7 +34,7 @@ summary { cursor: pointer; font-weight: 600 }
 @media (max-width: 40rem) { td:first-child { white-space: normal } }
 @media print { details > * { display: block } }
 """
-_COLUMNS_MIN = 18  # of the tables whose columns are fixed; only those of kinds of fraud have more
+_COLUMNS_MIN = 18  # for the tables with fixed columns; only tables of kinds of fraud have more
 _CAPTION_TIMES = 5  # as long as a cell may be the words under a chart
 Cell = str | int | float | None
 
@@ -69,9 +69,9 @@ def table(
     heads: Sequence[str], rows: Iterable[Sequence[Cell]], texts: Iterable[int] = (), classes: Sequence[str] = (),
     detail: Detail = FULL,
 ) -> str:  # fmt: skip
-    """Return a table. Columns in `texts` are prose; `classes` has one for each row, or none at all.
+    """Return a table. Columns in `texts` are prose; `classes` has one for each row, or is empty.
 
-    It has no more rows and columns than `detail` says, and a note that names how many there are besides.
+    It has at most the rows and columns of `detail`, and a note with the number of the others.
     """
     prose, every = {*texts}, list(rows)
     width = min(len(heads), max(detail.columns, _COLUMNS_MIN))
@@ -99,7 +99,7 @@ def table(
 
 
 def charts(given: Iterable[Chart], detail: Detail = FULL) -> str:
-    """Return charts beside each other, as many as the screen has room for."""
+    """Return charts side by side, as many as the screen has room for."""
     figures = []
     for chart in given:
         address, whole = image(chart)

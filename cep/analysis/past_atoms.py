@@ -1,11 +1,11 @@
-"""The past of keys → conditions on an event about what came before it, each with the events that meet it.
+"""The past of keys → conditions on an event about earlier events, each with the events that satisfy it.
 
-    amount >= 3 * avg(pay.amount over previous 30 d)              far above what the key usually has
-    sum(pay.amount over 1 d) >= 1000.00                           much in a short time, the event itself included
-    count(pay over previous 1 h where status == declined) >= 3    the same again and again
+    amount >= 3 * avg(pay.amount over previous 30 d)              far above the key's usual amount
+    sum(pay.amount over 1 d) >= 1000.00                           much in a short time, including the event itself
+    count(pay over previous 1 h where status == declined) >= 3    repeated events
 
-A count stands for repetition: three declines before an event are a count of them. The values are those that the engine
-compares: events of the same time count in the order of their ids.
+A count expresses repetition: three declines before an event are a count of them. The values equal those of the engine:
+events of the same time count in the order of their ids.
 Tested by: tests/analysis/test_suggest.py
 """
 
@@ -26,7 +26,7 @@ from cep.lang.show import show_duration
 _COUNTED_MS = (3_600_000, 86_400_000, 4 * 86_400_000, 7 * 86_400_000)
 _AVERAGED_MS = (7 * 86_400_000, 30 * 86_400_000)
 _SUMMED_MS = (3_600_000, 86_400_000, 7 * 86_400_000)
-_SUM_QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.98)  # of the events of the type, and of those of frauds
+_SUM_QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.98)  # of the events of the type, and of fraud events
 _FRAUD_SUM_QUANTILES = (0.1, 0.25, 0.5, 0.75)
 _TIMES = (1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 10.0)  # the average
 _COUNTS = (1, 2, 3, 4, 5, 7, 10)
@@ -49,9 +49,10 @@ class Rows(NamedTuple):
 
 
 def past_atoms(events: Events, of: Rows, is_fraud: NDArray[np.bool_]) -> Iterator[Atom]:
-    """Yield the conditions: counts of event types and of their few values, amounts beside their average, and sums.
+    """Yield the conditions: counts of event types and of their few values, amounts compared with their average, and
+    sums.
 
-    `is_fraud` bool[N]: what a sum is compared with is chosen among those of frauds, too.
+    `is_fraud` bool[N]: the limits of sums are also chosen among the sums of frauds.
     """
     types = [(code, each) for code, each in enumerate(events.schema.event_types) if not each.derived]
     is_of = {each.name: events.event_type[of.rows] == code for code, each in types}
@@ -75,7 +76,7 @@ def past_atoms(events: Events, of: Rows, is_fraud: NDArray[np.bool_]) -> Iterato
 def _countable(
     events: Events, of: Rows, event_type: EventType, is_of: NDArray[np.bool_]
 ) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
-    """Yield what may be counted: all events of the type, and those with a value that is not rare."""
+    """Yield the countable events: all events of the type, and those with a common value."""
     if is_of.sum() < FEW:
         return
     yield "", "", is_of

@@ -1,14 +1,14 @@
-"""Judged alerts of many rules → few of them that find nearly the same, and what each of the others would have added.
+"""Judged alerts of many rules → few rules with nearly the same findings, and the additional findings of the others.
 
-The fewest rules that cover a set are hard to find. Rules are taken greedily: the one that finds the most frauds that
-are still missing, of equal ones that with fewer wrong alerts. Then each that is no longer needed is left out again. So
-no rule of the result can be spared; at most a logarithm of the frauds times as many rules are taken as there must be
-(Chvátal 1979).
+The smallest set of rules with the same findings is hard to compute. Rules are chosen greedily: the next rule is the one
+that finds the most missing frauds, among equal ones the one with fewer wrong alerts. Then each rule that is no longer
+needed is removed. So every rule of the result is needed; there are at most a logarithm of the frauds times as many
+rules as necessary (Chvátal 1979).
 
-With a budget only so many alerts may come. The rules that find the most within it are hard to find, too. They are taken
-by the frauds that they add for each alert, and beside them stands the single rule that finds the most: the better of
-the two finds at least 0.39 of what could be found (Khuller, Moss and Naor 1999). What these find is what must stay, and
-then fewer rules may do, as above, with no more alerts.
+A budget limits the alerts. The rules that find the most within it are hard to compute, too. Rules are chosen by added
+frauds per alert, and compared with the single rule that finds the most: the better of the two finds at least 0.39 of
+the possible frauds (Khuller, Moss and Naor 1999). Its findings must be kept, and then fewer rules may suffice, as
+above, with no more alerts.
 Tested by: tests/analysis/test_prune.py
 """
 
@@ -27,7 +27,7 @@ from cep.analysis.marks import Marks
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """A rule that is not needed: the frauds that it finds, those of them that no rule that stays finds, its alerts."""
+    """A removed rule: the frauds that it finds, the number of them that no remaining rule finds, its alerts."""
 
     rule: str
     frauds: int
@@ -53,9 +53,9 @@ class Pruned:
 
 
 def prune(judged: Judged, marks: Marks, tolerance: float = 0.0, alerts_max: float | None = None) -> Pruned:
-    """Choose rules whose recall of frauds is at most `tolerance` below that of all.
+    """Choose rules whose recall of frauds is at most `tolerance` below the recall of all.
 
-    With `alerts_max` below that of what can be found with so many alerts in all. Cost: rules² × frauds.
+    With `alerts_max`, below the recall that is possible with so many alerts in all. Cost: rules² × frauds.
     """
     count = len(judged.names)
     finds = judged.has_detected

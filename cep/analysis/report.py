@@ -7,8 +7,8 @@
     rules ────┼─ thresholds.py: curves, lines ─┤
               └─ timelines.py: examples ───────┘
 
-Nothing in it says when it was made, or how long that took. A page that is too large is made anew with less detail, and
-says so; the JSON has all numbers.
+The report contains neither its own date nor its duration. A page that is too large is made again with less detail, with
+a note; the JSON has all numbers.
 Tested by: tests/analysis/test_report.py, tests/analysis/test_report_size.py
 """
 
@@ -47,7 +47,7 @@ def report(
     measured: Measured, pieces_of: Callable[[Schema], Pieces], against: Measured | None = None,
     review_cost: float = 0.0, thresholds: Drawn = NOTHING,
 ) -> Report:  # fmt: skip
-    """Make the report. `pieces_of` reads the events again; `thresholds` are of rules that are to be set anew.
+    """Make the report. `pieces_of` reads the events again; `thresholds` belong to rules that may be changed.
 
     Raises: UsageError without the extra `charts`.
     """

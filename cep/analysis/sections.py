@@ -150,7 +150,7 @@ def rules(parts: Parts) -> str:
 
 
 def budget(parts: Parts) -> str:
-    """Return what a team finds that looks at so many alerts a day."""
+    """Return the findings of a team with a daily budget of alerts."""
     text = "Of each day's alerts those with the highest score come first, and of equal ones the earlier."
     rows = [
         (row["alerts_a_day"], f"{row['alerts']:,}", with_interval(row["precision"]), with_interval(row["fraud_recall"]),
@@ -163,7 +163,7 @@ def budget(parts: Parts) -> str:
 
 
 def thresholds(parts: Parts) -> str:
-    """Return what rules would have found with other values of their parameters, or why nothing was replayed."""
+    """Return the rules' results with other values of their parameters, or the reason why nothing was replayed."""
     drawn, most = parts.thresholds, parts.detail.thresholds
     if not drawn.curves:
         return paragraph(drawn.note or "The rule has no parameter that is a number above 0.")
@@ -220,7 +220,7 @@ def _pairs(pairs: Sequence[Pair], parts: Parts) -> str:
 
 
 def near(parts: Parts) -> str:
-    """Return the alerts just inside of each threshold, and those that a looser value would add."""
+    """Return the alerts just inside of each threshold, and the alerts that a looser value would add."""
     lines, most = parts.thresholds.lines, parts.detail.thresholds
     text = (
         "Each bar has the alerts that a value would just let through, and the next tighter one not. Those on one side "
@@ -255,7 +255,7 @@ def near(parts: Parts) -> str:
 
 
 def overlap(parts: Parts) -> str:
-    """Return what each rule adds, and which sets of rules find the same frauds."""
+    """Return the additional findings of each rule, and the sets of rules that find the same frauds."""
     figures = parts.measured.figures
     text = (
         "A rule adds the frauds that no other rule finds. Its share counts each fraud that it finds, divided among the "
@@ -272,7 +272,7 @@ def overlap(parts: Parts) -> str:
 
 
 def funnel(parts: Parts, names: Sequence[str]) -> str:
-    """Return how far walked frauds came in each pattern, and what stopped them."""
+    """Return the progress of traced frauds in each pattern, and the reasons for their end."""
     walked = max((each.walked for each in parts.funnels), default=0)
     text = (
         f"{walked:,} frauds, evenly over all, were walked through each pattern. A bar has those that came so far or "
@@ -316,7 +316,7 @@ def drift(parts: Parts, names: Sequence[str]) -> str:
 
 
 def against(parts: Parts, other: Measured) -> str:
-    """Return the figures of the other rules beside these."""
+    """Return the figures of the other rules next to these."""
     measured = parts.measured
     old = {each.rule: each for each in (*other.figures.rules, other.figures.together)}
     new = {each.rule: each for each in (*measured.figures.rules, measured.figures.together)}

@@ -1,7 +1,7 @@
 """A history with known frauds → three parts of its time: to choose on, to confirm, and to report.
 
-Between two parts there is a gap that belongs to none: what begins in one part does not end in the next. An alert is of
-the part in which it is detected, a fraud of the one in which it begins.
+Between two parts there is a gap that belongs to neither, so that nothing begins in one part and ends in the next. An
+alert belongs to the part of its detection, a fraud to the part in which it begins.
 Tested by: tests/analysis/test_tune.py
 """
 
@@ -41,7 +41,7 @@ class Part:
 
 
 def parts_of_time(events: Events, marks: Marks, gap_ms: int) -> tuple[Part, ...]:
-    """Cut the time of the history into three parts, with a gap behind the first and the second."""
+    """Cut the time of the history into three parts, with a gap after the first and the second."""
     times = events.time_ms[events.time_ms <= marks.as_of_ms]
     first, last = int(times.min(initial=marks.as_of_ms)), int(times.max(initial=0)) + 1
     edges = [first, *(int(first + share * (last - first)) for share in _SHARES), last]

@@ -1,9 +1,10 @@
-"""A history and labels → patterns that find frauds on time that they were not mined from, as text with tests.
+"""A history and labels → patterns that find frauds in time that was not mined, as text with tests.
 
 1. The first 70 % of the time are mined (mine.py): all keys with frauds, and others as far as there is room.
-2. What is found becomes text, with its limits as parameters, and is replayed over the whole history.
-3. The rest of the time, behind a gap, is cut in two. What is precise enough on its first half is proposed, with tests
-   from the data. The figures are of the second half, which has no say.
+2. The sequences become text, with their limits as parameters, and are replayed over the whole history.
+3. The rest of the time, after a gap, is cut in two. Patterns that are precise enough on its first half are proposed,
+   with tests from the data. The figures are from
+   the second half, which does not influence the choice.
 
 Tested by: tests/analysis/test_suggest.py
 """
@@ -45,10 +46,10 @@ _TRIED = 2  # times as many sequences are mined as are wanted: some do not stand
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A pattern as text with its tests, and its figures on the last part of the time, which had no say in it.
+    """A pattern as text with its tests, and its figures on the last part of the time, which did not influence it.
 
     `chosen_for` is the precision on the part of the time that chose it. `new` frauds of the last part are found by none
-    of the rules that there are; None if none were given.
+    of the existing rules; None without rules.
     """
 
     name: str
@@ -123,7 +124,7 @@ def suggest(
     for at in good:
         choosing, reporting, finds = figures[at]
         hits = finds & frauds
-        if len(chosen) == count or not (hits & ~covered).any():  # what others find need not be proposed again
+        if len(chosen) == count or not (hits & ~covered).any():  # others already find these frauds
             continue
         tests = tests_text(f"suggested_{at + 1}", f"{head}\n\n{texts[at]}", (mined[at], ground, rows), events)
         if not tests:
@@ -184,7 +185,7 @@ def _compared(events: Events, rows: np.ndarray, key: str) -> list[str]:
 
 
 def _with_value(column: pa.Array, rows: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Return a number for each key with each value; -1 where an event has none."""
+    """Return a number for each key with each value; -1 for events without a value."""
     code = _codes(column.take(pa.array(rows)))
     _, number = np.unique(starts * (int(code.max(initial=0)) + 1) + code, return_inverse=True)
     return np.where(code >= 0, number, -1).astype(np.int64)
@@ -202,7 +203,7 @@ def _codes(column: pa.Array) -> np.ndarray:
 
 
 def _sampled(mask: np.ndarray, code: np.ndarray, room: int) -> tuple[np.ndarray, float]:
-    """Leave whole keys out until there is room. Return what stays, and for how many events each stands."""
+    """Leave out whole keys until there is room. Return the rest, and the number of events that each represents."""
     share = max(1, -(-int(mask.sum()) // max(1, room)))
     stays = mask & (code % share == 0)
     return stays, float(mask.sum()) / int(stays.sum()) if stays.any() else 1.0

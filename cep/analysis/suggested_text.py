@@ -43,7 +43,7 @@ def declarations(schema: Schema) -> str:
 def pattern_text(name: str, mined: Mined, ground: Ground, key: str) -> str:
     """Return the pattern. Its steps are `s1`, `s2` and so on; a limit of `s1` on an amount is `s1_amount_min`.
 
-    What must not come before `s2` is `n2`.
+    The absent event before `s2` is `n2`.
     """
     atoms = ground.atoms
     params, wheres, sequence = list[str](), [], []
@@ -82,11 +82,11 @@ def _condition(place: int, atom: Atom, params: list[str]) -> str:
 
 
 def tests_text(name: str, text: str, of: tuple[Mined, Ground, NDArray[np.int64]], events: Events) -> str:
-    """Return three tests: a fraud that was mined from fires; an honest event does not; nor does the fraud without
-    its first event or its past, too late, or a single event just outside of a limit.
+    """Return three tests: a mined fraud fires; an honest event does not; a changed fraud does not.
 
-    `text` is the pattern with the event types. Of each kind the first one stays that the engine passes: what a few
-    events of a key do without the rest of its past need not be what they did with it. "" if a kind has none.
+    The change leaves out its first event or its past, or makes it too late, or moves a single event just outside of a
+    limit. `text` is the pattern with the event types. The first test of each kind that the engine passes is used:
+    without the rest of the key's past, a few events may give another result. "" for a kind without any.
     """
     kinds = _candidates(of, events)
     blocks = [
@@ -105,7 +105,7 @@ def tests_text(name: str, text: str, of: tuple[Mined, Ground, NDArray[np.int64]]
 
 
 def _candidates(of: tuple[Mined, Ground, NDArray[np.int64]], events: Events) -> list[list[_Candidate]]:
-    """Return what fires, an honest event, and near misses: of each some, as title, events and what is expected."""
+    """Return frauds, honest events, and near misses: some of each, as title, events and expectation."""
     mined, ground, rows = of
     chains = ground.chain(mined.steps, mined.window_ms)
     ends = chains[-1]
@@ -161,7 +161,7 @@ def _written(events: Events, row: int, names: set[str]) -> tuple[str, Values]:
 
 
 def _outside(event: TestEvent, atoms: Sequence[Atom]) -> TestEvent | None:
-    """Return the event with a value just outside of a limit; None if it has no limit."""
+    """Return the event with a value just outside of a limit; None without a limit."""
     for atom in atoms:
         if atom.op in (">=", "<=") and not atom.past_ms:
             limit = Decimal(atom.limit)

@@ -1,11 +1,11 @@
-"""A rule and settings of its parameters → what each setting finds in each part of the time.
+"""A rule and settings of its parameters → the findings of each setting in each part of the time.
 
-Exact way, for patterns that `is_divisible`: each value of a threshold is replayed once, with the other thresholds at
-their loosest. An alert's level on an axis is how many values let it through; a setting lets through the alerts whose
-levels reach it. So a replay for each value gives the figures of all combinations. If the levels are not nested, which
-would contradict the direction of a threshold, or if limits dropped a match, nothing of it is used.
+The exact way, for patterns that `is_divisible`: each value of a threshold is replayed once, with the other thresholds
+at their loosest. An alert's level on an axis is the number of values that allow it; a setting allows the alerts whose
+levels reach it. So one replay per value gives the figures of all combinations. If the levels are not nested, which
+would contradict the direction of a threshold, or if limits dropped a match, the result is not used.
 
-Other patterns: a setting changes which events a run takes, so each setting that is looked at is replayed.
+Other patterns: a setting changes the events that a run takes, so each setting is replayed.
 Tested by: tests/analysis/test_tune.py
 """
 
@@ -38,7 +38,7 @@ _DROPS = ("matches_dropped", "runs_evicted")
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The figures of S settings in one part: arrays of length S. `money` is that of the frauds found."""
+    """The figures of S settings in one part: arrays of length S. `money` is the money of the found frauds."""
 
     alerts: NDArray[np.int64]
     right: NDArray[np.int64]
@@ -49,8 +49,11 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The needs of a replay of settings. `lists` are records of lists and their entries, as the rule's folder has
-    them. The frauds are those of a history that was read with the event types of this rule alone."""
+    """The inputs of a replay of settings.
+
+    `lists` are records of lists and their entries, as in the rule's folder. The frauds belong to a history that was
+    read with only this rule's event types.
+    """
 
     record: UpsertRecord
     lists: tuple[Sequence[ControlRecord], ListStore]
@@ -72,7 +75,7 @@ class Bench:
         return deploy([*self.lists[0], *records], self.lists[1])
 
     def judged(self, settings: Sequence[Setting]) -> tuple[History, Judged]:
-        """Replay the rule with each of these settings, all at once. The number of a setting is that of its rule."""
+        """Replay the rule with each of these settings, all at once. The number of a setting is the rule number."""
         deployment = self.deployment(settings)
         if deployment.set_aside:
             aside = deployment.set_aside[0]
@@ -82,7 +85,7 @@ class Bench:
 
 
 def replayed_scores(bench: Bench, settings: Sequence[Setting], at_once: int = TUNE_RULES_AT_ONCE) -> tuple[Scores, ...]:
-    """Return the scores of each part, of settings that are replayed one beside the other."""
+    """Return the scores of each part, for settings that are replayed together."""
     blocks = []
     for at in range(0, len(settings), at_once):
         some = settings[at : at + at_once]
@@ -118,7 +121,7 @@ def _joined(parts: Sequence[Scores]) -> Scores:
 
 @dataclass(frozen=True, slots=True)
 class _Levels:
-    """The alerts C of one setting of what is no threshold: level[c, i] values of axis i let alert c through."""
+    """The alerts C of one setting of the other parameters: level[c, i] values of axis i allow alert c."""
 
     level: NDArray[np.int64]
     detected_ms: NDArray[np.int64]
@@ -219,7 +222,7 @@ def _has_rows(all_rows: NDArray[np.int64], some: NDArray[np.int64]) -> NDArray[n
 
 
 def _combined(levels: _Levels, marks: Marks, part: Part, axes: Sequence[Axis]) -> Scores:
-    """Count for every combination what reaches it: sums over all that is as tight or tighter, axis by axis."""
+    """Count for every combination the alerts that reach it: sums over all equally or more tight ones, axis by axis."""
     shape = tuple(len(axis.values) for axis in axes)
     inside = part.has(levels.detected_ms)
     place = tuple(levels.level.T - 1)

@@ -1,7 +1,7 @@
-"""Rules by themselves and a history → what each would have found with other values of its parameters.
+"""Single rules and a history → their results with other values of their parameters.
 
-Named rules are replayed whatever it takes. If none is named, the rule with the most alerts that has numeric parameters
-is, where the history is small.
+Named rules are always replayed. Without a name, the rule with the most alerts that has numeric parameters is replayed,
+if the history is small.
 Tested by: tests/cli/test_report.py, tests/api/test_quality.py
 """
 
@@ -42,7 +42,7 @@ NOTHING = Drawn()
 
 @dataclass(frozen=True, slots=True)
 class Replays:
-    """The needs of replays of a rule by itself. `rule_of` gives it by its id, `labels_of` those of its events."""
+    """The inputs of replays of a single rule. `rule_of` returns it by its id, `labels_of` the labels of its events."""
 
     rule_of: Callable[[str], OneRule]
     pieces_of: Callable[[Schema], Pieces]
@@ -52,9 +52,9 @@ class Replays:
 
 
 def drawn(replays: Replays, figures: Backtest, names: Sequence[str] | None) -> Drawn:
-    """Draw the rules of these names; of none if there are none; if `names` is None, one by default.
+    """Draw the rules with these names, possibly none; if `names` is None, one by default.
 
-    Raises: UsageError for a rule that is not there, that cannot be replayed by itself, or has no numbers to draw.
+    Raises: UsageError for a rule that is missing, that cannot be replayed alone, or without numbers to draw.
     """
     if names is not None:
         made = [_drawn(replays, rule, numeric_axes(rule.pattern, rule.record.params))

@@ -31,7 +31,7 @@ _EVENTS_MAX = 14  # of a timeline: the bound ones first, then those nearest to t
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One event of a timeline. `variable` is what an alert binds it as, `is_fraud` what a label says."""
+    """One event of a timeline. `variable` is its variable in an alert, `is_fraud` its label."""
 
     time: str
     event_id: str
@@ -43,7 +43,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """An alert or a missed fraud: what it is in a line, what else is to be said, and the events of its key."""
+    """An alert or a missed fraud: a description in a line, further notes, and the events of its key."""
 
     title: str
     notes: tuple[str, ...]
@@ -155,7 +155,7 @@ def _lines(
 
 
 def _fields(schema: Schema, batch: EventBatch, row: int) -> str:
-    """Write the values of an event, those of protected fields hidden."""
+    """Write the values of an event, without protected fields."""
     event_type = schema.event_types[int(batch.event_type[row])]
     parts = []
     for field in event_type.fields:

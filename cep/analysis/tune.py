@@ -1,10 +1,11 @@
 """A rule, a history, labels and an aim → the setting of its parameters that meets the aim best.
 
 1. The time is cut into train, validation and test (split.py).
-2. Settings are scored: all combinations where that is exact, else all that are few enough, else along the axes, from
-   the present setting, to the best neighbour, until none is better (sweep.py).
-3. The few best on train, of those that keep to the budget there, are compared on validation; the best is proposed.
-4. The present setting, the proposed one and the other few are replayed: what is shown is what the engine finds.
+2. Settings are scored: all combinations if that is exact or if they are few; otherwise along the axes, from the present
+   setting to the best neighbour, until none is
+   better (sweep.py).
+3. The few best on train within the budget are compared on validation; the best is proposed.
+4. The present setting, the proposed one and the other few are replayed, so that the shown figures come from the engine.
 
 Tested by: tests/analysis/test_tune.py
 """
@@ -92,7 +93,7 @@ def tune(bench: Bench, pattern: PatternIR, bound: PatternIR, axes: Sequence[Axis
 
 
 def _nothing_fits(bench: Bench, train: Scores, settings: Sequence[Setting], aim: Aim) -> str:
-    """Say which setting comes closest to a budget that none keeps to, and what to do."""
+    """Name the setting that comes closest to a budget that none meets, and the next step."""
     assert aim.budget is not None, "only a budget makes a setting unfit"
     fewest = int(np.argmin(train.alerts))
     a_day = int(train.alerts[fewest]) / bench.parts[0].days if bench.parts[0].days else 0.0
@@ -148,7 +149,7 @@ def _along_axes(
 
 
 def _rank(train: Scores, bench: Bench, aim: Aim) -> list[tuple[float, int]]:
-    """Return what is larger for a better setting: its value on train, then, where over the budget, fewer alerts."""
+    """Return values that are larger for a better setting: its value on train, then, over the budget, fewer alerts."""
     values = _values(train, bench, 0, aim).tolist()
     return [
         (value, 0 if value > -np.inf else -alerts) for value, alerts in zip(values, train.alerts.tolist(), strict=True)
@@ -171,7 +172,7 @@ def _values(scores: Scores, bench: Bench, at: int, aim: Aim) -> NDArray[np.float
 
 
 def _shares(scores: Scores, bench: Bench, at: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return precision and recall of each setting, 0 where there is nothing to divide by."""
+    """Return precision and recall of each setting, 0 if undefined."""
     mature = scores.alerts - scores.immature
     return scores.right / np.maximum(mature, 1), scores.frauds / max(1, int(bench.parts[at].frauds.sum()))
 

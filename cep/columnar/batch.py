@@ -42,9 +42,9 @@ def arrow_type(type_: Type) -> pa.DataType:
 class EventBatch:
     """Events of one key domain, in any order.
 
-    Shapes: all of length N. key and event_id are text without nulls; event_type int16 is an index of the schema's
-    event types; time_ms int64 is event time, UTC; columns hold every field of the schema but id and time. order
-    int64[N, 3] orders the events of one millisecond (order.py); None if their ids alone do.
+    Shapes: all of length N. key and event_id are text without nulls; event_type int16 is an index of the schema's event
+    types; time_ms int64 is event time, UTC; columns hold every field of the schema but id and time. order int64[N, 3]
+    orders the events of one millisecond (order.py); None if their ids alone do.
     """
 
     key: pa.Array
@@ -83,7 +83,7 @@ def empty_batch(schema: Schema) -> EventBatch:
 
 
 def data_columns(schema: Schema) -> dict[str, Type]:
-    """List the columns that an EventBatch of the schema has beside key, id, type and time."""
+    """List the columns of the schema's EventBatch other than key, id, type and time."""
     fixed = {e.time_field for e in schema.event_types}
     return {name: type_ for name, type_ in schema.columns().items() if name not in fixed}
 
@@ -145,7 +145,7 @@ def slot_values(array: pa.Array) -> NDArray[np.int64]:
 
 
 def _words(data: pa.Buffer | None, first: int, count: int) -> NDArray[np.int64]:
-    """Return words of 64 bits of a buffer, without a copy, read-only. An empty array may have no buffer."""
+    """Return words of 64 bits of a buffer, without a copy, read-only. An empty array may lack a buffer."""
     words = np.frombuffer(data, np.int64, count, first * 8) if data else np.zeros(count, np.int64)
     words.setflags(write=False)
     return words
@@ -166,7 +166,7 @@ def from_slots(values: NDArray[np.int64], nulls: NDArray[np.uint8], type_: Type)
 
 
 def numbers(values: NDArray[Any], type_: pa.DataType, mask: NDArray[np.bool_] | None) -> pa.Array:
-    """Make a column of numbers of this type, null where the mask is true; without a copy where there is none."""
+    """Make a column of numbers of this type, null where the mask is true; without a mask it is not copied."""
     if mask is not None:
         return pa.array(values, type_, mask=mask)
     return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(values)])  # begins sooner than pa.array
@@ -186,7 +186,7 @@ def text_offsets(array: pa.Array) -> NDArray[np.int64]:
 
 
 def are_short(texts: pa.Array, bytes_max: int) -> bool:
-    """Return True if no text can have more bytes, because all together have no more. False says nothing."""
+    """Return True if every text is short because the total is. False means that it is unknown."""
     data = texts.buffers()[2]
     return data is None or data.size <= bytes_max
 

@@ -2,8 +2,8 @@
 
     | "CEP" | format u8 | crc32 u32 | Arrow IPC stream: one schema, one record batch |      little-endian
 
-The checksum is over what follows it. Arrow's IPC format carries names, types, nulls and alignment, and whether columns
-are compressed, so that a reader need not be told.
+The checksum covers the bytes after it. Arrow's IPC format carries names, types, nulls and alignment, and whether
+columns are compressed, so that a reader needs no further information.
 Tested by: tests/columnar/test_codec.py
 """
 

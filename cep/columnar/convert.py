@@ -1,8 +1,7 @@
-"""One column of whatever a source gives → the Arrow type of its field, with the values that do not fit marked.
+"""One column from any source → the Arrow type of its field, with bad values marked.
 
 Each kind has one function below. A float is a decimal if it rounds to a whole number of units in binary arithmetic, up
-to 2**53 units.
-`Written` says otherwise of times and decimals: a unit, a form, a zone, minor units.
+to 2**53 units. `Written` overrides the forms of times and decimals: a unit, a form, a zone, minor units.
 Tested by: tests/columnar/test_convert.py
 """
 
@@ -29,7 +28,7 @@ US_PER_MS = 1_000
 _US_MIN, _US_MAX = EVENT_TIME_MS_MIN * US_PER_MS, EVENT_TIME_MS_MAX * US_PER_MS + US_PER_MS - 1
 _FLOAT_UNITS_MAX = 2.0**53
 _SHOWN_CHARACTERS = 40
-# What sums of doubles may be off by, in units; for large sums some of their last bits, never a visible part of a unit.
+# Possible error of sums of floats, in units; for large sums some of their last bits, never a visible part of a unit.
 _SLACK_UNITS = 1e-6
 _SLACK_SPACINGS = 8
 _SLACK_UNITS_MAX = 0.01
@@ -66,8 +65,10 @@ _TRUTHS = {
 
 
 class Converted(NamedTuple):
-    """Values in the field's Arrow type, null where the source is null or the value is bad; the masks bool[N], None if
-    there are none of them. `reason(row)` says what is wrong with the bad value of a row."""
+    """Values in the field's Arrow type, null if the source is null or the value is bad.
+
+    The masks are bool[N], None if empty. `reason(row)` describes the bad value of a row.
+    """
 
     values: pa.Array
     nulls: NDArray[np.bool_] | None
@@ -189,7 +190,7 @@ def _text(source: pa.Array, _type: Type) -> pa.Array:
 
 
 def _exact_doubles(source: pa.Array) -> pa.Array:
-    """Return the whole numbers among doubles; beyond 2**53 the digits of a double are not those that were meant."""
+    """Return the integers among floats; beyond 2**53 the digits of a float are not the intended ones."""
     is_exact = pc.less_equal(pc.abs(source), _FLOAT_UNITS_MAX)
     return _cast(pc.if_else(is_exact.fill_null(False), source, pa.scalar(None, source.type)), pa.int64())
 
@@ -261,7 +262,7 @@ def _float(source: pa.Array, _type: Type) -> pa.Array:
     if _is_clock(source.type) or pa.types.is_boolean(source.type):
         return pa.nulls(len(source), pa.float64())
     numbers = _cast(_number_texts(source) if _is_text(source.type) else source, pa.float64())
-    values = pc.add(numbers, 0.0)  # -0.0 is 0.0, whatever compares them by their bits
+    values = pc.add(numbers, 0.0)  # -0.0 becomes 0.0, because some comparisons use the bits
     finite = pc.is_finite(values)
     return pc.if_else(finite.fill_null(False), values, pa.scalar(None, pa.float64()))
 
@@ -341,8 +342,8 @@ def _is_single(
 ) -> NDArray[np.bool_]:
     """Return which values are the float32 that is nearest to a whole number of units.
 
-    Avro and others give a float32 as a double. Such a double counts as long as
-    different numbers of units are different float32.
+    Avro and others give a float32 as a double. Such a double counts as long as different numbers of units are different
+    float32.
     """
     singles = values.astype(np.float32)
     nearest: NDArray[np.bool_] = (whole / 10.0**scale).astype(np.float32) == singles
@@ -360,7 +361,7 @@ def _slack(units: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _enum(source: pa.Array, type_: Type) -> pa.Array:
-    """Return the codes of symbols: of those that are written exactly so, else of the only one but for case."""
+    """Return the codes of symbols: by exact spelling, otherwise by the only symbol that differs in case alone."""
     texts = _text(source, type_) if not _is_text(source.type) else source
     codes = pc.index_in(texts, value_set=pa.array(type_.symbols, texts.type)).cast(pa.int64())
     if codes.null_count == texts.null_count:
@@ -371,7 +372,7 @@ def _enum(source: pa.Array, type_: Type) -> pa.Array:
     return pc.coalesce(codes, others.cast(pa.int64()))
 
 
-# Kinds whose values are what they are to be if they come as this type.
+# Kinds whose values need no conversion if they have this type.
 _AS_THEY_ARE = {kind: arrow_type(Type(kind)) for kind in (Kind.ID, Kind.STRING, Kind.DURATION, Kind.INT, Kind.BOOL)}
 _CONVERSIONS: dict[Kind, Callable[[pa.Array, Type], pa.Array]] = {
     Kind.ID: _text,

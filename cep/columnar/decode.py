@@ -35,7 +35,7 @@ from cep.columnar.texts import numbered, rows_among
 from cep.columnar.tokens import with_tokens
 
 TOO_LONG = "too_long"
-UNREADABLE_FILE = "unreadable_file"  # a whole file, or what is left of it
+UNREADABLE_FILE = "unreadable_file"  # a whole file, or the rest of it
 _UNREADABLE = "unreadable"
 # Unknown event types that are named in the reason: a stream of noise may have a new one in every record.
 _TYPES_NAMED_MAX = 16
@@ -140,10 +140,10 @@ def decode_table(
     schema: Schema, table: pa.Table | pa.RecordBatch, show: Callable[[int], str], mapping: FieldMapping = PLAIN,
     strays: Strays = NO_STRAYS,
 ) -> Decoded:  # fmt: skip
-    """Decode records that are columns already. `show(row)` gives a record as text, for rejected ones.
+    """Decode records that are already columns. `show(row)` returns a record as text, for rejected ones.
 
-    A column that is missing is null in every record. Conversions are those of convert.py. A text that is not UTF-8,
-    which only a file's writer or a forger makes, is a bad value. So are `strays`, which are null in the table.
+    A missing column is null in every record. Conversions are those of convert.py. A text that is not UTF-8, which only
+    a forged or broken file has, is a bad value. So are `strays`, which are null in the table.
     """
     if mapping.has_views:
         return _of_views(schema, mapping, lambda view: decode_table(schema, table, show, view, strays))
@@ -162,7 +162,7 @@ def decode_table(
 
 
 def _of_views(schema: Schema, mapping: FieldMapping, decode: Callable[[FieldMapping], Decoded]) -> Decoded:
-    """Decode each view of the records; what is no record is set aside once."""
+    """Decode each view of the records; an invalid record is set aside once."""
     first, *others = (decode(view) for view in mapping.views)
     once = {poison.record for poison in first.poison if poison.code == _UNREADABLE}
     others = [
@@ -245,7 +245,7 @@ def _decode(
 def _declared(
     use: ColumnUse, values: pa.Array, event_type: NDArray[np.int16], declared: NDArray[np.int64] | None
 ) -> NDArray[np.int64]:
-    """Return the values of the fields that order events of one time, with those of this column filled in."""
+    """Return the values of the fields that order events of one time, with this column filled in."""
     has_value = np.array(use.is_order)[event_type] & np.asarray(pc.is_valid(values))
     others = NO_VALUE if declared is None else declared
     filled: NDArray[np.int64] = np.where(has_value, slot_values(values), others)
@@ -268,7 +268,7 @@ def _of_view(
     if len(places) == rows:
         return places, given, strays
     taken = pa.array(places)
-    # Arrow has no `take` of views of texts.
+    # Arrow has no `take` for views of texts
     columns = {n: c.cast(TEXT) if pa.types.is_string_view(c.type) else c for n, c in given.items()}
     row_of = {int(place): row for row, place in enumerate(places)} if strays else {}
     strays = {
@@ -304,7 +304,7 @@ _Reason = str | Callable[[int], str]
 
 
 class _Verdict:
-    """The refused rows, None as long as there is none, with the first reason for each; and the bad values of others."""
+    """The refused rows, None if there are none, with the first reason for each; and the bad values of other rows."""
 
     def __init__(self, rows: int) -> None:
         self.bad: NDArray[np.bool_] | None = None
@@ -378,7 +378,7 @@ def _stray_reason(use: ColumnUse, texts: Mapping[int, str], row: int) -> str:
 
 
 def _by_field(schema: Schema, mapping: FieldMapping, show: Callable[[int], str], row: int) -> str:
-    """Show a record under the names of its fields, by which redact.py knows what is protected."""
+    """Show a record under the names of its fields, so that redact.py recognises protected ones."""
     text = show(row)
     try:
         record = orjson.loads(text)

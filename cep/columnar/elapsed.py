@@ -18,9 +18,9 @@ UNITS_US = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_
 def moments_since(source: pa.Array, base: str, unit: str) -> pa.Array:
     """Return the moments, timestamp("us", "UTC"), that are this number of units after the base.
 
-    `base` is a time as ISO 8601 with a zone; `unit` is of UNITS_US, "" for seconds. Values are numbers, or their texts,
-    and become the microsecond that they are nearest to. A value that is no number, or a moment that no event may have,
-    is null. Times that are timestamps stay.
+    `base` is a time as ISO 8601 with a zone; `unit` is from UNITS_US, "" for seconds. Values are numbers, or their
+    texts, rounded to the nearest microsecond. A value that is not a number, or a moment outside of the range of event
+    times, is null. Timestamps stay.
     """
     if pa.types.is_timestamp(source.type) or pa.types.is_date(source.type):
         return source

@@ -15,9 +15,9 @@ _SIGNS = {"tab": "\t", "space": " ", "\\t": "\t", "none": ""}
 
 @dataclass(frozen=True, slots=True)
 class FileForm:
-    """The signs and the encoding of a CSV file; "" stands for a sign that a look at the file decides.
+    """The signs and the encoding of a CSV file; "" means that the content of the file decides.
 
-    `decimal` and `thousands` are the signs in numbers, also in those that JSON has as texts.
+    `decimal` and `thousands` are the signs in numbers, including numbers that are texts in JSON.
     """
 
     delimiter: str = ""

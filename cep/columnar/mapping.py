@@ -89,7 +89,7 @@ class FieldMapping:
 
     @cached_property
     def views(self) -> tuple[FieldMapping, ...]:
-        """The mapping of each view: what it says itself, and for all other fields what is said of all views."""
+        """The mapping of each view: its own fields, and the common fields for all others."""
         names = dict.fromkeys(view_of(name)[0] for name, _ in (*self.columns, *self.fixed))
         names.pop("", None)
         return tuple(self._of_view(name, position) for position, name in enumerate(names)) or (self,)
@@ -155,11 +155,11 @@ class FieldMapping:
         return Written(minor=name in self.minor, numbers=numbers) if numbers or name in self.minor else None
 
     def value(self, record: Mapping[str, Any], name: str) -> Any:
-        """Return the value of a field in a record that is read already; None where there is none."""
+        """Return the value of a field in a parsed record; None if it is missing."""
         return value_at(record, self.path(name))
 
     def arrays(self, schema: Schema, given: Mapping[str, pa.Array], rows: int) -> dict[str, pa.Array]:
-        """Return the columns of the fields from those of the records; a field that no record has is left out."""
+        """Return the columns of the fields from the columns of the records; a field that no record has is left out."""
         fields = {}
         for name, path in self.paths(schema).items():
             array = _array_at(given, path)
@@ -170,7 +170,7 @@ class FieldMapping:
         return fields
 
     def event_ids(self, ids: pa.Array) -> pa.Array:
-        """Return the ids of events for those of records: with the view behind them, if records have several."""
+        """Return the ids of events for the ids of records: followed by the view, if records have several."""
         if not self.view:
             return ids
         return pc.binary_join_element_wise(ids, pa.scalar(self.view, ids.type), pa.scalar("#", ids.type))
@@ -188,7 +188,7 @@ class FieldMapping:
 
     @staticmethod
     def from_json(text: str) -> FieldMapping:
-        """Read what `to_json` wrote."""
+        """Invert `to_json`."""
         data = json.loads(text)
         return FieldMapping(
             tuple((name, tuple(path)) for name, path in data["columns"]),
@@ -218,7 +218,7 @@ def _said_of(pairs: Sequence[tuple[str, Any]], view: str) -> dict[str, Any]:
 
 
 def value_at(record: Any, path: Path) -> Any:
-    """Return the value at a path of a nested record; None where there is none."""
+    """Return the value at a path of a nested record; None if it is missing."""
     for name in path:
         if not isinstance(record, Mapping):
             return None

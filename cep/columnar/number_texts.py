@@ -89,7 +89,7 @@ def form_of(
     if others and not any(all(_matcher(form)(text) for text in others) for form in best):
         fitting = next(text for text in numbers if _matcher(best[0])(text))
         raise AmbiguousError(f"{others[0]} and {fitting} have different signs")
-    # Of forms that differ in the sign of thousands alone, the usual one takes the most of what comes later.
+    # Among forms that differ only in the sign of thousands, the usual one accepts most later values.
     return next((form for form in best if form.thousands), best[0])
 
 

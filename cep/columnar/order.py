@@ -1,12 +1,12 @@
-"""The order of events of one key: by time, and among events of one millisecond by the order table of their batch.
+"""The order of events of one key: by time, and within one millisecond by the order table of their batch.
 
     event time, ms │ µs in that ms │ declared field │ id of the record │ position of the view │ id
-    time_ms          order[:, 0]     order[:, 1]      in order[:, 2]: how many bytes of the id belong to the view
+    time_ms          order[:, 0]     order[:, 1]      in order[:, 2]: the number of id bytes that belong to the view
 
-The id of a record, and each id, is compared by its length first: whole numbers that are written as text keep their
-order. An event without a value in the declared field stands before events that have one. A batch whose events have
-nothing but milliseconds and ids has no order table and costs nothing. kernels/arrange.py has the one function that
-compares two events; everything that orders events calls it.
+The id of a record, and each id, is compared by its length first: integers written as text keep their numeric order. An
+event without a value in the declared field precedes events that have one. A batch whose events have only milliseconds
+and ids has no order table and no cost. kernels/arrange.py has the one function that compares two events; all code that
+orders events calls it.
 Tested by: tests/columnar/test_order.py, tests/kernels/test_arrange.py
 """
 
@@ -29,7 +29,7 @@ from cep.kernels.arrange import VIEW_TAIL_BITS, arrange_events
 from cep.kernels.layout import Int32, Int64
 from cep.kernels.records import Arrivals
 
-DERIVED_US = 1_000  # what stands behind each microsecond of a millisecond
+DERIVED_US = 1_000  # greater than each microsecond of a millisecond
 _NO_ORDER = np.empty((0, ORDER_COLUMNS), np.int64)
 
 
@@ -54,10 +54,10 @@ def order_table(us: Int64 | None, declared: Int64 | None, view: str, position: i
 
 
 def order_behind(sources: Int64, tail_bytes: int) -> Int64:
-    """Return the order of derived events, for the order of the events that completed them: int64[N, 3] both.
+    """Return the order of derived events, given the order of the events that completed them: int64[N, 3] both.
 
-    They stand behind all events of a source in their millisecond. Their ids end in `tail_bytes` more bytes than the id
-    of the source's event; an event that was completed by a derived event has the order of that event.
+    They follow all source events of their millisecond. Their ids have `tail_bytes` more bytes than the id of the source
+    event; an event that was completed by a derived event has the order of that event.
     """
     table = sources.copy()
     is_source = table[:, ORDER_US] < DERIVED_US
@@ -69,7 +69,7 @@ def order_behind(sources: Int64, tail_bytes: int) -> Int64:
 def arranged_rows(batch: EventBatch, key: Int32, keys_count: int) -> Int64:
     """Return the rows of the batch in the order of (key, event order): int64[N]. `key` int32[N] is below keys_count.
 
-    Cost: a sort by time if the batch is not sorted yet, else O(N).
+    Cost: a sort by time if the batch is not sorted yet, otherwise O(N).
     """
     ordered = np.empty(len(batch), np.int64)
     if len(batch) == 0:
@@ -84,5 +84,5 @@ def arranged_rows(batch: EventBatch, key: Int32, keys_count: int) -> Int64:
 
 
 def rows_in_order(batch: EventBatch) -> Int64:
-    """Return the rows of the batch in the order of its events, whatever their keys: int64[N]."""
+    """Return the rows of the batch in event order, independent of keys: int64[N]."""
     return arranged_rows(batch, np.zeros(len(batch), np.int32), 1)

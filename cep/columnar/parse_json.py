@@ -2,9 +2,9 @@
 
     ──plain_json.py, else Arrow's JSON reader──▶ columns
 
-A block of records is parsed as a whole. If that fails it is halved until the record that spoils it stands alone, or
-the first record that is not plain is looked at alone: a poison record costs a few more passes, many of them a parse
-each, and nothing else is lost. No Python object is made for a good record.
+A block of records is parsed as a whole. If that fails it is halved until the record that spoils it stands alone, or the
+first record that is not plain is looked at alone: a poison record costs a few more passes, many of them a parse each,
+and nothing else is lost. No Python object is made for a good record.
 
 A JSON object that spoils a block has a value that no column holds. strays.py takes the value out, and the rest of the
 record is parsed together with other such records.
@@ -113,7 +113,7 @@ def _of_mended(part: Parsed, records: list[Mended]) -> Parsed:
 def _parse(
     schema: Schema, values: pa.Array, mapping: FieldMapping, strays: list[Mended] | None
 ) -> tuple[list[Parsed], list[Unreadable]]:
-    """Parse records. Records that can be mended are added to `strays`, unless it is None."""
+    """Parse records. Records that can be repaired are added to `strays`, unless it is None."""
     good: list[Parsed] = []
     broken: list[Unreadable] = []
 
@@ -169,7 +169,7 @@ def _of_one_kind(schema: Schema, block: _Block, mapping: FieldMapping) -> list[_
 
 
 def _too_long(block: pa.Array) -> int | None:
-    """Return the place of the first record that is longer than one may be; None if there is none."""
+    """Return the index of the first record above the size limit; None if all are below."""
     if are_short(block, RECORD_BYTES_MAX):
         return None
     offsets = text_offsets(block)
@@ -182,9 +182,9 @@ def _too_long(block: pa.Array) -> int | None:
 def _peeled(
     schema: Schema, block: _Block, mapping: FieldMapping, reject: Callable[[_Block, int, Exception], None]
 ) -> list[_Block] | None:
-    """Set poison apart as long as most of what is not plain is poison; return the rest, None if there is no poison.
+    """Set poison apart as long as most of the other records are poison; return the rest, None if there is no poison.
 
-    A sender of many poison records makes a job work for each of them, and a parse of each alone costs the least.
+    A sender of many poison records makes a job work for each of them, and parsing each alone is the cheapest way.
     """
     at, good_count = 0, 0
     poison: list[int] = []
@@ -259,8 +259,8 @@ def _unusual_types(schema: Schema, record: bytes, mapping: FieldMapping) -> froz
     try:
         sample = orjson.loads(record)
     except orjson.JSONDecodeError:
-        # Arrow takes some that orjson does not, as text that is not UTF-8 in a field that nobody asks for. What becomes
-        # of a record is not to hang on whether it is the first of its block.
+        # Arrow accepts some records that orjson refuses, such as invalid UTF-8 in an unused field. The result must not
+        # depend on whether a record is the first of its block.
         paths, names = mapping.paths(schema), _may_be_numbers(schema)
         return frozenset(
             [(name, pa.int64()) for name in names if name in paths and _is_whole_number(record, paths[name])]
@@ -322,7 +322,7 @@ def _parse_options(
 
 
 def _tree(shape: Mapping[tuple[str, ...], pa.DataType]) -> pa.Schema:
-    """Return the columns for values at these paths: those of one outermost name are one column of objects."""
+    """Return the columns for values at these paths: values of one outermost name are one column of objects."""
     inner: dict[str, dict[tuple[str, ...], pa.DataType]] = {}
     fields: dict[str, pa.DataType] = {}
     for path, type_ in shape.items():
@@ -341,7 +341,7 @@ _JSON_TYPES = {
 
 
 def columns_of(table: pa.Table | pa.RecordBatch) -> dict[str, pa.Array]:
-    """Return the columns by name. Raises: ArrowInvalid if two have one name, as neither is meant."""
+    """Return the columns by name. Raises: ArrowInvalid if two have one name, because both are ambiguous."""
     columns = table.columns if isinstance(table, pa.RecordBatch) else [_whole(column) for column in table.columns]
     by_name = dict(zip(table.schema.names, columns, strict=True))
     if len(by_name) < len(columns):
@@ -355,5 +355,5 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 
 def text_of(record: bytes | None) -> str:
-    """Return a record as text, whatever bytes it has."""
+    """Return a record as text, for any bytes."""
     return "" if record is None else record.decode("utf-8", "backslashreplace")

@@ -1,7 +1,7 @@
-"""Plain JSON records as columns, at the cost of a call: what Arrow's JSON reader would give, or nothing at all.
+"""Plain JSON records as columns, at the cost of a call: the result of Arrow's JSON reader, or None.
 
-Arrow's reader hands its input to a thread of its own: for a few records that costs more than to read them, and where
-all cores are taken it waits for one. Which records are plain: kernels/text/json_records.py.
+Arrow's reader passes its input to another thread: for a few records that costs more than reading them, and on a busy
+machine it waits for a core. kernels/text/json_records.py defines plain records.
 Tested by: tests/columnar/test_plain_json.py
 """
 
@@ -23,7 +23,7 @@ from cep.kernels.text.texts import copy_texts
 
 @dataclass(frozen=True)
 class PlainShape:
-    """The columns to read: `names` UTF-8 one behind the other, int64 `name_ends`, `kinds` as of the kernel."""
+    """The columns to read: `names` in one UTF-8 buffer, int64 `name_ends`, `kinds` as in the kernel."""
 
     wanted: tuple[tuple[str, pa.DataType], ...]
     names: NDArray[np.uint8]
@@ -56,8 +56,8 @@ def _kind(type_: pa.DataType) -> int:
 def read_plain(shape: PlainShape, records: pa.Array) -> dict[str, pa.Array] | None:
     """Read the columns of the shape from the records (large_binary without nulls).
 
-    A column is null where a record has nothing, and left out if no record has anything.
-    None if one of them is not plain, or no JSON object at all, or if a text is not UTF-8.
+    A column is null in records without a value, and left out if no record has one. None if one of them is not plain, or
+    not a JSON object, or if a text is not UTF-8.
     """
     count = len(records)
     _, data = content = text_buffers(records)
@@ -87,7 +87,7 @@ def read_plain(shape: PlainShape, records: pa.Array) -> dict[str, pa.Array] | No
 
 
 def plain_rows(shape: PlainShape, records: pa.Array) -> int:
-    """Return how many records there are before the first that is not plain; texts may be no UTF-8."""
+    """Return the number of records before the first that is not plain; texts may be invalid UTF-8."""
     wanted_columns = JsonColumns(shape.names, shape.name_ends, shape.kinds.copy(), shape.scales)
     return int(read_records(*text_buffers(records), wanted_columns)[0])
 

@@ -1,8 +1,8 @@
-"""A record that was set aside → the same without what the schema protects, so that a dead letter may have it.
+"""A rejected record → the record without protected values, for a dead letter.
 
-A record that can be read keeps the fields of the schema: protected ones as their token, others as they are. Fields
-that the schema does not declare are counted. A run of twelve digits or more is replaced by its length and a keyed
-digest. So is a record that cannot be read: its producer can work out the same digest.
+A readable record keeps the fields of the schema: protected ones as their token, others unchanged. Fields that the
+schema does not declare are counted. A run of twelve digits or more is replaced by its length and a keyed digest. So is
+an unreadable record: its producer can compute the same digest.
 Tested by: tests/columnar/test_redact.py
 """
 

@@ -1,8 +1,8 @@
 """Decoded events → one EventBatch a key domain, split by key group.
 
-A key domain is a tuple of key fields. An event goes once to every domain of the job whose fields its type has and
-that are not null in it. The key is text: the fields' values, joined by U+001F where there are several. In parts that
-hold one, U+001F is written U+001E 1, and U+001E is written U+001E 0.
+A key domain is a tuple of key fields. An event goes once to every domain of the job whose fields its type has and that
+are not null in it. The key is text: the fields' values, joined by U+001F where there are several. In parts that hold
+one, U+001F is written U+001E 1, and U+001E is written U+001E 0.
 Tested by: tests/columnar/test_route.py
 """
 
@@ -27,7 +27,7 @@ KeyDomain = tuple[str, ...]
 
 
 def route(decoded: Decoded, domain: KeyDomain, types: dict[str, Type]) -> tuple[EventBatch, int]:
-    """Return the events with a key in this domain, and how many have none."""
+    """Return the events with a key in this domain, and the number of events without one."""
     parts = [_key_text(decoded.columns[field], types[field]) for field in domain]
     key = parts[0] if len(parts) == 1 else _composite(parts)
     batch = EventBatch(key, decoded.event_id, decoded.event_type, decoded.time_ms, decoded.columns, decoded.order)
@@ -89,9 +89,9 @@ def key_pages(key: pa.Array, groups_count: int, pages_count: int) -> np.ndarray:
 
 
 def key_slots(key: pa.Array, groups_count: int, pages_count: int, first_group: int) -> Int64:
-    """Return the number of each key's page among those of all key groups from `first_group` on: int64[N].
+    """Return the number of each key's page, counted from key group `first_group`: int64[N].
 
-    Beyond the last one for a key of a later key group, below 0 for one of an earlier.
+    Keys of later key groups are beyond the last page, keys of earlier ones below 0.
     """
     offsets, data = text_buffers(key)
     slots: Int64 = np.empty(len(key), np.int64)

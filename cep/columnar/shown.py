@@ -1,4 +1,4 @@
-"""A value or a row of a table → a text for people, whatever it is: what is set aside is shown in a dead letter.
+"""Any value or row of a table → a readable text, for dead letters.
 
 Tested by: tests/columnar/test_decode.py
 """
@@ -19,7 +19,7 @@ def shown_row(table: pa.Table | pa.RecordBatch, row: int) -> str:
 
 
 def shown_value(values: pa.Array | pa.ChunkedArray, row: int) -> object:
-    """Return a value as Python has it; as Arrow prints it where Python has none, as for a time in the year 300000."""
+    """Return a value as Python has it; as Arrow prints it if Python has none, such as a time in the year 300000."""
     try:
         value = values[row].as_py()
         return value[:_CHARACTERS_MAX] if isinstance(value, str) else value

@@ -26,7 +26,7 @@ from cep.columnar.batch import TEXT
 from cep.columnar.convert import WIDE_DECIMAL
 from cep.columnar.mapping import FieldMapping, Path
 
-# By field: the row of each stray value, and the value as a person would write it.
+# By field: the row of each stray value, and the value as a readable text.
 Strays = Mapping[str, Mapping[int, str]]
 NO_STRAYS: Strays = {}
 TIME_NUMBER = pa.decimal128(38, 17)  # times that are numbers with a fraction; a double has 17 digits
@@ -93,7 +93,7 @@ def strays_by_field(records: list[Mended]) -> Strays:
 
 
 def without_broken_texts(columns: Mapping[str, pa.Array]) -> tuple[Mapping[str, pa.Array], Strays] | None:
-    """Replace texts that are not UTF-8 by null; None if something else is wrong with a column."""
+    """Replace texts that are not UTF-8 by null; None if a column has another fault."""
     repaired, strays = dict(columns), dict[str, Mapping[int, str]]()
     for name, column in columns.items():
         if _is_valid(column):
@@ -155,7 +155,7 @@ def _value_at(record: Any, path: Path) -> Any:
 
 
 def _fits(value: Any, type_: Type | None) -> bool:
-    """Return True if the parser of blocks can read the value, though it may be a bad one. A name has no type."""
+    """Return True if the parser of blocks can read the value, even a bad one. A name has no type."""
     if isinstance(value, str):
         is_text = value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
         return is_text and (type_ is None or type_.kind is not Kind.DECIMAL or _is_decimal(value, WIDE_DECIMAL))

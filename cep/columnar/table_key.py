@@ -1,6 +1,6 @@
 """The key of the hashes of this process's tables, drawn when the process begins (kernels/siphash.py).
 
-Nothing that leaves the process depends on it: tables number what they hold by first occurrence.
+No output of the process depends on it: tables number their content by first occurrence.
 Tested by: tests/columnar/test_table_key.py
 """
 

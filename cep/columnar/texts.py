@@ -1,7 +1,7 @@
 """Text columns (large_string) numbered, found and taken by row, each in a call of a kernel.
 
-The tables have hashes with a key (table_key.py). Arrow's `dictionary_encode`, `unique` and `index_in` have none: texts
-that a sender chooses go through here.
+The tables have keyed hashes (table_key.py). Arrow's `dictionary_encode`, `unique` and `index_in` do not, so texts that
+a sender chooses use this module.
 Tested by: tests/columnar/test_texts.py, tests/columnar/test_table_key.py
 """
 
@@ -18,21 +18,21 @@ from cep.kernels.text.texts import number_texts, take_texts
 
 
 def taken(rows: NDArray[np.int64], first: pa.Array, second: pa.Array = NO_TEXTS) -> pa.Array:
-    """Take the texts of these rows, of which those of `second` stand behind those of `first`."""
+    """Take the texts of these rows; the rows of `second` follow those of `first`."""
     offsets, texts = take_texts(*text_buffers(first), *text_buffers(second), rows)
     return pa.LargeStringArray.from_buffers(len(rows), pa.py_buffer(offsets), pa.py_buffer(texts))
 
 
 def numbered(first: pa.Array, second: pa.Array = NO_TEXTS) -> tuple[pa.Array, NDArray[np.int32]]:
-    """Return the different texts of both in the order of their first row, and which one each row is: int32[N].
+    """Return the distinct texts of both in the order of their first row, and the index of each row: int32[N].
 
-    Neither has nulls.
+    Both must be without nulls.
     """
     count = len(first) + len(second)
     codes, firsts = np.empty(count, np.int32), np.empty(count, np.int64)
     texts_count = number_texts(*text_buffers(first), *text_buffers(second), table_key(), codes, firsts)
     if texts_count == len(first) and (not texts_count or firsts[texts_count - 1] == texts_count - 1):
-        return first, codes  # all of `first` differ, and `second` has no others
+        return first, codes  # all of `first` differ, and `second` adds none
     return taken(firsts[:texts_count], first, second), codes
 
 

@@ -1,12 +1,12 @@
-"""One column of times, however they are written → int64 microseconds since 1970, UTC; null where a value is no time.
+"""One column of times in any form → int64 microseconds since 1970, UTC; null for an invalid time.
 
     timestamps and dates of Arrow   of any unit; without a zone they are times of `zone`
     texts                           the forms of TIME_FORMS, or the user's own form; a number as text
-    numbers                         whole or with a fraction, since 1970; in `unit`, else in milliseconds
+    numbers                         whole or with a fraction, since 1970; in `unit`, by default milliseconds
 
-A time is cut to whole microseconds towards the past; a double is read as the nearest microsecond. A local time that two
-clocks of its zone show is the first of the two. A local time that clocks skip is read with the offset before the skip,
-as `zoneinfo` reads it, so that the order of such times stays.
+A time is cut to whole microseconds towards the past; a float is rounded to the nearest microsecond. A local time that
+occurs twice in its zone is the first of the two. A local time that clocks skip is read with the offset before the skip,
+like `zoneinfo`, so that the order of such times stays.
 Tested by: tests/columnar/test_times.py
 """
 
@@ -56,7 +56,7 @@ TIME_FORMS = (
         "20260301T100000Z",
     ),
 )
-# What the plain majority of times looks like: Arrow reads these at once.
+# The form of most times: Arrow reads these at once.
 _PLAIN = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:?\d\d)$"
 _NUMBER = r"^(?P<sign>[+-]?)(?P<whole>\d{1,19})(?:\.(?P<part>\d*))?$"
 _POWER = r"^[+-]?\d+(\.\d*)?[eE][+-]?\d{1,3}$"
@@ -92,10 +92,10 @@ _SHORT_FORMS = {"F": "%Y-%m-%d", "T": "%H:%M:%S", "R": "%H:%M", "D": "%m/%d/%y"}
 
 
 def times_us(source: pa.Array, unit: str = "", form: str = "", zone: str = "") -> pa.Array:
-    """Read a column of times. Return int64 microseconds since 1970, null where the source has no time of these years.
+    """Read a column of times. Return int64 microseconds since 1970, null for an invalid time.
 
-    `unit`: of numbers (TIME_UNITS), empty: ms. `form`: of texts, as `strptime` has it, empty: TIME_FORMS. `zone`: of
-    times that name none, empty: UTC. The years are 1 to 9999. Cost: a cast for the usual forms.
+    `unit`: of numbers (TIME_UNITS), empty: ms. `form`: of texts, as in `strptime`, empty: TIME_FORMS. `zone`: of times
+    without one, empty: UTC. The years are 1 to 9999. Cost: a cast for the usual forms.
     """
     type_ = source.type
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):
@@ -182,7 +182,7 @@ def _whole_numbers(source: pa.Array) -> pa.Array:
 
 
 def _of_doubles(source: pa.Array, unit: str) -> pa.Array:
-    """Read doubles as the nearest microsecond: 0.001 has no double, and a cut would be one microsecond early."""
+    """Read floats as the nearest microsecond: 0.001 is not exact, and a cut would be one microsecond early."""
     values = np.asarray(source.fill_null(np.nan))
     ticks = _TICKS.get(unit, 1)
     fits = np.isfinite(values) & (np.abs(values) <= (_US_MAX / ticks if unit != "ns" else 2.0**62))
@@ -256,7 +256,7 @@ def _pattern(form: str) -> str:
 
 
 def _of_pattern(texts: pa.Array, pattern: str, zone: str) -> pa.Array:
-    """Read the texts that a pattern fits, by its groups: Y m d H … are those of `strptime`."""
+    """Read the texts that match a pattern, by its groups: Y m d H … are those of `strptime`."""
     parts = pc.extract_regex(texts, pattern)
     fits = np.asarray(pc.is_valid(parts))
     if not fits.any():
@@ -283,7 +283,7 @@ def _number(groups: dict[str, pa.Array], name: str, fits: NDArray[np.bool_], def
 
 
 def _int_of(digits: pa.Array, fits: NDArray[np.bool_], default: str) -> NDArray[np.int64]:
-    """Return digits as numbers; `default` where there are none, -1 where the number is too large."""
+    """Return digits as numbers; `default` without digits, -1 if the number is too large."""
     some = pc.utf8_trim_whitespace(digits.fill_null(""))
     some = pc.if_else(pc.and_(pa.array(fits), pc.not_equal(some, "")), some, pa.scalar(default, some.type))
     try:
@@ -348,7 +348,7 @@ def _offsets(groups: dict[str, pa.Array], fits: NDArray[np.bool_]) -> tuple[NDAr
 
 
 def _of_places(local: pa.Array, groups: dict[str, pa.Array], zone: str) -> pa.Array:
-    """Return local times as UTC: those that name a zone by it, the others by `zone`."""
+    """Return local times as UTC, by their own zone or by `zone`."""
     times = _local(local, zone)
     if "zone" not in groups:
         return times
@@ -357,7 +357,7 @@ def _of_places(local: pa.Array, groups: dict[str, pa.Array], zone: str) -> pa.Ar
         if name:
             try:
                 of_zone = _local(local, "UTC" if name in ("Z", "z") else name)
-            except pa.ArrowInvalid:  # there is no such zone
+            except pa.ArrowInvalid:  # unknown zone
                 of_zone = pa.nulls(len(local), pa.int64())
             times = pc.if_else(pc.equal(named, name), of_zone, times)
     return times
@@ -393,13 +393,13 @@ def _by_table(local: pa.Array, zone: str) -> pa.Array:
 
 
 def _by_rule(local: pa.Array, times: pa.Array, zone: str) -> pa.Array:
-    """Correct the times behind the end of the tables of zones, where Arrow knows no summer: `zoneinfo` has the rule.
+    """Correct the times after the end of the zone tables, where Arrow knows no summer time: `zoneinfo` has the rule.
 
-    It is asked once for each quarter of an hour that occurs; all clocks change at the start of one.
+    It is called once for each quarter of an hour that occurs; all clocks change at the start of one.
     """
     try:
         place = zoneinfo.ZoneInfo(zone)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError):  # an offset, which has no summer
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError):  # an offset, without summer time
         return times
     local_us = np.asarray(local.fill_null(0))
     rows = np.flatnonzero(local_us >= _TABLE_END_US)

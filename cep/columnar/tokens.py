@@ -1,7 +1,7 @@
-"""Columns of fields that are declared `pan` or `sensitive` → columns of tokens; nothing behind has the values.
+"""Columns of fields that are declared `pan` or `sensitive` → columns of tokens; later code never has the values.
 
-Each different text of a column is hashed once. A `pan` may have spaces and hyphens between its digits; the token is
-that of the digits. A value that is a token of one of the job's keys stays: what was set aside can be sent again.
+Each distinct text of a column is hashed once. A `pan` may have spaces and hyphens between its digits; the token is that
+of the digits. A value that is a token of one of the job's keys stays, so that rejected records can be sent again.
 Tested by: tests/columnar/test_tokens.py
 """
 
@@ -24,9 +24,9 @@ from cep.columnar.convert import convert
 from cep.columnar.texts import encoded
 
 NO_CARD_NUMBER = "no_card_number"
-# Twelve ASCII digits or more, also in groups: up to three characters that are no letters stand between two digits.
+# Twelve ASCII digits or more, also in groups: with up to three non-letters between two digits.
 MANY_DIGITS = re.compile(r"[0-9](?:[^\w\n]{0,3}[0-9]){11,}")
-# A time such as 2026-03-01 10:00 is no card number: no card begins with 19 or 20.
+# A time such as 2026-03-01 10:00 is not a card number: no card begins with 19 or 20.
 _TIME = r"\b(?:19|20)[0-9]{2}-[01][0-9]-[0-3][0-9][T ][0-2][0-9]:[0-5][0-9](?::[0-5][0-9])?(?![0-9])"
 _TIME_OR_DIGITS = re.compile(f"(?P<time>{_TIME})|{MANY_DIGITS.pattern}")
 _DOUBLED = bytes.maketrans(b"0123456789", b"0246813579")
@@ -43,7 +43,7 @@ def is_card_number(digits: bytes) -> bool:
 
 
 def hide_card_numbers(text: str) -> str:
-    """Return what a person wrote without the card numbers in it, whatever stands between or beside their digits."""
+    """Return a text without card numbers, with any characters between or around their digits."""
     return _TIME_OR_DIGITS.sub(_without_card_numbers, text)
 
 
@@ -66,7 +66,7 @@ def _without_card_numbers(run: re.Match[str]) -> str:
 
 
 def token_of(key: SecretKey, kind: str, text: str, ids: frozenset[str] | set[str]) -> str | None:
-    """Return the token of a value, None for a `pan` that is no card number. `ids` are those of the job's keys."""
+    """Return the token of a value, None for a `pan` that is not a card number. `ids` are the ids of the job's keys."""
     if text.startswith(TOKEN_STARTS) and token_key(text) in ids and text.startswith(PAN) == (kind == PAN):
         return text
     value = text.encode()
@@ -79,8 +79,8 @@ def token_of(key: SecretKey, kind: str, text: str, ids: frozenset[str] | set[str
 def with_tokens(schema: Schema, given: Mapping[str, pa.Array], reject: Reject) -> Mapping[str, pa.Array]:
     """Replace the values of the schema's protected fields by tokens. A value that is not a card number is null.
 
-    `reject` takes the field of such values, their rows bool[N], whatever the event's type, a code and a reason.
-    Raises: UsageError without keys.
+    `reject` takes the field of such values, their rows bool[N] of any event type, a code and a reason. Raises:
+    UsageError without keys.
     """
     keys = secret_keys()
     which = _key_of_rows(schema, given, keys)
@@ -108,7 +108,7 @@ def _tokens(
     at = np.zeros(len(codes), np.int64) if which is None else which
     tokens: list[str | None] = [None] * (len(different) * len(keys))
     for number, key in enumerate(keys):
-        # Only those of the key's own rows: after a change of keys a batch rarely has rows of two.
+        # Only the texts of the key's own rows: a batch rarely has rows of two keys.
         used = np.arange(len(different)) if which is None else np.unique(codes[is_there & (which == number)])
         if which is not None or number == 0:
             for code in used.tolist():
@@ -127,17 +127,17 @@ def _key_of_rows(schema: Schema, given: Mapping[str, pa.Array], keys: Sequence[S
     if name not in given:
         return None
     times = np.asarray(convert(given[name], type_).values.fill_null(TIME_MS_MIN))
-    # Of keys without a time the first counts, those with one stand behind all of them.
+    # Of keys without a time the first counts; keys with a time follow them.
     untimed = int((from_ms == TIME_MS_MIN).sum())
     numbers = np.searchsorted(from_ms[untimed:], times, side="right") + untimed - 1
     return np.where(numbers < untimed, 0, numbers).astype(np.int64)
 
 
 def tokens_of_key(schema: Schema, domain: Sequence[str], parts: Sequence[str]) -> list[list[str]]:
-    """Return the parts of a key as events have them: values that the schema protects as their token.
+    """Return the parts of a key as events have them: protected values as tokens.
 
-    One list for each of the job's keys, for a key may have events from before and after a change of keys.
-    Raises: UsageError without keys, or for a `pan` that is no card number.
+    One list for each of the job's keys, because a key may have events from before and after a change of keys. Raises:
+    UsageError without keys, or for an invalid card number in a `pan`.
     """
     protected = dict(schema.protected)
     if not protected.keys() & set(domain):
