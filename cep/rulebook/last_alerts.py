@@ -20,7 +20,7 @@ _AT_A_TIME = 1_000
 
 
 class LastAlerts:
-    """The last alert of each rule and key: (rule, key) → its event time, and for how long it suppresses others."""
+    """The last alert of each rule and key: event time, for how long it suppresses others, severity and value."""
 
     def __init__(self, last: Mapping[tuple[str, str], LastAlert] | None = None) -> None:
         self.last: Fired = dict(last or {})

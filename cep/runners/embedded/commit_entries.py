@@ -154,7 +154,7 @@ def _alerts(data: bytes) -> pa.Table:
 
 
 def payload_of(lineage: str, audit: dict[str, Any] | None = None) -> bytes:
-    """Describe a commit for a checkpoint, whose store has the rest. `audit`: the head of the job's audit, signed."""
+    """Describe a commit for a checkpoint, whose store has the rest. `audit` is the signed head of the job's audit."""
     return orjson.dumps({"format": FORMAT, "lineage": lineage, "audit": audit})
 
 
