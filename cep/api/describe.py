@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cep.api.events import open_any, paths_of
+from cep.api.events import open_any
 from cep.base.errors import UsageError
 from cep.columnar.file_form import AS_WRITTEN, FileForm
 from cep.columnar.mapping import JOIN, ROW_NUMBER
@@ -87,8 +87,8 @@ def describe(events: Any, name: str = "event_of_frame", form: FileForm = AS_WRIT
       n              int?
     }
     """
-    is_file = paths_of(events) is not None
-    drafted = draft(open_any(events, form).whole(), name, has_rows=is_file)
+    frame = open_any(events, form)
+    drafted = draft(frame.whole(), name, has_rows=frame.row is not None)
     signs = {name: sign for name, sign in asdict(form).items() if sign}
     return replace(drafted, forms={**drafted.forms, **signs})
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -23,11 +23,12 @@ from cep.api.columns import known_column, usual_layout
 from cep.api.naming import Naming
 from cep.base.errors import CepError, UsageError
 from cep.base.schema import EventType, Schema
-from cep.columnar.mapping import TYPE_FIELD, view_of
+from cep.columnar.mapping import JOIN, ROW_NUMBER, TYPE_FIELD, joined_columns, view_of
 from cep.columnar.texts import different_texts
 from cep.columnar.times import form_has_zone, has_zone, times_us
 from cep.lang.diagnostics import did_you_mean
 from cep.sources.csv_form import unique_names
+from cep.sources.tables import joined
 
 # Seconds of the years 1985 to 2286: as milliseconds they would lie in the first four months of 1970.
 _SECONDS = (500_000_000, 10_000_000_000)
@@ -102,6 +103,7 @@ def events_table(frame: Frame, schema: Schema, naming: Naming, *, keeps_views: b
 
     With `keeps_views` texts stay string_view if they are: decoding converts them piece by piece, on all threads.
     """
+    frame = _with_made_columns(frame, naming)
     wanted = [name for name in (TYPE_FIELD, *schema.columns()) if name not in naming.fixed]
     sources = sources_of(frame.names, wanted, naming.columns or {})
     table = frame.columns(list(dict.fromkeys(path_of(source, frame.names)[0] for source in sources.values())))
@@ -120,6 +122,40 @@ def events_table(frame: Frame, schema: Schema, naming: Naming, *, keeps_views: b
             column = known_column(table.column(name), sources[name])
             table = table.set_column(index, name, _zoned(column, sources[name], naming))
     return table
+
+
+def _with_made_columns(frame: Frame, naming: Naming) -> Frame:
+    """Return the frame with the columns that files have too: the number of the row, and the texts of several columns.
+
+    Raises: UsageError for the number of a row of a query, which may give its rows in another order next time.
+    """
+    asked = dict.fromkeys(column for column in (naming.columns or {}).values() if column not in frame.names)
+    made = {
+        column: () if column == ROW_NUMBER else joined_columns(column)
+        for column in asked
+        if column == ROW_NUMBER or (JOIN in column and set(joined_columns(column)) <= set(frame.names))
+    }
+    if not made:
+        return frame
+    if ROW_NUMBER in made and frame.row is None:
+        raise UsageError(
+            f"{ROW_NUMBER} is the number of a row, and the rows of a query have no order; collect it first"
+        )
+
+    def columns(names: Sequence[str]) -> pa.Table:
+        plain = dict.fromkeys(part for name in names for part in made.get(name, (name,)))
+        table = frame.columns(list(plain) or frame.names[:1])
+        numbers = pa.chunked_array([pa.array(range(1, table.num_rows + 1))])
+        return pa.table(
+            {
+                name: (joined(known_column(table[part], part) for part in made[name]) if made[name] else numbers)
+                if name in made
+                else table[name]
+                for name in names
+            }
+        )
+
+    return replace(frame, names=(*frame.names, *made), columns=columns)
 
 
 # --------------------------------------------------------------------------------------------------------- kinds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -50,8 +51,10 @@ def test_other_times_and_dates_are_drafted_too() -> None:
     assert len(rules.match(table, tz="UTC", cores=2)) == 239
 
 
-def test_a_frame_without_an_id_or_a_time_is_refused() -> None:
+def test_a_query_without_an_id_and_a_frame_without_a_time_are_refused() -> None:
+    without_id = payments().drop_columns(["tx_id"])
+    assert cep.describe(without_id).columns == {"row_id": "#row"}
     with pytest.raises(cep.CepError, match="another value in every row"):
-        cep.describe(payments().drop_columns(["tx_id"]))
+        cep.describe(pl.DataFrame(without_id).lazy())
     with pytest.raises(cep.CepError, match="no column is of times"):
         cep.describe(payments().drop_columns(["event_time"]))
