@@ -36,5 +36,28 @@ def test_the_notebook_on_spark_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     run_notebook(path, tmp_path, monkeypatch)
 
 
+BAD_RECORDS = """
+import cep
+rows = [{"i": str(n), "event_time": "2026-01-01T00:00:00Z", "card": "c", "amount": "x"} for n in range(12)]
+rules = cep.parse("event tx { i id  event_time time  card string  amount decimal(2) } "
+                  "pattern p by card { seq a where a: tx amount > 1.00 }")
+import pyarrow as pa
+rules.match(pa.Table.from_pylist(rows))
+"""
+
+
+def test_a_real_kernel_shows_the_top_reason_of_rejected_records(tmp_path: Path) -> None:
+    """Without the library of kernels it is skipped: it brings many packages that nothing else here needs."""
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(BAD_RECORDS)])
+    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = notebook.cells[0].outputs
+    (shown,) = (output["data"] for output in outputs if output["output_type"] == "execute_result")
+    said = "12 of 12 records (100.00%) were rejected, 12 of them as wrong_value: field `amount`"
+    assert said in shown["text/plain"]
+    assert said in shown["text/html"]
+    assert any("RejectedRecordsWarning" in output.get("text", "") for output in outputs)
+
+
 def test_there_are_some() -> None:
     assert len(NOTEBOOKS) > len(ON_SPARK) > 0
