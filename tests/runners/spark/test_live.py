@@ -91,25 +91,30 @@ def test_bad_records_are_set_aside_and_nothing_else(spark: SparkSession, tmp_pat
         b"{broken",
         orjson.dumps({**good, "event_type": "refund"}),
         orjson.dumps({name: value for name, value in good.items() if name != "amount"}),
-        orjson.dumps({**good, "amount": "much"}),
+        orjson.dumps({**good, "event_time": "soon"}),
     ]
+    flawed = orjson.dumps({**good, "tx_id": "FLAWED", "card_id": "other", "amount": "much"})
     middle = len(lines) // 2
     broken_rule = given["card_testing"].model_copy(update={"version": 2, "source": "pattern card_testing {"})
     live = LiveRun(spark, tmp_path, job, as_records(*given.values()))
-    live.phase(split([*lines[:middle], *bad, *lines[middle:]], 3), [b'{"kind": "nonsense"}', broken_rule.to_json()])
+    live.phase(
+        split([*lines[:middle], *bad, flawed, *lines[middle:]], 3), [b'{"kind": "nonsense"}', broken_rule.to_json()]
+    )
     early = orjson.dumps({**good, "tx_id": "EARLY"})
     live.phase([[early]])
     clean = tmp_path / "clean"
     clean.mkdir()
     (clean / "events.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     assert live.alerts() == rows(replayed(spark, clean, job, given.values()).alerts)
-    assert live.totals["events"] == len(lines) + 1
-    assert live.totals["records"] == len(lines) + 1 + len(bad)
+    assert live.totals["events"] == len(lines) + 2
+    assert live.totals["records"] == len(lines) + 2 + len(bad)
+    assert (live.totals["flawed_events"], live.totals["bad_values[wrong_value@amount]"]) == (1, 1)
+    assert [letter["null_fields"] for letter in live.letters if "null_fields" in letter] == [["amount"]]
     assert sum(count for name, count in live.totals.items() if name.startswith("poison[")) == len(bad)
     assert live.totals["late_events"] == 1
     assert (live.totals["control_unreadable"], live.totals["control_refused"]) == (1, 1)
     reasons = {str(letter["code"]): str(letter.get("reason", letter.get("event_id"))) for letter in live.letters}
-    assert len(live.letters) == len(bad) + 3
+    assert len(live.letters) == len(bad) + 4
     assert "amount" in reasons["missing_field"]
     assert "CEP" in reasons["control_refused"]
     assert reasons["late"] == "EARLY"

@@ -297,7 +297,7 @@ def test_a_registrys_address_with_a_secret_is_refused(url: str) -> None:
     assert "t0p" not in str(refused.value)
 
 
-def test_fields_that_do_not_fit_are_set_aside_alone(registry: tuple[_Server, tuple[tuple[str, str], ...]]) -> None:
+def test_fields_that_do_not_fit_are_null_alone(registry: tuple[_Server, tuple[tuple[str, str], ...]]) -> None:
     _, settings = registry
     mixed = {
         **AVRO,
@@ -306,8 +306,9 @@ def test_fields_that_do_not_fit_are_set_aside_alone(registry: tuple[_Server, tup
     events = [{**event(number), "retries": number} for number in range(6)]
     values = avro(client_of(settings), [*events[:3], {**events[3], "retries": "many"}, *events[4:]], mixed)
     found = read(RecordFormat("avro", settings), values)
-    assert found.event_id.to_pylist() == ["t0", "t1", "t2", "t4", "t5"]
-    assert [poison.code for poison in found.poison] == ["wrong_value"]
+    assert found.event_id.to_pylist() == [f"t{number}" for number in range(6)]
+    assert found.columns["retries"].to_pylist() == [0, 1, 2, None, 4, 5]
+    assert [poison.bad_values for poison in found.poison] == [(("wrong_value", "retries"),)]
 
 
 def test_a_registry_that_gives_no_answer_ends_the_read(registry: tuple[_Server, tuple[tuple[str, str], ...]]) -> None:
