@@ -164,6 +164,9 @@ KAFKA_WAIT_MS_MAX = 30_000
 # Between two looks of a job at its brokers, and how long it waits for their answer: one that is away is seen within
 # three of them. A look is two small requests.
 WATCH_MS = 5_000
+# From the stop request to the end of the process; platforms allow more. In its first part the job waits
+# for its sinks and its checkpoint, as long as they answer.
+STOP_MS_MAX, STOP_DELIVERY_MS_MAX = 4_500, 2_000
 # How long a sink may take for a delivery before the job counts as unhealthy: with WATCH_MS, ten seconds.
 SENDING_MS_MAX = 5_000
 # Free on the disk of the checkpoint folder below which a job counts as unhealthy: a full one ends it.

@@ -6,8 +6,6 @@ Tested by: tests/cli/test_live.py, tests/cli/test_run.py
 from __future__ import annotations
 
 import hashlib
-import signal
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -179,22 +177,6 @@ def range_of(text: str) -> range:
     if not (first.isdigit() and last.isdigit() and int(first) <= int(last)):
         raise UsageError(f"--groups {text}: give first-last, as 0-15")
     return range(int(first), int(last) + 1)
-
-
-def stop_on_signals(stop: threading.Event | None = None) -> threading.Event:
-    """Return an event that SIGINT and SIGTERM set, so that the job ends between two micro-batches.
-
-    The second signal ends it at once. That costs a micro-batch that is done again, and nothing else.
-    """
-    chosen = stop or threading.Event()
-
-    def asked(number: int, _: object) -> None:
-        chosen.set()
-        signal.signal(number, signal.SIG_DFL)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, asked)
-    return chosen
 
 
 def audit_copy(settings: Settings) -> DeadLetterSink | None:

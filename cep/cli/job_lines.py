@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cep.base.errors import SetAsideError
+from cep.base.terminal import Terminal
 from cep.lang.explain.render import render_text
 from cep.model.settings import JobSettings
 from cep.rulebook.chains import news
@@ -85,6 +86,17 @@ def print_counts(rows: Iterable[tuple[str, int]], console: Console) -> None:
     for name, count in rows:
         table.add_row(Text(name), f"{count:,}")
     console.print(table)
+
+
+def tell_end(totals: Mapping[str, int], log: Log, undelivered_count: int = 0, **facts: int) -> None:
+    """Print how many alerts and dead letters the next start sends, if any, and the totals."""
+    if undelivered_count:
+        log.tell(
+            "undelivered",
+            f"{undelivered_count:,} alerts and dead letters wait for their sinks; the next start sends them",
+            count=undelivered_count,
+        )
+    tell_totals(totals, "the job has ended", log, Terminal(stderr=True, highlight=False), **facts)
 
 
 def tell_totals(totals: Mapping[str, int], sentence: str, log: Log, console: Console, **facts: int) -> None:

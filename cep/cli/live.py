@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +27,13 @@ from cep.cli.given_job import (
     opened,
     refusals_of,
     sinks_of,
-    stop_on_signals,
     watch_of,
     webhook_target,
 )
 from cep.cli.job_flags import URLS, add_job_arguments, check_dead_letters, check_ending, check_sources, record_format
-from cep.cli.job_lines import PATHS, check_in_force, tell_changes, tell_problems, tell_start, tell_totals
+from cep.cli.job_lines import PATHS, check_in_force, tell_changes, tell_end, tell_problems, tell_start
 from cep.cli.job_rejections import JobRejections
+from cep.cli.stopping import Stopping
 from cep.cli.topics import made_topics
 from cep.model.settings import Settings, SparkSettings
 from cep.rulebook.deploy import deploy
@@ -103,8 +104,8 @@ def run(options: argparse.Namespace) -> int:
     dead_letters_path = settings.output.dead_letters or checkpoint / "dead_letters"
     observe = settings.observe
     observed = Observed(observe.stalled, log)
-    stop = stop_on_signals()
     with (
+        Stopping(partial(tell_end, {}, log)) as stop,
         lock_checkpoint(checkpoint),
         served(observe.listen, observed, token=observe.bearer_token(), hosts=observe.hosts) as address,
         watch_of(settings, observed),
@@ -115,7 +116,7 @@ def run(options: argparse.Namespace) -> int:
             begin_warm(begins_with.warm, job, deployment.rulebook, checkpoint)
         job, initial, goes_on = opened(settings.job, checkpoint, job, begins_with, log)
         spark = _session(settings.spark, log, console)
-        stop_on_signals(stop)  # Spark has set its own handler for interrupts meanwhile
+        stop.listen()  # Spark has set its own handler for interrupts meanwhile
 
         last: dict[str, Any] = {}
         rejections = JobRejections(observed, log, settings.observe.rejected_max, options.available_now)
@@ -129,7 +130,8 @@ def run(options: argparse.Namespace) -> int:
             _tell_batch(batch, log)
             rejections.add(batch.counters, batch.dead_letters)
 
-        output = _output(settings, checkpoint, dead_letters_path, observed, stop, report)
+        output = _output(settings, checkpoint, dead_letters_path, observed, stop.event, report)
+        stop.report = lambda: _tell_end(output, dead_letters_path, log)
         observed.finished(output.batch_id, output.totals)
         try:
             live = _live(settings, checkpoint, job, initial, events, control, options.available_now)
@@ -137,7 +139,7 @@ def run(options: argparse.Namespace) -> int:
             last.setdefault("taken", _taken(output))
             observed.begin()
             tell_start(log, checkpoint, address, PATHS, goes_on=goes_on, checkpoint=str(checkpoint))
-            serve(query, output, stop, observed)
+            serve(query, output, stop.event, observed)
             if output.refused_batch_id is not None:
                 forget_planned(live.checkpoint, output.refused_batch_id)
         except CepError as error:
@@ -146,7 +148,7 @@ def run(options: argparse.Namespace) -> int:
         finally:
             output.close()
             spark.stop()
-            _tell_end(output, dead_letters_path, log, console)
+            _tell_end(output, dead_letters_path, log)
             rejected = rejections.end()
     return 1 if begins_with.problems or deployment.set_aside else rejected
 
@@ -283,7 +285,7 @@ def _taken(output: LiveOutput) -> dict[str, Any]:
     return {} if output.rules is None else output.rules.status.get("taken", {})
 
 
-def _tell_end(output: LiveOutput, dead_letters_path: Path, log: Log, console: Console) -> None:
-    tell_totals(output.totals, "the job has ended", log, console, batch_id=output.batch_id)
+def _tell_end(output: LiveOutput, dead_letters_path: Path, log: Log) -> None:
+    tell_end(output.totals, log, output.undelivered_count, batch_id=output.batch_id)
     if log.form == "text" and dead_letters_path.is_dir() and any(dead_letters_path.iterdir()):
         log.tell("letters", f"records set aside, and the audit of changes: {dead_letters_path}")

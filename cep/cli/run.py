@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +19,6 @@ import pyarrow as pa
 from cep.base.errors import CepError, UsageError
 from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import Schema
-from cep.base.terminal import Terminal
 from cep.base.utc import utc_text
 from cep.cli.changelog import changelog_of, client_of
 from cep.cli.configured import settings_of
@@ -31,7 +31,6 @@ from cep.cli.given_job import (
     range_of,
     refusals_of,
     sinks_of,
-    stop_on_signals,
     watch_of,
 )
 from cep.cli.job_flags import (
@@ -43,10 +42,11 @@ from cep.cli.job_flags import (
     check_sources,
     record_format,
 )
-from cep.cli.job_lines import PATHS, check_in_force, tell_problems, tell_start, tell_totals
+from cep.cli.job_lines import PATHS, check_in_force, tell_end, tell_problems, tell_start
 from cep.cli.job_rejections import JobRejections
 from cep.cli.job_reports import JobReports, KeyAnswers
 from cep.cli.standby import turn_of
+from cep.cli.stopping import Stopping
 from cep.cli.topics import made_topics
 from cep.columnar.decode import Decoded
 from cep.engine.advance import CARRIERS
@@ -124,9 +124,9 @@ def run(options: argparse.Namespace) -> int:
     )
     check_dead_letters(settings)
     observed, key_answers, observe = Observed(settings.observe.stalled, log), KeyAnswers(), settings.observe
-    stop = stop_on_signals()
     answers = {"/key": key_answers.answer} if observe.answer_keys else {}
     with (
+        Stopping(partial(tell_end, Counter(), log)) as stop,
         served(observe.listen, observed, answers, observe.bearer_token(), observe.hosts) as address,
         watch_of(settings, observed),
         compiled_ahead(CARRIERS),
@@ -169,7 +169,7 @@ class _Seen:
     rejections: JobRejections
 
 
-def _match(given: _Given, begins_with: Beginning, seen: _Seen, stop: threading.Event) -> None:
+def _match(given: _Given, begins_with: Beginning, seen: _Seen, stop: Stopping) -> None:
     """Open everything, match until the end, and close everything. Raises: UsageError and other CepErrors."""
     settings, log, checkpoint = given.settings, seen.log, given.settings.job.checkpoint
     status = made_topics(settings)
@@ -185,15 +185,15 @@ def _match(given: _Given, begins_with: Beginning, seen: _Seen, stop: threading.E
         _dead_letters(settings, at_once),
         _suppressed_alerts(settings),
         sending,
-        patience=Patience(stop, seen.observed.away, refusals=refusals_of(list(sinks.values()))),
+        patience=Patience(stop.event, seen.observed.away, refusals=refusals_of(list(sinks.values()))),
         audit=audit_copy(settings),
         names=tuple(sinks),
     )
     store = StoreSettings(checkpoint, embedded.store, embedded.target, embedded.kept, cache_bytes, embedded.checkpoints)
     try:
         changelog = changelog_of(settings, outlets.sinks, log)
-        with turn_of(settings, store, changelog, seen.observed, log, stop) as may_send:
-            if not stop.is_set():
+        with turn_of(settings, store, changelog, seen.observed, log, stop.event) as may_send:
+            if not stop.event.is_set():
                 surroundings = _Around(sources, replace(outlets, may_send=may_send), store, changelog, status)
                 _work(given, begins_with, seen, surroundings, stop)
     finally:
@@ -212,7 +212,7 @@ class _Around:
     status: StatusTopic | None
 
 
-def _work(given: _Given, begins_with: Beginning, seen: _Seen, around: _Around, stop: threading.Event) -> None:
+def _work(given: _Given, begins_with: Beginning, seen: _Seen, around: _Around, stop: Stopping) -> None:
     """Go on from the last commit until the end. Raises: as `_match`."""
     settings, log, checkpoint = given.settings, seen.log, given.settings.job.checkpoint
     commits = Commits(
@@ -234,16 +234,17 @@ def _work(given: _Given, begins_with: Beginning, seen: _Seen, around: _Around, s
     pace = Pace(_interval_ms(settings), at_once, settings.job.trigger, settings.events.max_records or RECORDS_MAX)
     runner = Runner(engine, around.sources, around.outlets, commits, pace, _report(reports, seen), reports.idle)
     seen.key_answers.runner = runner
+    stop.report = lambda: tell_end(commits.totals, log, commits.undelivered_count)
     try:
         tell_start(log, checkpoint, seen.address, seen.paths, goes_on=commits.head is not None)
         shorten_pauses()
-        runner.run(stop, until_end=given.until_end)
+        runner.run(stop.event, until_end=given.until_end)
         reports.write_totals()
     finally:
-        stop.set()  # a delivery that waits for a sink gives up
+        stop.event.set()  # a delivery that waits for a sink gives up
         engine.close()
         commits.close()
-        tell_totals(commits.totals, "", log, Terminal(stderr=True, highlight=False))
+        tell_end(commits.totals, log, commits.undelivered_count if checkpoint is not None else 0)
 
 
 def _report(reports: JobReports, seen: _Seen) -> Callable[[BatchReport], None]:

@@ -334,7 +334,11 @@ class Rulebook:
         version = before.rule.version
         if same_automaton(before.rule.pattern, entry.rule.pattern, self.schema):
             return replace(entry, rule=replace(entry.rule, level=before.rule.level), carries=version), note
-        return entry, note or f"version {version} has another automaton or other windows: its runs drain"
+        return (
+            entry,
+            note
+            or f"version {version} has another automaton, other windows, counts, `until` or negations: its runs drain",
+        )
 
     def set_aside(self, refusal: Refusal) -> None:
         """Remember the newest refusal of each rule."""

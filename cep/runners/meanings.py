@@ -135,6 +135,7 @@ LOG_LINES: Mapping[str, str] = {
     "checkpoint_refused": "A store or checkpoint was passed over at the start, and why.",
     "letters": "The folder of what was set aside.",
     "traces": "The library that sends traces has something to say, such as that no collector answers.",
+    "undelivered": "A stopped job has alerts that sinks did not take: how many the next start sends.",
     "ended": "The totals at the end.",
 }
 

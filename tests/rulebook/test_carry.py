@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from random import Random
+
+import orjson
 import pytest
 
+from cep.base.utc import utc_ms, utc_text
+from cep.model.rule import UpsertRecord
 from cep.rulebook.carry import same_automaton
 from cep.rulebook.compatible import compile_rule
+from cep.rulebook.deploy import deploy
+from cep.runners.embedded.replay import replay
+from cep.sinks.json_form import json_lines
+from cep.sources.pieces import read_pieces
+from cep.step.job import Job
 from tests.rulebook.records import SCHEMA, SOURCE, new_book, upsert
+
+MIDDLE_MS = utc_ms("2026-03-01T12:00:00Z")
 
 
 def bound(old: str = "", new: str = "", **params: object) -> object:
@@ -45,5 +58,59 @@ def test_a_version_that_may_not_carry_drains_and_says_so() -> None:
     draining = book.apply(upsert(3, effective_ms=2_000, on_update="carry", params={"window": "1 min"}), None)
     assert (carrying.kind, carrying.reason) == ("applied", "")
     assert draining.kind == "applied"
-    assert "version 2 has another automaton or other windows" in draining.reason
+    assert "version 2 has another automaton, other windows, counts" in draining.reason
     assert [rule.carries for rule in book.deployed()] == [0, 1, 0]
+
+
+COUNTED = """
+event payment {
+  tx_id       id
+  event_time  time
+  card_id     string
+  amount      decimal(2)
+}
+pattern probes(tries: int = 3, tiny: decimal = 2.00, stop: decimal = 40.00, veto: decimal = 60.00, hit: decimal = 50.00)
+    by card_id {
+  seq    probe{tries,} until (amount == stop) -> !refund -> big  within 60 min
+  where  probe:  payment  amount < tiny
+         refund: payment  amount == veto
+         big:    payment  amount > hit and amount != veto
+  emit   probes = count(probe)
+}
+"""
+CHANGES: list[dict[str, object]] = [{"tries": 5}, {"tries": 1}, {"stop": 41}, {"veto": 61}, {"tiny": 3}, {"hit": 45}]
+
+
+def version(number: int, params: dict[str, object], on_update: str) -> UpsertRecord:
+    effective_ms = None if number == 1 else MIDDLE_MS
+    return upsert(
+        number, "probes", effective_ms, pattern="probes", source=COUNTED, params=params, on_update=on_update,
+        message="{probes} on {key}",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("params", CHANGES, ids=str)
+def test_runs_are_handed_over_where_their_past_means_the_same(params: dict[str, object], tmp_path: Path) -> None:
+    """Where it does not, `carry` gives the alerts of `drain`, for random payments around the change."""
+    is_carried = params.keys() <= {"tiny", "hit"}
+    amounts, chance = ("1.00", "2.50", "40.00", "41.00", "47.00", "55.00", "60.00", "61.00"), Random(str(params))
+    lines = [
+        orjson.dumps({
+            "event_type": "payment", "tx_id": f"t{number}", "card_id": f"c{chance.randrange(30)}",
+            "event_time": utc_text(MIDDLE_MS + (number - 600) * 1_000),
+            "amount": chance.choices(amounts, (8, 2, 1, 1, 1, 1, 1, 1))[0],
+        })
+        for number in range(1_200)
+    ]  # fmt: skip
+    path = tmp_path / "history.jsonl"
+    path.write_bytes(b"\n".join(lines))
+    alerts: dict[str, list[bytes]] = {}
+    for on_update in ("carry", "drain"):
+        given = deploy([version(1, {}, "drain"), version(2, params, on_update)])
+        job = Job(given.schema, given.key_domains, to_the_end=True)
+        alerts[on_update] = list(json_lines(replay(job, given.rulebook, read_pieces(path, job.schema), 1).alerts))
+        probes = {(one["version"], int(one["measures"]["probes"])) for one in map(orjson.loads, alerts[on_update])}
+        assert {number for number, _ in probes} == {1, 2}
+        least = {1: 3, 2: int(str(params.get("tries", 3)))}
+        assert all(count >= least[number] for number, count in probes), "an alert has the probes of its version"
+    assert (alerts["carry"] == alerts["drain"]) != is_carried

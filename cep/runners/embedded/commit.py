@@ -46,7 +46,7 @@ from typing import Any
 import pyarrow as pa
 
 from cep.base.durable import replace_file
-from cep.base.errors import StateError, StoreError, UsageError
+from cep.base.errors import SinkAwayError, StateError, StoreError, UsageError
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, decode_json
 from cep.columnar.mapping import PLAIN, FieldMapping
@@ -154,6 +154,7 @@ class Commits:
         self._base = 0  # what is added to a commit's number
         self._number = 0
         self._settled: int | None = None
+        self._is_left = False  # a delivery or a copy still waits for another machine, and the process is about to end
         self.head: Head | None = None  # None: the job begins
         self.refused: tuple[str, ...] = ()
         self.last: Published | None = None
@@ -449,6 +450,43 @@ class Commits:
             self.finish(wait=True)
         self._settled = None if self.last is None else self.last.number
 
+    def leave(self, engine: Engine, sources: Sources, outlets: Outlets, wait_s: float) -> bool:
+        """Commit everything, and deliver what the sinks take within `wait_s`; for a job that is asked to stop.
+
+        The next start delivers the rest under the same numbers. Returns: whether everything was delivered and is in a
+        checkpoint. Raises: SinkError for another reason than a sink that is away; StoreError.
+        """
+        if self._checkpoints is None:
+            return True
+        deadline_s = time.monotonic() + wait_s
+        is_over = self._ends_by(deadline_s)
+        while self.begin(engine, sources, outlets) and is_over:
+            is_over = self._ends_by(deadline_s)
+            if not (self.pending_output or self._outgoing or self._forgettable):
+                break
+        self._wait_for_sync()
+        if is_over and self._settings.backend != "memory":
+            self.checkpoint(engine)
+            is_over = self._ends_by(deadline_s)
+        self._is_left = not is_over
+        if self._is_left:
+            outlets.left.set()
+        if is_over and self.last is not None:
+            self._settled = self.last.number
+        return is_over
+
+    def _ends_by(self, deadline_s: float) -> bool:
+        """Wait for the background work. Returns: True if it has ended and its outcome is noted."""
+        tasks: list[Future[Any]] = [] if self._delivery is None else [self._delivery.done]
+        tasks += [] if self._copying is None else [self._copying]
+        if wait(tasks, max(0.0, deadline_s - time.monotonic())).not_done:
+            return False
+        try:
+            self.finish(wait=True)
+        except SinkAwayError:
+            return False
+        return True
+
     def distrust(self) -> None:
         """Mark the store as damaged: the next start takes the newest checkpoint in its place."""
         if self._settings.folder is not None:
@@ -457,8 +495,8 @@ class Commits:
     def close(self) -> None:
         """Wait for what goes on in the background, and let go of the store."""
         self._log_thread.shutdown()
-        self._thread.shutdown()
-        if self._checkpoints is not None:
+        self._thread.shutdown(wait=not self._is_left)
+        if self._checkpoints is not None and not self._is_left:
             self._checkpoints.close()
         with suppress(StateError):  # one whose disk was full says so again; what was committed is there
             self.store.close()

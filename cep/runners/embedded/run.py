@@ -25,8 +25,8 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from cep.base.errors import StateCorruptError
-from cep.base.limits import TIME_MS_MAX
+from cep.base.errors import SinkAwayError, StateCorruptError
+from cep.base.limits import STOP_DELIVERY_MS_MAX, TIME_MS_MAX
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Stepped
 from cep.runners.embedded.outlets import Outlets
@@ -47,6 +47,7 @@ _UNSENT_BYTES_MAX = 64 << 20  # of changes that the changelog has not taken over
 _ATTEMPT_BITS = 24
 T = TypeVar("T")
 RECORDS_MAX = 50_000  # of a micro-batch, unless something else is asked for
+_NEVER = threading.Event()
 _NO_TIMES = np.zeros(0, np.int64)
 
 
@@ -114,6 +115,8 @@ class Runner:
     def run(self, stop: threading.Event, *, until_end: bool = False) -> None:
         """Work until `stop` is set or the source ends; then commit what there is.
 
+        Once `stop` is set, sinks have a moment for the alerts that wait; the next start sends the others.
+
         `until_end`: also end where everything that is there has been read.
 
         Raises: SourceError, SinkError, StateError: the job goes on from its last commit when started again.
@@ -125,19 +128,31 @@ class Runner:
             raise
 
     def _run(self, stop: threading.Event, until_end: bool) -> None:
-        self.start()
+        has_started = False
+        try:
+            self.start()
+            has_started = True
+            self._work(stop, until_end)
+            if not stop.is_set():
+                self.finish()
+        except SinkAwayError:  # a delivery that gave up because the job is to stop
+            if not stop.is_set():
+                raise
+        if stop.is_set() and has_started and not self._pace.at_once:
+            self._commits.leave(self._engine, self._sources, self._outlets, STOP_DELIVERY_MS_MAX / 1_000)
+
+    def _work(self, stop: threading.Event, until_end: bool) -> None:
         is_end = False
         while not (stop.is_set() or is_end):
             if not self._outlets.may_send():
                 self._idle()
                 stop.wait(_WAIT_S)
                 continue
-            is_quiet = not self.cycle(_WAIT_S)
+            is_quiet = not self.cycle(_WAIT_S, stop)
             is_read = until_end and is_quiet and not any(self._behind.values())
             is_end = is_read or self._sources.events.ended
         if is_end and len(self._behind) > 1:  # nothing more comes of any partition
             self._step([], (), time.monotonic(), is_end=True)
-        self.finish()
 
     def ask(self, question: Callable[[Engine], T]) -> T:
         """Ask the engine something between two micro-batches; to be called from another thread.
@@ -158,13 +173,15 @@ class Runner:
             if self._sources.control.ended or not any(self._sources.control.behind().values()):
                 break
 
-    def cycle(self, wait_s: float) -> bool:
+    def cycle(self, wait_s: float, stop: threading.Event = _NEVER) -> bool:
         """One micro-batch if there is anything to do, and what is due of commits; says whether there was."""
         pace, sources = self._pace, self._sources
         while self._commits.undelivered_count > _UNDELIVERED_MAX or self._commits.unsent_bytes > _UNSENT_BYTES_MAX:
             self._commits.wait_for_delivery(_WAIT_S)
             self._idle()  # sinks may be away for hours, and the job is none the worse for it
             self.commit(is_due=True)
+            if stop.is_set():
+                return False
         controls = self._controls(0.0)
         chunks = sources.events.poll(pace.records_max, 0.0 if controls else wait_s)
         began_s = time.monotonic()

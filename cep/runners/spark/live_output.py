@@ -106,6 +106,7 @@ class LiveOutput:
         self._first_number = 0 if begins is None else begins.first_number
         self._rulebooks = RetainedRulebooks(directory / RULEBOOKS_FOLDER, None if begins is None else begins.rulebook)
         self.failure: CepError | None = None
+        self.undelivered_count = 0  # alerts of the micro-batch that sinks are being given
         self.rules: RuleOutput | None = None
         self.paused_partitions: PausedPartitions | None = None
         self._stopping = threading.Event()
@@ -167,9 +168,11 @@ class LiveOutput:
             status_now = self.rules.status
             dead_letters = under_rules(dead_letters, status_now["epoch"], status_now.get("content_hash", ""))
         # 3. and 4. A sink that has no transactions has done both when it returns.
+        self.undelivered_count = alerts.num_rows
         with self._sending(alerts):
             for name, sink in zip(self._names, self._sinks, strict=True):
                 self._patience.keep_trying(name, partial(sink.write, alerts, batch_id))
+        self.undelivered_count = 0
         sent_s = perf_counter()
         # 5. What was set aside, in an order of its own: rows come as tasks finish.
         lines = sorted([*refused, *dead_letters])

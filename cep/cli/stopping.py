@@ -1,0 +1,86 @@
+"""A stop request (SIGTERM, SIGINT) → a job that has ended within five seconds, whatever it waits for.
+
+The job ends by itself between two micro-batches, and leaves alerts that a sink does not take to the next start
+(runners/embedded/commit.py). A wait on another machine can last longer: a connection that gives no answer, a lock, a
+registry, an object store. Then a thread of this module ends the process. That is as safe as `kill -9`: every commit is
+on the disk, and the work since the last one is done again.
+Tested by: tests/cli/test_stopping.py
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from cep.base.limits import STOP_MS_MAX
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_EXIT_OF_SIGNAL = 128  # as shells have it
+
+
+@dataclass(slots=True)
+class Stopping:
+    """The stop request of a job, for as long as the block runs. `report` prints the job's last lines when time is up.
+
+    Python runs handlers of signals in the main thread, once that is not inside a library: a client of Kafka or
+    PostgreSQL may hold it for half a minute. The bytes of `signal.set_wakeup_fd` come at once, to a thread.
+    """
+
+    report: Callable[[], None] = lambda: None
+    event: threading.Event = field(default_factory=threading.Event)
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _end_lock: threading.Lock = field(default_factory=threading.Lock)
+    _sockets: list[socket.socket] = field(default_factory=list)
+    _earlier_fd: int = -1
+    _is_asked: bool = False
+
+    def __enter__(self) -> Self:
+        self._sockets.extend(socket.socketpair())
+        self._sockets[1].setblocking(False)
+        self._earlier_fd = signal.set_wakeup_fd(self._sockets[1].fileno(), warn_on_full_buffer=False)
+        threading.Thread(target=self._hear, name="cep-stop", daemon=True).start()
+        self.listen()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        with self._end_lock:  # a thread that is about to end the process has the last word
+            self._ended.set()
+        signal.set_wakeup_fd(self._earlier_fd)
+        self._sockets[1].close()  # which ends the thread that reads the other one
+
+    def listen(self) -> None:
+        """Handle SIGINT and SIGTERM; again, if a library has set handlers of its own meanwhile."""
+        for number in _SIGNALS:
+            signal.signal(number, lambda *_: self.event.set())
+
+    def _hear(self) -> None:
+        """Read the numbers of signals. The second one ends the process: a micro-batch is done again, and no more."""
+        with self._sockets[0] as numbers:
+            while number := numbers.recv(1):
+                if number[0] not in _SIGNALS:
+                    continue
+                if self._is_asked:
+                    os._exit(_EXIT_OF_SIGNAL + number[0])
+                self._is_asked = True
+                self.event.set()
+                threading.Thread(target=self._end_in_time, name="cep-stop-in-time", daemon=True).start()
+
+    def _end_in_time(self) -> None:
+        if self._ended.wait(STOP_MS_MAX / 1_000):
+            return
+        with self._end_lock:
+            if self._ended.is_set():
+                return
+            try:
+                self.report()
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:
+                os._exit(0)
