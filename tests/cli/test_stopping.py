@@ -117,7 +117,12 @@ def test_a_job_that_waits_ends_on_request(tmp_path: Path) -> None:
     events = f'folder = "{tmp_path}/events.jsonl"'
     hook, brokers, store = Silent(), Silent(), Silent()
     failed = threading.Event()
-    failing = Judge(lambda _: failed.set() or 500)
+
+    def fail(_: list[str]) -> int:
+        failed.set()
+        return 500
+
+    failing = Judge(fail)
     with ExitStack() as stack:
         processes = {
             "hangs": begun(tmp_path / "hangs", events, [f"http://127.0.0.1:{hook.port}/"]),
