@@ -38,13 +38,13 @@ class Stopping:
     _ended: threading.Event = field(default_factory=threading.Event)
     _end_lock: threading.Lock = field(default_factory=threading.Lock)
     _sockets: list[socket.socket] = field(default_factory=list)
-    _earlier_fd: int = -1
+    _replaced_fd: int = -1
     _is_asked: bool = False
 
     def __enter__(self) -> Self:
         self._sockets.extend(socket.socketpair())
         self._sockets[1].setblocking(False)
-        self._earlier_fd = signal.set_wakeup_fd(self._sockets[1].fileno(), warn_on_full_buffer=False)
+        self._replaced_fd = signal.set_wakeup_fd(self._sockets[1].fileno(), warn_on_full_buffer=False)
         threading.Thread(target=self._hear, name="cep-stop", daemon=True).start()
         self.listen()
         return self
@@ -52,7 +52,7 @@ class Stopping:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         with self._end_lock:  # a thread that is about to end the process has the last word
             self._ended.set()
-        signal.set_wakeup_fd(self._earlier_fd)
+        signal.set_wakeup_fd(self._replaced_fd)
         self._sockets[1].close()  # which ends the thread that reads the other one
 
     def listen(self) -> None:
