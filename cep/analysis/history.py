@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from rich.console import Console
 
-from cep.base.limits import PRODUCE_DEPTH_MAX
+from cep.base.limits import DEDUP_MS_DEFAULT, PRODUCE_DEPTH_MAX
 from cep.base.schema import Kind, Schema
 from cep.columnar.batch import TEXT, arrow_type, joined_orders
 from cep.columnar.decode import Decoded
@@ -96,7 +96,7 @@ def replay_history(
     deployment: Deployment, pieces_of: Callable[[Schema], Pieces], columns: Sequence[str], cores: int, console: Console
 ) -> History:
     """Match the history with the rules of the deployment, and keep `columns` of its events. Raises: SourceError."""
-    job = Job(deployment.schema, deployment.key_domains)
+    job = Job(deployment.schema, deployment.key_domains, dedup_ms=DEDUP_MS_DEFAULT)
     parts: dict[int, Decoded] = {}
     pieces = _watched(pieces_of(job.schema), tuple(columns), parts)
     made: list[pa.Table] = []

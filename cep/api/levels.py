@@ -31,6 +31,7 @@ from cep.lang.walk import histories
 from cep.nfa.deployed import DeployedRule
 from cep.sources.files import KeyRecords
 from cep.sources.pieces import Pieces
+from cep.step.duplicates import without_repeats
 from cep.step.history_end import watermark_at_end, within_history
 from cep.step.job import Job
 from cep.step.match import MatchOutput, match_events
@@ -104,7 +105,7 @@ def produce(given: GivenRules, pieces: Pieces) -> Produced:
         for domain, program in programs.items():
             output = MatchOutput(since_ms=int(seen.time_ms.min()) if len(seen) else TIME_MS_MAX, made=[])
             batch, _ = route(events, domain, schema.columns())
-            match_events(program, None, batch, watermark_ms, output, is_end=True)
+            match_events(program, None, without_repeats(job, batch), watermark_ms, output, is_end=True)
             produced += [within_history(job, each) for each in output.produced]
             made += output.made or []
     matches = {row["alert_id"]: row["events"] for table in made for row in table.to_pylist()}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from cep.api.given import GivenRules
-from cep.base.limits import AHEAD_MS_DEFAULT, KEY_GROUPS_DEFAULT, TIME_MS_MAX, TIME_MS_MIN
+from cep.base.limits import AHEAD_MS_DEFAULT, DEDUP_MS_DEFAULT, KEY_GROUPS_DEFAULT, TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Schema
 from cep.base.secrets import secret_keys
 from cep.rulebook.deploy import Deployment
@@ -36,7 +36,7 @@ class Terms:
 
     cores: int = 2
     key_groups: int = KEY_GROUPS_DEFAULT
-    dedup_ms: int = 0
+    dedup_ms: int = DEDUP_MS_DEFAULT
     ahead_ms: int | None = AHEAD_MS_DEFAULT
     since_ms: int = TIME_MS_MIN
     until_ms: int = TIME_MS_MAX

@@ -99,7 +99,7 @@ class Rules:
 
     def match(
         self, events: Any, *, columns: Mapping[str, str] | None = None, tz: str | None = None,
-        dedup: str = "0 s", ahead_max: str = "1 min", cores: int | None = None, partitions: int | None = None,
+        dedup: str = "10 min", ahead_max: str = "1 min", cores: int | None = None, partitions: int | None = None,
         **forms: Unpack[ReplayForms],
     ) -> Alerts:  # fmt: skip
         """Match a history and return its alerts, which are those of `cep replay`, byte for byte.
@@ -173,13 +173,13 @@ class Rules:
         ahead_max: str = "1 min", **forms: Unpack[Forms],
     ) -> Any:  # fmt: skip
         """Return the records of a Spark DataFrame that `match` sets aside, as a DataFrame of JSON texts. Of a stream
-        it is a stream, for a query of its own.
+        it is a stream, for a query of its own. Events with a reused id are not among them: only `match` remembers ids.
 
         Of any other frame they are in the alerts. Raises: UsageError.
         """
         if not is_spark(events):
             raise UsageError("only a Spark DataFrame is asked apart; of another frame, see `match(…).set_aside`")
-        terms = Terms(ahead_ms=None if ahead_max == OFF else length_ms("ahead_max", ahead_max))
+        terms = Terms(dedup_ms=0, ahead_ms=None if ahead_max == OFF else length_ms("ahead_max", ahead_max))
         return aside_spark(self._given, events, Naming(columns, tz, forms), terms)
 
     def why_not(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,6 +18,7 @@ from rich.text import Text
 
 from cep.api.given import GivenRules
 from cep.api.levels import Past, Produced, end_of, produce, producers_of, reads_produced
+from cep.api.replay import Terms, job_of
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MAX
 from cep.base.terminal import Terminal
@@ -26,6 +27,7 @@ from cep.columnar.tokens import tokens_of_key
 from cep.lang.show import show_time
 from cep.nfa.deployed import DeployedRule
 from cep.sources.files import KeyRecords
+from cep.step.duplicates import without_repeats
 from cep.step.rejections import NO_REJECTIONS, Rejections, rejections_of_poison
 from cep.testing.inquiry import Answer, MatchPath, World, why, why_not
 from cep.testing.suppressed import suppression_reasons
@@ -160,9 +162,12 @@ def _world(
 
 
 def _records(given: GivenRules, rule: DeployedRule, past: Past, key: str) -> tuple[KeyRecords, Produced | None]:
-    """Read the records of a key; for a rule that reads produced events also those, which cost a whole replay."""
+    """Read the records of a key, repeated events once; for a rule that reads produced events also those, which cost a
+    whole replay."""
     schema, domain = given.deployment.schema, rule.pattern.key
     records = past.of_key(schema, domain, key)
+    job = job_of(given.deployment, Terms())
+    records = replace(records, batch=without_repeats(job, records.batch))
     if not reads_produced(rule, schema):
         return records, None
     produced = produce(given, past.pieces(schema))

@@ -89,6 +89,9 @@ READ_AHEAD_MS_MAX = 3_600_000
 # How far ahead of the clock an event or a heartbeat may be dated; later ones are set aside. Clocks of producers are
 # wrong by seconds, and one event of another year would make all others late.
 AHEAD_MS_DEFAULT = 60_000
+# How long, in event time, ids of events are remembered. A producer sends a record again within minutes; one that comes
+# later is late in most jobs. Each id costs some 40 bytes in memory and 16 in state for this long.
+DEDUP_MS_DEFAULT = 600_000
 # The share of the records that may be set aside, or have a value that cannot be read, before a verb ends with 1. A
 # history has some bad records; one in a hundred is more often a wrong column, zone or unit.
 REJECTED_PERCENT_MAX = 1

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cep.analysis.measure import Measured, Terms, measure_files
+from cep.base.limits import DEDUP_MS_DEFAULT
 from cep.base.terminal import Terminal
 from cep.cli.backtest import show_ratio
 from cep.cli.given_events import add_events_arguments, given_events
@@ -78,7 +79,11 @@ def run(options: argparse.Namespace) -> int:
     else:
         replays = [
             embedded.replay_shown(
-                Job(each.schema, each.key_domains), each.rulebook, read(each.schema), options.cores, errors
+                Job(each.schema, each.key_domains, dedup_ms=DEDUP_MS_DEFAULT),
+                each.rulebook,
+                read(each.schema),
+                options.cores,
+                errors,
             )
             for each, read in zip(deployments, readers, strict=True)
         ]

@@ -26,6 +26,7 @@ from rich.console import Console
 from cep.base.audit import is_audit
 from cep.base.durable import replace_file
 from cep.base.errors import UnreadableError, UsageError
+from cep.base.limits import DEDUP_MS_DEFAULT
 from cep.base.reading import read_lines
 from cep.base.schema import Schema
 from cep.base.terminal import Terminal
@@ -108,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     counts, late_ids = _read_dead_letters(options.letters)
     deployment = deployed_folder(options.rules, errors)
-    job = Job(deployment.schema, deployment.key_domains)
+    job = Job(deployment.schema, deployment.key_domains, dedup_ms=DEDUP_MS_DEFAULT)
     before = given_events(options, deployment.schema)
     options.events = [*options.events, *(options.repaired or ())]
     after = given_events(options, deployment.schema)

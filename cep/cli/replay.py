@@ -126,10 +126,11 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--dedup",
-        default="0 s",
+        default="10 min",
         metavar="TIME",
-        help="event time for which event ids are remembered, as in the live job that had these events: one that comes "
-        "again is ignored and counted as a duplicate (default 0 s: never)",
+        help="event time for which event ids are remembered, as in the live job that had these events: an event that "
+        "comes again is ignored and counted as a duplicate, another event of its type and keys with its id is set "
+        "aside (default 10 min; 0 s: never)",
     )
     parser.add_argument(
         "--ahead-max",

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from cep.base.errors import CepError
+from cep.base.limits import DEDUP_MS_DEFAULT
 from cep.base.utc import utc_text
 from cep.columnar.decode import decode_json
 from cep.columnar.route import route, split_by_group
@@ -111,7 +112,9 @@ def run_day(
     console.print(f"{frauds_count} frauds are planted among them, and {len(stream.planted) - frauds_count} near misses")
     rules = _Rules.read()
     deployment = deploy([*rules.initial, rules.late])
-    job = Job(deployment.schema, deployment.key_domains, _KEY_GROUPS, lateness_ms=_LATENESS_MS)
+    job = Job(
+        deployment.schema, deployment.key_domains, _KEY_GROUPS, lateness_ms=_LATENESS_MS, dedup_ms=DEDUP_MS_DEFAULT
+    )  # fmt: skip
     if day.compiles_here:
         with announced_compiling():
             _compile(job, deployment.rulebook, stream)

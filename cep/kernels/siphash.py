@@ -6,7 +6,7 @@ Their key, two words, differs in every process (columnar/table_key.py). Key grou
 they use the hash of arrange.py.
 
     tables       SipHash-1-3, 64 bits      8 … 16 bytes take about 10 ns, as with FNV-1a
-    event ids    SipHash-2-4, 128 bits     because two ids must never have the same hash (step/duplicates.py)
+    event ids    SipHash-2-4, 64 bits      no sender can make an id that passes for another (step/duplicates.py)
 
 After Aumasson and Bernstein, "SipHash: a fast short-input PRF" (2012).
 
@@ -23,7 +23,7 @@ from cep.kernels.layout import Int64, UInt8, UInt64
 _U = np.uint64
 WORD_BYTES = 8  # bytes of a word
 _V0, _V1, _V2, _V3 = _U(0x736F6D6570736575), _U(0x646F72616E646F6D), _U(0x6C7967656E657261), _U(0x7465646279746573)
-_LAST, _LAST_WIDE, _WIDE, _SECOND = _U(0xFF), _U(0xEE), _U(0xEE), _U(0xDD)
+_LAST = _U(0xFF)
 State = tuple[np.uint64, np.uint64, np.uint64, np.uint64]
 
 
@@ -120,14 +120,15 @@ def keyed_number_hashes(values: Int64, key: UInt64, out: UInt64) -> None:
 
 @bare
 def keyed_id_hashes(kinds: Int64, offsets: Int64, data: UInt8, keys: UInt64, out: UInt64) -> None:
-    """Fill out uint64[2, N] with SipHash-2-4 of 128 bits of eight bytes, kinds int64[N], followed by each text.
+    """Fill out uint64[N] with SipHash-2-4 of eight bytes, kinds int64[N], followed by each text.
 
     Shapes: keys uint64[N, 2], or uint64[1, 2] for all.
     """
-    for i in range(out.shape[1]):
+    step = 0 if keys.shape[0] == 1 else 1
+    for i in range(out.shape[0]):
         lo, hi, kind = offsets[i], offsets[i + 1], _U(kinds[i])
-        k0, k1 = keys[i % keys.shape[0], 0], keys[i % keys.shape[0], 1]
-        v0, v1, v2, v3 = _rounds(_V0 ^ k0, _V1 ^ k1 ^ _WIDE, _V2 ^ k0, _V3 ^ k1 ^ kind, 2)
+        k0, k1 = keys[i * step, 0], keys[i * step, 1]
+        v0, v1, v2, v3 = _rounds(_V0 ^ k0, _V1 ^ k1, _V2 ^ k0, _V3 ^ k1 ^ kind, 2)
         v0 ^= kind
         position = lo
         while position + WORD_BYTES <= hi:
@@ -137,7 +138,5 @@ def keyed_id_hashes(kinds: Int64, offsets: Int64, data: UInt8, keys: UInt64, out
             position += WORD_BYTES
         word = _last_word(data, position, hi, WORD_BYTES + hi - lo)
         v0, v1, v2, v3 = _rounds(v0, v1, v2, v3 ^ word, 2)
-        v0, v1, v2, v3 = _rounds(v0 ^ word, v1, v2 ^ _LAST_WIDE, v3, 4)
-        out[0, i] = v0 ^ v1 ^ v2 ^ v3
-        v0, v1, v2, v3 = _rounds(v0, v1 ^ _SECOND, v2, v3, 4)
-        out[1, i] = v0 ^ v1 ^ v2 ^ v3
+        v0, v1, v2, v3 = _rounds(v0 ^ word, v1, v2 ^ _LAST, v3, 4)
+        out[i] = v0 ^ v1 ^ v2 ^ v3

@@ -29,6 +29,7 @@ from pydantic.fields import FieldInfo
 from cep.base.errors import UnreadableError, UsageError
 from cep.base.limits import (
     AHEAD_MS_DEFAULT,
+    DEDUP_MS_DEFAULT,
     IDLE_MS_DEFAULT,
     KEY_GROUPS_LIVE_DEFAULT,
     KEY_GROUPS_MAX,
@@ -105,12 +106,12 @@ class JobSettings(_Section):
         '"1 min"',
     )
     dedup: DurationMs = _setting(
-        0,
-        "Event time for which event ids are remembered; one that comes again, late or not, is ignored and counted as a "
-        "duplicate. 0 s: never.",
+        DEDUP_MS_DEFAULT,
+        "Event time for which event ids are remembered. An event that comes again, late or not, is ignored and counted "
+        "as a duplicate; another event of its type and keys with its id is set aside. 0 s: never.",
         "--dedup",
         "TIME",
-        '"0 s"',
+        '"10 min"',
     )
     trigger: DurationMs = _setting(
         0, "Least time between micro-batches; 0 starts the next one at once.", "--trigger", "TIME", '"0 s"'

@@ -48,7 +48,8 @@ _MEANING = {
     "dedup_ms": "window of duplicates",
     "levels_count": "levels of patterns that feed each other",
 }
-_CHANGEABLE = ("event_types", "trust", "is_audited")  # between two starts; event types where no event is misread
+# Between two starts: event types where no event is misread, and a window of duplicates where there was none.
+_CHANGEABLE = ("event_types", "trust", "is_audited", "dedup_ms")
 
 
 def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], bool]:
@@ -66,6 +67,8 @@ def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tu
                 f"{directory} was made in format {stored_job.get('format')}, this build reads {FORMAT}; give a new one"
             )
         different = [text for name, text in _MEANING.items() if stored_job.get(name) != description[name]]
+        if stored_job.get("dedup_ms") == 0:  # no ids are stored that another window would misread
+            different = [text for text in different if text != _MEANING["dedup_ms"]]
         if different == [_MEANING["event_types"]]:
             _check_event_types(directory, stored_job, job)
             different = []
@@ -128,7 +131,7 @@ def _check_trust(directory: Path, stored_job: dict[str, Any], job: Job) -> None:
 
 
 def _write_changes(directory: Path, stored_job: dict[str, Any], description: dict[str, Any]) -> None:
-    """Write down what may change between two starts: event types, who may sign, and if an audit is written."""
+    """Write down what may change between two starts (_CHANGEABLE)."""
     others = {name: value for name, value in stored_job.items() if name not in _CHANGEABLE}
     now = {**others, **{name: description[name] for name in _CHANGEABLE if name in description}}
     if now != stored_job:

@@ -28,6 +28,7 @@ FROM_ZERO: Mapping[str, str] = {
     "ties_out_of_order": "Events that stand before one of their millisecond which was matched before they came.",
     "events_ahead": "Events dated too far ahead of the clock, set aside.",
     "duplicates": "Events that have come before, ignored.",
+    "reused_ids": "Events with the id of another event of their type and keys, set aside.",
     "matches": "Matches completed; rules in shadow, suppressed and snoozed ones among them.",
     "runs_started": "Partial matches begun.",
     "runs_expired": "Partial matches that have ended without a match because their time was over.",

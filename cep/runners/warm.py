@@ -20,6 +20,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from cep.base.limits import DEDUP_MS_DEFAULT
 from cep.columnar.batch import EventBatch
 from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.decode import decode_json
@@ -38,7 +39,7 @@ from cep.runners.handover.group_entries import page_prefixes, page_store_keys
 from cep.sinks.json_form import json_lines
 from cep.state.packed import Shape, pack, unpack
 from cep.state.whole import decode_whole, encode_whole
-from cep.step.duplicates import event_ids, new_secrets
+from cep.step.duplicates import event_ids, first_ones, judged_by, new_secrets
 from cep.step.job import Job
 from cep.step.match import MatchOutput, match_events
 from cep.step.programs import programs_by_level
@@ -146,7 +147,6 @@ def _part(job: Job) -> None:
     )
     for domain, program in together.items():
         batch = _events(job, 0)
-        event_ids(batch, new_secrets(1))
         after = match_events(program, None, batch, int(batch.time_ms.max()), MatchOutput())
         migrate_state(_stored(program, after), alone[domain])
 
@@ -155,7 +155,7 @@ def _job() -> tuple[Job, Sequence[Program]]:
     records = [_rule(number, text) for number, text in enumerate(_PATTERNS)]
     deployment = deploy(records)
     assert not deployment.set_aside, deployment.set_aside
-    job = Job(deployment.schema, deployment.key_domains, _GROUPS)
+    job = Job(deployment.schema, deployment.key_domains, _GROUPS, dedup_ms=DEDUP_MS_DEFAULT)
     # All rules in one program, as in a job; and each alone, which takes the short ways that there are for few rules.
     books = [deployment.rulebook, *(deploy([record]).rulebook for record in records)]
     programs = [
@@ -188,7 +188,10 @@ def _events(job: Job, step: int) -> EventBatch:
     ]  # fmt: skip
     taken = validate_events(job, decode_json(job.schema, pa.array(values, pa.binary())))
     assert not taken.dead_letters, taken.dead_letters
-    share = max((share for _, share in split_by_group(taken.batches[0], job.groups_count)), key=len)
+    group = max((share for _, share in split_by_group(taken.batches[0], job.groups_count)), key=len)
+    pairs = event_ids(group, new_secrets(1))
+    judged_by(pairs, pairs[:, :0])
+    share, _ = first_ones(job, 0, [group], MatchOutput())
     # What was unpacked is not to be written to, which is another type to the compiler.
     return decode_batch(encode_batch(share)) if step % 2 else share
 

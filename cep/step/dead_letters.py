@@ -1,8 +1,8 @@
 """Records and events that are set aside → dead letters; step 5 of a micro-batch: late events.
 
 A dead letter is a JSON object with a code and a reason. Its record was undecodable, a refused control record, an event
-behind the watermark or too far ahead of the clock, or an event with values that cannot be read. Keys that lose partial
-matches to a limit have letters, too.
+behind the watermark, too far ahead of the clock or with the id of another event, or an event with values that cannot be
+read. Keys that lose partial matches to a limit have letters, too.
 
 Tested by: tests/step/test_dead_letters.py, tests/runners/spark/test_packed.py, tests/runners/spark/test_live.py
 """
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from cep.base.utc import utc_text
 from cep.columnar.batch import EventBatch, concat_batches
@@ -25,6 +26,7 @@ from cep.step.job import Job
 from cep.step.match import MatchOutput
 
 _RECORD_TEXT_MAX = 2_000
+COUNTED = "\x00counted"
 
 
 def dead_letter(poison: Poison, more: Mapping[str, Any] | None = None) -> bytes:
@@ -58,7 +60,7 @@ def split_late(
         if np.count_nonzero(batch.time_ms < watermark_ms):
             is_on_time = batch.time_ms >= watermark_ms
             behind = batch.take(~is_on_time)
-            late += _describe(job, number, behind)
+            late += describe(job, number, behind)
             output.counters["late_events"] += count_once(job, number, behind)
             batch = batch.take(is_on_time)
         if len(batch):
@@ -66,8 +68,8 @@ def split_late(
     return fresh, late
 
 
-def late_dead_letters(events: Iterable[Mapping[str, Any]]) -> list[bytes]:
-    """Return the dead letters of late events, as `split_late` describes them."""
+def event_dead_letters(events: Iterable[Mapping[str, Any]]) -> list[bytes]:
+    """Return the dead letters of described events; a description without a code is that of a late event."""
     return [orjson.dumps({"code": "late", **event}) for event in events]
 
 
@@ -100,17 +102,24 @@ def ahead_dead_letters(job: Job, ahead: Decoded, now_ms: int) -> list[bytes]:
 
 def count_once(job: Job, number: int, batch: EventBatch) -> int:
     """Count the events that no earlier key domain has, so that an event with several keys counts once."""
+    return int(np.count_nonzero(is_counted(job, number, batch)))
+
+
+def is_counted(job: Job, number: int, batch: EventBatch) -> NDArray[np.bool_]:
+    """Mark the events that no earlier key domain has: bool[N]. A batch without key fields has them in COUNTED."""
+    if COUNTED in batch.columns:
+        return np.asarray(batch.columns[COUNTED])
     seen = np.zeros(len(batch), bool)
     for domain in job.domains[:number]:
         has_key = np.ones(len(batch), bool)
         for name in domain:
             has_key &= np.asarray(pc.is_valid(batch.columns[name]))
         seen |= has_key
-    return len(batch) - int(seen.sum())
+    return ~seen
 
 
-def _describe(job: Job, number: int, batch: EventBatch) -> list[dict[str, Any]]:
-    """Describe late events for their dead letters."""
+def describe(job: Job, number: int, batch: EventBatch) -> list[dict[str, Any]]:
+    """Describe events that are set aside for their dead letters."""
     names = [e.name for e in job.schema.event_types]
     domain = ",".join(job.domains[number])
     return [

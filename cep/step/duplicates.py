@@ -1,21 +1,26 @@
-"""Events → those whose id is new; step 4 of a micro-batch.
+"""Events → the events that have not come before; step 4 of a micro-batch.
 
-An event is known by a hash of its type and id, in its key group and the bucket of its event time. So a micro-batch
-reads and writes the few buckets that its events fall into, and a bucket that is older than the window is dropped whole.
+An event is known again by its *id*: a hash of its type, the values of all key fields of the job, and its id. So an
+event of another type, or of another card, is another event though it has the same id. Ids are kept by key group and by
+the bucket of their event time: a micro-batch reads and writes the few buckets that its events fall into, and a bucket
+that is older than the window is dropped whole.
 
     bucket = event time // width;  width = window / 8
-    content = secret uint64[2] | first halves of the hashes, sorted uint64[N] | second halves uint64[N], little-endian
+    stored = secret uint64[2] | ids, sorted uint64[N] | digests of the content uint64[N], little-endian
 
-The hash has 128 bits and a key, the *secret*, which is drawn for a key group's bucket when its first id comes and is
-stored with it: in checkpoints, savepoints and changelogs, and on the way to another runner. So an id is known again
-wherever the bucket goes. Who sends events cannot make one that passes for another, as he does not have the secret.
+The hash of an id has a key, the *secret*, which is drawn for a key group's bucket when its first id comes and is stored
+with it: in checkpoints, savepoints and changelogs, and on the way to another runner. So an id is known again wherever
+the bucket goes. A sender of events cannot make one that passes for another, as the sender does not have the secret.
 
-What an event counts as, in every runner that looks for duplicates:
+Every runner judges an event alike:
 
-    its bucket        its id in that bucket        it is
-    in the window     came before, late or not     a duplicate
-    in the window     is new                       late behind the watermark, else matched
-    older             nobody remembers             late, as often as it comes
+    its bucket      its id in that bucket              it is
+    in the window   came before with its content       a duplicate, late or not: ignored and counted
+    in the window   came before with another content   a reused id, late or not: set aside with a letter and counted
+    in the window   is new                             late behind the watermark, else matched
+    older           nothing is remembered              late, as often as it comes
+
+The content is every field of the event (columnar/digests.py). The first event of an id counts.
 
 The watermark that a micro-batch begins with says which buckets the window has and which events are late. So it makes no
 difference where a stream is cut into micro-batches, under two conditions. An event is at most the lateness behind
@@ -30,71 +35,121 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from secrets import token_bytes
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from cep.base.errors import StateCorruptError, StateFormatError
-from cep.columnar.batch import EventBatch, concat_batches, read_only, text_buffers
-from cep.columnar.route import key_groups
+from cep.columnar.batch import EventBatch, concat_batches, read_only, slot_values, text_buffers
+from cep.columnar.digests import CONTENT, KEYS, E, with_digests, without_digests
+from cep.kernels.repeats import NEW, NO_PAIR, OTHER, SAME, judge_against_sorted, judge_pairs
 from cep.kernels.siphash import keyed_id_hashes
-from cep.step.dead_letters import count_once
+from cep.step.dead_letters import count_once, describe, is_counted
 from cep.step.job import Job
 from cep.step.match import MatchOutput
 from cep.step.ports import SeenIds
 
 _BUCKETS_PER_WINDOW = 8
+_SLOTS_MIN = 16
 SECRET_BYTES = 16
+REUSED_CODE = "reused_id"
+_REASON = "an event of this type with this id and these keys came before, with other content"
+Letters = list[dict[str, Any]]
+
+
+def prepare(job: Job, decoded: E) -> E:
+    """Add to events, before they are routed, the columns that `drop_duplicates` reads, if the job looks for any."""
+    return with_digests(job.schema, job.domains, decoded) if job.dedup_ms else decoded
 
 
 def drop_duplicates(
     job: Job, batches: Mapping[int, Sequence[EventBatch]], watermark_ms: int, seen: SeenIds, output: MatchOutput
-) -> Mapping[int, Sequence[EventBatch]]:
+) -> tuple[Mapping[int, Sequence[EventBatch]], Letters]:
     """Leave out the events whose id came before, late ones among them.
 
     `watermark_ms` is the one that the micro-batch begins with. A job with `dedup_ms` of 0 does not look for duplicates.
-    Returns: the others by number of their key domain.
+    Returns: the others by number of their key domain, and a description of each reused id for its dead letter.
     """
+    letters: Letters = []
     if job.dedup_ms == 0:
-        return batches
+        return batches, letters
     oldest = oldest_bucket(watermark_ms, job.dedup_ms)
     fresh: dict[int, Sequence[EventBatch]] = {}
     for number, parts in batches.items():
         batch = concat_batches(parts)
-        buckets, is_new = time_buckets(batch, job.dedup_ms), np.ones(len(batch), bool)
-        for bucket in np.unique(buckets[buckets >= oldest]).tolist():
-            rows = np.flatnonzero(buckets == bucket)
-            here = batch if len(rows) == len(batch) else _identities(batch, rows)
-            ids = event_ids(here, seen.secrets(number, bucket, here.key))
-            is_new[rows] = first_of_each(ids) & ~seen.contains(number, bucket, ids)
-            added = is_new[rows]
-            if added.any():
-                seen.add(number, bucket, ids[:, added], here.key.filter(pa.array(added)))
-        if not is_new.all():
-            output.counters["duplicates"] += count_once(job, number, batch.take(~is_new))
-            batch = batch.take(is_new)
-        fresh[number] = [batch]
+        buckets, verdicts = time_buckets(batch, job.dedup_ms), np.zeros(len(batch), np.uint8)
+        for bucket in _distinct(buckets):
+            if bucket >= oldest:
+                rows = np.flatnonzero(buckets == bucket)
+                here = batch if len(rows) == len(batch) else _identities(batch, rows)
+                ids = event_ids(here, seen.secrets(number, bucket, here.key))
+                verdicts[rows] = seen.take(number, bucket, ids, here.key)
+        fresh[number] = [_settled(job, number, batch, verdicts, (output, letters))]
     seen.forget(oldest)
-    return fresh
+    return fresh, letters
+
+
+def first_ones(job: Job, number: int, parts: Sequence[EventBatch], output: MatchOutput) -> tuple[EventBatch, Letters]:
+    """Leave out the events of a finite history, in which nothing is late, whose id came before.
+
+    Returns: the others, and a description of each reused id for its dead letter.
+    """
+    batch, letters = concat_batches(parts), Letters()
+    kinds = slot_values(batch.columns[KEYS]) + time_buckets(batch, job.dedup_ms)
+    pairs = _pairs(kinds, batch, new_secrets(1))
+    return _settled(job, number, batch, judged(pairs), (output, letters)), letters
+
+
+def without_repeats(job: Job, batch: EventBatch) -> EventBatch:
+    """Leave out the events of a finite history, as they were decoded, whose id came before."""
+    return first_ones(job, 0, [prepare(job, batch)], MatchOutput())[0] if job.dedup_ms else batch
+
+
+def _settled(
+    job: Job, number: int, batch: EventBatch, verdicts: NDArray[np.uint8], told: tuple[MatchOutput, Letters]
+) -> EventBatch:
+    """Count and describe the events that came before; return the others without digests."""
+    if np.count_nonzero(verdicts):
+        output, letters = told
+        output.counters["duplicates"] += count_once(job, number, batch.take(verdicts == SAME))
+        reused = batch.take(verdicts == OTHER)
+        reused = reused.take(is_counted(job, number, reused))
+        if len(reused):
+            output.counters["reused_ids"] += len(reused)
+            letters += [{"code": REUSED_CODE, "reason": _REASON, **event} for event in describe(job, number, reused)]
+        batch = batch.take(verdicts == NEW)
+    return without_digests(batch)
+
+
+def _distinct(buckets: NDArray[np.int64]) -> list[int]:
+    if len(buckets) and buckets[0] == buckets[-1] and np.count_nonzero(buckets != buckets[0]) == 0:
+        return [int(buckets[0])]
+    distinct: list[int] = np.unique(buckets).tolist()
+    return distinct
 
 
 def _identities(batch: EventBatch, rows: NDArray[np.int64]) -> EventBatch:
     """Return these events without their fields."""
-    return replace(batch, columns={}).take(rows)
+    return replace(batch, columns={name: batch.columns[name] for name in (KEYS, CONTENT)}, order=None).take(rows)
 
 
 def event_ids(batch: EventBatch, secrets: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Hash each event's type and id: uint64[2, N]. Shapes: secrets uint64[N, 2], or uint64[1, 2] for all events."""
-    return _hashed(batch.event_type.astype(np.int64), batch.event_id, secrets)
+    """Return each event's id and digest of its content: uint64[2, N].
+
+    Shapes: secrets uint64[N, 2], or uint64[1, 2] for all events.
+    """
+    return _pairs(slot_values(batch.columns[KEYS]), batch, secrets)
 
 
-def _hashed(kinds: NDArray[np.int64], texts: pa.Array, secrets: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    ids = np.empty((2, len(texts)), np.uint64)
-    if len(texts):
-        keyed_id_hashes(read_only(kinds), *text_buffers(texts), read_only(np.ascontiguousarray(secrets)), ids)
-    return ids
+def _pairs(kinds: NDArray[np.int64], batch: EventBatch, secrets: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    pairs = np.empty((2, len(batch)), np.uint64)
+    if len(batch):
+        keyed_id_hashes(
+            read_only(kinds), *text_buffers(batch.event_id), read_only(np.ascontiguousarray(secrets)), pairs[0]
+        )
+        pairs[1] = slot_values(batch.columns[CONTENT]).view(np.uint64)
+    return pairs
 
 
 def new_secrets(count: int) -> NDArray[np.uint64]:
@@ -108,28 +163,26 @@ def time_buckets(batch: EventBatch, window_ms: int) -> NDArray[np.int64]:
     return buckets
 
 
-def first_of_each(ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Mark the first of equal hashes uint64[2, N], in their order: bool[N]."""
-    is_first = np.ones(ids.shape[1], bool)
-    order = np.argsort(ids[0], kind="stable")
-    ordered = ids[0, order]
-    if (ordered[1:] == ordered[:-1]).any():
-        order = np.lexsort((ids[1], ids[0]))
-        ordered = ids[:, order]
-        is_first[order[1:]] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)
-    return is_first
+def empty_slots(count: int) -> NDArray[np.int32]:
+    """Return slots for so many pairs (kernels/repeats.py)."""
+    return np.full(max(_SLOTS_MIN, 1 << (2 * count - 1).bit_length()), NO_PAIR, np.int32)
 
 
-def first_ones(job: Job, parts: Sequence[EventBatch]) -> tuple[list[EventBatch], EventBatch]:
-    """Split a finite history, in which nothing is late.
+def judged(pairs: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """Judge each of the pairs uint64[2, N] by those before it: uint8[N]."""
+    count = pairs.shape[1]
+    verdicts = np.empty(count, np.uint8)
+    judge_pairs(read_only(pairs), np.empty((2, count), np.uint64), 0, empty_slots(count), verdicts)
+    return verdicts
 
-    Returns: (the first event of each type and id in its key group and bucket, the others).
-    """
-    batch = concat_batches(parts)
-    groups = key_groups(batch.key, job.groups_count).astype(np.int64)
-    kinds = (time_buckets(batch, job.dedup_ms) * job.groups_count + groups) * len(job.schema.event_types)
-    is_first = first_of_each(_hashed(kinds + batch.event_type, batch.event_id, new_secrets(1)))
-    return [batch if is_first.all() else batch.take(is_first)], batch.take(~is_first)
+
+def judged_by(pairs: NDArray[np.uint64], seen: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """Judge each of the pairs by the seen ones, which are sorted by their ids, and by the pairs before it: uint8[N]."""
+    verdicts = np.empty(pairs.shape[1], np.uint8)
+    judge_against_sorted(read_only(pairs), read_only(seen), np.searchsorted(seen[0], pairs[0]), verdicts)
+    (unseen,) = np.nonzero(verdicts == NEW)
+    verdicts[unseen] = judged(np.ascontiguousarray(pairs[:, unseen]))
+    return verdicts
 
 
 def bucket_width(window_ms: int) -> int:
@@ -142,30 +195,19 @@ def oldest_bucket(watermark_ms: int, window_ms: int) -> int:
     return (watermark_ms - window_ms) // bucket_width(window_ms)
 
 
-def are_among(ids: NDArray[np.uint64], seen: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Mark the hashes uint64[2, N] that are among those seen, which are sorted by their first halves: bool[N]."""
-    is_seen = np.zeros(ids.shape[1], bool)
-    if not seen.shape[1]:
-        return is_seen
-    last = seen.shape[1] - 1
-    at = np.minimum(np.searchsorted(seen[0], ids[0]), last)
-    rows = np.flatnonzero(seen[0, at] == ids[0])
-    while len(rows):  # once, but for different hashes whose first halves are equal
-        is_seen[rows] = seen[1, at[rows]] == ids[1, rows]
-        rows = rows[~is_seen[rows] & (at[rows] < last)]
-        at[rows] += 1
-        rows = rows[seen[0, at[rows]] == ids[0, rows]]
-    return is_seen
+def merged(seen: NDArray[np.uint64], added: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Join pairs that are sorted by their ids with more pairs in any order; the result is sorted. Cost: a copy."""
+    in_order = added[:, np.argsort(added[0])]
+    return np.insert(seen, np.searchsorted(seen[0], in_order[0]), in_order, axis=1)
 
 
 def to_bytes(secret: NDArray[np.uint64], ids: NDArray[np.uint64]) -> bytes:
-    """Sort hashes and encode them with their secret, uint64[2], for a store."""
-    ordered = ids[:, np.lexsort((ids[1], ids[0]))]
-    return secret.astype("<u8").tobytes() + ordered.astype("<u8").tobytes()
+    """Encode pairs uint64[2, N] that are sorted by their ids with their secret, uint64[2], for a store."""
+    return secret.astype("<u8").tobytes() + ids.astype("<u8").tobytes()
 
 
 def from_bytes(data: bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Invert `to_bytes`: return the secret and the hashes. Raises: StateCorruptError."""
+    """Invert `to_bytes`: return the secret and the pairs. Raises: StateCorruptError."""
     if len(data) < SECRET_BYTES or len(data) % SECRET_BYTES:
         raise StateCorruptError(f"ids of duplicates have {len(data)} bytes, no multiple of 16; restore the state")
     words = np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
@@ -173,8 +215,8 @@ def from_bytes(data: bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
 
 
 def refuse_earlier_ids() -> NoReturn:
-    """Refuse ids that were told by 64 bits without a secret. Raises: StateFormatError."""
+    """Refuse ids without a digest of the content. Raises: StateFormatError."""
     raise StateFormatError(
-        "the state has ids of duplicates of an earlier build, 64 bits without a secret; go on with the build that "
-        "wrote it, or begin a new job with this one"
+        "the state has ids of duplicates of an earlier build, without the content of their events; go on with the "
+        "build that wrote it, or begin a new job with this one"
     )

@@ -25,7 +25,7 @@ from cep.step.ports import ArrivalPorts, Events, LevelPorts, Portion
 from cep.step.ties import LastEvent, out_of_order
 
 # Every level receives the source events; only the first one counts them.
-_OF_FIRST_LEVEL = ("late_events", "duplicates", "events_without_rule")
+_OF_FIRST_LEVEL = ("late_events", "duplicates", "reused_ids", "events_without_rule")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +51,23 @@ class LevelTask:
 
 @dataclass(slots=True)
 class LevelOutcome:
-    """The output of matching, and the late events as their dead letters describe them."""
+    """The output of matching, and the late events and reused ids as their dead letters describe them."""
 
     output: MatchOutput
-    late_events: list[dict[str, Any]]
+    events_aside: list[dict[str, Any]]
 
 
 def match_level(task: LevelTask, portion: Portion) -> LevelOutcome:
     """Match the due events of a portion, and process deadlines up to the watermark. Raises: StateError, StoreError."""
     output = MatchOutput(since_ms=task.since_ms)
-    late_events: list[dict[str, Any]] = []
+    aside: list[dict[str, Any]] = []
     due: dict[int, list[EventBatch]] = {}
     for arrivals, events in zip(portion.ports.parts, portion.events, strict=True):
         # 4 duplicates
-        new = drop_duplicates(task.job, events, task.before_ms, arrivals.seen, output)
+        new, reused = drop_duplicates(task.job, events, task.before_ms, arrivals.seen, output)
         # 5 late
         fresh, late = split_late(task.job, new, task.before_ms, output)
-        late_events += late
+        aside += [*reused, *late]
         # 6 due
         if task.last_event is not None:
             for number, batch in fresh.items():
@@ -79,10 +79,10 @@ def match_level(task: LevelTask, portion: Portion) -> LevelOutcome:
     # 7 match
     _match_domains(task, portion.ports, due, output)
     if task.level > 0:
-        late_events.clear()
+        aside.clear()
         for name in _OF_FIRST_LEVEL:
             output.counters.pop(name, None)
-    return LevelOutcome(output, late_events)
+    return LevelOutcome(output, aside)
 
 
 def _due_events(task: LevelTask, arrivals: ArrivalPorts, fresh: Mapping[int, EventBatch]) -> Mapping[int, EventBatch]:

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class SeenIds(Protocol):
-    """The hashes of event ids that a runner keeps, uint64[2, N], by number of the key domain and bucket."""
+    """The ids of events that a runner keeps, by number of the key domain and bucket (duplicates.py)."""
 
     def secrets(self, number: int, bucket: int, keys: pa.Array) -> NDArray[np.uint64]:
         """Return the secret with which the id of an event of each key is hashed: uint64[N, 2], or uint64[1, 2].
@@ -44,11 +44,11 @@ class SeenIds(Protocol):
         Key groups have different ones. A new bucket has new ones; once an id is added, its secret stays as long.
         """
 
-    def contains(self, number: int, bucket: int, ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Return for each hash whether the bucket contains it: bool[N]."""
+    def take(self, number: int, bucket: int, ids: NDArray[np.uint64], keys: pa.Array) -> NDArray[np.uint8]:
+        """Judge ids uint64[2, N] with the content of their events in the order in which they came, and keep new ones.
 
-    def add(self, number: int, bucket: int, ids: NDArray[np.uint64], keys: pa.Array) -> None:
-        """Add new hashes; `keys` are the keys of their events."""
+        `keys` are those of their events. Returns: NEW, SAME or OTHER for each (kernels/repeats.py): uint8[N].
+        """
 
     def forget(self, oldest: int) -> None:
         """Drop the buckets before this one, which are never read again."""

@@ -29,7 +29,7 @@ _REASONS_MAX = 5
 _KINDS_MAX = 32
 _EXAMPLE_CHARACTERS = 200
 # Counters of records that were set aside, with the code of their dead letters.
-_CODES = {"events_ahead": "ahead", "late_events": "late"}
+_CODES = {"events_ahead": "ahead", "late_events": "late", "reused_ids": "reused_id"}
 
 
 @dataclass(slots=True)

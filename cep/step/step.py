@@ -3,7 +3,7 @@
      1 validate     records → events of each key domain         validate.py
      2 rules        control records change the rulebook         rules.py
      3 times        partitions move the watermark               event_time.py
-    ┌4 duplicates   repeated ids are left out                   duplicates.py
+    ┌4 duplicates   repeated events are left out                duplicates.py
     │5 late         events behind the watermark are set aside   dead_letters.py
     │6 due          events wait until the watermark passes      waiting.py
     └7 match        pages are read, advanced and written        pages.py
@@ -31,6 +31,7 @@ from cep.columnar.decode import Decoded, concat_decoded
 from cep.columnar.route import route
 from cep.engine.advance import Evicted
 from cep.step.counters import add_counts, nonzero
+from cep.step.duplicates import prepare
 from cep.step.event_time import (
     PartitionTimes,
     TimesRead,
@@ -87,7 +88,7 @@ class Outcome:
     refused: tuple[bytes, ...] = ()
     rule_counters: Counter[str] = field(default_factory=Counter)
     alerts: list[pa.Table] = field(default_factory=list)
-    late_events: list[dict[str, Any]] = field(default_factory=list)
+    events_aside: list[dict[str, Any]] = field(default_factory=list)
     produced: list[Decoded] = field(default_factory=list)
     counters: Counter[str] = field(default_factory=Counter)
     evicted: list[Evicted] = field(default_factory=list)
@@ -120,7 +121,7 @@ def step(progress: Progress, ports: Ports, micro_batch: MicroBatch) -> Outcome:
         outcome.produced = []
         for matched in ports.spread(level, events, due_ms, partial(match_level, task)):
             outcome.alerts += matched.output.alerts
-            outcome.late_events += matched.late_events
+            outcome.events_aside += matched.events_aside
             outcome.evicted += matched.output.evicted
             outcome.produced += matched.output.produced
             add_counts(outcome.counters, matched.output.counters)
@@ -178,7 +179,7 @@ def _move_times(job: Job, progress: Progress, read: TimesRead, before_ms: int) -
 
 def _with_produced(job: Job, events: Events, produced: list[Decoded]) -> Events:
     """Route derived events to the keys of the job, after the existing events."""
-    types, whole = job.schema.columns(), concat_decoded(job.schema, produced)
+    types, whole = job.schema.columns(), prepare(job, concat_decoded(job.schema, produced))
     joined: dict[int, list[EventBatch]] = {number: list(batches) for number, batches in events.items()}
     for number, domain in enumerate(job.domains):
         batch, _ = route(whole, domain, types)

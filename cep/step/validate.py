@@ -17,6 +17,7 @@ from cep.columnar.redact import redact
 from cep.columnar.route import route
 from cep.kernels.layout import Int64
 from cep.step.dead_letters import ahead_dead_letters, dead_letter
+from cep.step.duplicates import prepare
 from cep.step.job import Job
 from cep.step.rejections import poison_counts
 
@@ -60,6 +61,7 @@ def validate_events(job: Job, decoded: Decoded, now_ms: int = TIME_MS_MAX) -> Va
         counters["events_before_start"] = int((decoded.time_ms < job.begins_ms).sum())
         counters["events_after_end"] = int((decoded.time_ms >= job.ends_ms).sum())
         decoded = decoded.between(job.begins_ms, job.ends_ms)
+    decoded = prepare(job, decoded)
     types = job.schema.columns()
     batches = []
     for domain in job.domains:

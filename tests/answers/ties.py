@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pandas as pd
 
 import cep
+from cep.api.alerts import Alerts
+from cep.api.rejected import RejectedRecordsWarning
 from tests.answers import Row
 
 _EVENT = "event t { tx_id id  event_time time  card_id string  device_id string }\n"
@@ -35,9 +38,56 @@ def past_is_from(condition: str) -> list[str | None]:
     return [None if ms is None else ms.isoformat() for ms in alerts["history_from"].to_pylist()]
 
 
+_PAIR = "pattern p by card_id { seq a{3} within 1 h where a: t }"
+_TWO_TYPES = """
+event login { login_id id  event_time time  card_id string }
+event t { tx_id id  event_time time  card_id string  device_id string }
+pattern p by card_id { seq a -> b within 1 h where a: login  b: t }
+"""
+_SAME_TIME = [START] * 3
+
+
+def matched(text: str, rows: pd.DataFrame) -> Alerts:
+    """Match events of which some may be set aside."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RejectedRecordsWarning)
+        return cep.parse(text).match(rows)
+
+
+def repeated(**columns: Sequence[Any]) -> tuple[int, int, int]:
+    """Return the alerts of three events of a card, and how many events were repeated, and set aside."""
+    alerts = matched(_EVENT + _PAIR, frame(event_time=_SAME_TIME, **columns))
+    return alerts.table.num_rows, alerts.counters["duplicates"], alerts.counters["reused_ids"]
+
+
+def decoy(card_id: str) -> tuple[int, int]:
+    """Send an event with the id of a card's first event before it. Return the alerts of the card, and events aside."""
+    rows = frame(tx_id=["1", "1", "2", "3"], card_id=[card_id, "c", "c", "c"], device_id=["x", "d", "d", "d"])
+    rows["event_time"] = START
+    alerts = matched(_EVENT + _PAIR, rows)
+    return sum(key == "c" for key in alerts.table["key"].to_pylist()), alerts.counters["reused_ids"]
+
+
+def two_types() -> tuple[int, int]:
+    """Return the alerts of a login 17 and a payment 17 of one card, and the repeated events."""
+    rows = [
+        {"event_type": "login", "login_id": "17", "event_time": START.isoformat(), "card_id": "c"},
+        {"event_type": "t", "tx_id": "17", "event_time": START.isoformat(), "card_id": "c", "device_id": "d"},
+    ]
+    alerts = matched(_TWO_TYPES, pd.DataFrame(rows))
+    return alerts.table.num_rows, alerts.counters["duplicates"] + alerts.counters["reused_ids"]
+
+
 FROM_START = ["2026-03-01T10:00:00+00:00"] * 2
 
 ROWS = [
+    Row("G2", "three events", (1, 0, 0), repeated),
+    Row("G2", "one event three times", (0, 2, 0), partial(repeated, tx_id=["1", "1", "1"])),
+    Row("G2", "one id with two contents", (0, 1, 1),
+        partial(repeated, tx_id=["1", "1", "1"], device_id=["d", "e", "d"])),
+    Row("trust 18", "a decoy with the id of another card's event", (1, 0), partial(decoy, "other")),
+    Row("trust 18", "a decoy with the id of an event of the card", (1, 1), partial(decoy, "c")),
+    Row("G6", "a login and a payment with one id", (1, 0), two_types),
     *(Row("G4", f"`{text}` at the start of a history", FROM_START, partial(past_is_from, text))
       for text in ("not exists(t over previous 1 d by device_id)", "first_seen(device_id) < 1 d")),
     Row("G4", "a condition without a past", [None, None], partial(past_is_from, 'device_id != "x"')),

@@ -20,6 +20,7 @@ from cep.columnar.batch import TEXT, EventBatch
 from cep.columnar.decode import Decoded, decode_json
 from cep.engine.keyed_state import empty_state
 from cep.histories.store import Histories
+from cep.kernels.repeats import NEW, OTHER, SAME
 from cep.model.rule import HeartbeatRecord, RetireRecord, UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.sinks.json_form import json_lines
@@ -127,23 +128,21 @@ def seen_ids_are_known_until_their_bucket_is_forgotten(case: Case) -> None:
     secrets = np.broadcast_to(part.seen.secrets(CARD, 3, keys), (3, 2)).tolist()
     assert secrets[0] == secrets[2]
     assert secrets != np.broadcast_to(part.seen.secrets(CARD, 4, keys), (3, 2)).tolist()
-    assert part.seen.contains(CARD, 3, hashes).tolist() == [False] * 3
-    part.seen.add(CARD, 3, hashes[:, :2], keys[:2])
-    part.seen.add(CARD, 4, hashes[:, 2:], keys[2:])
-    assert part.seen.contains(CARD, 3, hashes).tolist() == [True, True, False], "in the same micro-batch"
+    assert part.seen.take(CARD, 3, hashes, keys).tolist() == [NEW, NEW, OTHER]
+    assert part.seen.take(CARD, 4, hashes[:, 2:], keys[2:]).tolist() == [NEW]
+    assert part.seen.take(CARD, 3, hashes, keys).tolist() == [SAME, SAME, OTHER], "in the same micro-batch"
     case.close()
     (part,) = level_ports(case).parts
     assert np.broadcast_to(part.seen.secrets(CARD, 3, keys), (3, 2)).tolist() == secrets, "stored with the ids"
-    assert part.seen.contains(CARD, 3, hashes).tolist() == [True, True, False]
-    assert part.seen.contains(CARD, 4, hashes).tolist() == [False, False, True]
-    assert part.seen.contains(SHOP, 3, hashes).tolist() == [False] * 3, "another key domain"
-    part.seen.add(CARD, 4, hashes[:, :1], keys[:1])
+    assert part.seen.take(CARD, 3, hashes, keys).tolist() == [SAME, SAME, OTHER]
+    assert part.seen.take(CARD, 4, hashes, keys).tolist() == [OTHER, NEW, SAME]
+    assert part.seen.take(SHOP, 3, hashes[:, :1], keys[:1]).tolist() == [NEW], "another key domain"
     part.seen.forget(4)
     case.close()
     (part,) = level_ports(case).parts
     part.seen.forget(4)  # as every micro-batch does: what the store still has of older buckets is nobody's
-    assert part.seen.contains(CARD, 3, hashes).tolist() == [False] * 3
-    assert part.seen.contains(CARD, 4, hashes).tolist() == [True, False, True]
+    assert part.seen.take(CARD, 4, hashes, keys).tolist() == [OTHER, SAME, SAME]
+    assert part.seen.take(CARD, 3, hashes, keys).tolist() == [NEW, NEW, OTHER], "of a bucket that is forgotten"
 
 
 def _release(case: Case, due_ms: int, *fresh: EventBatch | None) -> list[list[str]]:
@@ -270,7 +269,7 @@ class Driver:
         self._case.close()
         self.progress = outcome.progress
         self.counters.update(outcome.counters)
-        self.late += [letter["event_id"] for letter in outcome.late_events]
+        self.late += [letter["event_id"] for letter in outcome.events_aside]
         self.alerts += [orjson.loads(line) for table in outcome.alerts for line in json_lines(table)]
         return outcome
 

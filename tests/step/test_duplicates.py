@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -13,30 +14,47 @@ from numpy.typing import NDArray
 
 from cep.base.errors import StateCorruptError
 from cep.base.utc import utc_text
-from cep.columnar.route import route, split_by_group
-from cep.runners.embedded.seen import SeenOfShare
+from cep.columnar.batch import EventBatch, data_columns
+from cep.columnar.route import split_by_group
+from cep.kernels.repeats import NEW, OTHER, SAME
+from cep.runners.embedded.seen import SeenOfLevel
 from cep.step import duplicates
 from cep.step.job import Job
 from cep.step.match import MatchOutput
+from cep.step.validate import validate_events
 from tests.columnar.common import ONE, TWO, decode, record
 
-HALVES = st.integers(0, 2**64 - 1) | st.integers(0, 2)
-IDS = st.lists(st.tuples(HALVES, HALVES), max_size=30)
+IDS = st.lists(st.tuples(st.integers(0, 2**64 - 1) | st.integers(0, 5), st.integers(0, 2)), max_size=30)
+BASE_MS = 1_770_000_000_000
+WINDOW_MS, LATENESS_MS, DAY_MS = 40, 7, 86_400_000
 SECRET = np.array([[7, 9]], np.uint64)
+KEY = (("card_id",),)
 
 
-def _array(ids: list[tuple[int, int]]) -> NDArray[np.uint64]:
-    return np.array(ids, np.uint64).reshape(-1, 2).T.copy()
+def _array(ids: Iterable[tuple[int, int]]) -> NDArray[np.uint64]:
+    return np.array(list(ids), np.uint64).reshape(-1, 2).T.copy()
 
 
 @given(IDS, IDS)
-def test_known_ones_are_found(before: list[tuple[int, int]], now: list[tuple[int, int]]) -> None:
-    """Both halves count: equal first ones are told apart."""
-    secret, kept = duplicates.from_bytes(duplicates.to_bytes(SECRET[0], _array(before)))
+def test_pairs_are_judged_by_those_before_them(before: list[tuple[int, int]], now: list[tuple[int, int]]) -> None:
+    kept: dict[int, int] = {}
+    assert duplicates.judged(_array(before)).tolist() == _plain(before, kept)
+    stored = duplicates.merged(np.empty((2, 0), np.uint64), _array(kept.items()))
+    secret, seen = duplicates.from_bytes(duplicates.to_bytes(SECRET[0], stored))
     assert secret.tolist() == SECRET[0].tolist()
-    ids = _array(now)
-    assert duplicates.are_among(ids, kept).tolist() == [h in before for h in now]
-    assert duplicates.first_of_each(ids).tolist() == [h not in now[:i] for i, h in enumerate(now)]
+    verdicts = duplicates.judged_by(_array(now), seen)
+    assert verdicts.tolist() == _plain(now, kept)
+    whole = duplicates.merged(seen, _array(now)[:, verdicts == NEW])
+    assert whole.T.tolist() == [[i, c] for i, c in sorted(kept.items())]
+
+
+def _plain(pairs: Iterable[tuple[int, int]], kept: dict[int, int]) -> list[int]:
+    """Judge pairs in their order by a dict from ids to contents, which gets the new ones."""
+    verdicts = []
+    for event_id, content in pairs:
+        verdicts.append(NEW if event_id not in kept else SAME if kept[event_id] == content else OTHER)
+        kept.setdefault(event_id, content)
+    return verdicts
 
 
 @pytest.mark.parametrize("data", [b"", b"1234", bytes(24)])
@@ -52,40 +70,69 @@ def test_a_bucket_is_kept_while_any_of_its_times_is_in_the_window(watermark_ms: 
         assert bucket >= duplicates.oldest_bucket(watermark_ms, window_ms)
 
 
-def test_events_of_two_types_may_share_an_id() -> None:
-    decoded = decode(
-        [record(event_type="payment", tx_id="1"), record(event_type="login", login_id="1", device="d")], TWO
-    )
-    batch, _ = route(decoded, ("card_id",), TWO.columns())
-    assert duplicates.first_of_each(duplicates.event_ids(batch, SECRET)).all()
+def test_what_makes_an_event_the_same_another_or_one_with_a_reused_id() -> None:
+    """A login and a payment with one id are two events, and so are payments of two cards."""
+    payment = record(event_type="payment", tx_id="1")
+    records = [
+        payment, record(event_type="login", login_id="1", device="d"),
+        record(event_type="payment", tx_id="1", amount=1), payment,
+        record(event_type="payment", tx_id="1", card_id="c2"), record(event_type="payment", tx_id="2"),
+    ]  # fmt: skip
+    job = Job(TWO, KEY, dedup_ms=WINDOW_MS)
+    (batch,) = validate_events(job, decode(records, TWO)).batches
+    verdicts = duplicates.judged(duplicates.event_ids(batch, SECRET)).tolist()
+    assert verdicts == [NEW, NEW, OTHER, SAME, NEW, NEW]
+
+
+def test_an_event_of_several_keys_is_settled_once_and_alike_for_all() -> None:
+    """A decoy of another card hides nothing from rules by the key that both have."""
+    records = [
+        record(retries=5),
+        record(card_id="decoy", retries=5, amount=9),
+        record(retries=5, amount=7),
+        record(retries=5),
+    ]
+    job = Job(ONE, (("card_id",), ("retries",)), dedup_ms=DAY_MS)
+    valid = validate_events(job, decode(records))
+    output, seen = MatchOutput(), PlainIds()
+    fresh, letters = duplicates.drop_duplicates(job, {n: [b] for n, b in enumerate(valid.batches)}, 0, seen, output)
+    assert [[batch.key.to_pylist() for batch in fresh[n]] for n in (0, 1)] == [[["c1", "decoy"]], [["5", "5"]]]
+    assert all(set(batch.columns) == set(data_columns(ONE)) for n in (0, 1) for batch in fresh[n])
+    assert (output.counters["duplicates"], output.counters["reused_ids"]) == (1, 1)
+    assert [(letter["code"], letter["event_id"], letter["key"]) for letter in letters] == [("reused_id", "t1", "c1")]
+    history = MatchOutput()
+    told = [duplicates.first_ones(job, n, [batch], history) for n, batch in enumerate(valid.batches)]
+    assert [batch.key.to_pylist() for batch, _ in told] == [["c1", "decoy"], ["5", "5"]]
+    assert (history.counters, [letter for _, of in told for letter in of]) == (output.counters, letters)
 
 
 class PlainIds:
     """Seen ids in a dict."""
 
     def __init__(self) -> None:
-        self.held: dict[tuple[int, int], set[tuple[int, ...]]] = {}
+        self.held: dict[tuple[int, int], dict[int, int]] = {}
 
     def secrets(self, _number: int, _bucket: int, _keys: pa.Array) -> NDArray[np.uint64]:
         return SECRET
 
-    def contains(self, number: int, bucket: int, ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        return np.array([tuple(h) in self.held.get((number, bucket), ()) for h in ids.T.tolist()], bool)
-
-    def add(self, number: int, bucket: int, ids: NDArray[np.uint64], keys: pa.Array) -> None:
-        new = set(map(tuple, ids.T.tolist()))
-        assert len(new) == len(keys)
-        assert not self.held.setdefault((number, bucket), set()) & new
-        self.held[number, bucket] |= new
+    def take(self, number: int, bucket: int, ids: NDArray[np.uint64], keys: pa.Array) -> NDArray[np.uint8]:
+        assert ids.shape == (2, len(keys))
+        kept = self.held.setdefault((number, bucket), {})
+        return np.array(_plain(map(tuple, ids.T.tolist()), kept), np.uint8)
 
     def forget(self, oldest: int) -> None:
         self.held = {at: ids for at, ids in self.held.items() if at[1] >= oldest}
 
 
+def routed(job: Job, records: Sequence[bytes]) -> EventBatch:
+    """Return the events of records by the first key of the job."""
+    return validate_events(job, decode(records)).batches[0]
+
+
 @given(st.lists(st.integers(0, 40), max_size=60), st.integers(1, 7), st.integers(0, 30))
 def test_an_event_on_time_comes_once_however_the_stream_is_cut(times: list[int], size: int, lateness: int) -> None:
     """Also where one micro-batch moves the watermark by more than the window. An event's id is its time."""
-    job = Job(ONE, (("card_id",),), dedup_ms=lateness + 1)
+    job = Job(ONE, KEY, dedup_ms=lateness + 1)
     seen, output = PlainIds(), MatchOutput()
     came: list[int] = []
     expected: set[int] = set()
@@ -94,16 +141,14 @@ def test_an_event_on_time_comes_once_however_the_stream_is_cut(times: list[int],
     for at in range(0, len(times), size):
         part = times[at : at + size]
         records = [record(tx_id=str(ms), event_time=utc_text(ms)) for ms in part]
-        batch, _ = route(decode(records), ("card_id",), ONE.columns())
-        fresh = duplicates.drop_duplicates(job, {0: [batch]}, watermark, seen, output)
+        fresh, letters = duplicates.drop_duplicates(job, {0: [routed(job, records)]}, watermark, seen, output)
+        assert not letters
         came += [ms for found in fresh[0] for ms in found.time_ms.tolist() if ms >= watermark]
         expected |= {ms for ms in part if ms >= watermark}
         watermark = max(watermark, max(part) - lateness)
     assert sorted(came) == sorted(expected)
 
 
-BASE_MS = 1_770_000_000_000
-WINDOW_MS, LATENESS_MS = 40, 7
 # Ids and times as they come: some times are more than lateness and window behind others.
 COMING = st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0, 3, 9, 30, 44, 90])), min_size=1, max_size=30)
 CUTS = st.lists(st.integers(1, 30), min_size=1, max_size=30)
@@ -112,7 +157,7 @@ Coming = list[tuple[int, int]]
 
 def passed(coming: Coming, cuts: list[int]) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, int]], int]:
     """(ids and times that are no duplicates, those of them that are not late, the counter), cut as it is said."""
-    job = Job(ONE, (("card_id",),), lateness_ms=LATENESS_MS, dedup_ms=WINDOW_MS)
+    job = Job(ONE, KEY, lateness_ms=LATENESS_MS, dedup_ms=WINDOW_MS)
     seen, output, watermark_ms = PlainIds(), MatchOutput(), 0
     found: Counter[tuple[int, int]] = Counter()
     matched: Counter[tuple[int, int]] = Counter()
@@ -121,15 +166,14 @@ def passed(coming: Coming, cuts: list[int]) -> tuple[Counter[tuple[int, int]], C
         size = next(sizes)
         part, rest = rest[:size], rest[size:]
         records = [record(tx_id=f"{event_id}", event_time=utc_text(BASE_MS + ms)) for event_id, ms in part]
-        batch, _ = route(decode(records), ("card_id",), ONE.columns())
-        for fresh in duplicates.drop_duplicates(job, {0: [batch]}, watermark_ms, seen, output)[0]:
+        for fresh in duplicates.drop_duplicates(job, {0: [routed(job, records)]}, watermark_ms, seen, output)[0][0]:
             at = [
                 (int(i), ms - BASE_MS) for i, ms in zip(fresh.event_id.to_pylist(), fresh.time_ms.tolist(), strict=True)
             ]
             found.update(at)
             matched.update((i, ms) for i, ms in at if BASE_MS + ms >= watermark_ms)
         watermark_ms = max(watermark_ms, *(BASE_MS + ms - LATENESS_MS for _, ms in part))
-    return found, matched, output.counters["duplicates"]
+    return found, matched, output.counters["duplicates"] + output.counters["reused_ids"]
 
 
 @given(COMING, CUTS)
@@ -162,11 +206,12 @@ def test_behind_the_window_each_is_late_also_within_a_micro_batch() -> None:
 def test_a_history_counts_ids_as_a_stream_does_that_is_never_late() -> None:
     coming = [(ms % 3, ms) for ms in range(300)]
     records = [record(tx_id=f"{event_id}", event_time=utc_text(BASE_MS + ms)) for event_id, ms in coming]
-    batch, _ = route(decode(records), ("card_id",), ONE.columns())
-    (first,), repeated = duplicates.first_ones(Job(ONE, (("card_id",),), dedup_ms=WINDOW_MS), [batch])
+    job, output = Job(ONE, KEY, dedup_ms=WINDOW_MS), MatchOutput()
+    first, letters = duplicates.first_ones(job, 0, [routed(job, records)], output)
+    assert len(letters) == output.counters["reused_ids"] == output.counters.total() > 0, "their times differ"
     for cuts in ([len(coming)], [1] * len(coming), [7, 1, 50]):
         found, _, counted = passed(coming, cuts)
-        assert (found.total(), counted) == (len(first), len(repeated))
+        assert (found.total(), counted) == (len(first), len(letters))
     assert len(first) == 3 * len(coming) // duplicates.bucket_width(WINDOW_MS), "in each bucket once"
 
 
@@ -174,17 +219,17 @@ def test_an_id_counts_in_its_key_group_whatever_is_looked_at_together() -> None:
     """So a replay that has all key groups in one piece, and workers with some of them, leave out the same events."""
     coming = [(f"card-{n % 7}", f"{n % 11}", n % 50) for n in range(400)]
     records = [record(card_id=card, tx_id=tx_id, event_time=utc_text(BASE_MS + ms)) for card, tx_id, ms in coming]
-    batch, _ = route(decode(records), ("card_id",), ONE.columns())
-    job = Job(ONE, (("card_id",),), groups_count=4, dedup_ms=WINDOW_MS)
-    (whole,), _ = duplicates.first_ones(job, [batch])
+    job = Job(ONE, KEY, groups_count=4, dedup_ms=WINDOW_MS)
+    batch = routed(job, records)
+    whole, _ = duplicates.first_ones(job, 0, [batch], MatchOutput())
     expected = Counter(zip(whole.key.to_pylist(), whole.event_id.to_pylist(), whole.time_ms.tolist(), strict=True))
     for parts in ([batch], [part for _, part in split_by_group(batch, 4)]):
         of_replay: Counter[tuple[str, str, int]] = Counter()
         of_stream: Counter[tuple[str, str, int]] = Counter()
         for part in parts:
-            seen = SeenOfShare([b"card"], 4)
-            (first,), _ = duplicates.first_ones(job, [part])
-            (fresh,) = duplicates.drop_duplicates(job, {0: [part]}, 0, seen, MatchOutput())[0]
+            seen = SeenOfLevel([b"card"], 4)
+            first, _ = duplicates.first_ones(job, 0, [part], MatchOutput())
+            (fresh,) = duplicates.drop_duplicates(job, {0: [part]}, 0, seen, MatchOutput())[0][0]
             for found, counted in ((first, of_replay), (fresh, of_stream)):
                 counted.update(
                     zip(found.key.to_pylist(), found.event_id.to_pylist(), found.time_ms.tolist(), strict=True)

@@ -45,7 +45,7 @@ from cep.state.pages import StoredPage, encode_page
 from cep.state.store import DurableStore, WriteBatch
 from cep.step.audit_head import head_values
 from cep.step.counters import add_counts, nonzero
-from cep.step.dead_letters import evicted_dead_letters, late_dead_letters, under_rules
+from cep.step.dead_letters import event_dead_letters, evicted_dead_letters, under_rules
 from cep.step.event_time import (
     NO_CLOCK,
     PartitionTime,
@@ -157,7 +157,7 @@ class Engine:
         outcome = step(self._progress, self._shares, MicroBatch(_by_domain(valid), controls, read))
         self._progress = outcome.progress
         dead_letters = [letter for part in valid for letter in part.dead_letters]
-        dead_letters += late_dead_letters(outcome.late_events) + evicted_dead_letters(outcome.evicted)
+        dead_letters += event_dead_letters(outcome.events_aside) + evicted_dead_letters(outcome.evicted)
         if dead_letters:
             rulebook = outcome.in_force.rulebook.rulebook
             dead_letters = under_rules(dead_letters, rulebook.epoch, rulebook.content_hash)

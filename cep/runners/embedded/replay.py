@@ -30,6 +30,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import EventBatch, concat_batches
 from cep.columnar.decode import Decoded, concat_decoded
+from cep.columnar.digests import CONTENT, KEYS
 from cep.columnar.route import KeyDomain, key_groups, route, slice_batch
 from cep.engine.alerts import sorted_together
 from cep.engine.keyed_state import KeyedState, concat_states
@@ -42,7 +43,7 @@ from cep.runners.to_the_end import replay_to_the_end
 from cep.sources.inputs import Records
 from cep.sources.pieces import Piece, Pieces, read_pieces
 from cep.state.manifest import StoredFile
-from cep.step.dead_letters import count_once
+from cep.step.dead_letters import COUNTED, event_dead_letters, is_counted
 from cep.step.duplicates import first_ones
 from cep.step.history_end import watermark_at_end, within_history
 from cep.step.job import Job
@@ -134,7 +135,7 @@ def replay(
     pa.set_cpu_count(workers)
     now_ms = int(time.time() * 1_000)  # one clock for the whole history
     levels = programs_by_level(rulebook, job.schema, job.levels_count)
-    read = _columns_read(levels, job)
+    read = _columns_read(levels)
     shares_count = max(1, min(_SHARES_MAX, history.rows // _EVENTS_AT_ONCE))
     shares: Shares = {}
     ahead = compiled_ahead(carriers(program for programs in levels for program in programs.values()))
@@ -156,7 +157,7 @@ def replay(
             done += size
             show("reading", done, history.size)
         if job.dedup_ms > 0:
-            counters["duplicates"] += sum(pool.map(lambda at: _without_repeats(job, at[0], shares[at]), list(shares)))
+            dead_letters += _without_repeats(job, pool, shares, counters)
         until_ms = None if ending is None else cut_ms(ending, last_ms)
         watermark_ms = watermark_at_end(job, last_ms, now_ms, until_ms)
         tables: list[pa.Table] = []
@@ -245,14 +246,12 @@ def _matched(
         yield at[0], output, left
 
 
-def _columns_read(levels: list[dict[KeyDomain, Program]], job: Job) -> dict[KeyDomain, tuple[str, ...]]:
-    """Return the columns that each key domain needs: those its rules read, and those to count duplicates by."""
+def _columns_read(levels: list[dict[KeyDomain, Program]]) -> dict[KeyDomain, tuple[str, ...]]:
+    """Return the columns that the rules of each key domain read."""
     columns: dict[KeyDomain, dict[str, None]] = {}
     for programs in levels:
         for domain, program in programs.items():
             columns.setdefault(domain, {}).update(dict.fromkeys(program.columns_read))
-            if job.dedup_ms > 0:
-                columns[domain].update(dict.fromkeys(name for other in job.domains for name in other))
     return {domain: tuple(names) for domain, names in columns.items()}
 
 
@@ -267,6 +266,11 @@ def _split(job: Job, read: Mapping[KeyDomain, tuple[str, ...]], decoded: Decoded
     for number, (domain, batch) in enumerate(zip(job.domains, taken.batches, strict=True)):
         if domain not in read:
             taken.counters["events_without_rule"] += len(batch)
+        elif job.dedup_ms > 0:
+            names, columns = (*read[domain], KEYS, CONTENT), batch.columns
+            if number:
+                names, columns = (*names, COUNTED), {**columns, COUNTED: pa.array(is_counted(job, number, batch))}
+            shares.update(_shared_out(number, names, replace(batch, columns=columns), shares_count))
         else:
             shares.update(_shared_out(number, read[domain], batch, shares_count))
     return _Split(shares, taken.dead_letters, taken.counters, (taken.first_ms, taken.last_ms))
@@ -290,10 +294,20 @@ def _shared_out(
             yield (number, at), slice_batch(ordered, bounds[at], bounds[at + 1])
 
 
-def _without_repeats(job: Job, number: int, parts: list[EventBatch]) -> int:
-    """Leave the first of each event in a share of key domain `number`; count the others that no earlier domain has."""
-    parts[:], repeated = first_ones(job, parts)
-    return count_once(job, number, repeated)
+def _without_repeats(job: Job, pool: ThreadPoolExecutor, shares: Shares, counters: Counter[str]) -> list[bytes]:
+    """Leave the first event of each id in every share, count the others, and return the letters of reused ids."""
+
+    def work(share: tuple[int, int]) -> tuple[Counter[str], list[bytes]]:
+        output = MatchOutput()
+        first, reused = first_ones(job, share[0], shares[share], output)
+        shares[share] = [first]
+        return output.counters, event_dead_letters(reused)
+
+    letters: list[bytes] = []
+    for counts, reused in pool.map(work, list(shares)):
+        counters.update(counts)
+        letters += reused
+    return letters
 
 
 def _add_produced(

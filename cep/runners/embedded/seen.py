@@ -1,134 +1,188 @@
-"""Hashes of event ids that a share has seen: in memory in a few sorted runs a bucket, in the store by key group.
+"""Ids of events that a level has seen: in memory in a table a bucket, in the store by key group.
 
-    | key group | "" | "ids" | domain | bucket i64 |             →  secret, hashes (duplicates.py)
-    | FFFF | "" | "added-ids" | domain | commit, share, bucket | →  secrets and hashes as below
+    | key group | "" | "event-ids" | domain | bucket i64 |             →  secret, pairs (duplicates.py)
+    | FFFF | "" | "added-event-ids" | domain | commit, share, bucket | →  secrets and pairs as below
 
-    k int64, how many secrets | their key groups int64[k] | secrets uint64[k, 2] | hashes uint64[2, n]
-    | key groups of the hashes int32[n]
+    k int64, how many secrets | their key groups int64[k] | secrets uint64[k, 2] | pairs uint64[2, n]
+    | key groups of the pairs int32[n]
 
-What a commit has added stands by itself until `save_whole`: a commit costs what came with it, not what was seen. So
-does a micro-batch: its ids are a run of their own, and two runs become one when the later has half the length of the
-earlier one. So a bucket of N ids has about log2(N) runs at most, and an id is moved about as often.
+A commit adds the pairs since the last one until `save_whole`: it costs what came with it, not what was seen. A table
+has its pairs in the order in which they came, so that the last ones are those. All shares of a level have one object,
+so that a small micro-batch need not be divided. It works for one thread at a time.
 Tested by: tests/runners/embedded/test_seen.py, tests/runners/embedded/test_engine.py
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from threading import Lock
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from cep.columnar.batch import read_only
 from cep.columnar.route import key_groups
+from cep.kernels.repeats import NEW, fill_slots, judge_pairs
 from cep.runners.handover.group_entries import BUCKET, EARLIER_SEEN, SEEN
 from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
 from cep.state.store import KeyedStore, WriteBatch
 from cep.step import duplicates
 
-ADDED_SEEN, _EARLIER_ADDED = b"added-ids", b"added-seen"
-_Run = tuple[NDArray[np.uint64], NDArray[np.int32]]  # hashes uint64[2, n], sorted, and the key group of each
+ADDED_SEEN, _EARLIER_ADDED = b"added-event-ids", (b"added-ids", b"added-seen")
 _Secrets = NDArray[np.uint64]
+_CAPACITY_MIN = 64
 
 
-class SeenOfShare:
+class _Table:
+    """The pairs of a bucket: uint64[2, capacity], the key group of each, and slots to find them by."""
+
+    def __init__(self) -> None:
+        self._pairs = np.empty((2, _CAPACITY_MIN), np.uint64)
+        self._groups = np.empty(_CAPACITY_MIN, np.int32)
+        self._slots = duplicates.empty_slots(_CAPACITY_MIN)
+        self._count = 0
+        self.saved_count = 0
+
+    @property
+    def pairs(self) -> NDArray[np.uint64]:
+        return self._pairs[:, : self._count]
+
+    @property
+    def groups(self) -> NDArray[np.int32]:
+        return self._groups[: self._count]
+
+    def take(self, pairs: NDArray[np.uint64], groups: NDArray[np.int32]) -> NDArray[np.uint8]:
+        """Judge the pairs, and keep the new ones."""
+        self._make_room(self._count + len(groups))
+        verdicts = np.empty(len(groups), np.uint8)
+        first = self._count
+        self._count = judge_pairs(read_only(pairs), self._pairs, first, self._slots, verdicts)
+        if self._count - first == len(groups):
+            self._groups[first : self._count] = groups
+        else:
+            self._groups[first : self._count] = groups[verdicts == NEW]
+        return verdicts
+
+    def _make_room(self, count: int) -> None:
+        """Make arrays twice as large as they need be. Cost: a pair is moved once or twice in all."""
+        if count <= len(self._groups):
+            return
+        before = self._count
+        pairs, groups = np.empty((2, 2 * count), np.uint64), np.empty(2 * count, np.int32)
+        pairs[:, :before], groups[:before] = self.pairs, self.groups
+        self._pairs, self._groups, self._slots = pairs, groups, duplicates.empty_slots(2 * count)
+        fill_slots(self._pairs, before, self._slots)
+
+    def by_group(self) -> Iterator[tuple[int, NDArray[np.uint64]]]:
+        """Yield the pairs of each key group that has any, sorted by their ids."""
+        if not self._count:
+            return
+        order = np.lexsort((self.pairs[0], self.groups))
+        distinct_groups, firsts = np.unique(self.groups[order], return_index=True)
+        yield from zip(distinct_groups.tolist(), np.split(self.pairs[:, order], firsts[1:], axis=1), strict=True)
+
+
+class SeenOfLevel:
     """`names` are those of the key domains in store keys."""
 
     def __init__(self, names: Sequence[bytes], groups_count: int) -> None:
         self._names = names
         self._groups_count = groups_count
-        self._sorted_ids: dict[tuple[int, int], list[_Run]] = {}  # longer ones first
+        self._tables: dict[tuple[int, int], _Table] = {}
         self._changed: set[tuple[int, int]] = set()
-        self._added: dict[tuple[int, int], list[_Run]] = {}  # since the last commit, as they came
         self._gone: list[bytes] = []
         self._secrets: dict[tuple[int, int], _Secrets] = {}  # uint64[key groups, 2]
+        self._lock = Lock()
 
     def secrets(self, number: int, bucket: int, keys: pa.Array) -> _Secrets:
         """See SeenIds.secrets."""
-        secrets: _Secrets = self._secrets_of(number, bucket)[key_groups(keys, self._groups_count)]
+        with self._lock:
+            drawn = self._secrets_of(number, bucket)
+        secrets: _Secrets = drawn[key_groups(keys, self._groups_count)]
         return secrets
 
-    def contains(self, number: int, bucket: int, ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """See SeenIds.contains."""
-        seen = np.zeros(ids.shape[1], bool)
-        for ids_seen, _ in self._sorted_ids.get((number, bucket), ()):
-            seen |= duplicates.are_among(ids, ids_seen)
-        return seen
-
-    def add(self, number: int, bucket: int, ids: NDArray[np.uint64], keys: pa.Array) -> None:
-        """See SeenIds.add."""
+    def take(self, number: int, bucket: int, ids: NDArray[np.uint64], keys: pa.Array) -> NDArray[np.uint8]:
+        """See SeenIds.take."""
         groups = key_groups(keys, self._groups_count)
-        self._hold(number, bucket, ids, groups)
-        self._changed.add((number, bucket))
-        self._added.setdefault((number, bucket), []).append((ids, groups))
+        with self._lock:
+            self._changed.add((number, bucket))
+            return self._table(number, bucket).take(ids, groups)
 
     def forget(self, oldest: int) -> None:
         """See SeenIds.forget."""
-        for number, bucket in [at for at in self._sorted_ids if at[1] < oldest]:
-            groups = np.unique(np.concatenate([groups for _, groups in self._sorted_ids.pop((number, bucket))]))
-            self._gone += [self._key(group, number, bucket) for group in groups.tolist()]
-            self._changed.discard((number, bucket))
-        self._secrets = {at: drawn for at, drawn in self._secrets.items() if at[1] >= oldest}
+        with self._lock:
+            for number, bucket in [at for at in self._tables if at[1] < oldest]:
+                groups = np.unique(self._tables.pop((number, bucket)).groups)
+                self._gone += [self._key(group, number, bucket) for group in groups.tolist()]
+                self._changed.discard((number, bucket))
+            for at in [at for at in self._secrets if at[1] < oldest]:
+                del self._secrets[at]
 
     def save_changes(self, batch: WriteBatch, item: bytes) -> int:
         """Add what has changed since the last commit; returns how many bytes that is."""
         bytes_count = 0
-        for (number, bucket), added in sorted(self._added.items()):
-            value = _added_bytes(self._secrets_of(number, bucket), added)
+        for (number, bucket), table in sorted(self._tables.items(), key=lambda entry: entry[0]):
+            first = table.saved_count
+            if first == len(table.groups):
+                continue
+            value = _added_bytes(self._secrets_of(number, bucket), table.pairs[:, first:], table.groups[first:])
             name = self._names[number]
             batch.put(store_key(STORE_GROUP, b"", ADDED_SEEN, name, item + BUCKET.pack(bucket)), value)
             bytes_count += len(value)
-        self._added.clear()
+            table.saved_count = len(table.groups)
         return bytes_count
 
     def save_whole(self, batch: WriteBatch) -> None:
         """Add all that has changed since the last time, by key group; what commits have added is then of no use."""
         for number, bucket in sorted(self._changed):
-            drawn = self._secrets_of(number, bucket)
-            for group, ids in _by_group(self._whole(number, bucket)):
-                batch.put(self._key(group, number, bucket), duplicates.to_bytes(drawn[group], ids))
+            drawn, table = self._secrets_of(number, bucket), self._tables[number, bucket]
+            for group, pairs in table.by_group():
+                batch.put(self._key(group, number, bucket), duplicates.to_bytes(drawn[group], pairs))
+            table.saved_count = len(table.groups)
         self._changed.clear()
-        self._added.clear()
         for key in self._gone:
             batch.delete(key)
         self._gone.clear()
 
     def of_group(self, group: int) -> Iterator[tuple[int, int, bytes]]:
-        """Yield (number of the domain, bucket, hashes as stored) of a key group."""
-        for number, bucket in sorted(self._sorted_ids):
-            ids, groups = self._whole(number, bucket)
-            is_of_group = groups == group
-            if is_of_group.any():
-                yield number, bucket, duplicates.to_bytes(self._secrets_of(number, bucket)[group], ids[:, is_of_group])
+        """Yield (number of the domain, bucket, pairs as stored) of a key group."""
+        for number, bucket in sorted(self._tables):
+            table = self._tables[number, bucket]
+            pairs = table.pairs[:, table.groups == group]
+            if pairs.shape[1]:
+                secret = self._secrets_of(number, bucket)[group]
+                yield number, bucket, duplicates.to_bytes(secret, pairs[:, np.argsort(pairs[0])])
 
     def hold(self, group: int, number: int, bucket: int, data: bytes) -> None:
         """Add the ids that another runner has seen of a key group."""
-        self._secrets_of(number, bucket)[group], ids = duplicates.from_bytes(data)
-        self._hold(number, bucket, ids, np.full(ids.shape[1], group, np.int32))
+        self._read(group, number, bucket, data)
         self._changed.add((number, bucket))
 
     def restore(self, store: KeyedStore, groups: range) -> None:
         """Take over what the store has of these key groups. Raises: StateFormatError."""
         numbers = {name: number for number, name in enumerate(self._names)}
-        for group, earlier in [*((group, EARLIER_SEEN) for group in groups), (STORE_GROUP, _EARLIER_ADDED)]:
-            if any(True for _ in store.scan(prefix_range(group, b"", earlier))):
+        earlier = [(group, name) for group in groups for name in EARLIER_SEEN]
+        for group, name in [*earlier, *((STORE_GROUP, name) for name in _EARLIER_ADDED)]:
+            if any(True for _ in store.scan(prefix_range(group, b"", name))):
                 duplicates.refuse_earlier_ids()
         for group in groups:
             for raw, data in store.scan(prefix_range(group, b"", SEEN)):
                 at = split_key(raw)
                 if at.name in numbers:  # or of another level
-                    self.hold(group, numbers[at.name], BUCKET.unpack(at.item)[0], data)
-        self._changed.clear()
+                    self._read(group, numbers[at.name], BUCKET.unpack(at.item)[0], data)
         for number, name in enumerate(self._names):
             for raw, data in store.scan(prefix_range(STORE_GROUP, b"", ADDED_SEEN, name)):
                 bucket = BUCKET.unpack(split_key(raw).item[-BUCKET.size :])[0]
-                owners, drawn, ids, group_of = _added_from_bytes(data)
+                owners, drawn, pairs, group_of = _added_from_bytes(data)
                 of_share = (group_of >= groups.start) & (group_of < groups.stop)
                 if of_share.any():
                     here = (owners >= groups.start) & (owners < groups.stop)
                     self._secrets_of(number, bucket)[owners[here]] = drawn[here]
-                    self._hold(number, bucket, ids[:, of_share], group_of[of_share])
+                    self._hold(number, bucket, pairs[:, of_share], group_of[of_share])
                     self._changed.add((number, bucket))
+        for table in self._tables.values():
+            table.saved_count = len(table.groups)
 
     def _secrets_of(self, number: int, bucket: int) -> _Secrets:
         """Return the secret of each key group, new ones for a new bucket: uint64[key groups, 2]."""
@@ -136,50 +190,31 @@ class SeenOfShare:
             self._secrets[number, bucket] = duplicates.new_secrets(self._groups_count)
         return self._secrets[number, bucket]
 
-    def _hold(self, number: int, bucket: int, ids: NDArray[np.uint64], groups: NDArray[np.int32]) -> None:
-        runs = self._sorted_ids.setdefault((number, bucket), [])
-        order = np.argsort(ids[0])
-        runs.append((ids[:, order], groups[order]))
-        while len(runs) > 1 and 2 * len(runs[-1][1]) >= len(runs[-2][1]):
-            later, earlier = runs.pop(), runs.pop()
-            runs.append(_merged(earlier, later))
+    def _table(self, number: int, bucket: int) -> _Table:
+        if (number, bucket) not in self._tables:
+            self._tables[number, bucket] = _Table()
+        return self._tables[number, bucket]
 
-    def _whole(self, number: int, bucket: int) -> _Run:
-        """Join all of a bucket into one run, which it is from now on."""
-        runs = self._sorted_ids[number, bucket]
-        while len(runs) > 1:
-            later, earlier = runs.pop(), runs.pop()
-            runs.append(_merged(earlier, later))
-        return runs[0]
+    def _read(self, group: int, number: int, bucket: int, data: bytes) -> None:
+        self._secrets_of(number, bucket)[group], pairs = duplicates.from_bytes(data)
+        self._hold(number, bucket, pairs, np.full(pairs.shape[1], group, np.int32))
+
+    def _hold(self, number: int, bucket: int, pairs: NDArray[np.uint64], groups: NDArray[np.int32]) -> None:
+        self._table(number, bucket).take(np.ascontiguousarray(pairs), groups)
 
     def _key(self, group: int, number: int, bucket: int) -> bytes:
         return store_key(group, b"", SEEN, self._names[number], BUCKET.pack(bucket))
 
 
-def _merged(some: _Run, others: _Run) -> _Run:
-    """Two runs as one. Cost: a copy, and a search in the one for each of the others."""
-    at = np.searchsorted(some[0][0], others[0][0])
-    return np.insert(some[0], at, others[0], axis=1), np.insert(some[1], at, others[1])
-
-
-def _by_group(run: _Run) -> Iterator[tuple[int, NDArray[np.uint64]]]:
-    """Yield the hashes of each key group that has any, sorted. Cost: a pass, by the counting sort of small integers."""
-    ids, groups = run
-    order = np.argsort(groups.astype(np.int16), kind="stable")
-    distinct_groups, firsts = np.unique(groups[order], return_index=True)
-    yield from zip(distinct_groups.tolist(), np.split(ids[:, order], firsts[1:], axis=1), strict=True)
-
-
-def _added_bytes(drawn: _Secrets, added: Sequence[_Run]) -> bytes:
-    """Encode what has been added to a bucket, with the secrets of its key groups."""
-    ids, group_of = np.concatenate([part[0] for part in added], axis=1), np.concatenate([part[1] for part in added])
-    owners = np.unique(group_of).astype(np.int64)
-    parts = np.array([len(owners)], np.int64), owners, drawn[owners], ids, group_of
+def _added_bytes(drawn: _Secrets, pairs: NDArray[np.uint64], groups: NDArray[np.int32]) -> bytes:
+    """Encode the pairs that have been added to a bucket, with the secrets of their key groups."""
+    owners = np.unique(groups).astype(np.int64)
+    parts = np.array([len(owners)], np.int64), owners, drawn[owners], pairs, groups
     return b"".join(part.tobytes() for part in parts)
 
 
 def _added_from_bytes(data: bytes) -> tuple[NDArray[np.int64], _Secrets, NDArray[np.uint64], NDArray[np.int32]]:
-    """Decode what `_added_bytes` made: key groups, their secrets, hashes, the key group of each."""
+    """Decode what `_added_bytes` made: key groups, their secrets, pairs, the key group of each."""
     count = int(np.frombuffer(data, np.int64, 1)[0])
     at = 8 + 24 * count
     ids_count = (len(data) - at) // (16 + 4)

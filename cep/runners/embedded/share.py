@@ -29,7 +29,7 @@ from cep.kernels.layout import Int64
 from cep.nfa.program import Program
 from cep.runners.embedded.pages import MatchedPages, Pages, Shapes
 from cep.runners.embedded.pasts import Pasts, Place
-from cep.runners.embedded.seen import SeenOfShare
+from cep.runners.embedded.seen import SeenOfLevel
 from cep.runners.embedded.waiting import WaitingOfShare
 from cep.runners.handover.group_entries import (
     DEADLINES,
@@ -70,8 +70,9 @@ class Share:
     """
 
     def __init__(
-        self, job: Job, groups: range, store: KeyedStore, shapes: Shapes, cache: Cache, level: int = 0
+        self, job: Job, groups: range, store: KeyedStore, shapes: Shapes, cache: Cache, level: int, seen: SeenOfLevel
     ) -> None:
+        """`seen` is of all shares of the level."""
         self._job = job
         self._names = [domain_name(domain, level) for domain in job.domains]
         self._deadlines_name = deadlines_name(level)
@@ -96,7 +97,7 @@ class Share:
             for stored, pasts in zip(self.stored_pages, self.pasts, strict=True)
         ]
         self.waiting = WaitingOfShare(self._names, groups, job.groups_count, job.schema)
-        self.seen = SeenOfShare(self._names, job.groups_count)
+        self.seen = seen
 
     @property
     def parts(self) -> tuple[Share]:

@@ -25,7 +25,9 @@ from cep.columnar.route import key_groups
 from cep.histories.store import Histories
 from cep.kernels.layout import Int64
 from cep.runners.embedded.pages import MatchedPages, Shapes
+from cep.runners.embedded.seen import SeenOfLevel
 from cep.runners.embedded.share import Cache, Share, SharePasts
+from cep.runners.handover.group_entries import domain_name
 from cep.state.store import DurableStore
 from cep.step.job import ARRIVAL, Job
 from cep.step.ports import Events, Portion
@@ -59,10 +61,12 @@ class Shares:
         """Begin with empty shares."""
         self.cache = cache
         groups = [range(first, end) for first, end in pairwise(self._bounds.tolist())]
-        self.by_level = [
-            [Share(self._job, part, self._store, self._shapes, cache, level) for part in groups]
-            for level in self.levels
-        ]
+        self.by_level = []
+        for level in self.levels:
+            seen = SeenOfLevel([domain_name(domain, level) for domain in self._job.domains], self._job.groups_count)
+            self.by_level.append(
+                [Share(self._job, part, self._store, self._shapes, cache, level, seen) for part in groups]
+            )
         self._joined = [JoinedShares(self._job, shares) for shares in self.by_level]
 
     @property
@@ -132,9 +136,7 @@ class JoinedShares:
         ]
 
     def only_matches(self, events: Mapping[int, EventBatch], due_ms: int) -> bool:
-        """Return True if no event has waited or is to wait, and no ids are remembered: then nothing is divided."""
-        if self._job.dedup_ms:
-            return False
+        """Return True if no event has waited or is to wait: then nothing is divided."""
         is_due = not any(np.count_nonzero(batch.time_ms >= due_ms) for batch in events.values())
         return self._job.order == ARRIVAL or (is_due and all(share.waiting.is_empty for share in self.parts))
 
@@ -154,7 +156,7 @@ class JoinedShares:
 
 
 class _Undivided:
-    """The pages of joined shares, with the arrivals of one of them: nothing of those is asked for."""
+    """The pages of joined shares, with the arrivals of one of them: they share the seen ids, and no event waits."""
 
     def __init__(self, parts: Sequence[Share], pages: Sequence[MatchedPages]) -> None:
         self.parts = parts

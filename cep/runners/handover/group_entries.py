@@ -4,7 +4,7 @@
     | key group | "" | "past"           | domain | page u16         |  →  encode_head(…)      of the histories of a page
     | key group | "" | "segments"       | domain | page, number u32 |  →  encode_segment(…)   their past events
     | key group | "" | "waiting"        | domain |                  |  →  encode_batch(…)     events that are not due
-    | key group | "" | "ids"            | domain | bucket i64       |  →  secret, hashes      ids (duplicates.py)
+    | key group | "" | "event-ids"      | domain | bucket i64       |  →  secret, pairs       ids (duplicates.py)
     | key group | "" | "deadlines"      | level  |                  |  →  int64[domains, pages], NEVER: there is no page
     | key group | "" | "past deadlines" | level  |                  |  →  the same of histories: when all is over
 
@@ -28,8 +28,8 @@ from cep.state.keys import split_key, store_key
 from cep.step.duplicates import refuse_earlier_ids
 from cep.step.job import Job
 
-PAGES, WAITING, SEEN, DEADLINES = b"pages", b"waiting", b"ids", b"deadlines"
-EARLIER_SEEN = b"seen"  # ids of earlier builds
+PAGES, WAITING, SEEN, DEADLINES = b"pages", b"waiting", b"event-ids", b"deadlines"
+EARLIER_SEEN = (b"seen", b"ids")  # ids of earlier builds
 PAST, SEGMENTS, PAST_DEADLINES = b"past", b"segments", b"past deadlines"
 PAGE_BITS = 16  # of a page id; the number of the key domain is above them
 NEVER = TIME_MS_MAX
@@ -103,7 +103,7 @@ def state_of(job: Job, level: int, entries: Iterable[tuple[bytes, bytes]]) -> Gr
     group_state = GroupState()
     for raw, data in entries:
         at = split_key(raw)
-        if at.namespace == EARLIER_SEEN:
+        if at.namespace in EARLIER_SEEN:
             refuse_earlier_ids()
         if at.namespace in (DEADLINES, PAST_DEADLINES):
             if at.name == deadlines_name(level):

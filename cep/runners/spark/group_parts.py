@@ -6,7 +6,7 @@
     past      domain << 16, page  0         head of their histories.
     segments  domain << 16, page  number    past events of many keys.
     waiting   domain              0         events that are not due yet.
-    ids       domain              bucket    secret and hashes of event ids.
+    event-ids domain              bucket    secret, event ids and digests of content.
     fired     bucket              0         when rules that suppress last fired (suppress_stage.py).
 
 Spark makes a variable's encoders anew in every task, some four milliseconds of Java each; a variable for each part took
@@ -27,7 +27,7 @@ from cep.base.durable import replace_file
 from cep.base.errors import StateCorruptError, UsageError
 
 VARIABLE = "parts"
-PROGRESS, PAGES, PAST, SEGMENTS, WAITING, SEEN = "progress", "pages", "past", "segments", "waiting", "ids"
+PROGRESS, PAGES, PAST, SEGMENTS, WAITING, SEEN = "progress", "pages", "past", "segments", "waiting", "event-ids"
 FIRED = "fired"
 _SCHEMAS = "/_stateSchema/"
 # Types, not text: Spark's Python asks Java twice what a text means.

@@ -20,6 +20,7 @@ from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.route import key_pages
 from cep.engine.keyed_state import KeyedState
 from cep.histories.store import Histories
+from cep.kernels.repeats import NEW
 from cep.runners.handover.group_entries import PAGE_BITS
 from cep.runners.spark.cached_pages import CachedPages
 from cep.runners.spark.group_parts import GroupParts, Part
@@ -191,13 +192,14 @@ class _SeenIds:
     def secrets(self, number: int, bucket: int, _keys: pa.Array) -> NDArray[np.uint64]:
         return self._of(number, bucket)[0][None]
 
-    def contains(self, number: int, bucket: int, ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        return duplicates.are_among(ids, self._of(number, bucket)[1])
-
-    def add(self, number: int, bucket: int, ids: NDArray[np.uint64], _keys: pa.Array) -> None:
+    def take(self, number: int, bucket: int, ids: NDArray[np.uint64], _keys: pa.Array) -> NDArray[np.uint8]:
         secret, before = self._of(number, bucket)
-        self._part.put(number, duplicates.to_bytes(secret, np.concatenate([before, ids], axis=1)), bucket)
-        self._buckets[number] = sorted({*self._buckets.get(number, ()), bucket})
+        verdicts = duplicates.judged_by(ids, before)
+        added = ids[:, verdicts == NEW]
+        if added.shape[1]:
+            self._part.put(number, duplicates.to_bytes(secret, duplicates.merged(before, added)), bucket)
+            self._buckets[number] = sorted({*self._buckets.get(number, ()), bucket})
+        return verdicts
 
     def forget(self, oldest: int) -> None:
         for number, buckets in self._buckets.items():
@@ -206,7 +208,7 @@ class _SeenIds:
             self._buckets[number] = [bucket for bucket in buckets if bucket >= oldest]
 
     def _of(self, number: int, bucket: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """Return the secret and the hashes of a bucket; a new secret if it has none."""
+        """Return the secret and the pairs of a bucket; a new secret if it has none."""
         if bucket in self._buckets.get(number, ()):
             stored = self._part.get(number, bucket)
             if stored is None:

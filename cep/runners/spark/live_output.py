@@ -48,7 +48,7 @@ from cep.runners.spark.packed import ALERTS, COUNTERS, LATE, REFUSED, STATUS, WA
 from cep.runners.spark.paused_partitions import PausedPartitions
 from cep.runners.spark.retained_rulebooks import RetainedRulebooks
 from cep.sinks.base import AlertSink, DeadLetterSink
-from cep.step.dead_letters import late_dead_letters, under_rules
+from cep.step.dead_letters import event_dead_letters, under_rules
 from cep.step.event_time import PartitionTimes, times_from_json
 
 
@@ -156,7 +156,7 @@ class LiveOutput:
                 watermark_ms = reached["ms"] if reached["ms"] > TIME_MS_MIN else None
                 times = times_from_json(reached["partitions"])
             elif kind == LATE:
-                dead_letters += late_dead_letters(json.loads(payload))
+                dead_letters += event_dead_letters(json.loads(payload))
             else:
                 (refused if kind == REFUSED else dead_letters).append(payload)
         alerts = sorted_together(tables)

@@ -6,7 +6,7 @@
     past        where rules look back, the same pages (past_pages.py).
     segments    new ones, and those that a window reaches into.
     waiting     key domains with new or due events (group_ports.py).
-    ids         where duplicates are looked for: the buckets of the new events.
+    event-ids   where duplicates are looked for: the buckets of the new events.
 
 The parts are described in group_parts.py. Every key group has rows in every micro-batch with records: how far each
 partition was read. So all have the same watermark, and windows close with it in the same micro-batch. No timer of Spark
@@ -130,8 +130,8 @@ class MatchStage:
 
     def _matched_rows(self, group: int, outcome: Outcome) -> Iterator[PackedRow]:
         """Pack what this key group has made of its events."""
-        if outcome.late_events:
-            yield group, LATE, 0, 0, json.dumps(outcome.late_events).encode()
+        if outcome.events_aside:
+            yield group, LATE, 0, 0, json.dumps(outcome.events_aside).encode()
         for letter in evicted_dead_letters(outcome.evicted):
             yield group, DEAD, 0, 0, letter
         if outcome.alerts:

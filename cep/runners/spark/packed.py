@@ -31,6 +31,7 @@ from cep.columnar.route import route, split_by_group
 from cep.columnar.shown import shown_row
 from cep.sources.live.files import decoded_file
 from cep.sources.pieces import FilePart, read_part
+from cep.step.duplicates import prepare
 from cep.step.event_time import NOTHING_READ, TimesRead, read_time
 from cep.step.job import Job
 from cep.step.validate import ValidEvents, validate_events
@@ -187,9 +188,9 @@ def _rows(job: Job, taken: ValidEvents) -> Iterator[PackedRow]:
 
 def produced_rows(job: Job, events: Decoded) -> Iterator[PackedRow]:
     """Pack produced events, for each key that they have."""
-    types = job.schema.columns()
+    types, prepared = job.schema.columns(), prepare(job, events)
     for number, domain in enumerate(job.domains):
-        yield from _event_rows(job, number, route(events, domain, types)[0])
+        yield from _event_rows(job, number, route(prepared, domain, types)[0])
 
 
 def _event_rows(job: Job, number: int, batch: EventBatch) -> Iterator[PackedRow]:

@@ -59,7 +59,7 @@ from cep.runners.to_the_end import replay_to_the_end
 from cep.sources.inputs import Records, kind_of
 from cep.sources.pieces import parts_of, shares_of
 from cep.state.manifest import StoredFile
-from cep.step.dead_letters import count_once
+from cep.step.dead_letters import event_dead_letters
 from cep.step.duplicates import first_ones
 from cep.step.event_time import TimesRead
 from cep.step.history_end import watermark_at_end, within_history
@@ -223,9 +223,7 @@ def matcher(
         cut = None if ending is None or not shares else cut_ms(ending, times.last_ms)
         watermark_ms = watermark_at_end(job, times.last_ms, times.now_ms, cut)
         if job.dedup_ms > 0:
-            for (number, _), batches_of_group in shares.items():
-                batches_of_group[:], repeated = first_ones(job, batches_of_group)
-                output.counters["duplicates"] += count_once(job, number, repeated) if level == 0 else 0
+            rows += _without_repeats(job, level, shares, output)
         rulebook = shipped.rulebook_of(job)
         programs = programs_by_level(rulebook, job.schema, job.levels_count)[level]
         for number, events in _bunches(shares):
@@ -245,6 +243,18 @@ def matcher(
         yield as_batch(rows)
 
     return match
+
+
+def _without_repeats(
+    job: Job, level: int, shares: dict[tuple[int, int], list[EventBatch]], output: MatchOutput
+) -> Iterator[PackedRow]:
+    """Leave out the events that came before, in place. The first level counts them and yields letters of reused ids."""
+    for (number, _), batches_of_group in shares.items():
+        counts = output if level == 0 else MatchOutput()
+        first, reused = first_ones(job, number, batches_of_group, counts)
+        batches_of_group[:] = [first]
+        if level == 0:
+            yield from ((0, DEAD, 0, 0, letter) for letter in event_dead_letters(reused))
 
 
 def _bunches(shares: dict[tuple[int, int], list[EventBatch]]) -> Iterator[tuple[int, EventBatch]]:

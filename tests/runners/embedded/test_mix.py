@@ -112,7 +112,9 @@ def test_a_mix_of_everything_gives_what_replay_finds(
     totals, wrong = commits.totals, stream.wrong
     assert (totals["duplicates"], totals["late_events"]) == (wrong["duplicates"], wrong["late_events"])
     assert sum(n for name, n in totals.items() if name.startswith("poison[")) == wrong["poison"]
-    assert totals["events"] == len(lines) + wrong["duplicates"] + wrong["late_events"]
+    bad = sum(wrong[name] for name in ("duplicates", "late_events", "reused_ids"))
+    assert totals["events"] == len(stream.clean) + bad
+    assert totals["reused_ids"] == wrong["reused_ids"]
     letters = [
         orjson.loads(line) for path in (tmp_path / "letters").iterdir() for line in path.read_bytes().splitlines()
     ]

@@ -14,6 +14,7 @@ from cep.engine.partition import partition_keys
 from cep.nfa.program import Program
 from cep.runners.embedded import pages as pages_module
 from cep.runners.embedded.pages import Shapes, stored_states
+from cep.runners.embedded.seen import SeenOfLevel
 from cep.runners.embedded.share import Cache, Share
 from cep.runners.handover.group_entries import NEVER
 from cep.state.keys import group_range
@@ -41,7 +42,7 @@ def whole() -> tuple[Program, KeyedState]:
 
 
 def open_share(store: MemoryStore, bytes_max: int | None) -> Share:
-    return Share(JOB, range(JOB.groups_count), store, Shapes(store), Cache(16, bytes_max))
+    return Share(JOB, range(JOB.groups_count), store, Shapes(store), Cache(16, bytes_max), 0, SeenOfLevel([], 1))
 
 
 @pytest.mark.parametrize("open_min", [1, 6, 100])

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -102,7 +103,8 @@ class Mix:
 
 
 def mix(lines: Sequence[bytes], seed: int, partitions: int, lateness_ms: int, dedup_ms: int = DAY_MS) -> Mix:
-    """Events out of order by less than the lateness, some repeated, some late, some that are no events.
+    """Events out of order by less than the lateness, some repeated, some late, some that are no events, some with the
+    id of another one: with other content, which is set aside, or of another card, which counts.
 
     Any event goes to any partition; the last of several gets none, as a quiet one. What is late comes in the second
     phase, some of it twice: an hour before the first event, where nobody remembers ids and each is late, or within the
@@ -117,6 +119,7 @@ def mix(lines: Sequence[bytes], seed: int, partitions: int, lateness_ms: int, de
     half = len(arriving) // 2
     wrong: Counter[str] = Counter()
     phases: list[list[tuple[int, bytes]]] = []
+    decoys: list[bytes] = []
     early = utc_text(time_ms(lines[0]) - HOUR_MS)
     last_ms = time_ms(lines[0])
     for number, part in enumerate((arriving[:half], arriving[half:])):
@@ -135,10 +138,16 @@ def mix(lines: Sequence[bytes], seed: int, partitions: int, lateness_ms: int, de
                     continue
                 sent.append((chance.randrange(used) if lateness_ms else place, again))
                 wrong["duplicates"] += 1
+            elif what < 0.06:
+                sent.append((partition, changed(line, amount=9_999.0)))
+                wrong["reused_ids"] += 1
             elif what < 0.07:
+                decoys.append(changed(line, card_id=f"decoy-{len(decoys)}"))
+                sent.insert(-1, (partition, decoys[-1]))
+            elif what < 0.09:
                 sent.append((partition, chance.choice([b"{broken", b"[]", b"", b'{"tx_id": "no more"}'])))
                 wrong["poison"] += 1
-            elif what < 0.09 and number == 1:
+            elif what < 0.11 and number == 1:
                 is_known, copies = chance.random() < 0.5, chance.choice([1, 2])
                 event = {
                     **orjson.loads(line),
@@ -150,4 +159,9 @@ def mix(lines: Sequence[bytes], seed: int, partitions: int, lateness_ms: int, de
                 wrong["late_events"] += 1 if is_known else copies
                 wrong["duplicates"] += copies - 1 if is_known else 0
         phases.append(sent)
-    return Mix(phases[0], phases[1], list(lines), wrong)
+    return Mix(phases[0], phases[1], [*lines, *decoys], wrong)
+
+
+def changed(line: bytes, **fields: Any) -> bytes:
+    """Return an event with other values."""
+    return orjson.dumps({**orjson.loads(line), **fields})

@@ -198,6 +198,7 @@ class Deployed:
         assert verify(Line("", line) for line in trail).problems == ()
         codes = Counter(orjson.loads(line)["code"] for line in lines if not is_audit(line))
         late = codes.pop("late", 0)
+        assert codes.pop("reused_id", 0) == self.stream.wrong["reused_ids"]
         assert codes.total() == self.stream.wrong["poison"]
         _, totals = read_progress(self.checkpoint)
         assert totals["records"] == self.sent

@@ -57,7 +57,9 @@ def test_a_mix_of_everything_gives_what_replay_finds(
     assert live.totals["duplicates"] == stream.wrong["duplicates"]
     assert live.totals["late_events"] == stream.wrong["late_events"]
     assert sum(n for name, n in live.totals.items() if name.startswith("poison[")) == stream.wrong["poison"]
-    assert live.totals["events"] == len(lines) + stream.wrong["duplicates"] + stream.wrong["late_events"]
+    bad = sum(stream.wrong[name] for name in ("duplicates", "late_events", "reused_ids"))
+    assert live.totals["events"] == len(stream.clean) + bad
+    assert live.totals["reused_ids"] == stream.wrong["reused_ids"]
     late = {letter["event_id"] for letter in live.letters() if letter["code"] == "late"}
     assert len(late) == stream.wrong["late_ids"]
     seen = [report.watermark_ms for report in live.reports if report.watermark_ms is not None]

@@ -1,0 +1,91 @@
+"""Decoded events → two more columns, by which step 4 knows events again: digests of their keys and of their content.
+
+    KEYS      event type and the values of all key fields of the job
+    CONTENT   these, the event time to the microsecond, and every other field
+
+A digest is 64 bits of type, name and value of each field that has a value. It is the same in every process and does not
+change when a type gets a field that events do not have.
+Tested by: tests/columnar/test_digests.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from cep.base.schema import Schema
+from cep.columnar.batch import ORDER_US, TEXT, WHOLES, EventBatch, numbers, read_only, slot_values, text_buffers
+from cep.columnar.decode import Decoded
+from cep.kernels.arrange import hash_texts
+from cep.kernels.digests import add_numbers, add_texts
+from cep.kernels.layout import UInt8, UInt64
+
+KEYS, CONTENT = "\x00keys", "\x00content"  # no field can have such a name
+_TIME, _MICROSECONDS = "\x00time_ms", "\x00us"
+_ALL_VALID = read_only(np.empty(0, np.uint8))
+_WORD_BITS = 64
+_SALTS_CACHED = 64
+E = TypeVar("E", Decoded, EventBatch)
+
+
+def with_digests(schema: Schema, domains: Sequence[tuple[str, ...]], decoded: E) -> E:
+    """Add the two columns. Cost: a pass over each column that has values."""
+    type_salts = _salts(tuple(event_type.name for event_type in schema.event_types))
+    names = (_TIME, _MICROSECONDS, *decoded.columns)
+    salts = dict(zip(names, _salts(names), strict=True))
+    key_fields = {name for domain in domains for name in domain}
+    keys: UInt64 = type_salts[decoded.event_type, 0]
+    for name in key_fields:
+        _add(decoded.columns[name], salts[name], keys)
+    content = keys.copy()
+    add_numbers(read_only(decoded.time_ms), _ALL_VALID, 0, salts[_TIME][0], content)
+    if decoded.order is not None:
+        us = read_only(np.ascontiguousarray(decoded.order[:, ORDER_US]))
+        add_numbers(us, _ALL_VALID, 0, salts[_MICROSECONDS][0], content)
+    for name, column in decoded.columns.items():
+        if name not in key_fields:
+            _add(column, salts[name], content)
+    digests = {
+        name: numbers(digest.view(np.int64), WHOLES, None) for name, digest in ((KEYS, keys), (CONTENT, content))
+    }
+    return replace(decoded, columns={**decoded.columns, **digests})
+
+
+def without_digests(batch: EventBatch) -> EventBatch:
+    """Return the batch with the fields of its events alone."""
+    return replace(batch, columns={name: column for name, column in batch.columns.items() if name[:1] != "\x00"})
+
+
+@lru_cache(_SALTS_CACHED)
+def _salts(names: tuple[str, ...]) -> UInt64:
+    """Return a salt for each name: uint64[N, 2], read-only."""
+    salts = np.empty((len(names), 2), np.uint64)
+    for seed in range(2):
+        column = np.empty(len(names), np.uint64)
+        hash_texts(*text_buffers(pa.array(names, TEXT)), seed, column)
+        salts[:, seed] = column
+    return read_only(salts)
+
+
+def _add(column: pa.Array, salt: UInt64, digest: UInt64) -> None:
+    """Add the values of a column to the digest of each event."""
+    nulls_count = column.null_count
+    if nulls_count == len(column):
+        return
+    bits, first = (_bitmap(column), column.offset) if nulls_count else (_ALL_VALID, 0)
+    if column.type == TEXT:
+        add_texts(*text_buffers(column), bits, first, salt, digest)
+    elif column.type.bit_width == _WORD_BITS:
+        words = read_only(np.frombuffer(column.buffers()[1], np.int64, len(column), column.offset * 8))
+        add_numbers(words, bits, first, salt[0], digest)
+    else:
+        add_numbers(read_only(slot_values(column)), bits, first, salt[0], digest)
+
+
+def _bitmap(column: pa.Array) -> UInt8:
+    return read_only(np.frombuffer(column.buffers()[0], np.uint8))

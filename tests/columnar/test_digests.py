@@ -1,0 +1,67 @@
+"""Digests tell events apart by any field, and nothing else: not by cuts, null columns, nor the order of fields."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+
+from cep.base.schema import Schema
+from cep.base.utc import utc_text
+from cep.columnar.decode import Decoded, concat_decoded
+from cep.columnar.digests import CONTENT, KEYS, with_digests
+from tests.columnar.common import ONE, TWO, decode, record
+
+DOMAINS = (("card_id",), ("retries",))
+CHANGES: tuple[dict[str, object], ...] = (
+    {"tx_id": "other"}, {"card_id": "other"}, {"retries": 3}, {"retries": None}, {"amount": "1.01"}, {"lat": 1.5},
+    {"lat": None}, {"online": False}, {"status": "approved"}, {"took": 1}, {"event_time": "2026-03-01T00:00:00.001Z"},
+    {"event_time": "2026-03-01T00:00:00.000001Z"},
+)  # fmt: skip
+
+
+def digests(decoded: Decoded, schema: Schema = TWO) -> tuple[list[int], list[int]]:
+    columns = with_digests(schema, DOMAINS, decoded).columns
+    return columns[KEYS].to_pylist(), columns[CONTENT].to_pylist()
+
+
+def test_any_field_changes_the_content_and_key_fields_the_keys() -> None:
+    decoded = decode([record(), record(), *(record(**change) for change in CHANGES)])
+    keys, content = digests(decoded, ONE)
+    assert (keys[0], content[0]) == (keys[1], content[1])
+    assert len(set(content)) == 1 + len(CHANGES)
+    is_key = [bool({"card_id", "retries"} & change.keys()) for change in CHANGES]
+    assert [key != keys[0] for key in keys[2:]] == is_key
+
+
+def test_types_are_apart() -> None:
+    records = [record(event_type="payment", tx_id="1"), record(event_type="login", login_id="1", device="d")]
+    keys, content = digests(decode(records, TWO))
+    assert len(set(keys)) == len(set(content)) == 2
+
+
+def test_cuts_and_columns_without_values_change_nothing() -> None:
+    random = Random("digests")
+    records = [
+        record(
+            event_type="payment", tx_id=f"t{n}", card_id=f"c{n % 7}", amount=f"{random.random():.2f}",
+            lat=random.choice([1.5, 2.5, None]), online=random.choice([True, None]),
+            event_time=utc_text(1_770_000_000_000 + n),
+        )
+        for n in range(200)
+    ]  # fmt: skip
+    whole = decode(records, TWO)
+    keys, content = digests(whole)
+    assert len(set(content)) == 200
+    parts = [whole._rows(np.arange(at, min(at + 33, 200))) for at in range(0, 200, 33)]
+    found = [digests(part) for part in parts]
+    assert [key for part in found for key in part[0]] == keys
+    assert [digest for part in found for digest in part[1]] == content
+    sliced = {name: column.slice(5, 100) for name, column in whole.columns.items()}
+    part = Decoded(whole.event_id.slice(5, 100), whole.event_type[5:105], whole.time_ms[5:105], sliced, ())
+    assert digests(part)[1] == content[5:105]
+    more = {"zzz": pa.nulls(200, pa.int64()), **dict(reversed(list(whole.columns.items())))}
+    assert digests(replace(whole, columns=more)) == (keys, content)
+    assert digests(concat_decoded(TWO, parts)) == (keys, content)
