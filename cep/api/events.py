@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,12 +31,13 @@ from cep.columnar.file_form import AS_WRITTEN, FileForm
 from cep.columnar.mapping import FieldMapping, check_fields
 from cep.columnar.route import KeyDomain
 from cep.columnar.shown import shown_row
+from cep.columnar.times import counting_skipped
 from cep.lang.diagnostics import did_you_mean
 from cep.sources.check import check_records
 from cep.sources.files import KeyRecords, key_of_table, read_key
 from cep.sources.inputs import Records, given_inputs
 from cep.sources.period import Period, period_of
-from cep.sources.pieces import Pieces, pieces_of_table, read_pieces
+from cep.sources.pieces import Piece, Pieces, pieces_of_table, read_pieces
 from cep.sources.whole_table import joined_tables, read_whole
 
 # From the event types, a key domain and a key to the records of that key.
@@ -151,7 +153,8 @@ def _in_python(message: str) -> str:
 
 def _source_of(frame: Frame, naming: Naming) -> Source:
     def pieces(schema: Schema) -> Pieces:
-        table = events_table(frame, schema, naming, keeps_views=True)
+        with counting_skipped() as skipped:
+            table = events_table(frame, schema, naming, keeps_views=True)
 
         def show(row: int) -> str:
             if frame.row is not None:
@@ -159,7 +162,7 @@ def _source_of(frame: Frame, naming: Naming) -> Source:
                     return json.dumps(frame.row(row), default=str)
             return shown_row(table, row)
 
-        return pieces_of_table(table, schema, show, naming.values(schema))
+        return _with_skipped(pieces_of_table(table, schema, show, naming.values(schema)), sum(skipped))
 
     def of_key(schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
         return key_of_table(events_table(frame, schema, naming), schema, domain, key, naming.values(schema))
@@ -170,6 +173,16 @@ def _source_of(frame: Frame, naming: Naming) -> Source:
         return labels_of_column(tables if mapping.has_views else [table], column, schema)
 
     return Source(pieces, of_key, frame.like, labels)
+
+
+def _with_skipped(pieces: Pieces, count: int) -> Pieces:
+    """Add local times that clocks skip, which were counted when the frame was opened, to the first piece."""
+
+    def counted(piece: Piece) -> Piece:
+        return replace(piece, decode=lambda: replace(piece.decode(), skipped_times=count))
+
+    first = map(counted, islice(pieces.pieces, 1))
+    return replace(pieces, pieces=chain(first, pieces.pieces)) if count else pieces
 
 
 def _with_column(frame: Frame, schema: Schema, naming: Naming, column: str) -> pa.Table:

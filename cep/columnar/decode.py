@@ -32,6 +32,7 @@ from cep.columnar.order import order_table
 from cep.columnar.parse_json import columns_of, parse_json, text_of
 from cep.columnar.strays import NO_STRAYS, Strays, without_broken_texts
 from cep.columnar.texts import numbered, rows_among
+from cep.columnar.times import counting_skipped
 from cep.columnar.tokens import with_tokens
 
 TOO_LONG = "too_long"
@@ -73,6 +74,7 @@ class Decoded:
     columns: Mapping[str, pa.Array]
     poison: tuple[Poison, ...]
     order: NDArray[np.int64] | None = None
+    skipped_times: int = 0  # local times that the clocks of their zone skip
 
     def __len__(self) -> int:
         return len(self.time_ms)
@@ -102,8 +104,9 @@ class Decoded:
         columns = {name: column.take(indices) for name, column in self.columns.items()}
         order = None if self.order is None else self.order[rows]
         return Decoded(
-            self.event_id.take(indices), self.event_type[rows], self.time_ms[rows], columns, self.poison, order
-        )
+            self.event_id.take(indices), self.event_type[rows], self.time_ms[rows], columns, self.poison, order,
+            self.skipped_times,
+        )  # fmt: skip
 
 
 def decode_json(schema: Schema, values: pa.Array, mapping: FieldMapping = PLAIN) -> Decoded:
@@ -202,13 +205,18 @@ def _decode(
         given = with_tokens(schema, given, lambda name, *bad: verdict.reject(uses[name], event_type, *bad))
     columns: dict[str, pa.Array] = {}
     times_us = np.zeros(rows, np.int64)
+    skipped: list[int] = []
     declared: NDArray[np.int64] | None = None
     ids: pa.Array | pa.Scalar = _NO_ID
     for use in schema.column_uses:
         name = use.name
         written = None if mapping.is_plain else mapping.written(name, use.type.kind)
         source = given[name] if name in given else pa.nulls(rows)
-        converted = convert_us(source, written) if use.is_time else convert(source, use.type, written)
+        if use.is_time:
+            with counting_skipped() as skipped:
+                converted = convert_us(source, written)
+        else:
+            converted = convert(source, use.type, written)
         values = converted.values
         if converted.bad is not None:
             verdict.reject(use, event_type, converted.bad, "wrong_value", partial(_of_field, name, converted.reason))
@@ -235,7 +243,7 @@ def _decode(
             ids = pc.if_else(_is_id(use, event_type), values, ids)
     times = times_us // US_PER_MS
     order = order_table(times_us - times * US_PER_MS, declared, mapping.view, mapping.position, rows)
-    decoded = Decoded(ids, event_type, times, columns, verdict.poison(show, times), order)
+    decoded = Decoded(ids, event_type, times, columns, verdict.poison(show, times), order, sum(skipped))
     if verdict.bad is None:
         return decoded, places
     good = np.flatnonzero(~verdict.bad)
@@ -441,4 +449,5 @@ def concat_decoded(schema: Schema, parts: Sequence[Decoded]) -> Decoded:
         {name: pa.concat_arrays([p.columns[name] for p in parts]) for name in names},
         tuple(record for p in parts for record in p.poison),
         joined_orders([(p.order, len(p)) for p in parts]),
+        sum(p.skipped_times for p in parts),
     )

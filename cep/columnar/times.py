@@ -6,7 +6,7 @@
 
 A time is cut to whole microseconds towards the past; a float is rounded to the nearest microsecond. A local time that
 occurs twice in its zone is the first of the two. A local time that clocks skip is read with the offset before the skip,
-like `zoneinfo`, so that the order of such times stays.
+like `zoneinfo`, so that the order of such times stays. `counting_skipped` counts these times up to the year 2036.
 Tested by: tests/columnar/test_times.py
 """
 
@@ -14,6 +14,9 @@ from __future__ import annotations
 
 import re
 import zoneinfo
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import lru_cache
 
@@ -34,6 +37,8 @@ _DAY_US, _QUARTER_US = 86_400_000_000, 900_000_000
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 of local times
 _TABLE_END_US = 2_114_380_800_000_000  # 2037-01-01; the tables of zones end within this year
 _ZONES_MAX = 1_000  # different zones that the texts of a column name; the database has fewer
+
+_SKIPPED: ContextVar[list[int] | None] = ContextVar("skipped_times", default=None)
 
 _UTC, _NAIVE = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
 _TIME = r"(?P<H>[01]\d|2[0-3])(?::(?P<M>[0-5]\d)(?::(?P<S>[0-5]\d)(?:[.,](?P<f>\d+))?)?)?"
@@ -89,6 +94,17 @@ _DIRECTIVES = {
     "%": "%",
 }
 _SHORT_FORMS = {"F": "%Y-%m-%d", "T": "%H:%M:%S", "R": "%H:%M", "D": "%m/%d/%y"}
+
+
+@contextmanager
+def counting_skipped() -> Iterator[list[int]]:
+    """Collect counts of local times that clocks skip and that this thread reads inside the block."""
+    counts: list[int] = []
+    token = _SKIPPED.set(counts)
+    try:
+        yield counts
+    finally:
+        _SKIPPED.reset(token)
 
 
 def times_us(source: pa.Array, unit: str = "", form: str = "", zone: str = "") -> pa.Array:
@@ -273,7 +289,8 @@ def _of_pattern(texts: pa.Array, pattern: str, zone: str) -> pa.Array:
     times = pc.subtract(local, pa.array(offset_us))
     if has_offset.all():
         return times
-    return pc.if_else(pa.array(has_offset), times, _of_places(local.cast(_NAIVE), groups, zone))
+    without_offset = pc.if_else(pa.array(has_offset), pa.scalar(None, pa.int64()), local)
+    return pc.if_else(pa.array(has_offset), times, _of_places(without_offset.cast(_NAIVE), groups, zone))
 
 
 def _number(groups: dict[str, pa.Array], name: str, fits: NDArray[np.bool_], default: str = "0") -> NDArray[np.int64]:
@@ -349,17 +366,20 @@ def _offsets(groups: dict[str, pa.Array], fits: NDArray[np.bool_]) -> tuple[NDAr
 
 def _of_places(local: pa.Array, groups: dict[str, pa.Array], zone: str) -> pa.Array:
     """Return local times as UTC, by their own zone or by `zone`."""
-    times = _local(local, zone)
     if "zone" not in groups:
-        return times
+        return _local(local, zone)
     named = pc.if_else(pc.equal(groups["zone"], ""), groups["place"], groups["zone"])
+    nothing = pa.scalar(None, _NAIVE)
+    has_name = pc.not_equal(pc.fill_null(named, ""), "")
+    times = _local(pc.if_else(has_name, nothing, local), zone)
     for name in pc.unique(named.drop_null()).to_pylist()[:_ZONES_MAX]:
         if name:
+            is_named = pc.fill_null(pc.equal(named, name), False)
             try:
-                of_zone = _local(local, "UTC" if name in ("Z", "z") else name)
+                of_zone = _local(pc.if_else(is_named, local, nothing), "UTC" if name in ("Z", "z") else name)
             except pa.ArrowInvalid:  # unknown zone
                 of_zone = pa.nulls(len(local), pa.int64())
-            times = pc.if_else(pc.equal(named, name), of_zone, times)
+            times = pc.if_else(is_named, of_zone, times)
     return times
 
 
@@ -389,6 +409,9 @@ def _by_table(local: pa.Array, zone: str) -> pa.Array:
     after = pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="latest")
     offset_us = pc.subtract(pc.local_timestamp(before).cast(pa.int64()), before.cast(pa.int64()))
     by_offset = pc.subtract(local.cast(pa.int64()), offset_us)
+    counts = _SKIPPED.get()
+    if counts is not None:
+        counts.append(pc.sum(pc.not_equal(before, after)).as_py() or 0)
     return pc.if_else(pc.equal(before, after), before.cast(pa.int64()), by_offset)
 
 

@@ -48,6 +48,7 @@ COUNTERS: Mapping[str, str] = {
     "alerts": "Alerts sent, by rule; suppressed ones are not among them.",
     "poison": "Records that cannot be decoded, by code.",
     "bad_values": "Values that cannot be read, by code and field; each is null in its event.",
+    "times_skipped": "Local times of events that the clocks of their zone skip, read with the offset before the skip.",
     "unkeyed": "Events without a value in a field of this key.",
     "rule_events": "Events that a rule looked at.",
     "rule_steps": "Partial matches that were offered an event, by rule: what a rule costs.",

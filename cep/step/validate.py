@@ -51,6 +51,8 @@ def validate_events(job: Job, decoded: Decoded, now_ms: int = TIME_MS_MAX) -> Va
     `now_ms` is the clock. An event that is dated too far ahead of it is set aside.
     """
     counters = Counter({"records": decoded.records_count, "events": len(decoded)})
+    if decoded.skipped_times:
+        counters["times_skipped"] = decoded.skipped_times
     dead_letters: list[bytes] = []
     latest_ms = job.latest_ms(now_ms)
     if len(decoded) and np.maximum.reduce(decoded.time_ms) > latest_ms:

@@ -94,3 +94,16 @@ def test_features_without_a_record_that_can_be_read() -> None:
 def test_views_have_no_features() -> None:
     with pytest.raises(cep.CepError, match="leave out the views"):
         cep.features(frame(), {"n": "count(tx over 1 h by card)"}, declare=EVENT, columns={"a/card": "card"})
+
+
+@pytest.mark.parametrize("form", ["text", "naive", "file"])
+def test_times_in_the_hour_that_clocks_skip_are_counted(form: str, tmp_path: Path) -> None:
+    texts = ["2026-03-29 01:59:00", "2026-03-29 02:10:00", "2026-03-29 02:50:00", "2026-03-29 03:00:00"]
+    events: Any = frame([{**ROWS[number], "event_time": text} for number, text in enumerate(texts)])
+    if form == "naive":
+        times = events["event_time"].cast(pa.timestamp("us"))
+        events = events.set_column(events.column_names.index("event_time"), "event_time", times)
+    if form == "file":
+        rows, events = events.to_pylist(), tmp_path / "e.jsonl"
+        events.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert rules().match(events, tz="Europe/Berlin").counters["times_skipped"] == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.base.errors import UsageError
-from cep.columnar.times import ZONE_NAMES, check_form, form_has_zone, has_zone, times_us
+from cep.columnar.times import ZONE_NAMES, check_form, counting_skipped, form_has_zone, has_zone, times_us
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe", "Pacific/Apia")
@@ -190,3 +191,26 @@ def test_a_text_that_is_no_time_is_null_and_spoils_no_other(text: str) -> None:
 def test_times_that_name_no_zone_are_told_from_others() -> None:
     assert [has_zone(text) for text in ("2026-03-01T10:00:00", "2026-03-01", "20260301T1000")] == [False] * 3
     assert has_zone("17.03.2026") is None
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe"])
+@pytest.mark.parametrize("kind", ["texts", "naive", "own zones"])
+def test_local_times_that_clocks_skip_are_counted(kind: str, zone: str) -> None:
+    rng, place = random.Random(7), ZoneInfo(zone)
+    starts = [datetime.fromisoformat("2026-01-01") + timedelta(days=day) for day in range(365)] * 2
+    moments = [start + timedelta(minutes=rng.randrange(240)) for start in starts]
+    moments += map(datetime.fromisoformat, ("2026-03-29T02:30", "2026-03-08T02:59", "2026-10-04T02:15"))
+    there = [moment.replace(tzinfo=place).astimezone(UTC).astimezone(place).replace(tzinfo=None) for moment in moments]
+    expected = sum(a != b for a, b in zip(moments, there, strict=True))
+    assert expected
+    texts = [moment.isoformat(sep=" ") for moment in moments] + [None, "2026-03-29 02:30:00+01:00", "no time"]
+    with counting_skipped() as counts:
+        if kind == "naive":
+            times_us(pa.array(moments, pa.timestamp("us")), zone=zone)
+        elif kind == "texts":
+            times_us(pa.array(texts), zone=zone)
+        else:
+            times_us(pa.array([None if text is None else f"{text}[{zone}]" for text in texts]), zone="Asia/Tokyo")
+    assert sum(counts) == expected
+    times_us(pa.array(moments, pa.timestamp("us")), zone=zone)
+    assert sum(counts) == expected, "outside of the block"
