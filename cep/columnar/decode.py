@@ -151,16 +151,17 @@ def decode_table(
     if mapping.has_views:
         return _of_views(schema, mapping, lambda view: decode_table(schema, table, show, view, strays))
     given: Mapping[str, pa.Array] = columns_of(table)
+    if not mapping.is_plain:
+        given = mapping.arrays(schema, given, table.num_rows)
     try:
         table.validate(full=True)
     except pa.ArrowInvalid as error:
-        repaired = without_broken_texts(given) if mapping.is_flat else None
+        paths = mapping.paths(schema)
+        repaired = without_broken_texts({name: column for name, column in given.items() if name in paths})
         if repaired is None:
             return _decode_halves(schema, table, show, mapping, error)
-        given, broken = repaired
-        strays = {name: broken[path[0]] for name, path in mapping.paths(schema).items() if path[0] in broken}
-    if not mapping.is_plain:
-        given = mapping.arrays(schema, given, table.num_rows)
+        given = {**given, **repaired[0]}
+        strays = repaired[1]
     return _decode(schema, table.num_rows, given, show, mapping, strays)[0]
 
 

@@ -94,7 +94,11 @@ def test_a_text_of_a_table_that_is_not_utf8_is_a_bad_value(name: str, type_: pa.
         broken = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, None], pa.int32()), broken, safe=False)
     elif type_ == pa.large_string():
         broken = pa.array(values, pa.large_binary()).view(pa.large_string())
-    decoded = decode_table(ONE, table.set_column(table.schema.get_field_index(name), name, broken), str)
+    table = table.set_column(table.schema.get_field_index(name), name, broken).append_column("note", broken)
+    decoded = decode_table(ONE, table, str)
+    inside = pa.table({"x": pa.StructArray.from_arrays([c.chunk(0) for c in table.columns], table.column_names)})
+    nested = decode_table(ONE, inside, str, mapping_of(["*=x"]))
+    assert (rows(nested), nested.poison) == (rows(decoded), decoded.poison)
     assert decoded.records_count == 4
     kept = ["a", "c"] if name in IDENTITY else ["a", "b", "c"]
     null_is_good = name in ("lat", "retries", "took", "online", "status") and any(
