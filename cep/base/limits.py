@@ -86,6 +86,13 @@ IDLE_MS_DEFAULT = 10_000
 # Events ahead only wait for the watermark, so this limits the waiting events. One hour: pausing a partition discards
 # its fetched records, and partitions of one topic are rarely that far apart.
 READ_AHEAD_MS_MAX = 3_600_000
+# A partition with a backlog is read to the time that one in so many of its records reaches. So whoever sends fewer
+# events of another time does not move it. That is judged once for so many records: until then they wait.
+SUPPORT_SHARE = 10
+SUPPORT_RECORDS_MIN = 1_000
+# Parts into which records are divided by their times, and parts that are remembered until there are enough records.
+SUPPORT_PARTS = 20
+SUPPORT_PARTS_MAX = 64
 # How far ahead of the clock an event or a heartbeat may be dated; later ones are set aside. Clocks of producers are
 # wrong by seconds, and one event of another year would make all others late.
 AHEAD_MS_DEFAULT = 60_000
@@ -180,6 +187,8 @@ PROGRESS_LINES_MS = 60_000
 # ones are divided: with its key it stays well below the limit.
 CHANGELOG_RECORD_BYTES_MAX = 16_777_216
 CHANGELOG_PART_BYTES = 8_388_608
+# Parts of one entry, or of one list: some gigabytes. A topic that announces more is refused before room is made.
+CHANGELOG_PARTS_MAX = 4_096
 # Silence of a process after which a standby takes its place: the least that brokers allow by default
 # (`group.min.session.timeout.ms`). A standby that takes over too early costs a restart, and no alert.
 LEASE_MS = 6_000

@@ -9,32 +9,56 @@ Tested by: tests/kernels/test_jit.py
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import platform
+import shutil
+import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
 
+from cep.base.private import is_ours
 from cep.kernels.compiler import Compiler, PartCompiler, SharedCache
 
 
 def _cache_folder() -> Path:
-    """Return the folder for compiled kernels: CEP_KERNEL_CACHE, then the user's cache folder, then a temporary one."""
+    """Return the folder for compiled kernels: CEP_KERNEL_CACHE, then the user's cache folder, then one of this process.
+
+    What lies there is machine code that is run. So a folder to which others may write is not used.
+    """
     digest = hashlib.sha256(f"{numba.__version__}-{platform.python_version()}-{platform.machine()}".encode())
     for source in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(str(source.relative_to(Path(__file__).parent)).encode())
         digest.update(source.read_bytes())
     root = os.environ.get("CEP_KERNEL_CACHE") or os.environ.get("XDG_CACHE_HOME")
     base = Path(root) if root else Path.home() / ".cache"
-    try:
-        base.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        base = Path(tempfile.gettempdir())
-    return base / "cep" / f"kernels-{digest.hexdigest()[:16]}"
+    folder = base / "cep" / f"kernels-{digest.hexdigest()[:16]}"
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    if is_ours(folder) and os.access(folder, os.W_OK):
+        return folder
+    own = Path(tempfile.mkdtemp(prefix="cep-kernels-"))
+    atexit.register(_remove, own, os.getpid())
+    os.environ["CEP_KERNEL_CACHE"] = str(own)  # for processes that this one starts
+    sys.stderr.write(
+        f"{folder} cannot be written, or others may write to it, so kernels are compiled anew, for a minute at each "
+        "start; name a folder of your own in CEP_KERNEL_CACHE\n"
+    )
+    own /= folder.relative_to(base)
+    own.mkdir(parents=True)
+    return own
+
+
+def _remove(folder: Path, process: int) -> None:
+    """Remove the folder of a process when that process ends, not when one that it has forked does."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 # The module-level attribute is how numba documents it; its type hints do not know it.

@@ -101,7 +101,7 @@ class Warming:
     """The kernels on their way into the cache, in a process of their own."""
 
     def __init__(self) -> None:
-        words = [sys.executable, "-m", "cep.runners.warm"]
+        words = [sys.executable, "-P", "-m", "cep.runners.warm"]
         self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL)  # noqa: S603 no shell, our arguments
 
     def is_done(self, wait_s: float = _SECONDS_SHOWN_AFTER) -> bool:

@@ -33,6 +33,7 @@ from cep.sources.tables import open_table
 
 RECORDS_LOOKED_AT = 1_000
 _LOOK_BYTES = 1 << 20
+_LINES_LOOKED_AT = 100_000  # though they are no records
 _NAMES_SHOWN_MAX = 20
 # In ms this is March 1973, in s the year 5138: a smaller number is no time of a payment in ms.
 _MS_LEAST = 100_000_000_000
@@ -95,8 +96,13 @@ def first_records(path: Path, schema: Schema, mapping: FieldMapping) -> Iterator
 
 def _objects(file: Path, folder: Path) -> Iterator[Mapping[str, Any]]:
     with opened_json(file, confining_root(folder)) as opened:
-        for lines in whole_lines(opened, LineCutter(), _LOOK_BYTES):
-            yield from _read(lines.split(b"\n"))
+        lines_left = _LINES_LOOKED_AT
+        for block in whole_lines(opened, LineCutter(), _LOOK_BYTES):
+            lines = [line for line in block.split(b"\n") if line.strip()][:lines_left]
+            lines_left -= len(lines)
+            yield from _read(lines)
+            if not lines_left:
+                return
 
 
 def _read(lines: Sequence[bytes]) -> Iterator[Mapping[str, Any]]:

@@ -16,6 +16,14 @@ is not late, even so. How far another partition is makes nobody idle. Where all 
 the one that is furthest. When something comes after all were idle, every partition has its `idle_ms` again: after an
 outage the records of one come before those of another.
 
+A partition with a backlog is read far behind the clock. One event of now among those of three hours ago would make all
+of them late. So a partition that is behind moves only as far as a tenth of its records support: to the time that a
+tenth of them reach, of a thousand records at least. An event beyond that is taken, and waits. It moves the partition
+when the others have come so far, or when the partition has been read to its end, or to the last `ahead_ms` before the
+clock. There an event can be no further ahead than of a partition that keeps step.
+
+    records  10:00 13:00 10:01 10:01 10:02 … 10:59       read to the time 10:53, and 13:00 waits
+
 An event may be dated ahead of the clock. Up to `ahead_ms` it is taken, but it moves the watermark only when the clock
 has reached its time. Beyond that it is set aside (validate.py). So the watermark never passes the clock less the
 lateness: no event from the future makes others late.
@@ -34,7 +42,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.base.limits import (
+    SUPPORT_PARTS,
+    SUPPORT_PARTS_MAX,
+    SUPPORT_RECORDS_MIN,
+    SUPPORT_SHARE,
+    TIME_MS_MAX,
+    TIME_MS_MIN,
+)
 
 NO_CLOCK = TIME_MS_MAX  # at the end of time nothing is ahead
 
@@ -48,6 +63,8 @@ class PartitionTime(NamedTuple):
     the next micro-batch.
     ahead_first_ms, ahead_last_ms: the ends of event times that the clock has not reached. Between them nothing is
     remembered: the watermark waits a little longer, and memory has a bound.
+    beyond_ms: the largest event time that too few records support, as long as the partition is behind.
+    support: the records since the last move, by parts: how many, and the time that all of them reach.
     """
 
     last_ms: int
@@ -55,6 +72,8 @@ class PartitionTime(NamedTuple):
     active_ms: int = TIME_MS_MAX
     ahead_first_ms: int = TIME_MS_MAX
     ahead_last_ms: int = TIME_MS_MIN
+    beyond_ms: int = TIME_MS_MIN
+    support: tuple[tuple[int, int], ...] = ()
 
     @staticmethod
     def from_json(values: Sequence[Any]) -> PartitionTime:
@@ -62,31 +81,67 @@ class PartitionTime(NamedTuple):
         if isinstance(values, PartitionTime):
             return values
         last_ms, is_behind, *rest = values
-        return PartitionTime(int(last_ms), bool(is_behind), *(int(ms) for ms in rest))
+        if len(rest) > _VALUES_MORE:
+            raise ValueError("a partition's time has too many values")
+        times, support = [int(ms) for ms in rest[: len(_NO_TIMES)]], rest[len(_NO_TIMES) :]
+        active_ms, first_ms, ahead_ms, beyond_ms = [*times, *_NO_TIMES[len(times) :]]
+        parts = tuple((int(count), int(ms)) for part in support for count, ms in part)
+        return PartitionTime(int(last_ms), bool(is_behind), active_ms, first_ms, ahead_ms, beyond_ms, parts)
+
+    def to_json(self) -> list[Any]:
+        """Write it as a list; without the last two values, as an earlier build has it, where they say nothing."""
+        has_beyond = self.beyond_ms != TIME_MS_MIN or self.support
+        return [*self[:-1], [list(part) for part in self.support]] if has_beyond else list(self[:-2])
 
     @property
     def latest_ms(self) -> int:
-        """The largest event time, whether the clock has reached it or not."""
-        return max(self.last_ms, self.ahead_last_ms)
+        """The largest event time, whether it counts or not."""
+        return max(self.last_ms, self.ahead_last_ms, self.beyond_ms)
 
     def joined(self, other: PartitionTime, active_ms: int = TIME_MS_MAX) -> PartitionTime:
         """Add what was read later."""
         return PartitionTime(
             max(self.last_ms, other.last_ms), other.is_behind, active_ms,
             min(self.ahead_first_ms, other.ahead_first_ms), max(self.ahead_last_ms, other.ahead_last_ms),
+            max(self.beyond_ms, other.beyond_ms), _folded(self.support + other.support),
         )  # fmt: skip
 
-    def at(self, now_ms: int) -> PartitionTime:
-        """Count event times that the clock has reached. A clock that went back begins to count idleness anew."""
+    def moved(self, read: PartitionTime, active_ms: int) -> PartitionTime:
+        """Add what was read since. Its events lie beyond, unless enough of its records support them."""
+        whole = self.joined(read, active_ms)
+        last_ms, support = self.last_ms, whole.support
+        if sum(count for count, _ in support) >= SUPPORT_RECORDS_MIN:
+            last_ms, support = max(last_ms, _reached_by_share(support)), ()
+        beyond_ms = max(whole.beyond_ms, read.last_ms)
+        return whole._replace(
+            last_ms=last_ms, beyond_ms=beyond_ms if beyond_ms > last_ms else TIME_MS_MIN, support=support
+        )
+
+    def at(self, now_ms: int, ahead_ms: int | None = None, *, is_end: bool = False) -> PartitionTime:
+        """Count event times that the clock has reached, and what lies beyond if there is no backlog, or at the end.
+
+        A clock that went back begins to count idleness anew.
+        """
         time = self if self.active_ms <= now_ms else self._replace(active_ms=now_ms)
-        if time.ahead_first_ms > now_ms:  # almost always
+        if time.ahead_first_ms <= now_ms:  # almost never
+            is_over = time.ahead_last_ms <= now_ms
+            time = time._replace(
+                beyond_ms=max(time.beyond_ms, time.ahead_last_ms if is_over else time.ahead_first_ms),
+                ahead_first_ms=TIME_MS_MAX if is_over else time.ahead_last_ms,
+                ahead_last_ms=TIME_MS_MIN if is_over else time.ahead_last_ms,
+            )
+        if time.beyond_ms == TIME_MS_MIN and not time.support:  # almost always
             return time
-        if time.ahead_last_ms <= now_ms:
-            return PartitionTime(time.latest_ms, time.is_behind, time.active_ms)
-        return time._replace(last_ms=max(time.last_ms, time.ahead_first_ms), ahead_first_ms=time.ahead_last_ms)
+        has_backlog = time.is_behind and ahead_ms is not None and time.last_ms < now_ms - ahead_ms
+        if has_backlog and now_ms < NO_CLOCK and not is_end:
+            return time
+        return time._replace(last_ms=max(time.last_ms, time.beyond_ms), beyond_ms=TIME_MS_MIN, support=())
 
 
 PartitionTimes = dict[str, PartitionTime]
+_UNREAD = PartitionTime(TIME_MS_MIN)
+_NO_TIMES = (TIME_MS_MAX, TIME_MS_MAX, TIME_MS_MIN, TIME_MS_MIN)  # of what an earlier build did not write
+_VALUES_MORE = len(_NO_TIMES) + 1  # behind the first two
 
 
 def times_from_json(data: Mapping[str, Sequence[Any]]) -> PartitionTimes:
@@ -94,9 +149,9 @@ def times_from_json(data: Mapping[str, Sequence[Any]]) -> PartitionTimes:
     return {name: PartitionTime.from_json(values) for name, values in data.items()}
 
 
-def times_json(times: Mapping[str, PartitionTime]) -> dict[str, list[int]]:
+def times_json(times: Mapping[str, PartitionTime]) -> dict[str, list[Any]]:
     """Write the times of partitions for JSON."""
-    return {name: list(time) for name, time in times.items()}
+    return {name: time.to_json() for name, time in times.items()}
 
 
 def read_time(time_ms: NDArray[np.int64], now_ms: int, ahead_ms: int | None, *, is_behind: bool) -> PartitionTime:
@@ -106,13 +161,47 @@ def read_time(time_ms: NDArray[np.int64], now_ms: int, ahead_ms: int | None, *, 
     """
     last_ms = int(np.maximum.reduce(time_ms)) if len(time_ms) else TIME_MS_MIN
     if ahead_ms is None or last_ms <= now_ms:
-        return PartitionTime(last_ms, is_behind)
+        return PartitionTime(last_ms, is_behind, support=_support(time_ms) if is_behind else ())
     reached = time_ms[time_ms <= now_ms]
     ahead = time_ms[(time_ms > now_ms) & (time_ms <= now_ms + ahead_ms)]
     return PartitionTime(
         int(reached.max(initial=TIME_MS_MIN)), is_behind, TIME_MS_MAX,
         int(ahead.min(initial=TIME_MS_MAX)), int(ahead.max(initial=TIME_MS_MIN)),
+        support=_support(reached) if is_behind else (),
     )  # fmt: skip
+
+
+def _support(time_ms: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
+    """Divide records by their times into some parts, latest first: how many there are, and the time that all reach."""
+    count = len(time_ms)
+    if count >= SUPPORT_RECORDS_MIN:  # of many records only the latest parts are asked for
+        share = count // SUPPORT_SHARE + 1
+        places = [count - 2 * share, count - share]
+        second_ms, first_ms = np.partition(time_ms, places)[places].tolist()
+        return (share, first_ms), (share, second_ms), (count - 2 * share, int(time_ms.min()))
+    part = max(-(-count // SUPPORT_PARTS), 1)
+    ordered = np.sort(time_ms)[::-1].tolist()
+    ends = [*range(part, count, part), count] if count else []
+    return tuple((end - begin, ordered[end - 1]) for begin, end in zip([0, *ends], ends, strict=False))
+
+
+def _reached_by_share(support: Sequence[tuple[int, int]]) -> int:
+    """Return the time that parts with a tenth of the records reach."""
+    wanted, reached = sum(count for count, _ in support) // SUPPORT_SHARE, 0
+    for count, ms in sorted(support, key=lambda part: -part[1]):
+        reached += count
+        if reached > wanted:
+            return ms
+    return TIME_MS_MIN
+
+
+def _folded(support: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """Bound the parts: two neighbours become one, all of which reaches the earlier time."""
+    while len(support) > SUPPORT_PARTS_MAX:
+        ordered = sorted(support, key=lambda part: -part[1])
+        pairs = zip(ordered[::2], [*ordered[1::2], (0, TIME_MS_MAX)], strict=False)
+        support = tuple((count + more, min(ms, more_ms)) for (count, ms), (more, more_ms) in pairs)
+    return support
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +252,9 @@ def earliest_seen(since_ms: int, first_ms: int, before_ms: int) -> int:
 
 
 def merge_times(
-    before: Mapping[str, PartitionTime], read: TimesRead, idle_ms: int, watermark_ms: int = TIME_MS_MIN
-) -> PartitionTimes:
+    before: Mapping[str, PartitionTime], read: TimesRead, idle_ms: int, watermark_ms: int = TIME_MS_MIN,
+    ahead_ms: int | None = None,
+) -> PartitionTimes:  # fmt: skip
     """Add what was read to the times before. Times only grow, and the last reading says if more waits.
 
     A partition is active that is or was behind, or is new, and else as far as its events move its time. An event before
@@ -172,7 +262,7 @@ def merge_times(
     all count as active. At the end none does.
     """
     now_ms, counts_ms = read.now_ms, max(watermark_ms, TIME_MS_MIN + 1)
-    after = {name: time.at(now_ms) for name, time in before.items()}
+    after = {name: time.at(now_ms, ahead_ms) for name, time in before.items()}
     was_silent = not [time for time in after.values() if time.active_ms + idle_ms >= now_ms]
     is_silent = True
     for name, time in read.partitions.items():
@@ -184,10 +274,11 @@ def merge_times(
             is_silent = is_silent and time.latest_ms < counts_ms
         else:
             is_silent = False
-        after[name] = earlier.joined(time, active_ms).at(now_ms)
+        after[name] = after.get(name, _UNREAD).moved(time, active_ms).at(now_ms, ahead_ms)
     if read.is_end or (was_silent and not is_silent):
         active_ms = now_ms - idle_ms - 1 if read.is_end else now_ms
         after = {name: time._replace(active_ms=active_ms) for name, time in after.items()}
+        after = {name: time.at(now_ms, is_end=True) for name, time in after.items()} if read.is_end else after
     return after
 
 
@@ -206,7 +297,7 @@ def too_far_ahead(times: Mapping[str, PartitionTime], ahead_ms: int | None) -> f
     """
     if len(times) < 2 or ahead_ms is None:
         return frozenset()
-    behind = {name: time.last_ms for name, time in times.items() if time.is_behind}
+    behind = {name: max(time.last_ms, time.beyond_ms) for name, time in times.items() if time.is_behind}
     slowest_ms = min(behind.values(), default=TIME_MS_MAX)
     return frozenset(name for name, last_ms in behind.items() if last_ms > slowest_ms + ahead_ms)
 

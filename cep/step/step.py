@@ -161,7 +161,7 @@ def _matched_ms(rules: JobRules, progress: Progress) -> int | None:
 
 
 def _move_times(job: Job, progress: Progress, read: TimesRead, before_ms: int) -> Progress:
-    times = merge_times(progress.times, read, job.idle_ms, before_ms)
+    times = merge_times(progress.times, read, job.idle_ms, before_ms, job.ahead_ms)
     moved_ms = watermark_of(times, job.lateness_ms, job.idle_ms, read.now_ms)
     heartbeat_ms = progress.heartbeat_ms
     # Records before a heartbeat in the source are a backlog, and must not become late by it.

@@ -68,3 +68,17 @@ def test_a_folder_that_cannot_be_made_is_replaced(monkeypatch: pytest.MonkeyPatc
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CEP_KERNEL_CACHE", str(tmp_path / "file" / "below"))
     assert not jit._cache_folder().is_relative_to(tmp_path)
+
+
+def test_a_folder_that_others_write_to_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever may write there might have put machine code of their own in place of ours."""
+    monkeypatch.setenv("CEP_KERNEL_CACHE", str(tmp_path))
+    monkeypatch.setattr(jit, "_remove", lambda *_: None)
+    planted = jit._cache_folder()
+    planted.chmod(0o777)
+    own = jit._cache_folder()
+    assert not own.is_relative_to(tmp_path)
+    assert f"{planted} cannot be written, or others may write to it" in capsys.readouterr().err
+    assert jit._cache_folder() == own, "the processes that this one starts share its folder"

@@ -119,6 +119,7 @@ def test_a_file_that_cannot_be_read_is_set_aside_and_the_others_are_read(tmp_pat
     for name, data in hostile.items():
         (folder / name).write_bytes(data)
     (folder / "link.jsonl").symlink_to(outside)
+    (folder / "\udcff.json").write_bytes(b'[{"a": {')  # a name may be any bytes
     (folder / "device.jsonl").symlink_to("/dev/zero")
     os.mkfifo(folder / "pipe.jsonl")
     for place in folder.iterdir():
@@ -130,7 +131,8 @@ def test_a_file_that_cannot_be_read_is_set_aside_and_the_others_are_read(tmp_pat
             events += part.event_id.to_pylist()
             letters |= {poison.record: poison.reason for poison in part.poison if poison.code == UNREADABLE_FILE}
     assert events == [row["tx_id"] for row in ROWS[:200]]
-    assert set(letters) == {*hostile, "link.jsonl"}
+    assert set(letters) == {*hostile, "link.jsonl", "\\xff.json"}
+    assert orjson.dumps([source.positions(), letters]), "positions and letters are JSON"
     assert not any("secret" in reason for reason in letters.values())
     again = FilesSource(folder, follow=False)
     again.seek(source.positions())

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.base.limits import SUPPORT_PARTS_MAX, SUPPORT_RECORDS_MIN, SUPPORT_SHARE, TIME_MS_MAX, TIME_MS_MIN
 from cep.step.event_time import (
     NO_CLOCK,
     PartitionTime,
@@ -23,6 +23,7 @@ from cep.step.event_time import (
     too_far_ahead,
     watermark_of,
 )
+from tests.seeds import seeds
 
 NOW_MS, IDLE_MS, AHEAD_MS, HOUR_MS = 10_000_000, 10, 1_000, 3_600_000
 ACTIVE_MS, QUIET_MS = NOW_MS - IDLE_MS, NOW_MS - IDLE_MS - 1
@@ -74,7 +75,9 @@ class Partitions:
             name: read_time(np.array(times, np.int64), now_ms, self.ahead_ms, is_behind=name in behind)
             for name, times in read.items()
         }
-        self.times = merge_times(self.times, TimesRead(found, now_ms=now_ms), IDLE_MS, self.watermark_ms)
+        read_times = TimesRead(found, now_ms=now_ms)
+        self.times = merge_times(self.times, read_times, IDLE_MS, self.watermark_ms, self.ahead_ms)
+        assert times_from_json(times_json(self.times)) == self.times
         self.watermark_ms = max(self.watermark_ms, watermark_of(self.times, self.lateness_ms, IDLE_MS, now_ms))
 
     def settle(self, now_ms: int) -> int:
@@ -264,6 +267,68 @@ def test_the_watermark_never_passes_the_clock_and_comes_to_the_end() -> None:
         end_ms = job.settle(now_ms)
         assert end_ms <= now_ms + AHEAD_MS + IDLE_MS + 1
         assert job.watermark_ms == max(taken), f"seed {seed}"
+
+
+@pytest.mark.parametrize("seed", seeds(300, 60))
+def test_events_of_now_make_nothing_of_a_backlog_late(seed: int) -> None:
+    """Some of the events of a backlog are dated later than the others, up to now: alone, in bursts, in any piece."""
+    chance = random.Random(seed)
+    names, span_ms, lateness_ms = "abc"[: chance.randint(1, 3)], 3 * HOUR_MS, chance.choice((0, 60_000))
+    now_ms = 100 * HOUR_MS
+    waiting: dict[str, list[tuple[int, bool]]] = {}
+    for name in names:
+        count = chance.choice((5, 300, 3_000, 9_000))
+        honest = sorted((chance.randrange(span_ms) for _ in range(count)), key=lambda ms: ms + chance.randrange(
+            lateness_ms + 1))  # fmt: skip
+        lane = [(now_ms - span_ms - 600_000 + ms, True) for ms in honest]
+        for _ in range(1 + count // 2_000):
+            place, size = chance.randrange(len(lane)), chance.choice((1, 5, 40))
+            dated = now_ms - chance.choice((0, 1, HOUR_MS, 2 * HOUR_MS)) + chance.choice((0, 0, AHEAD_MS))
+            lane[place:place] = [(dated, False)] * size
+        waiting[name] = lane
+    job, late, size = Partitions(names, now_ms, lateness_ms=lateness_ms), 0, chance.choice((7, 100, 900, 5_000))
+    job.look(now_ms, dict.fromkeys(names, ()), names)
+    while any(waiting.values()):
+        now_ms += chance.choice((0, 5))
+        read: dict[str, tuple[int, ...]] = {}
+        for name in chance.sample(names, chance.randint(1, len(names))):
+            quota = chance.randint(1, size)
+            taken, waiting[name] = waiting[name][:quota], waiting[name][quota:]
+            late += sum(ms < job.watermark_ms for ms, is_honest in taken if is_honest)
+            read[name] = tuple(ms for ms, _ in taken)
+        job.look(now_ms, read, "".join(name for name, left in waiting.items() if left))
+        assert all(len(time.support) <= SUPPORT_PARTS_MAX for time in job.times.values())
+    assert late == 0
+    job.settle(now_ms)
+    assert job.watermark_ms == max(time.latest_ms for time in job.times.values()) - lateness_ms
+
+
+def test_a_backlog_moves_the_watermark_as_it_is_read() -> None:
+    """What waits of it are some thousand events, not all of it."""
+    now_ms, count = 100 * HOUR_MS, 40_000
+    for size in (10, 700, 5_000):
+        job, times = Partitions("a", now_ms), range(now_ms - 2 * count * 100, now_ms - count * 100, 100)
+        for start in range(0, count - size, size):
+            job.look(now_ms, {"a": tuple(times[start : start + size])}, "a")
+            waiting = sum(ms > job.watermark_ms for ms in times[: start + size])
+            assert waiting <= 2 * SUPPORT_RECORDS_MIN + size // SUPPORT_SHARE + size
+
+
+def test_a_partition_that_keeps_step_does_not_wait_for_support() -> None:
+    job, now_ms = Partitions("a", 100 * HOUR_MS), 100 * HOUR_MS
+    job.look(now_ms, {"a": (now_ms - 5,)})
+    for _ in range(50):
+        now_ms += 10
+        job.look(now_ms, {"a": (now_ms - 3,)}, "a")
+        assert job.watermark_ms == now_ms - 3
+
+
+def test_a_job_that_ends_within_a_backlog_counts_all_of_it() -> None:
+    job = Partitions("a", 100 * HOUR_MS)
+    job.look(100 * HOUR_MS, {"a": (5, 90 * HOUR_MS)}, "a")
+    assert job.watermark_ms == TIME_MS_MIN
+    end = merge_times(job.times, TimesRead({}, now_ms=100 * HOUR_MS, is_end=True), IDLE_MS, TIME_MS_MIN, AHEAD_MS)
+    assert end["a"].last_ms == 90 * HOUR_MS
 
 
 def test_a_producer_whose_clock_is_ahead_does_not_stop_the_job() -> None:

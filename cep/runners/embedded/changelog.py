@@ -31,12 +31,13 @@ from pathlib import Path
 from typing import Protocol
 
 from cep.base.errors import StateCorruptError, StateFormatError, UsageError
-from cep.base.limits import CHANGELOG_PART_BYTES
+from cep.base.limits import CHANGELOG_PART_BYTES, CHANGELOG_PARTS_MAX
 from cep.lists.store import ListStore
 from cep.runners.embedded.commit_entries import HEAD, Head, parse_head
 from cep.sources.kafka import KafkaSettings, earliest_offsets, latest_offsets, read_range
 from cep.sources.offsets import OffsetRange
 from cep.state.keys import ALL_KEYS, STORE_GROUP, KeyRange, prefix_range, split_key, store_key
+from cep.state.manifest import path_inside
 from cep.state.store import Change, DurableStore, WriteBatch
 
 Entry = tuple[bytes, bytes | None]
@@ -180,6 +181,10 @@ class Changelog:
             raise StateFormatError(
                 f"topic {self.topic} has entries in parts of format {format_}, this build reads {_PARTS_FORMAT}: start "
                 "the job with the build that wrote them"
+            )
+        if count > CHANGELOG_PARTS_MAX:
+            raise StateCorruptError(
+                f"topic {self.topic} has an entry of {count} parts, and one has {CHANGELOG_PARTS_MAX} at most"
             )
         return int(count)
 
@@ -354,13 +359,19 @@ def _list_key(name: str, part: int) -> bytes:
 
 def _write_part(folder: Path, key: bytes, value: bytes | None) -> None:
     parts = split_key(key)
-    path = ListStore(folder).path(parts.name.decode())
+    try:
+        name, (part,) = parts.name.decode(), _LENGTH.unpack(parts.item)
+    except (UnicodeDecodeError, struct.error) as error:
+        raise StateCorruptError(f"a changelog has a part of a list whose key is none: {parts.name!r}") from error
+    if part >= CHANGELOG_PARTS_MAX or "/" in name:
+        raise StateCorruptError(f"a changelog names part {part} of the list {name!r}, which no job writes")
+    path = path_inside(folder, ListStore(folder).path(name).name)
     if value is None:
         path.unlink(missing_ok=True)
         return
     folder.mkdir(parents=True, exist_ok=True)
     with path.open("r+b" if path.exists() else "wb") as file:
-        file.seek(_LENGTH.unpack(parts.item)[0] * _PART_BYTES)
+        file.seek(part * _PART_BYTES)
         file.write(value)
 
 

@@ -140,7 +140,7 @@ class Engine:
         return head_values(accepted.head) if accepted.writes_audit else None
 
     def step(
-        self, parts: Sequence[Decoded], controls: tuple[bytes, ...], times: Mapping[str, tuple[int, ...]],
+        self, parts: Sequence[Decoded], controls: tuple[bytes, ...], times: Mapping[str, Sequence[Any]],
         now_ms: int = NO_CLOCK, *, is_end: bool = False,
     ) -> Stepped:  # fmt: skip
         """Do one micro-batch (step/step.py). `times`: how far each partition has been read (PartitionTime).

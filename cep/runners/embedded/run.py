@@ -151,7 +151,7 @@ class Runner:
             is_quiet = not self.cycle(_WAIT_S, stop)
             is_read = until_end and is_quiet and not any(self._behind.values())
             is_end = is_read or self._sources.events.ended
-        if is_end and len(self._behind) > 1:  # nothing more comes of any partition
+        if is_end and (len(self._behind) > 1 or any(self._behind.values())):  # nothing more comes of any partition
             self._step([], (), time.monotonic(), is_end=True)
 
     def ask(self, question: Callable[[Engine], T]) -> T:

@@ -104,7 +104,7 @@ class Payload:
         for record in of_type("records", of_type("rules", self.rules, dict)["records"], list):
             of_type("a rule", record, str)
         for time in self.engine["times"].values():
-            for ms in PartitionTime.from_json(of_type("the times of a partition", time, list)):
+            for ms in PartitionTime.from_json(of_type("the times of a partition", time, list))[:-1]:
                 of_type("an event time", ms, int)
             of_type("an event time", time[0], int)
         for lanes in of_type("positions", self.positions, dict).values():

@@ -35,6 +35,9 @@ _ATTEMPTS = "spark.task.maxFailures"
 _SUBMITS = ("spark.master", "spark.driver.host", "spark.driver.bindAddress", "spark.driver.extraJavaOptions", _ATTEMPTS)
 # Else Java looks its machine up by name, which some networks do not know.
 _LOOPBACK = "SPARK_LOCAL_IP", "127.0.0.1"
+# A Python that is started with `-m` looks for modules in the current folder first: whoever may put a numpy.py there
+# would run code in each worker. Java and its workers inherit it.
+_SAFE_PATH = "PYTHONSAFEPATH", "1"
 _NOISE = re.compile(rb"(Starting )?Streaming TransformWithState\w* Python worker|WARNING: Using incubator modules")
 _TRACEBACK = b"Traceback (most recent call last):"
 # A worker that Java has what it wanted from, and which finds its socket closed when it says goodbye.
@@ -85,6 +88,13 @@ _SETTINGS = {
     "spark.redaction.options.regex": "(?i)url|secret|password|token|access[.]?key|sasl|[.]pem|ssl[.]key",
 }
 
+# Of a Java that serves this process alone: it makes a secret of its own, and takes no object from whoever lacks that.
+# On a cluster its operator decides.
+_CLOSED = {
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.io.encryption.enabled": "true",
+}
 _KEYS_OF_WORKERS = f"spark.executorEnv.{SECRETS_FILE}"  # the path alone; where the text is given, workers inherit it
 
 
@@ -109,6 +119,7 @@ def create_session(
         "spark.master": f"local[{cores}, {attempts}]",
         "spark.sql.shuffle.partitions": str(cores),
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(_import_path()),
+        "spark.executorEnv.PYTHONSAFEPATH": "1",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} {_FAST_SPAWN} {java_options}",
         **_SETTINGS,
         **({_KEYS_OF_WORKERS: os.environ[SECRETS_FILE]} if SECRETS_FILE in os.environ else {}),
@@ -123,6 +134,8 @@ def create_session(
             chosen.pop(name, None)
     elif is_local:
         os.environ.setdefault(*_LOOPBACK)
+        chosen = {**_CLOSED, **chosen}
+    os.environ.setdefault(*_SAFE_PATH)
     builder = SparkSession.builder.appName(app_name)
     for name, value in chosen.items():
         builder = builder.config(name, value)

@@ -161,8 +161,13 @@ def _decode_rows(schema: Schema, chunk: Chunk, mapping: FieldMapping) -> Decoded
 
 def unreadable_file(path: Path, error: Exception) -> Poison:
     """Return a file, or what is left of it, as a record that was set aside."""
-    reason = str(error).partition("\n")[0]
-    return Poison(UNREADABLE_FILE, f"{path.name}, or what is left of it, cannot be read: {reason}", path.name)
+    name, reason = file_name(path), str(error).partition("\n")[0].encode("utf-8", "backslashreplace").decode()
+    return Poison(UNREADABLE_FILE, f"{name}, or what is left of it, cannot be read: {reason}", name)
+
+
+def file_name(path: Path) -> str:
+    """Return the name of a file for positions and letters: they are JSON, and a name may have any bytes."""
+    return path.name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _note(decoded: DecodedChunks, chunks: Sequence[Chunk], times: Sequence[NDArray[np.int64]]) -> None:

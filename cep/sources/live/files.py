@@ -28,7 +28,7 @@ from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.sources.inputs import FORMATS, confining_root, opened_json, packing_of, suffix_of
 from cep.sources.json_forms import has_json_lines
 from cep.sources.json_lines import LineCutter, json_values, whole_lines
-from cep.sources.live.base import Chunk, Positions, decode_chunks, unreadable_file
+from cep.sources.live.base import Chunk, Positions, decode_chunks, file_name, unreadable_file
 from cep.sources.tables import TableFile, open_table
 
 LANE = "files"
@@ -129,7 +129,7 @@ class FilesSource:
         return self._takes_events or FORMATS.get(suffix_of(path)) == "json"
 
     def _name_of(self, path: Path) -> str:
-        return path.name
+        return file_name(path)
 
 
 def _written_ms(path: Path) -> int | None:

@@ -237,6 +237,20 @@ def test_a_job_that_catches_up_reads_partitions_in_step(tmp_path: Path) -> None:
     assert len(job.fired()) == 18, "the last event of each lane has the time of the watermark"
 
 
+@pytest.mark.parametrize("piece", [3, 41, 1_000])
+def test_events_of_now_hide_nothing_of_a_backlog(piece: int, tmp_path: Path) -> None:
+    """After an outage longer than `ahead_ms` an event that was far ahead when it came is not ahead of the clock."""
+    start_ms = NOW_MS - 180 * MINUTE_MS
+    lines = [line for card in range(CARDS) for line in fraud(card, start_ms + card * MINUTE_MS)]
+    lines[1:1] = [payment(f"now{n}", "c99", NOW_MS - n, 1) for n in range(3)]
+    source = Greedy([("a", lines[at : at + piece]) for at in range(0, len(lines), piece)], "a")
+    job = Job1(tmp_path, source)
+    job.start().run(threading.Event(), until_end=True)
+    job.end()
+    assert job.commits.totals["late_events"] == 0
+    assert job.fired() == sorted(f"c{card}" for card in range(CARDS))
+
+
 def test_a_quiet_lane_lets_go_without_another_record(tmp_path: Path) -> None:
     job = Job1(tmp_path, Lanes([("a", fraud(1, PAST_MS)), ("b", [payment("z", "z", PAST_MS - MINUTE_MS, 1)])], "ab"))
     job.source.pieces += [("a", [payment("after", "z", PAST_MS + 2, 1)])]

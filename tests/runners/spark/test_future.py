@@ -107,6 +107,22 @@ def test_the_clock_of_a_micro_batch_is_that_of_its_plan(source: str, spark: Spar
         assert letters(tmp_path) == [("ahead", "far")], "what the first plan set aside is taken"
 
 
+def test_events_of_now_hide_nothing_of_a_backlog(spark: SparkSession, tmp_path: Path) -> None:
+    """After an outage an event that was far ahead when it came is not ahead of the clock; micro-batches are small."""
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    (tmp_path / "control").mkdir()
+    now_ms = int(time.time() * 1_000)
+    frauds = [line for card in range(20) for line in fraud(card, now_ms - 3 * HOUR_MS + 60_000 * card)]
+    with MockKafka() as kafka:
+        kafka.create("backlog")
+        for partition in (0, 1):
+            lines = [payment(f"now{partition}", "c99", now_ms - 1_000, 1), *frauds[partition * 20 :][:20]]
+            kafka.send("backlog", [{"value": line, "partition": partition} for line in lines])
+        fired = live(spark, tmp_path, TopicSource(kafka.address, "backlog", records_per_trigger=12))
+    assert fired == sorted(f"c{card}" for card in range(20))
+    assert letters(tmp_path) == []
+
+
 def test_one_event_and_a_heartbeat_from_the_future_hide_nothing(spark: SparkSession, tmp_path: Path) -> None:
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     for name in ("control", "events"):

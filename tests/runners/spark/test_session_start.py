@@ -40,6 +40,21 @@ def test_a_machine_that_does_not_know_its_own_name(tmp_path: Path) -> None:
     assert _start(JAVA_TOOL_OPTIONS=f"-Djdk.net.hosts.file={nobody}") == "3 rows the same\n"
 
 
+def test_workers_run_no_module_of_the_current_folder(tmp_path: Path) -> None:
+    """And the ports of Java take nothing from whoever lacks its secret."""
+    for name in ("numpy", "pandas", "json", "cep"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').write({name!r})\n")
+    program = _PROGRAM.replace("print(session", "print(session.conf.get('spark.authenticate'), session")
+    command = [sys.executable, "-P", "-c", program, ""]
+    path = os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=240,
+        check=True,
+    )  # fmt: skip
+    assert done.stdout.startswith("true 3 rows")
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_java_that_ends_at_once_is_no_bug_of_ours() -> None:
     told = _start("-agentlib:nothing")
     assert "Could not find agent library" in told
