@@ -112,6 +112,16 @@ FINDINGS: dict[str, Entry] = {
         "in the state of its key, and under `in order` it keeps back the matches that start later. `within` ends the "
         "wait, as does a time in every step: `a ->[5 min] b`.",
     ),
+    "CEP708": Entry(
+        "steps that a cheap event parts",
+        "After `,`, and between the repetitions of `strict`, the very next event of the key has to fit. An attacker "
+        "who pays a cent in between ends the match. Write `->`, or say why other events are a reason against fraud.",
+    ),
+    "CEP709": Entry(
+        "value that a cheap event makes known",
+        "`not exists(payment over previous 90 d by country)` asks for a country that was never seen. An attacker who "
+        "pays a cent there before makes it known. Let past events of a smallest amount count alone.",
+    ),
     "CEP710": Entry(
         "silence that says too little",
         "`# allow(CODE): reason` silences one code on its line, or on the next line when it stands alone. It needs a "

@@ -32,7 +32,7 @@ def find(checked: Checked) -> Iterator[Diagnostic]:
                 help_line = "remove it, or correct it"
             else:
                 continue
-            yield Diagnostic(CODE, message, _place(checked, pattern, name), (), help_line, Severity.WARNING)
+            yield Diagnostic(CODE, message, place_of(checked, pattern, name), (), help_line, Severity.WARNING)
 
 
 def never(expr: Expr) -> bool:
@@ -162,7 +162,8 @@ def _sides(expr: Expr) -> Iterator[Expr]:
                 yield from (part.left, part.right)
 
 
-def _place(checked: Checked, pattern: PatternIR, name: str) -> Span:
+def place_of(checked: Checked, pattern: PatternIR, name: str) -> Span:
+    """Return where the condition of a variable stands."""
     syntax = checked.resolved.patterns[pattern.name]
     where = next(w for w in syntax.wheres if w.variable == name)
     return where.condition.span if where.condition is not None else where.span
