@@ -1,7 +1,8 @@
-"""Any frame → the columns that rules read, as Arrow; and a table of Arrow → the kind of frame that came in.
+"""Any frame → the columns that rules read, as Arrow; and a table of Arrow → a frame of the input's kind.
 
-narwhals sees pandas, polars, DuckDB and others as one, Arrow's columns are handed on without a copy. What would be set
-aside record by record is refused here before anything runs: a missing column, a time in seconds, a time without a zone.
+narwhals provides one interface to pandas, polars, DuckDB and others; Arrow's columns are passed on without a copy.
+Faults that would reject every record are refused here before anything runs: a missing column, a time in seconds, a time
+without a zone.
 Tested by: tests/api/test_match.py
 """
 
@@ -260,12 +261,12 @@ def sources_of(names: Sequence[str], wanted: Sequence[str], columns: Mapping[str
 
 
 def path_of(column: str, names: Sequence[str]) -> list[str]:
-    """Return where a column is: by its name, or else by names with dots between them, inside nested values."""
+    """Return the path of a column: its name, or names with dots between them, inside nested values."""
     return [column] if column in names else column.split(".")
 
 
 def _column(table: pa.Table, path: Sequence[str], shown: str) -> pa.ChunkedArray:
-    """Return the values at a path. Raises: UsageError if there are none."""
+    """Return the values at a path. Raises: UsageError if it is missing."""
     column = table.column(path[0])
     for name in path[1:]:
         if not pa.types.is_struct(column.type) or column.type.get_field_index(name) < 0:
@@ -286,7 +287,7 @@ def present_types(schema: Schema, table: pa.Table | None, fixed: Mapping[str, st
 
 
 def check_columns(present: Sequence[EventType], fields: Collection[str], names: Sequence[str]) -> None:
-    """Refuse events that lack what each event of their types must have. `names` are all columns there are.
+    """Refuse events that lack required fields of their types. `names` are all present columns.
 
     Raises: UsageError.
     """
@@ -308,7 +309,7 @@ def check_columns(present: Sequence[EventType], fields: Collection[str], names: 
 
 
 def no_zone(column: str) -> str:
-    """Say what to do about times without a zone."""
+    """Return the next step for times without a zone."""
     return f'the column `{column}` has times without a zone; say which they are in with tz="UTC" or tz="Europe/Paris"'
 
 
@@ -322,7 +323,7 @@ def _first_texts(times: pa.ChunkedArray) -> list[str]:
 
 
 def _zoned(times: pa.ChunkedArray, column: str, naming: Naming) -> pa.ChunkedArray:
-    """Return times that are moments, or whose form `naming` says.
+    """Return times as moments, or in the form of `naming`.
 
     Raises: UsageError for seconds without a unit, and for times without a zone if `naming` has none.
     """

@@ -48,10 +48,12 @@ class GivenRules:
         keys: KeyDomains | None = None,
         trust: Trust | None = None,
     ) -> GivenRules:
-        """Without either, the folder `rules` is meant. The job has `levels_count` levels, or as many as it begins with,
-        and routes also by `keys`, None: by any. With `trust` a change must be signed.
+        """Without rules and control records, the folder `rules` is read.
 
-        Raises: UsageError if there is no folder, or one cannot be read.
+        The job has `levels_count` levels, or as many as it begins with, and routes also by `keys`, None: by any. With
+        `trust` a change must be signed.
+
+        Raises: UsageError for a missing or unreadable folder.
         """
         if folder is None and control is None:
             if not _USUAL.is_dir():
@@ -100,7 +102,7 @@ class GivenRules:
         return GivenRules(shown, (*given, *records), (), deployment, levels_count, store)
 
     def newest(self, rule_id: str) -> UpsertRecord:
-        """Return the record of the highest version. Raises: UsageError if there is no such rule."""
+        """Return the record of the highest version. Raises: UsageError for an unknown rule."""
         records = [each for each in self.records if isinstance(each, UpsertRecord) and each.id == rule_id]
         if not records:
             raise UsageError(self.reason_against(rule_id))
@@ -120,7 +122,7 @@ class GivenRules:
         ]
 
     def reason_against(self, rule_id: str) -> str:
-        """Return why no version of a rule is in force. Raises: UsageError if there is no such rule."""
+        """Return why no version of a rule is in force. Raises: UsageError for an unknown rule."""
         set_aside = self.set_aside(rule_id)
         if set_aside:
             return "\n".join(set_aside)

@@ -1,8 +1,8 @@
-"""Rules that feed each other, and a history → the events that patterns have produced, and what each was made of.
+"""Rules that feed each other, and a history → the derived events, and the origin of each.
 
-    raw events ─▶ level 1 ─▶ produced events ─▶ level 2 ─▶ …        every match that produces leaves its bound events
+    raw events ─▶ level 1 ─▶ derived events ─▶ level 2 ─▶ …        every match that produces keeps its bound events
 
-A history holds no produced events. So a question about a rule that reads them matches the whole history, not one key.
+A history contains no derived events. So a question about a rule that reads them matches the whole history, not one key.
 Tested by: tests/api/test_levels.py
 """
 
@@ -40,7 +40,7 @@ from cep.step.programs import programs_by_level
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """The records of a history: those of one key, and all of them in pieces."""
+    """The records of a history: the records of one key, and all of them in pieces."""
 
     of_key: ReadKey
     pieces: Callable[[Schema], Pieces]
@@ -48,7 +48,7 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """An event of the source behind a produced one. `level` counts the patterns between, `variables` are theirs."""
+    """A source event of a derived one. `level` counts the patterns in between, `variables` are their variables."""
 
     level: int
     variables: tuple[str, ...]
@@ -64,13 +64,13 @@ class Produced:
     made: Mapping[str, Sequence[Mapping[str, Any]]]
 
     def with_key(self, records: KeyRecords, schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
-        """Return the records of a key with what was produced for it."""
+        """Return the records of a key with its derived events."""
         batch, _ = route(self.events, domain, schema.columns())
         for_key = batch.take(np.asarray(pc.equal(batch.key, key)))
         return KeyRecords(concat_batches([records.batch, for_key]), records.poison)
 
     def origins(self, event_id: str, variables: tuple[str, ...]) -> list[Origin]:
-        """Return the events of the source behind an event that was bound as the last of these variables."""
+        """Return the source events of an event that was bound as the last of these variables."""
         origins: list[Origin] = []
         for event in self.made.get(_match_of(event_id), ()):
             inner = (*variables, event["variable"])
@@ -94,7 +94,7 @@ def producers_of(given: GivenRules, names: Sequence[str]) -> list[str]:
 
 
 def produce(given: GivenRules, pieces: Pieces) -> Produced:
-    """Match a history, level by level, and keep what the patterns produce. Raises: SourceError."""
+    """Match a history, level by level, and keep the derived events. Raises: SourceError."""
     deployment = given.deployment
     schema = deployment.schema
     seen, job, watermark_ms = _read(given, pieces)

@@ -17,11 +17,11 @@ from cep.model.setting_types import length_ms
 
 
 class Measuring(ReplayForms, total=False):
-    """The terms of a backtest, and how its events are read: the flags of `cep backtest`, with underscores.
+    """The terms of a backtest, and the form of its events: the flags of `cep backtest`, with underscores.
 
-    `amount` names the field of money. Labels count as reported at the time `as_of`. An event that nobody has reported
-    counts as honest at the age `maturity`, like `30 d`. `columns`, `tz`, `cores`, `since`,
-    `until` and `to_the_end` are those of `match`.
+    `amount` names the field of money. Labels count as reported at the time `as_of`. An event without a report counts as
+    honest at the age `maturity`, like `30 d`. `columns`, `tz`, `cores`, `since`, `until` and `to_the_end` are as in
+    `match`.
     """
 
     amount: str | None
@@ -36,7 +36,7 @@ _OWN = ("amount", "as_of", "maturity", "columns", "tz", "cores")
 
 
 def measuring(given: Measuring) -> tuple[Naming, Terms]:
-    """Return how events are read, and the terms. Raises: UsageError for a time or an age that is none."""
+    """Return the form of events, and the terms. Raises: UsageError for an invalid time or age."""
     as_of, maturity = given.get("as_of"), given.get("maturity")
     forms: ReplayForms = {name: value for name, value in given.items() if name not in _OWN}  # type: ignore[assignment]
     written, period = parted(forms)

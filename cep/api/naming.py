@@ -74,7 +74,7 @@ class Naming:
         return [name for name in self.columns or {} if view_of(name)[0]]
 
     def fields_of(self, given: Collection[str]) -> list[tuple[set[str], dict[str, str]]]:
-        """Return for each view the fields that its events have, of those that the events have; and the fixed ones."""
+        """Return for each view its fields among the given ones; and the fixed ones."""
         views = dict.fromkeys(view_of(name)[0] for name in (*(self.columns or {}), *self.fixed))
         views.pop("", None)
         fields = []

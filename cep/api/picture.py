@@ -1,4 +1,4 @@
-"""An SVG text, and a chart in Vega-Lite where there is one → what a notebook shows.
+"""An SVG text, and possibly a chart in Vega-Lite → the output of a notebook.
 
 Tested by: tests/api/test_alerts.py
 """
@@ -13,7 +13,7 @@ VEGA_LITE = "application/vnd.vegalite.v5+json"
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture as SVG, the text that stands for it where there are no pictures, and its Vega-Lite if it is a chart."""
+    """A picture as SVG, its text for places without pictures, and its Vega-Lite if it is a chart."""
 
     svg: str
     text: str = ""

@@ -1,6 +1,6 @@
-"""Alerts → charts: how many a day, and how what a pattern emits is spread.
+"""Alerts → charts: the number per day, and the distribution of the emitted values.
 
-A chart has counts and no alert. A notebook draws its Vega-Lite; who draws none gets SVG, where the extra `charts` is.
+A chart has counts and no alert. A notebook draws its Vega-Lite, or its SVG if the extra `charts` is installed.
 Tested by: tests/api/test_plots.py
 """
 
@@ -25,7 +25,7 @@ _BARS_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A chart of counts: `spec` is its Vega-Lite, `svg` the picture, and the text says what it shows."""
+    """A chart of counts: `spec` is its Vega-Lite, `svg` the picture, and the text describes it."""
 
     _chart: Chart
 
@@ -53,7 +53,7 @@ class Plot:
 
 
 def by_day(alerts: pa.Table) -> Plot:
-    """Draw the alerts of each day of the calendar, in UTC, by rule: those of the rules with the most alerts."""
+    """Draw the alerts of each calendar day, in UTC, by rule, for the rules with the most alerts."""
     counts = pc.value_counts(alerts["rule_id"]).to_pylist()
     rules = sorted(each["values"] for each in sorted(counts, key=lambda each: -each["counts"])[:_BARS_MAX])
     days = pc.strftime(alerts["detected_at"], "%Y-%m-%d")
@@ -112,7 +112,7 @@ def _ranges(values: pa.ChunkedArray, title: str, measure: str) -> Chart:
 
 
 def _values(values: pa.ChunkedArray, title: str, measure: str, *, ordered: bool) -> Chart:
-    if pa.types.is_large_string(values.type) or pa.types.is_string(values.type):  # what a sender may have chosen
+    if pa.types.is_large_string(values.type) or pa.types.is_string(values.type):  # a sender may have chosen these texts
         values = pa.chunked_array([encoded(values.combine_chunks().cast(TEXT))])
     counts = sorted(pc.value_counts(values).to_pylist(), key=lambda each: -each["counts"])
     chosen = counts[:_BARS_MAX]

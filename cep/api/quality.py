@@ -1,4 +1,4 @@
-"""Two sets of rules, or rules and labels → what changes, and how good the rules are, as a notebook shows it.
+"""Two sets of rules, or rules and labels → the differences, or the quality of the rules, as a notebook shows it.
 
 Tested by: tests/api/test_quality.py
 """
@@ -62,7 +62,7 @@ def _chosen(alerts: pa.Table, ids: list[str]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """The outcome of a backtest: `figures.rules` has those of each rule, `figures.together` those of all."""
+    """The outcome of a backtest: `figures.rules` has the figures of each rule, `figures.together` of all."""
 
     _measured: Measured
     _pieces_of: Callable[[Schema], Pieces]
@@ -77,11 +77,11 @@ class Quality:
         self, path: str | Path, *, against: Quality | None = None, review_cost: float = 0.0,
         thresholds: Sequence[str] | None = None,
     ) -> Path:  # fmt: skip
-        """Write a report as a page of HTML, and its numbers as JSON beside it, as `cep report` does. Return the path.
+        """Write a report as a page of HTML, with its numbers as JSON, as `cep report` does. Return the path.
 
-        `against` is a backtest of other rules on the same events. `thresholds` are rules of which other values of the
-        parameters are replayed: none if it is empty; if it is None one is chosen, as the verb does. Raises: UsageError
-        without the extra `charts`, SinkError.
+        `against` is a backtest of other rules on the same events. `thresholds` are rules whose parameters are replayed
+        with other values: none if it is empty; None chooses one, as the verb does. Raises: UsageError without the extra
+        `charts`, SinkError.
         """
         page = Path(path)
         if page.suffix.lower() not in (".html", ".htm"):

@@ -1,4 +1,4 @@
-"""Rules in force and a finite history → the alerts that go out, the suppressed ones, and what was set aside.
+"""Rules in force and a finite history → the alerts, the suppressed alerts, and the rejected records.
 
 The verbs and the library call the same functions here, so that they give the same bytes.
 Tested by: tests/api/test_match.py, tests/cli/test_replay.py
@@ -45,7 +45,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A finished replay. `replayed.alerts` are those that go out, `suppression` has the others with their reasons."""
+    """A finished replay. `replayed.alerts` are the alerts to send, `suppression` has the others with their reasons."""
 
     replayed: Replayed
     suppression: Suppression
@@ -92,7 +92,7 @@ def matches(given: GivenRules, pieces_of: Callable[[Schema], Pieces], terms: Ter
 
 
 def replay(given: GivenRules, pieces_of: Callable[[Schema], Pieces], terms: Terms) -> Outcome:
-    """Match a history and suppress what the rules suppress. Raises: UsageError, SourceError."""
+    """Match a history and suppress alerts as the rules say. Raises: UsageError, SourceError."""
     deployment = given.deployment
     replayed = matches(given, pieces_of, terms)
     return finish(deployment.rulebook, replayed, refusal_dead_letters(deployment.refused))

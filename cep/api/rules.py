@@ -77,7 +77,7 @@ class Rule:
         return self._deployed.pattern.key
 
     def plan(self, events: int = PLAN_EVENTS_PER_KEY) -> Picture:
-        """Draw the automaton; as text it also says what a key costs that has so many events in a window."""
+        """Draw the automaton; the text also has the cost of a key with this many events in a window."""
         planned = plan([self._deployed.pattern], self._given.deployment.schema, {}, events)
         return Picture(picture(planned.patterns[0]), plan_text(planned))
 
@@ -87,7 +87,7 @@ class Rule:
 
 
 class Rules:
-    """Rules in force, to match frames with. `problems` has what was left out, and why."""
+    """Rules in force, to match frames with. `problems` has the rejected rules, with the reasons."""
 
     def __init__(self, given: GivenRules) -> None:
         self._given = given
@@ -102,24 +102,23 @@ class Rules:
         dedup: str = "10 min", ahead_max: str = "1 min", cores: int | None = None, partitions: int | None = None,
         **forms: Unpack[ReplayForms],
     ) -> Alerts:  # fmt: skip
-        """Match a history and return its alerts, which are those of `cep replay`, byte for byte.
+        """Match a history and return its alerts, which equal the alerts of `cep replay`, byte for byte.
 
         `events` is a frame of pandas, polars, Arrow or DuckDB, or paths: one, a list, or a wildcard. `columns` names
-        the column of each field whose name differs, like {"card_id": "cc_num"}. `tz` is the zone of times that name
-        none.
+        the column of each field whose name differs, like {"card_id": "cc_num"}. `tz` is the zone of times without one.
 
-        `fixed` gives fields one value in every row, `minor` names decimals that come in whole cents; `time_unit`
-        ("s", "ms", "us", "ns") and `time_form` (as strptime has it) say how times are written. `since` and `until`
-        leave out events before the one time, and from the other on. A window that is open at the end gives no alert;
-        with `to_the_end` it does, and the alert is `unconfirmed`. The others are the flags of `cep replay`.
+        `fixed` gives fields one value in every row, `minor` names decimals in whole cents; `time_unit` ("s", "ms",
+        "us", "ns") and `time_form` (as in strptime) describe the form of times. `since` and `until` leave out events
+        before the first time, and from the second on. A window that is open at the end gives no alert; with
+        `to_the_end` it does, and the alert is `unconfirmed`. The other arguments are the flags of `cep replay`.
 
-        A RejectedRecordsWarning names the most frequent reason if records are rejected: they are set aside, or have a
-        value that cannot be read. With `strict` that is a RejectedRecordsError.
+        A RejectedRecordsWarning names the most frequent reason if records are rejected: they are set aside, or have an
+        unreadable value. With `strict` that is a RejectedRecordsError.
 
-        Of a Spark DataFrame it returns another one, of the alerts in no order: a part of the user's query, which Spark
-        plans and runs in `partitions` tasks when rows are asked for.
+        For a Spark DataFrame it returns another one with the alerts, unordered: a part of the user's query, which Spark
+        plans and runs in `partitions` tasks when rows are requested.
 
-        Raises: UsageError for events that cannot be meant so, before anything runs; SourceError for files.
+        Raises: UsageError for invalid events, before anything runs; SourceError for files.
 
         >>> rules = cep.load("rules")
         >>> alerts = rules.match("payments.parquet")
@@ -151,7 +150,7 @@ class Rules:
         columns: Mapping[str, str] | None = None, tz: str | None = None, metrics: str = "cep",
         **terms: Unpack[StreamTerms],
     ) -> Any:  # fmt: skip
-        """Match a streaming Spark DataFrame: return the one of its alerts, to be written as any other.
+        """Match a streaming Spark DataFrame: return a streaming DataFrame of its alerts.
 
         It is `cep live` as a part of your query, with your session, sources, sinks and checkpoint. `terms` are its
         settings: `lateness`, `order`, `dedup`, `ahead_max`, `keys`, `key_groups`, `levels`, `pages`. `columns`, `tz`,
@@ -159,9 +158,9 @@ class Rules:
         `query.lastProgress.observedMetrics[metrics]`.
 
         With `control`, a stream of control records, rules change while the query runs. It then needs a `folder` that
-        all machines see. Without, the rules stay as they are, and a checkpoint goes on with the same ones alone.
+        all machines see. Without it, the rules never change, and a checkpoint continues only with the same rules.
 
-        Raises: UsageError for what cannot go, before anything runs.
+        Raises: UsageError for an impossible request, before anything runs.
         """
         if not is_spark(events):
             raise UsageError("`match_stream` takes a streaming DataFrame of Spark; `match` takes any other frame")
@@ -172,10 +171,10 @@ class Rules:
         self, events: Any, *, columns: Mapping[str, str] | None = None, tz: str | None = None,
         ahead_max: str = "1 min", **forms: Unpack[Forms],
     ) -> Any:  # fmt: skip
-        """Return the records of a Spark DataFrame that `match` sets aside, as a DataFrame of JSON texts. Of a stream
-        it is a stream, for a query of its own. Events with a reused id are not among them: only `match` remembers ids.
+        """Return the records of a Spark DataFrame that `match` rejects, as a DataFrame of JSON texts.
 
-        Of any other frame they are in the alerts. Raises: UsageError.
+        For a stream it is a stream, for a query of its own. Events with a reused id are not among them: only `match`
+        remembers ids. For any other frame the records are in the alerts. Raises: UsageError.
         """
         if not is_spark(events):
             raise UsageError("only a Spark DataFrame is asked apart; of another frame, see `match(…).set_aside`")
@@ -202,11 +201,11 @@ class Rules:
         self, other: Rules, events: Any, *, columns: Mapping[str, str] | None = None, tz: str | None = None,
         cores: int | None = None, **forms: Unpack[ReplayForms],
     ) -> Difference:  # fmt: skip
-        """Compare what these rules find with what others find, which are the ones before. All matches count, also
+        """Compare the findings of these rules with those of others, the earlier ones. All matches count, including
         suppressed alerts.
 
-        `columns`, `tz`, `since`, `until`, `to_the_end` and how values are written are as in `match`. Raises:
-        UsageError, SourceError.
+        `columns`, `tz`, `since`, `until`, `to_the_end` and the forms of values are as in `match`. Raises: UsageError,
+        SourceError.
         """
         written, period = parted(forms)
         terms = Terms(cores=cores or processors_count(), until_ms=period.until_ms)
@@ -217,13 +216,13 @@ class Rules:
         return difference_of(before.alerts, after.alerts, source.like)
 
     def backtest(self, events: Any, labels: Any, **given: Unpack[Measuring]) -> Quality:
-        """Measure by labels what each rule finds, as `cep backtest` does: precision and recall with their intervals,
+        """Measure the findings of each rule by labels, as `cep backtest` does: precision and recall with intervals,
         money, lead times.
 
-        `labels` is a column of the events, the path of a file, or a frame. By name may be given `amount`, the field of
-        money; `as_of`, the time at which labels count as reported; `maturity`, the age at which an event that nobody
-        has reported counts as honest, like `"30 d"`; and `columns`, `tz`, `cores`, `since`, `until`, `to_the_end` and
-        how values are written, as in `match`. Raises: UsageError, SourceError.
+        `labels` is a column of the events, the path of a file, or a frame. Keyword arguments: `amount`, the field of
+        money; `as_of`, the time at which labels count as reported; `maturity`, the age at which an event without a
+        report counts as honest, like `"30 d"`; and `columns`, `tz`, `cores`, `since`, `until`, `to_the_end` and the
+        forms of values, as in `match`. Raises: UsageError, SourceError.
         """
         naming, terms = measuring(given)
         source = open_source(events, naming).within(terms.period)
@@ -238,11 +237,11 @@ class Rules:
         self, events: Any, labels: Any, key: str, *, steps: int = 3, count: int = 5, precision: float = 0.8,
         **given: Unpack[Measuring],
     ) -> Suggested:  # fmt: skip
-        """Look for sequences of a key that labelled frauds have and other events have not, as `cep suggest` does.
+        """Find sequences of a key that labelled frauds have and other events lack, as `cep suggest` does.
 
-        `text` of the answer is a pattern file with tests, and "" if nothing is precise enough on later time. `steps`
-        and `count` are the most events of a sequence and the most patterns; the others are those of `backtest`. Raises:
-        UsageError, SourceError.
+        `text` of the result is a pattern file with tests, or "" if nothing is precise enough on later time. `steps` and
+        `count` are the maximum events of a sequence and the maximum patterns; the others are those of `backtest`.
+        Raises: UsageError, SourceError.
         """
         naming, terms = measuring(given)
         source = open_source(events, naming).within(terms.period)
@@ -258,10 +257,10 @@ class Rules:
         tries: Mapping[str, str] | None = None, budget: float | None = None, review_cost: float = 0.0,
         gap: str | None = None, **given: Unpack[Measuring],
     ) -> Tuned:  # fmt: skip
-        """Find the best parameters of a rule, as `cep tune` does: `proposed` of the answer, and figures on later time.
+        """Find the best parameters of a rule, as `cep tune` does: `proposed` of the result, and figures on later time.
 
-        `tries` has values by parameter, like `{"large": "100..900/17"}`; `budget` is the most alerts a day,
-        `review_cost` what one costs, `gap` the time between the parts, like `2 d`; the others are those of `backtest`.
+        `tries` has values by parameter, like `{"large": "100..900/17"}`; `budget` is the maximum of alerts per day,
+        `review_cost` the cost of one, `gap` the time between the parts, like `2 d`; the others are those of `backtest`.
         Nothing is written. Raises: UsageError, SourceError.
         """
         naming, terms = measuring(given)
@@ -320,11 +319,11 @@ def _labels(source: Source, labels: Any, schema: Schema) -> Labels:
 
 
 def load(rules: str | Path, *, control: str | Path | None = None) -> Rules:
-    """Load rules: a folder of rule files, or one pattern file, of which each pattern is a rule. `rules@HEAD~1` is the
-    folder as it was in a commit of git.
+    """Load rules: a folder of rule files, or one pattern file, in which each pattern is a rule. `rules@HEAD~1` is the
+    folder in a git commit.
 
-    `control` has control records that came after the rules, as `cep replay --control` takes them. What is wrong is left
-    out with a warning. Raises: UsageError if nothing is in force.
+    `control` has control records that came after the rules, as for `cep replay --control`. Invalid ones are left out
+    with a warning. Raises: UsageError if no rule is in force.
 
     >>> rules = cep.load("rules")
     >>> sorted(rule.id for rule in rules)
@@ -348,9 +347,8 @@ def parse(text: str) -> Rules:
     """Read patterns from a text; each one is a rule. Raises: PatternError with all mistakes, each with its line.
 
     >>> rules = cep.parse('''
-    ... event transaction { tx_id id  event_time time  card_id string  amount decimal(2) }
-    ... pattern large by card_id { seq t  where t: transaction amount > 500.00  emit amount = t.amount }
-    ... ''')
+    ... event transaction { tx_id id  event_time time  card_id string  amount decimal(2) } ... pattern large by card_id
+    { seq t  where t: transaction amount > 500.00  emit amount = t.amount } ... ''')
     >>> rules["large"].key
     ('card_id',)
     """

@@ -1,6 +1,6 @@
-"""A user's Spark DataFrame, finite or a stream, and rules → a DataFrame of alerts. Spark is loaded when one comes.
+"""A user's Spark DataFrame, finite or a stream, and rules → a DataFrame of alerts. Spark is loaded on demand.
 
-What can be seen from the frame's types is refused at once, as of any frame; no row is looked at.
+Faults that the frame's types show are refused at once, as for any frame; no row is read.
 Tested by: tests/runners/spark/test_match.py, tests/runners/spark/test_match_stream.py
 """
 
@@ -129,7 +129,7 @@ def _fields(events: Any, schema: Schema, naming: Naming) -> Any:
     time_fields = set()
     for fields_given, fixed in naming.fields_of(sources):
         from_source = present_types(schema, None, fixed)
-        if TYPE_FIELD not in fields_given or len(from_source) == 1:  # else the rows say of which types they are
+        if TYPE_FIELD not in fields_given or len(from_source) == 1:  # otherwise each row has its type
             check_columns(from_source, fields_given, names)
         time_fields |= {name for event_type in from_source for name in event_type.times}
     times = [name for name in sources if view_of(name)[1] in time_fields]

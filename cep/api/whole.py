@@ -1,6 +1,6 @@
-"""Events that are wanted whole → a table of all their columns, and the events decoded, in the same order.
+"""Events with all their columns → a table, and the decoded events, in the same order.
 
-Files are read once. What the table makes of texts has lost their zones, so decoding reads the texts as the verbs do.
+Files are read once. The table's times have lost their zones, so decoding reads the texts as the verbs do.
 Tested by: tests/api/test_features.py
 """
 

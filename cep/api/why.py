@@ -1,4 +1,4 @@
-"""An alert → the events that led to it; a rule and a key → what stopped the alert. With the words of `cep why`.
+"""An alert → its events; a rule and a key → the reason for a missing alert. In the words of `cep why`.
 
 Only the events of that key are read.
 Tested by: tests/cli/test_why.py, tests/api/test_alerts.py
@@ -41,9 +41,10 @@ LateIds = Callable[[KeyDomain, str], frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """The answer to why there is an alert, or why there is none. `is_alert`: these rules and events give one.
+    """The answer to the question why there is an alert, or why there is none. `is_alert`: these rules and events give
+    one.
 
-    It prints as `cep why` prints it, and a notebook shows it. `rejections` reports on the records of the key.
+    It prints like `cep why`, and a notebook shows it. `rejections` reports on the records of the key.
     """
 
     is_alert: bool
@@ -72,9 +73,9 @@ class Why:
 
 
 def explain(given: GivenRules, alert: dict[str, Any], past: Past) -> Why:
-    """Explain an alert: each event that it binds, what its condition saw, and what the match emits.
+    """Explain an alert: each of its events with the compared values, and the measures of the match.
 
-    Of an event that patterns have produced it also shows the events of the source behind it.
+    For a derived event it also shows its source events.
 
     Raises: UsageError, SourceError.
     """
@@ -106,9 +107,9 @@ def explain_not(
     given: GivenRules, rule_id: str, key: Sequence[str], past: Past, at: str | None = None,
     late_ids: LateIds | None = None,
 ) -> Why:  # fmt: skip
-    """Say what stopped the alert of a rule for a key, around the event time `at` if that is given.
+    """Explain the missing alert of a rule for a key, around the event time `at` if that is given.
 
-    `late_ids` gives the ids of events that came too late. Raises: UsageError, SourceError.
+    `late_ids` returns the ids of events that came too late. Raises: UsageError, SourceError.
     """
     at_ms = None if at is None else _time(at)
     versions = given.versions(rule_id)
@@ -153,7 +154,7 @@ def explain_not(
 def _world(
     given: GivenRules, versions: Sequence[DeployedRule], past: Past, *, to_the_end: bool = False
 ) -> World:  # fmt: skip
-    """Return what traces need beside events. The whole history is read only where its end can decide anything."""
+    """Return the inputs of traces other than events. The whole history is read only if its end may matter."""
     deployment = given.deployment
     end_ms = TIME_MS_MAX
     if not to_the_end and any(fires_on_deadlines(rule.pattern) for rule in versions):
@@ -253,7 +254,7 @@ def _path(path: MatchPath) -> list[Text | Table]:
 
 
 def _origins(path: MatchPath, produced: Produced | None) -> list[Text | Table]:
-    """Show the events of the source behind those that patterns have produced."""
+    """Show the source events of derived events."""
     if produced is None:
         return []
     origins = [origin for _, event_id, name, _ in path.steps for origin in produced.origins(event_id, (name,))]

@@ -1,13 +1,12 @@
-"""Control records → of each rule, pause, snooze and list the last versions that a job has taken, and their hashes.
+"""Control records → the last taken versions of each rule, pause, snooze and list, with their hashes.
 
-    card_testing         1 ──▶ 2 ──▶ 3        rule versions, those in shadow among them
+    card_testing         1 ──▶ 2 ──▶ 3        rule versions, including shadows
     card_testing/pause   1 ──▶ 2              pauses and resumptions
 
-Publishing is compare-and-set. A record names the version that it changes and its hash. If the job holds another one,
-somebody else was first, and the record is refused. Nor has one version two meanings: of two records of one version the
-first counts. The verdict follows from the records and their order alone. So a job that runs, a replay, and a job that
-is built anew from the same records agree.
-A record that names nothing counts by its version, as records of other programs do.
+Publishing is compare-and-set. A record names the version that it changes and its hash. If the job has another one,
+another publisher was first, and the record is refused. Two records cannot share a version: the first one counts. The
+verdict follows from the records and their order alone, so a running job, a replay, and a job that is rebuilt from the
+same records agree. A record that names nothing counts by its version, like records of other programs.
 Tested by: tests/rulebook/test_chains.py
 """
 
@@ -36,13 +35,13 @@ def chain_of(record: Signable) -> str:
 
 
 def hash_of(record: Signable) -> str:
-    """Return the hash of what a record changes: not of when it starts, who sent it, or why."""
+    """Return the hash of a record's change, without its start, its sender and its reason."""
     if isinstance(record, RollbackRecord):
         return content_hash(record.as_upsert())
     if isinstance(record, UpsertRecord):
         return content_hash(record)
     if isinstance(record, ListRecord) and (record.whole is not None or record.stored is not None):
-        return record.whole or ""  # what a job begins with stands for whatever was published as that version
+        return record.whole or ""  # an initial rule stands for any published record of its version
     facts: list[Any] = [record.kind, chain_of(record), record.version]
     if isinstance(record, SnoozeRecord):
         facts.append(record.until)
@@ -120,12 +119,12 @@ class Chains:
         return last is not None and last.version > record.version
 
     def head(self, record: Signable) -> Changes:
-        """Return what a record changes that is written now."""
+        """Return the `changes` of a record that is written now."""
         last = self.last(self._name(record))
         return Changes() if last is None else Changes(version=last.version, hash=last.hash)
 
     def outcome(self, record: Signable) -> Outcome | None:
-        """Return the refusal of a record that does not follow what was taken; None for the others."""
+        """Return the refusal of a record that does not follow the taken version; None for others."""
         chain = self._chains.get(self._name(record))
         last = Taken(0, "") if chain is None else chain.last
         named = record.changes
@@ -178,7 +177,7 @@ class Chains:
         return erased if erased in self._chains else name
 
     def without(self, keys: Collection[str]) -> Chains:
-        """Return the chains without these keys: neither in a name nor in what people wrote."""
+        """Return the chains without these keys, in names and in texts of people."""
         gone = set(keys)
         return Chains(
             {
@@ -210,12 +209,12 @@ class Chains:
 
     @staticmethod
     def from_json(saved: Mapping[str, Any]) -> Chains:
-        """Read what `report` returned. Raises: KeyError, TypeError, AttributeError for something else."""
+        """Invert `report`. Raises: KeyError, TypeError, AttributeError for other values."""
         return Chains({name: Chain(tuple(Taken(**taken) for taken in chain)) for name, chain in saved.items()})
 
 
 def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, Taken]]:
-    """Return what a job has taken between two of its reports, each with the name of its chain."""
+    """Return the changes that a job has taken between two of its reports, each with the name of its chain."""
     return [
         (name, Taken(**taken))
         for name, chain in after.items()

@@ -1,10 +1,10 @@
-"""`rules/signed/`: one file a signed change, as the control topic carries it ↔ control records.
+"""`rules/signed/`: one file per signed change, in the form of the control topic ↔ control records.
 
     rules/signed/card_testing.2.json     version 2 of a rule, also as a retirement or a rollback
     rules/signed/card_testing.pause.1.json
 
-A file has a record a line: a list may take several. It is what people sign and what is published, byte for byte. Kept
-under version control, the folder says who stood for what.
+A file has a record per line: a list may need several. People sign it, and it is published, byte for byte. Under version
+control, the folder shows who signed each change.
 Tested by: tests/rulebook/test_changes.py
 """
 
@@ -86,7 +86,7 @@ def with_signatures(directory: Path, records: Iterable[UpsertRecord]) -> list[Up
 
 
 def signed_version(directory: Path, record: UpsertRecord) -> UpsertRecord | None:
-    """Return the signed record of a rule's version; None if there is none, or it means something else."""
+    """Return the signed record of a rule's version; None if it is missing or has another meaning."""
     path = change_path(directory, record)
     if not path.exists():
         return None

@@ -1,6 +1,6 @@
 """Two sets of alerts → the alerts that only one of them has.
 
-Two alerts are the same finding if they have the same rule, key and bound events, whatever their versions.
+Two alerts are the same finding if they have the same rule, key and bound events, in any version.
 Tested by: tests/rulebook/test_compare.py
 """
 
@@ -16,7 +16,7 @@ Finding = tuple[str, str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`gained` and `lost` are rows of the tables, in their order; `kept_count` is what both have."""
+    """`gained` and `lost` are rows of the tables, in their order; `kept_count` counts the common alerts."""
 
     gained: tuple[dict[str, Any], ...]
     lost: tuple[dict[str, Any], ...]

@@ -32,7 +32,7 @@ class Refused:
 
 
 def compile_rule(record: UpsertRecord, schema: Schema, key_domains: KeyDomains | None) -> PatternIR | Refused:
-    """Check and bind the record's pattern, and check that this job can feed it.
+    """Check and bind the record's pattern, and check that this job has its events and keys.
 
     `key_domains` are the keys that the job routes events by; None routes by any. Of several reasons the first counts.
     """
@@ -78,12 +78,12 @@ def _unprotected(rule_schema: Schema, job: Schema) -> tuple[tuple[str, str], ...
 
 @lru_cache(_TEXTS_CACHED)
 def _with_protected(source: str, protected: tuple[tuple[str, str], ...]) -> Checked:
-    """Check a text as if it declared these fields protected: the rule reads tokens, as the job has no values."""
+    """Check a text as if it declared these fields protected: the rule reads tokens, because the job has no values."""
     return load_text(source, protected=dict(protected)).without_syntax()
 
 
 def patterns_behind(source: str, name: str) -> int:
-    """Count the patterns of a sound text that come behind one of them at most, each fed by the one before."""
+    """Return the largest number of patterns in a sound text that follow this one, each fed by the previous one."""
     return _behind(source)[name]
 
 
@@ -100,7 +100,7 @@ def checked_text(source: str) -> Checked:
 
 
 def remember(bundle: Bundle) -> None:
-    """Put what is known of a bundled text into the cache."""
+    """Put the checked form of a bundled text into the cache."""
     place = _place(bundle.text)
     if bundle.checked is not None and not place:
         place.append(bundle.checked)
@@ -114,7 +114,7 @@ def _place(_source: str) -> list[Checked]:
 
 @lru_cache(_TEXTS_CACHED)
 def _behind(source: str) -> dict[str, int]:
-    """Count what comes behind each pattern of a sound text."""
+    """Count the patterns that follow each pattern of a sound text."""
     patterns = checked_text(source).patterns
     readers: dict[str, set[str]] = {}
     for name, pattern in patterns.items():
@@ -168,7 +168,7 @@ def _fields_reason(wanted: EventType, offered: EventType, read: set[str], *, mak
         in_job = offered.field(field.name)
         if in_job is None:
             if field.name not in read:
-                continue  # the job has dropped it, and nobody will miss it
+                continue  # the job has dropped it, and no caller needs it
             return f"`{wanted.name}` has a field `{field.name}` that the job's events have not"
         # A null is unknown, and a condition on it is not met. But it must not become a field that is never null.
         fits = is_wider(in_job.type, field.type)

@@ -1,23 +1,24 @@
-"""Rules in force → since when what each of them reads is complete.
+"""Rules in force → the time from which the input of each of them is complete.
 
-A replay sees every event. A live job has only what some rule, or `retain`, made it keep. So an alert whose windows
-reach back too far carries a time in `history_from`. That time may be too late, never too early. The rule:
+A replay sees every event. A live job has only the events that some rule, or `retain`, made it store. So an alert whose
+windows reach back too far has a time in `history_from`. That time may be too late, never too early. The rule:
 
-1. What a rule reads is complete from the job's first event on, if the rule was there before it.
-2. A rule that comes later reads complete histories from its own start on. They are complete from an earlier time if
-   somebody has kept all their events since then: an equal history, a wider one of the same event type, or `retain`.
-3. Of a key so busy that old events were folded, only an equal history counts for 2.
-4. That a derived event was *not* produced is certain only where its producers were there: from the start of each
-   one, and from the time since when what that producer reads is complete.
+1. The input of a rule is complete from the job's first event on, if the rule existed before it.
+2. A later rule has complete histories from its own start on. They are complete from an earlier time if all their events
+   have been stored since then: by an equal history, a
+   wider one of the same event type, or `retain`.
+3. For a key so busy that old events were folded, only an equal history counts for 2.
+4. The *absence* of a derived event is certain only while its producers existed: from the start of each producer, and
+   from the time from which its own input is complete.
 
-Example: rule R, `count(payment over 1 h)`, starts at 12:00. Another rule keeps payments for 30 minutes only, so R's
-alerts say `history_from` 12:00 until 13:00. With `retain 1 h` in event type `payment` they say nothing.
+Example: rule R, `count(payment over 1 h)`, starts at 12:00. Another rule stores payments for only 30 minutes, so R's
+alerts have `history_from` 12:00 until 13:00. With `retain 1 h` in event type `payment` they have none.
 
-    R's start 12:00 ├──────────── kept for R ───────────▶
+    R's start 12:00 ├──────────── stored for R ─────────▶
     alert at 12:40   ◀── 1 h ──────────┤   reaches back to before 12:00: history_from = 12:00
     alert at 13:10              ◀── 1 h ──────────┤   complete
 
-A condition that is only written otherwise than another rule's counts as another one. producer_gaps.py has point 4.
+A condition that is written differently from another rule's counts as a different one. producer_gaps.py has point 4.
 Tested by: tests/rulebook/test_completeness.py, tests/runners/test_later_rules.py
 """
 
@@ -37,11 +38,11 @@ from cep.nfa.histories import is_approximate, is_foldable, is_single, pane_ms, s
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The past events that one history reads: those that meet all `conditions`, for `span_ms`, with these `columns`.
+    """The past events of one history: events that satisfy all `conditions`, for `span_ms`, with these `columns`.
 
-    Equal histories have the same `identity`. Some histories keep no events that others could use (`keeps_events`):
-    those that one event decides, and approximate ones. The window of an approximate one may reach back by a pane of
-    `pane_ms` more than its length. `folds`: of a busy key the older events are folded, for this `identity` alone.
+    Equal histories have the same `identity`. Some histories store no events for others (`keeps_events`): those that one
+    event decides, and approximate ones. The window of an approximate one may reach back by a pane of `pane_ms` more
+    than its length. `folds`: for a busy key the older events are folded, only for this `identity`.
     """
 
     identity: str
@@ -66,7 +67,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A rule of the same key domain and level, with what it reads. The times are those of DeployedRule."""
+    """A rule of the same key domain and level, with its needs. The times are those of DeployedRule."""
 
     needs: tuple[Need, ...]
     complete_ms: tuple[int, ...]
@@ -84,7 +85,7 @@ class Neighbour:
 
 
 def needs_of(pattern: PatternIR) -> tuple[Need, ...]:
-    """Return what each history of the pattern reads, in the order of `walk.histories`."""
+    """Return the need of each history of the pattern, in the order of `walk.histories`."""
     return tuple(_need(history) for history in histories(pattern))
 
 
@@ -101,7 +102,7 @@ def _need(history: History) -> Need:
         if isinstance(node, CurrentField):
             columns.add(node.field)
         elif isinstance(node, Call) and node.fn == "in_list":
-            columns.add(repr(node))  # the list's answer is kept with the event, for those that asked
+            columns.add(repr(node))  # the list's result is stored with the event, for the rules that use it
     rounded_ms = pane_ms(history) if is_approximate(history) else 0
     return Need(
         identity=repr(replace(history, percent=None) if rounded_ms else history),
@@ -141,7 +142,7 @@ def with_completeness(
 
 
 def _retained_since(need: Need, retained_needs: Sequence[tuple[Need, int]], domain_ms: int, schema: Schema) -> int:
-    """Return the time since when somebody keeps all that is needed, TIME_MS_MAX if nobody does."""
+    """Return the time from which all needed events are stored, TIME_MS_MAX if they are not."""
     equal = [at for other, at in retained_needs if other.identity == need.identity]
     if equal:
         return min(equal)

@@ -1,8 +1,8 @@
-"""Control records of a job → the event types that they speak of, and the rulebook that is in force.
+"""Control records of a job → its event types, and the rulebook in force.
 
-A job that is given its rules at the start takes its schema and its keys from them. Two rules may describe one event
-type differently: their fields are joined (joined_types.py), and a rule that contradicts an earlier one is set aside.
-What came later is judged by what the job had then: its event types, its keys, its levels (levels.py).
+A job takes its schema and its keys from its initial rules. Two rules may describe one event type differently: their
+fields are joined (joined_types.py), and a rule that contradicts an earlier one is set aside. Later records are judged
+by the job's event types, keys and levels at that time (levels.py).
 Tested by: tests/step/test_job.py, tests/rulebook/test_deploy.py
 """
 
@@ -45,7 +45,7 @@ class SetAside:
 
     @property
     def full_reason(self) -> str:
-        """The reason and what each diagnostic says, with its next step, as one line."""
+        """The reason and the text of each diagnostic, with its next step, as one line."""
         said = (f"{d.code} {d.message}" + (f" ({d.help})" if d.help else "") for d in self.diagnostics)
         return "; ".join([self.reason, *said])
 
@@ -97,10 +97,10 @@ def deploy(records: Iterable[ControlRecord], lists: ListStore | None = None, tru
 def deploy_to_job(
     begun: Deployment, later: Iterable[ControlRecord], keys: KeyDomains | None, levels_count: int
 ) -> Deployment:
-    """Apply later records, in their order, to a job that began with `begun`, which is used up.
+    """Apply later records, in order, to a job that began with `begun`, which is consumed.
 
-    `keys` are those that the job routes by beside those of its first rules, None any. `levels_count` are its levels. A
-    change without a start holds since ever, because nothing says when it came.
+    `keys` are the keys that the job routes by in addition to the keys of its first rules, None any. `levels_count` are
+    its levels. A change without a start applies from the beginning of time, because its arrival time is unknown.
     """
     rulebook = begun.rulebook
     rulebook.key_domains = None if keys is None else tuple(sorted({*begun.key_domains, *keys}))
@@ -111,9 +111,9 @@ def deploy_to_job(
 
 
 def is_given(record: ControlRecord) -> bool:
-    """Return True for a list whose entries are in the job's store: declared by the patterns that the job begins with.
+    """Return True for a list whose entries are in the job's store: declared by the patterns with which the job begins.
 
-    Among later records it is an attempt to use what happens to be there.
+    In a later record it would be an attempt to use unrelated content of the store.
     """
     return isinstance(record, ListRecord) and record.stored is not None
 

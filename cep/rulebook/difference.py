@@ -1,6 +1,6 @@
-"""Two control records → the lines that say what differs: `params.tries 3 → 4`.
+"""Two control records → the lines with their differences: `params.tries 3 → 4`.
 
-Who sent a record and what it was written against are no differences.
+The sender of a record and the version that it was written against are not differences.
 Tested by: tests/rulebook/test_difference.py
 """
 

@@ -1,7 +1,7 @@
-"""Keys → a rulebook that does not name them: no snooze of theirs, and nothing that people wrote about them.
+"""Keys → a rulebook that does not name them: without their snoozes, and without texts about them.
 
-Of a snooze its version stays, under the hash of the key, so that the record cannot be sent again and count. What a rule
-says, or the entries of a list, are for people to change: `cep erase` reports them.
+The version of a snooze stays, under the hash of the key, so that an old record of it is refused. Texts of rules and
+entries of lists must be changed by people: `cep erase` reports them.
 Tested by: tests/rulebook/test_erasure.py, tests/cli/test_erase.py
 """
 

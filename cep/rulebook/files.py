@@ -40,9 +40,8 @@ _IMPORT = re.compile(r'\bimport\s+"([^"\n]+)"')
 def read_rules(directory: Path) -> tuple[list[UpsertRecord], list[str]]:
     """Read every `*.toml` of the folder.
 
-    Returns: the records of the good files, the oldest versions first (lock.py), and one line for each problem:
-    `file: $.path: message`. Whether the patterns compile is for the rulebook to say. Raises: nothing for what is inside
-    the folder.
+    Returns: the records of the valid files, the oldest versions first (lock.py), and one line for each problem: `file:
+    $.path: message`. The rulebook checks whether the patterns compile. Raises: nothing for the content of the folder.
     """
     records: list[UpsertRecord] = []
     problems: list[str] = []
@@ -122,7 +121,7 @@ def list_record(given: GivenList, store: ListStore) -> ListRecord:
 
 
 def _rule_names(directory: Path) -> list[str]:
-    """Return the names of the rule files of a folder in their order; none of what is no folder, or may not be read."""
+    """Return the names of the rule files of a folder in order; empty if it is not a readable folder."""
     try:
         with os.scandir(directory) as entries:
             return sorted(entry.name for entry in entries if entry.name.endswith(".toml"))
@@ -140,9 +139,10 @@ def _rule_files(directory: Path, root: Path) -> Iterator[RuleFile]:
 
 
 def root_of_rules(directory: Path) -> Path:
-    """Return below which folder rules may name files: their repository, else the folder above theirs.
+    """Return the folder below which rules may name files: their repository, or the parent of their folder.
 
-    Rules and patterns lie side by side. Where only the whole file system is above, it is the rules' own folder.
+    Rules and patterns are in sibling folders. If the parent is the root of the file system, it is the rules' own
+    folder.
     """
     real = Path(os.path.realpath(directory))
     above = real.parent
@@ -169,7 +169,7 @@ class _Glance:
         return False
 
     def _look(self, path: Path) -> tuple[bool, set[Path]]:
-        """Return whether the file itself may declare a list, and what it imports."""
+        """Return whether the file itself may declare a list, and its imports."""
         if path not in self._seen:
             try:
                 text = read_source(path, self._root)
@@ -181,7 +181,7 @@ class _Glance:
 
 
 def read_rule_file(path: Path, root: Path | None = None) -> RuleFile | None:
-    """Read one rule file as it is written; None if it is none. `read_rules` says why."""
+    """Read one rule file as it is written; None if it is invalid. `read_rules` reports the reason."""
     try:
         return _parsed(read_file(path, RULE_FILE_BYTES_MAX, root or root_of_rules(path.parent)))[0]
     except UnreadableError:

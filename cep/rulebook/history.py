@@ -41,7 +41,7 @@ def at_commit(directory: Path, commit: str, rule_id: str) -> UpsertRecord | None
 
 @contextmanager
 def folder_at(directory: Path, commit: str) -> Iterator[Path | None]:
-    """Give a folder as it was in a commit, as long as the block runs; None if there is no such commit.
+    """Provide a folder as it was in a commit, while the block runs; None for an unknown commit.
 
     Cost: all files of that commit are unpacked.
     """

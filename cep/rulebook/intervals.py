@@ -1,14 +1,14 @@
-"""When, in event time, a version of a rule holds: from the change that brings it to the one that ends it, less pauses.
+"""The event times at which a version of a rule is in force: from its start to the change that ends it, without pauses.
 
     version 1   ├───────────┤            starts matches until version 2 does
     version 2               ├──────────▶
     paused            ├────────┤
     in force    ├─────┤        ├───────▶ version 1, then version 2 as its part after the pause
 
-Changes are kept as they came and intervals are derived from all of them, because a change that has not started yet can
-still be overtaken: a higher version that starts before it takes its whole turn, and what it would have ended goes on.
-What has started stays; `settled` writes it down, so that changes can be forgotten.
-Pure functions and frozen values; the rulebook holds them.
+Changes are stored as they arrive, and intervals are derived from all of them, because a change that has not started yet
+can still be overtaken: a higher version that starts before it takes its whole turn, and the version that it would have
+ended continues. A started change stays; `settled` records it, so that changes can be forgotten. Pure functions and
+frozen values; the rulebook holds them.
 Tested by: tests/rulebook/test_rulebook.py, tests/rulebook/test_timeline.py, tests/rulebook/test_pause.py
 """
 
@@ -30,11 +30,11 @@ Spans = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)  # without slots: it remembers its bytes
 class Entry:
-    """A version that matches: the record it came from (to save it) and the rule (to run it), without its interval.
+    """A version that matches: its record (to save it) and its rule (to run it), without its interval.
 
-    `data` is the record as JSON and `digest` its SHA-256, made when the rulebook is saved: a record carries the whole
-    text of its file, and there may be thousands. `carries` says whether its automaton is that of the version
-    that it names, so that it may take over the runs of that one. `needs` is what its histories read.
+    `data` is the record as JSON and `digest` its SHA-256, computed when the rulebook is saved: a record carries the
+    whole text of its file, and there may be thousands. `carries`: its automaton equals that of the version that it
+    names, so that it may take over the runs of that version. `needs` are the needs of its histories.
     """
 
     record: UpsertRecord
@@ -53,10 +53,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A version that starts at `from_ms`. Without an entry it only ends the one before: retired, a draft, forgotten.
+    """A version that starts at `from_ms`. Without an entry it only ends the previous one: retired, a draft, forgotten.
 
-    `drops` says that the versions before see nothing from then on; else they finish what they have begun. The others
-    are what has been settled: the end of its own starts, of all that it sees, and the pause that it came back from.
+    `drops`: earlier versions see no events from then on; otherwise they finish their runs. The other fields are settled
+    times: the end of its own starts, the end of its events, and the pause after which it resumed.
     """
 
     version: int
@@ -91,11 +91,11 @@ class Switch:
 
     @property
     def is_open(self) -> bool:
-        """True if the last pause has no end yet."""
+        """True if the last pause has not ended."""
         return bool(self.spans) and self.spans[-1][1] == TIME_MS_MAX
 
     def turned(self, version: int, is_paused: bool, change_ms: int) -> Switch:
-        """Pause or resume from `change_ms` on, whatever was planned for then."""
+        """Pause or resume from `change_ms` on, replacing any plan for later."""
         spans = [(start, min(end, change_ms)) for start, end in self.spans if start < change_ms]
         if is_paused and spans and spans[-1][1] == change_ms:
             spans[-1] = (spans[-1][0], TIME_MS_MAX)
@@ -115,7 +115,7 @@ def start_of(effective_ms: int | None, seen_ms: int | None) -> tuple[int, int]:
 
 
 def with_turns(changes: Iterable[Change]) -> tuple[Change, ...]:
-    """Sort the changes by version. Leave out those whose turn a higher version takes."""
+    """Sort the changes by version. Leave out changes whose turn a higher version takes."""
     with_turn: list[Change] = []
     for change in sorted(changes, key=lambda c: c.version, reverse=True):
         if not with_turn or change.from_ms < with_turn[-1].from_ms:
@@ -132,10 +132,10 @@ def not_overtaken(shadows: Iterable[Change], ender: Change) -> tuple[Change, ...
 
 
 def rules_of(changes: Sequence[Change], enders: Sequence[Change] = ()) -> Iterator[tuple[Change, DeployedRule]]:
-    """Yield the interval of every version that matches, pauses not counted.
+    """Yield the interval of every version that matches, ignoring pauses.
 
-    `changes` have their turns; `enders` are changes of another track: those of higher versions end these too, and all
-    that they see, unless a change of here that is higher still has taken their turn.
+    `changes` have their turns; `enders` are changes of another track: higher versions there end these too, including
+    all their events, unless a still higher change here has taken their turn.
     """
     for number, change in enumerate(changes):
         if change.entry is None:
@@ -178,10 +178,10 @@ def parts(rule: DeployedRule, spans: Spans) -> Iterator[DeployedRule]:
 
 
 def settled(changes: Sequence[Change], enders: Sequence[Change], over: Spans, watermark_ms: int) -> tuple[Change, ...]:
-    """Write the times that the watermark has made final into the changes. Drop changes that are done with.
+    """Write the times that the watermark has made final into the changes. Drop finished changes.
 
-    A change is done with when its version can neither start a match nor have a run alive, and what it did to those
-    before has happened. `over` are the pauses that are.
+    A change is finished when its version can neither start a match nor have a live run, and its effect on earlier
+    versions has happened. `over` are the finished pauses.
     """
     rules = {change.version: rule for change, rule in rules_of(changes, enders)}
     remaining: list[Change] = []
@@ -193,7 +193,7 @@ def settled(changes: Sequence[Change], enders: Sequence[Change], over: Spans, wa
             continue
         resumed_ms = max((end for _, end in over if end > rule.from_ms), default=change.resumed_ms)
         if resumed_ms is not None and resumed_ms >= rule.starts_until_ms:
-            continue  # what a pause has cut off drained nothing, and its successor has taken over
+            continue  # a version that a pause has ended drained nothing, and its successor has taken over
         closed_ms = rule.starts_until_ms if rule.starts_until_ms <= watermark_ms else change.closed_ms
         ended_ms = rule.until_ms if rule.until_ms <= watermark_ms else change.ended_ms
         remaining.append(replace(change, closed_ms=closed_ms, ended_ms=ended_ms, resumed_ms=resumed_ms))
@@ -203,7 +203,7 @@ def settled(changes: Sequence[Change], enders: Sequence[Change], over: Spans, wa
 def end_of(rule: DeployedRule) -> int:
     """Return the watermark from which on a version can neither start a match nor have an open run.
 
-    TIME_MS_MAX for a version that goes on, and for one without a `within` that drains.
+    TIME_MS_MAX for a version that continues, and for a draining one without a `within`.
     """
     within_ms = rule.pattern.within_ms
     if rule.starts_until_ms == TIME_MS_MAX or within_ms is None:

@@ -4,10 +4,10 @@
     rule 2:  payment { tx_id id  event_time time  card pan     country string }
     job:     payment { tx_id id  event_time time  card pan     amount int?  country string? }
 
-A field is required if every text that declares the event type requires it. So a rule that declares another field
-changes nothing for the other rules: in an event without the field, the rule itself reads null.
-If a text declares a field `pan` or `sensitive`, the job protects the field, whatever other texts say.
-Otherwise the first text decides the type of a field, the id of an event type and the order of its events.
+A field is required if every text that declares the event type requires it. So a rule that declares another field does
+not affect other rules: in an event without the field, the rule itself reads null. If a text declares a field `pan` or
+`sensitive`, the job protects the field, even if other texts do not. Otherwise the first text decides the type of a
+field, the id of an event type and the order of its events.
 Tested by: tests/rulebook/test_joined_types.py
 """
 
@@ -21,7 +21,9 @@ from cep.base.schema import TIME_FIELD, EventType, Field, Kind, Schema, Type
 
 @dataclass
 class _JoinedType:
-    """An event type so far. `texts_count` counts its declarations; `required` counts those that require each field."""
+    """An event type so far. `texts_count` counts its declarations; `required` counts the declarations that require each
+    field.
+    """
 
     order_field: str
     texts_count: int = 0

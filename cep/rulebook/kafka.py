@@ -1,7 +1,8 @@
-"""Records of the control topic and of the status topic → Kafka. Reading is for the sources.
+"""Records of the control topic and of the status topic → Kafka. Sources do the reading.
 
-Everything goes to partition 0: control records have one order, and a job that reads both topics would have none over
-several partitions. Topics that are missing are made compacted: the last record of each key is all that a new job needs.
+All records go to partition 0: control records have one order, and a job that reads both topics would have none over
+several partitions. Missing topics are created as compacted topics, because a new job needs only the last record of each
+key.
 Tested by: tests/rulebook/test_kafka.py
 """
 
@@ -21,7 +22,7 @@ from cep.base.limits import CONTROL_RECORD_BYTES_MAX, KAFKA_WAIT_MS_MAX
 
 STATUS_KEY = b"rules"
 _COMPACTED = {"cleanup.policy": "compact"}
-_ROOM_BYTES = 65_536  # beside the record itself: its key and what the protocol adds
+_ROOM_BYTES = 65_536  # in addition to the record itself: its key and the overhead of the protocol
 _DEFAULTS = {"linger.ms": "5", "message.max.bytes": str(CONTROL_RECORD_BYTES_MAX + _ROOM_BYTES)}
 
 
@@ -63,10 +64,10 @@ class Topic:
         return count
 
     def create(self, settings: Mapping[str, str] | None = None) -> bool:
-        """Make the topic, compacted, if it is not there; returns whether it was made. Raises: SinkError.
+        """Create the topic, compacted, if it is missing; return whether it was created. Raises: SinkError.
 
-        `settings`: the topic's, by the broker's names, beside that. A new topic can be read at the end: brokers answer
-        that they have made one some moments before they show it.
+        `settings`: further settings of the topic, by the broker's names. Waits until brokers show the new topic: they
+        confirm it some moments earlier.
         """
         admin, is_new = AdminClient(admin_options(self.servers, dict(self.client_options))), True
         try:
@@ -79,7 +80,7 @@ class Topic:
                 raise SinkError(
                     f"topic {self.name} at {self.servers} cannot be made: {error}; make it yourself"
                 ) from error
-            is_new = False  # another process has made it meanwhile
+            is_new = False  # another process has created it in the meantime
         if not is_shown(admin, self.name, KAFKA_WAIT_MS_MAX / 1_000):
             raise SinkError(f"topic {self.name} at {self.servers} is made, and no broker shows it; check the brokers")
         return is_new
@@ -92,7 +93,7 @@ class Topic:
 
 
 class StatusTopic(Topic):
-    """The topic in which a job says what its rules are: one key, so that a compacted topic holds the last word."""
+    """The topic with a job's status of its rules: one key, so that a compacted topic holds the latest."""
 
     def publish(self, status: bytes) -> None:
         """Say it. Raises: SinkError."""

@@ -1,9 +1,9 @@
-"""When each rule last fired on each key, while that may suppress another alert.
+"""The last alert of each rule and key, as long as it may suppress another alert.
 
-It lists its changes, so that whoever stores it writes those alone: a job with a hundred thousand such keys has a few
-new ones in a micro-batch. Times are event time. How long an entry lives follows from its alert alone, never from later
-versions. So the moment at which it is dropped decides nothing.
-Cost: the entries added, and the entries that are over.
+The object lists its changes, so that only these are stored: a job with a hundred thousand such keys has a few new ones
+in a micro-batch. Times are event time. The lifetime of an entry follows from its alert alone, never from later
+versions, so the moment at which it is dropped changes no result.
+Cost: the added entries, and the expired ones.
 Tested by: tests/rulebook/test_last_alerts.py
 """
 
@@ -25,12 +25,12 @@ class LastAlerts:
     def __init__(self, last: Mapping[tuple[str, str], LastAlert] | None = None) -> None:
         self.last: Fired = dict(last or {})
         self._before: dict[tuple[str, str], LastAlert | None] = {}
-        # Heap: from when it suppresses nothing, what, since when.
+        # heap: the time from which it suppresses nothing, its rule and key, its start
         self._over = [(times[0] + times[1], at, times[0]) for at, times in self.last.items()]
         heapify(self._over)
 
     def put(self, entries: Mapping[tuple[str, str], LastAlert | None]) -> None:
-        """Set these entries, and forget those that are None. `changed` returns what undoes it."""
+        """Set these entries, and remove those that are None. `changed` returns the inverse."""
         for at, times in entries.items():
             self._before.setdefault(at, self.last.get(at))
             if times is None:
@@ -42,7 +42,7 @@ class LastAlerts:
     def forget(self, before_ms: int) -> int:
         """Drop entries that cannot suppress an alert at or after `before_ms`: a few, but more than were added.
 
-        Returns: how many more were dropped because of FIRED_MAX, those that are over first.
+        Returns: how many more were dropped because of FIRED_MAX, the earliest to expire first.
         """
         for _ in range(_AT_A_TIME + len(self._before)):
             if not self._over or self._over[0][0] > before_ms:

@@ -1,15 +1,15 @@
-"""Rules in force → the same by level: a level reads what the levels before it produce.
+"""Rules in force → the same rules by level: a level reads the events that earlier levels produce.
 
-    level 0                    what reads no derived events
-    1 … levels_count - 2       what reads derived events and produces others, as late as those allow that read them
-    levels_count - 1           what reads derived events and produces none
+    level 0                    rules that read no derived events
+    1 … levels_count - 2       rules that read derived events and produce others, as late as their readers allow
+    levels_count - 1           rules that read derived events and produce none
 
-Keyed state is kept by level. So in a job a version stays at the level that it is given when it comes, whatever comes
-and goes after it: what feeds it may come later, and go, and its runs and its past stay where they are. That is why what
-reads derived events stands as late as it may: what is to feed it finds its place before it, and behind it there is one
-for each pattern of its text that reads what it produces. What finds none is refused.
-The rules that the job has begun with decide that, and the order of its records: not their times, what has been matched
-by then, or which versions are over (`Places`). So a replay of the records refuses what the job has refused.
+Keyed state is stored by level. So a version in a job keeps its first level, independent of later changes: its producers
+may be added later, or removed, and its runs and its past stay in place. For this reason a reader of derived events is
+placed as late as possible: its producers find a level before it, and after it there is one for each pattern of its text
+that reads its events. A rule without a free level is refused. The initial rules and the order of records decide the
+levels, not their times, earlier matches, or expired versions (`Places`). So a replay of the records refuses the same
+rules as the job.
 Tested by: tests/rulebook/test_levels.py, tests/runners/test_produced.py, tests/runners/test_level_changes.py
 """
 
@@ -29,9 +29,9 @@ from cep.nfa.deployed import DeployedRule
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The levels that all versions a job has ever had leave to new ones, by event type.
+    """The levels that all past versions of a job leave to new ones, by event type.
 
-    `made` is the highest level of what produces it, `read` the lowest of what reads it, with a rule that stands there.
+    `made` is the highest level of its producers, `read` the lowest of its readers, with a rule at that level.
     """
 
     made: Mapping[str, int]
@@ -89,15 +89,15 @@ def levels_needed(rules: Sequence[DeployedRule]) -> int:
 
 
 def earliest(rules: Sequence[DeployedRule]) -> list[int]:
-    """Return the level of each rule if it stands right behind the rules that feed it."""
+    """Return the level of each rule directly after the rules that feed it."""
     if all(rule.pattern.produces is None for rule in rules):
-        return [0] * len(rules)  # walking through the patterns of thousands of rules takes longer than all else
+        return [0] * len(rules)  # visiting the patterns of thousands of rules takes longer than all the rest
     levels = levels_of({at: (_read_by(rule.pattern), rule.pattern.produces) for at, rule in enumerate(rules)})
     return [levels[at] for at in range(len(rules))]
 
 
 def placed(rules: Sequence[DeployedRule], schema: Schema, levels_count: int) -> list[int]:
-    """Return the level of each rule while none has matched anything. A rule that feeds itself has no right one."""
+    """Return the level of each rule before any match. A rule that feeds itself has no valid one."""
     if levels_count == 1:
         return [0] * len(rules)
     first, last = earliest(rules), levels_count - 1
@@ -120,14 +120,14 @@ def placed(rules: Sequence[DeployedRule], schema: Schema, levels_count: int) -> 
 
 
 def place_at_first(rule: DeployedRule, others: Sequence[DeployedRule], schema: Schema, levels_count: int) -> int | str:
-    """Return the level of a new rule, or why it has none. The others find theirs anew: none has matched anything."""
+    """Return the level of a new rule, or why it has none. Before any match, the other rules are placed again."""
     rules = [*others, rule]
     needed = levels_needed(rules)
     return placed(rules, schema, levels_count)[-1] if needed <= levels_count else _too_deep(levels_count, needed)
 
 
 def place_among(rule: DeployedRule, places: Places, schema: Schema, levels_count: int) -> int | str:
-    """Return the level of a new rule, or why there is none for it. The others stay where they are."""
+    """Return the level of a new rule, or why it has none. The other rules keep their levels."""
     made, names = rule.pattern.produces, _read_by(rule.pattern)
     first = max((places.made[name] + 1 for name in names if name in places.made), default=0)
     if first >= levels_count:
@@ -146,7 +146,7 @@ def place_among(rule: DeployedRule, places: Places, schema: Schema, levels_count
 
 
 def _last(rule: DeployedRule, levels_count: int) -> int:
-    """Return the last level that leaves room for the patterns behind the rule."""
+    """Return the last level that leaves room for the patterns after the rule."""
     return levels_count - 1 - max(rule.behind, int(rule.pattern.produces is not None))
 
 

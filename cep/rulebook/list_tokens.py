@@ -1,6 +1,6 @@
-"""Records of lists and snoozes, and the rules in force → how many values they have where the rules see tokens.
+"""Records of lists and snoozes, and the rules in force → the number of raw values where the rules see tokens.
 
-Whatever came first, the list or the rule that looks a card number up in it: the second one is refused.
+The later one is refused: the list, or the rule that looks up a card number in it.
 Tested by: tests/rulebook/test_list_tokens.py
 """
 

@@ -1,8 +1,8 @@
 """List records → the versions of each list, in event time.
 
 A list has a name and a type of entries. Its versions count up, each holds from its start on. `replace` gives all
-entries. `add` and `remove` change the version before, so they wait for that one. A version may come in parts, and
-holds once it has all of them. So the order in which records come does not matter in the end.
+entries. `add` and `remove` change the version before, so they wait for that one. A version may come in parts, and holds
+once it has all of them. So the order in which records come does not matter in the end.
 
     version 3 replace, part 1 of 2 ──▶ waits
     version 4 add                  ──▶ waits for version 3
@@ -30,7 +30,7 @@ from cep.model.rule import ListRecord
 from cep.rulebook.intervals import start_of
 from cep.rulebook.outcome import ListReport, Outcome
 
-ListKey = tuple[str, str]  # name, what it is of
+ListKey = tuple[str, str]  # name, type of its entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ class RuleLists:
 
     @staticmethod
     def from_json(saved: list[Any], store: ListStore) -> RuleLists:
-        """Read what `to_json` returned. Raises: ValueError, KeyError or TypeError for something else."""
+        """Invert `to_json`. Raises: ValueError, KeyError or TypeError for other values."""
         lists: dict[ListKey, _ListVersions] = {}
         for name, of, versions, waiting in saved:
             applied, waits = tuple(_Version(*version) for version in versions), tuple(_waiting(*w) for w in waiting)

@@ -1,12 +1,12 @@
-"""`rules.lock` beside the rule files: which meaning each version of a rule has → what contradicts it.
+"""`rules.lock` next to the rule files: the meaning of each version of a rule → contradictions.
 
     [card_testing]
     1 = "5a0c…"     the hash of rulebook/meaning.py
     2 = "91fe…"
 
-A version that has been locked keeps its meaning for good: a job that has it takes no other text for it, and an alert of
-last year says by version and hash what it was. The file is kept under version control and only grows.
-A rule with a new version moves to the end. So the order of the rules is that of the ages of their newest versions.
+A locked version keeps its meaning for good: a job refuses another text for it, and an old alert identifies its rule by
+version and hash. The file is under version control and only grows. A rule with a new version moves to the end, so the
+order of the rules is the order of their newest versions by age.
 Tested by: tests/rulebook/test_lock.py
 """
 
@@ -50,7 +50,7 @@ class LockProblem:
 
 
 def read_lock(directory: Path) -> Lock:
-    """Read the lock of a folder of rules; empty if there is none yet. Raises: UsageError for a file that is no lock."""
+    """Read the lock of a folder of rules; empty if it is missing. Raises: UsageError for an invalid file."""
     path = directory / LOCK_FILE
     if not path.exists():
         return {}
@@ -99,7 +99,7 @@ def problems_of_lock(records: Iterable[UpsertRecord], lock: Lock) -> list[LockPr
 
 
 def locked(records: Iterable[UpsertRecord], lock: Lock) -> tuple[Lock, list[LockProblem]]:
-    """Return the lock with the new versions added, and the problems of those that it must not take."""
+    """Return the lock with the new versions, and the problems of versions that it refuses."""
     problems = [p for p in problems_of_lock(records, lock) if p.command != "run `cep rules lock`"]
     refused = {problem.rule_id for problem in problems}
     after = {rule_id: dict(versions) for rule_id, versions in lock.items()}
@@ -110,9 +110,10 @@ def locked(records: Iterable[UpsertRecord], lock: Lock) -> tuple[Lock, list[Lock
 
 
 def oldest_first(records: Iterable[UpsertRecord], directory: Path) -> list[UpsertRecord]:
-    """Sort rules by the age of their versions: locked ones in the order of the lock, then the others as they come.
+    """Sort rules by the age of their versions: locked ones in the order of the lock, then the others in the given
+    order.
 
-    Cost: the file is not parsed, because a job reads it at its start. A file that is no lock gives no order.
+    Cost: the file is not parsed, because a job reads it at its start. An invalid file gives no order.
     """
     try:
         text = read_file(directory / LOCK_FILE, LOCK_FILE_BYTES_MAX).decode()
@@ -129,7 +130,7 @@ def oldest_first(records: Iterable[UpsertRecord], directory: Path) -> list[Upser
 
 
 def with_version(text: str, version: int) -> str:
-    """Change the version in the text of a rule file; all else stays as its author wrote it. Raises: ValueError."""
+    """Change the version in the text of a rule file; the rest of the text is unchanged. Raises: ValueError."""
     table = _TABLE.search(text)  # tables come after the names of the rule itself
     end = len(text) if table is None else table.start()
     changed, count = _VERSION_LINE.subn(rf"\g<1>{version}", text[:end], count=1)

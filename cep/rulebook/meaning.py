@@ -1,9 +1,9 @@
-"""The meaning of a version of a rule → a hash. Formatting, comments and the rest of the file do not change it.
+"""The meaning of a version of a rule → a hash, independent of formatting, comments and the rest of the file.
 
-The meaning is the tokens of the pattern and of every event type, list and definition that it names, in turn. To these
-come the parameters and all else that decides the alerts. Entries of a list that may change do not count. A pattern
-`over all` looks at every event type that has its key: they count as if it named them, since its `until` may read their
-fields. The hash is on every alert, and `rules.lock` ties a version to it.
+The meaning consists of the tokens of the pattern and of every event type, list and definition that it names,
+recursively, with the parameters and everything else that decides the alerts. Entries of a list that may change do not
+count. A pattern `over all` includes every event type that has its key, because its `until` may read their fields. The
+hash is on every alert, and `rules.lock` ties a version to it.
 Tested by: tests/rulebook/test_meaning.py
 """
 
@@ -26,7 +26,7 @@ _OVER_ALL = ("over", "all")
 _CLOSING = (")", "]", "}")
 _DEEPER = {**dict.fromkeys("([{", 1), **dict.fromkeys(_CLOSING, -1)}
 _DECIDING = ("pattern", "status", "severity", "priority", "score", "message")
-_OPTIONAL = ("exclusive", "suppress", "escalate")  # left out when unset, so that a hash outlives what cep learns to do
+_OPTIONAL = ("exclusive", "suppress", "escalate")  # left out when unset, so that a hash survives new features
 _TEXTS_CACHED = 4_096
 _SOURCES_CACHED = 16  # the tokens of one text are a few hundred kB
 _canonical = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
@@ -47,9 +47,9 @@ class _Declaration:
 
 
 def content_hash(record: UpsertRecord) -> str:
-    """SHA-256 of what decides the alerts of a version, whoever owns it, whenever it starts, however it is laid out.
+    """Return SHA-256 of everything that decides the alerts of a version, independent of its owner, start and layout.
 
-    500 and 500.0 are one parameter. A text that has no such pattern counts as it is.
+    500 and 500.0 are one parameter. A text without the pattern counts as it is.
     """
     meaning = {name: getattr(record, name) for name in _DECIDING}
     meaning |= {name: value for name in _OPTIONAL if (value := getattr(record, name)) is not None}
@@ -60,7 +60,7 @@ def content_hash(record: UpsertRecord) -> str:
 
 @lru_cache(_TEXTS_CACHED)
 def pattern_hash(source: str, pattern: str) -> str:
-    """SHA-256 of a pattern of this text and of what it names."""
+    """Return SHA-256 of a pattern of this text and of everything that it names."""
     patterns, others = _declared(source)
     named = [given[pattern] for given in (patterns, others) if pattern in given]
     others = {**others, pattern: max(named, key=attrgetter("number"))} if named else others
@@ -91,7 +91,7 @@ def _event_types_with(key: set[str], declared: Mapping[str, _Declaration]) -> tu
 
 @lru_cache(_SOURCES_CACHED)
 def _declared(source: str) -> tuple[dict[str, _Declaration], dict[str, _Declaration]]:
-    """Return the patterns of a text and all else that has a name; of two with one name the last."""
+    """Return the patterns of a text and its other named declarations; of two with one name the last."""
     patterns: dict[str, _Declaration] = {}
     others: dict[str, _Declaration] = {}
     for number, words in enumerate(_declarations(source)):

@@ -21,12 +21,11 @@ from cep.nfa.histories import span_ms
 class Outcome:
     """The outcome of one control record.
 
-    applied: the epoch went up by one. ignored: the record is older than what is known, or no change at all.
-    waiting: a part of a version of a list; nothing holds before the others, or the version before it, are there.
-    refused: set aside with `reason` (and the diagnostics of its pattern); the rules in force stay as they are.
-    `from_ms` is the event time that the change holds from, `late_ms` by how much it came too late: events of this span
-    were matched without it. `cause` is there if the signatures do not count (trust.py). `is_conflict`: somebody else's
-    change was first (chains.py).
+    applied: the epoch went up by one. ignored: the record is older than the present one, or changes nothing. waiting: a
+    part of a version of a list, until the other parts and the previous version have arrived. refused: set aside with
+    `reason` (and the diagnostics of its pattern); the rules in force stay unchanged. `from_ms` is the event time from
+    which the change applies, `late_ms` the length of the time span whose events were matched without it. `cause` is set
+    if the signatures are invalid (trust.py). `is_conflict`: another change was first (chains.py).
     """
 
     kind: Literal["applied", "ignored", "waiting", "refused"]
@@ -58,9 +57,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class PastReport:
-    """A history whose past nobody had kept when its rule came to a running job.
+    """A history whose past was not stored when its rule was added to a running job.
 
-    Its events are complete from `from_ms` on, its windows from `whole_ms` on. None: never, it has no window.
+    Its events are complete from `from_ms` on, its windows from `whole_ms` on. None: never, because it has no window.
     """
 
     history: str
@@ -70,7 +69,7 @@ class PastReport:
 
     @property
     def text(self) -> str:
-        """Since when the values of the history are complete, and what would have made them so earlier."""
+        """The time from which the values of the history are complete, and how they could have been complete earlier."""
         start = f"the events of {self.history} are kept from {utc_text(self.from_ms)} on"
         if self.whole_ms is None:
             return f"{start}; what was before is not known"
@@ -122,8 +121,10 @@ class SnoozeReport:
 
 @dataclass(frozen=True, slots=True)
 class ListReport:
-    """The last version of a list: from when on it holds (ms UTC), how many entries, and a hash that is equal for equal
-    entries. Version 0 is none yet; `waiting` are versions that lack parts, or the version before them."""
+    """The last version of a list: its start (ms UTC), number of entries, and a hash that is equal for equal entries.
+
+    Version 0 means that it has none yet; `waiting` are versions that lack parts, or the previous version.
+    """
 
     name: str
     of: str
@@ -138,11 +139,10 @@ class ListReport:
 class RulebookReport:
     """The report of a rulebook that `cep` and the runners print. Counters start at 0 in every process.
 
-    `epoch` counts the changes of this job; `content_hash` is the same for every job that has got the same records,
-    in whatever order. `last_versions` are those of all rules that are known, the retired ones too; `paused` those that
-    are paused now or will be. `taken` has the last versions of every chain, with their hashes (chains.py). `places` are
-    the levels that are left (levels.py). `lists_missing` are (name, what it is of) of lists that rules ask and nobody
-    has given.
+    `epoch` counts the changes of this job; `content_hash` is the same for every job with the same records, in any
+    order. `last_versions` are the versions of all known rules, including retired ones; `paused` are those paused now or
+    later. `taken` has the last versions of every chain, with their hashes (chains.py). `places` are the free levels
+    (levels.py). `lists_missing` are (name, type of entries) of lists that rules use and that do not exist.
     """
 
     epoch: int

@@ -1,21 +1,21 @@
 """Rules in force → the gaps of their producers: times before which derived events may be missing.
 
-Point 4 of completeness.py. A match that exists because a derived event was *not* there is certain only if every
-producer of that event would have produced it. A producer lacks what lies before its start, before what is kept for
-its histories, and before the job's first event. It also lacks what its own producers lack.
+Point 4 of completeness.py. A match that depends on the *absence* of a derived event is certain only if every producer
+of that event would have produced it. A producer misses events before its start, before the stored past of its
+histories, and before the job's first event. It also misses the events that its own producers miss.
 
     a producer         ├── from_ms ─────────────────────▶
     looks back   ◀── its window ──┤◀─ its within ─┤◀─ the reader's window ─┤
                  ▲ before since_ms: derived events may be missing           a match of the reader
 
 The lengths are added, so a gap is one number: how far before its first event a match is affected. A calendar unit
-counts with its greatest length. A producer without a `within` looks back for ever, unless it binds one event.
-Like a history without a window, it says so of its own start, not of the job's first event.
+counts with its greatest length. A producer without a `within` looks back without limit, unless it binds one event. Like
+a history without a window, its gap is relative to its own start, not to the job's first event.
 
-A derived event that a match binds brings its own `history_from` (engine/produced.py). So only these make a reader
-ask: an absence, a repetition, a neighbour that comes directly after, a window in events, a time-out, and a history of
-derived events. Limit: the choice of a `skip` among several matches counts as certain.
-The gaps follow from the rules in force when a match is detected, never from micro-batches or later rules.
+A derived event that a match binds brings its own `history_from` (engine/produced.py). So only these parts of a reader
+need gaps: an absence, a repetition, a directly following step, a window in events, a time-out, and a history of derived
+events. Limit: the choice of a `skip` among several matches counts as certain. The gaps follow from the rules in force
+when a match is detected, never from micro-batches or later rules.
 Tested by: tests/rulebook/test_producer_gaps.py, tests/runners/test_producer_gaps.py
 """
 
@@ -106,7 +106,7 @@ def absent_types(pattern: PatternIR, derived: frozenset[str]) -> list[str]:
 
 
 def _is_strict(part: object) -> bool:
-    """Return True if any event that comes between decides, whatever its type."""
+    """Return True if any event in between, of any type, affects the match."""
     if isinstance(part, Quantifier):
         return part.inner is Inner.STRICT or part.until is not None
     return isinstance(part, Step) and part.link is Link.NEXT
@@ -150,7 +150,7 @@ def _widest(gaps: Iterable[ProducerGap]) -> tuple[ProducerGap, ...]:
     """Return one gap for each time and interval. If they are too many, return two that say as much or more."""
     reach_ms: dict[tuple[int | None, int, int], int] = {}
     for gap in gaps:
-        if gap.reach_ms or gap.since_ms is not None:  # else it reaches back to no time before the job's first event
+        if gap.reach_ms or gap.since_ms is not None:  # otherwise it does not reach back before the job's first event
             at = (gap.since_ms, gap.from_ms, gap.until_ms)
             reach_ms[at] = max(gap.reach_ms, reach_ms.get(at, 0))
     widest = tuple(ProducerGap(reach_ms[at], *at) for at in reach_ms)

@@ -1,4 +1,4 @@
-"""Rule files, and what a job says it runs → the records that make the job run the files, and why not.
+"""Rule files, and a job's status → the records that make the job run the files, or the reasons why not.
 
 Tested by: tests/rulebook/test_publish.py
 """
@@ -37,7 +37,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One line of a plan. `record` is None where nothing is to be done, or nothing may be."""
+    """One line of a plan. `record` is None if there is nothing to do, or if it is not allowed."""
 
     rule_id: str
     kind: Literal["new", "changed", "unchanged", "retired", "missing", "refused"]
@@ -73,7 +73,7 @@ def running_of_records(records: Sequence[ControlRecord]) -> dict[str, Running]:
 def plan(
     records: Sequence[UpsertRecord], running: Mapping[str, Running], effective_at: str | None, *, retire_missing: bool
 ) -> list[Step]:
-    """Plan a step for each rule, files first. `effective_at` is stamped on changes that have no start of their own."""
+    """Plan a step for each rule, files first. `effective_at` is added to changes without a start of their own."""
     steps = [_step(record, running.get(record.id), effective_at) for record in records]
     named = {record.id for record in records}
     for rule_id, current in sorted(running.items()):
@@ -119,9 +119,9 @@ def approval_problem(record: UpsertRecord) -> str | None:
 
 
 def counting(status: Mapping[str, Any] | None, records: Iterable[ControlRecord]) -> tuple[list[ControlRecord], Chains]:
-    """Return the records of a control topic that a job takes, and what it has taken then.
+    """Return the records of a control topic that a job takes, and its taken versions after them.
 
-    `status` is the last word of the job, which may have read some of them.
+    `status` is the latest status of the job, which may have read some of them.
     """
     said = status or {}
     chains = Chains.from_json(said.get("taken", {}))
@@ -138,7 +138,7 @@ def counting(status: Mapping[str, Any] | None, records: Iterable[ControlRecord])
 
 
 def acknowledged(status: Mapping[str, Any], records: Sequence[ControlRecord]) -> tuple[list[str], dict[str, str]]:
-    """Return the published records that the job has not spoken of yet, and those that it refused with the reasons."""
+    """Return the published records that the job has not reported yet, and those that it refused, with the reasons."""
     open_: list[str] = []
     reasons: dict[str, str] = {}
     for record in records:
@@ -191,7 +191,7 @@ def refusal(status: Mapping[str, Any], record: Signable) -> str | None:
 
 
 def foreseen_levels(rules: Iterable[DeployedRule], status: Mapping[str, Any] | None, schema: Schema) -> dict[str, str]:
-    """Return which of these rules the job will refuse because it has no level for them, and why (levels.py)."""
+    """Return the rules that the job will refuse because it has no level for them, with the reasons (levels.py)."""
     if status is None or status.get("places") is None:
         return {}
     places, levels_count = Places.from_json(status["places"]), status["levels_count"]

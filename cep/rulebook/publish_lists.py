@@ -1,7 +1,7 @@
-"""Declared lists, and what a job and its control topic say → the records that make the job hold what is declared.
+"""Declared lists, a job's status and its control topic → the records that give the job the declared entries.
 
-A list is compared by the hash of its entries. A change is one `replace` in as many records as it takes; it has the next
-version. Records that a replacement in force has made pointless are forgotten, so that a compacted topic does not grow.
+A list is compared by the hash of its entries. A change is one `replace` in as many records as necessary, with the next
+version. Records that a replacement in force has made obsolete are forgotten, so that a compacted topic does not grow.
 Tested by: tests/rulebook/test_publish_lists.py
 """
 
@@ -25,13 +25,13 @@ from cep.rulebook.lists import ListKey, RuleLists
 from cep.rulebook.outcome import ListReport
 from cep.rulebook.publish import lost_to, name_of_change, refusal
 
-_ENTRY_ROOM = 4  # beside an entry's bytes: quotes, a comma, now and then an escape
+_ENTRY_ROOM = 4  # in addition to an entry's bytes: quotes, a comma, sometimes an escape
 _RECORD_BYTES = CONTROL_RECORD_BYTES_MAX // 2
 
 
 @dataclass(frozen=True, slots=True)
 class ListStep:
-    """One line of a plan; `records` are what is to be sent."""
+    """One line of a plan; `records` are to be sent."""
 
     name: str
     kind: Literal["new", "changed", "unchanged"]
@@ -56,7 +56,7 @@ def running_lists(status: Mapping[str, Any] | None, records: Sequence[ControlRec
 
 
 def next_version(running: ListReport | None) -> int:
-    """Return the version of a change that is published now: above all versions, those that wait too."""
+    """Return the version of a change that is published now: above all versions, including waiting ones."""
     return 1 if running is None else max(running.version, *running.waiting, 0) + 1
 
 
@@ -97,7 +97,7 @@ def replacing(
 
 
 def _parts(entries: pa.Array) -> Iterator[pa.Array]:
-    """Yield slices that each fit into a record; an empty one if there are no entries."""
+    """Yield slices that each fit into a record; an empty one without entries."""
     if not len(entries):
         yield entries
         return
@@ -132,7 +132,7 @@ def pointless_keys(places: Iterable[tuple[bytes, ControlRecord]], now_ms: int) -
 
 
 def acknowledged_lists(status: Mapping[str, Any], records: Sequence[ControlRecord]) -> tuple[list[str], dict[str, str]]:
-    """Return the published lists that the job has not spoken of yet, and those that it refused with the reasons."""
+    """Return the published lists that the job has not reported yet, and those that it refused, with the reasons."""
     versions = {(r["name"], r["of"]): r["version"] for r in status.get("lists", ())}
     open_: list[str] = []
     reasons: dict[str, str] = {}

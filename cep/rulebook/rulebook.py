@@ -1,17 +1,17 @@
 """Control records, one after the other → the rules in force.
 
 A rule has versions; a version sees the events from its start up to its successor's. The rulebook holds every version
-that is waiting for its start, in force, or draining, each with its interval resolved at the moment it was applied:
+that is waiting for its start, in force, or draining, each with its interval, resolved when it was applied:
 
     from_ms          the first event time that it sees
     starts_until_ms  the first that no longer starts a match: its successor's from_ms
     until_ms         the first that it no longer sees: open after `drain`, its successor's from_ms after `restart`
 
-The start of a change is kept, not worked out again: it depends on what the job had seen when the record came, and a
-restored rulebook has to say the same as the one that was saved (intervals.py). A shadow version stands beside the live
-one and ends only an earlier shadow; a live version ends both, but no shadow that a still higher one has followed.
-Whatever the order in which records come and however often: of each thing the highest version is the last word.
-Knows nothing of Spark or Kafka. Every key group applies the same records in the same order and holds an equal rulebook.
+The start of a change is stored, not computed again: it depends on the events that the job had seen when the record
+came, and a restored rulebook must equal the saved one (intervals.py). A shadow version exists next to the live one and
+ends only an earlier shadow; a live version ends both, except a shadow with a still higher version. The highest version
+wins, in any order of arrival and for any repetition of records. The rulebook does not know Spark or Kafka. Every key
+group applies the same records in the same order and holds an equal rulebook.
 Tested by: tests/rulebook/test_rulebook.py, tests/rulebook/test_rulebook_properties.py, tests/rulebook/test_timeline.py,
 tests/rulebook/test_pause.py, tests/rulebook/test_edges.py
 """
@@ -108,7 +108,7 @@ class Rulebook:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for rulebooks that match alike: what a compiled program is cached by. Refused records do not count."""
+        """Equal for rulebooks with the same matches: the key of cached programs. Refused records do not count."""
         rules = (f"{r.epoch} {r.mark} {r.complete_ms} {r.unfolded_ms} {r.level}" for r in self.deployed())
         text = "\n".join([repr(self.schema), *rules])
         return hashlib.sha256(text.encode()).hexdigest()
@@ -135,8 +135,8 @@ class Rulebook:
         """Apply one control record.
 
         `seen_ms` is the largest event time that has been matched, None before the first event: a change cannot start
-        before or at it, starts right after it instead, and says by how much it is late.
-        Signatures are asked for if the job has signers, but not of a list that is given with its first rules.
+        before or at it, starts right after it instead, and says by how much it is late. Signatures are asked for if the
+        job has signers, but not of a list that is given with its first rules.
         Returns: the outcome; `refused` and `ignored` leave the rules in force unchanged.
         Raises: StateError if the store of the lists refuses.
         """
@@ -183,7 +183,7 @@ class Rulebook:
     def forget(self, watermark_ms: int) -> int:
         """Drop every version that can neither start a match nor have an open run at the watermark.
 
-        Pauses, snoozes and versions of lists that are over go too. A draining version without a `within` has no such
+        Expired pauses, snoozes and versions of lists are dropped too. A draining version without a `within` has no such
         time and stays until it is restarted or retired.
         Returns: how many versions were dropped; the epoch stays.
         """
@@ -298,10 +298,9 @@ class Rulebook:
                 self.rules[name] = versions.at_levels(levels)
 
     def _with_level(self, rule: DeployedRule, from_ms: int) -> DeployedRule | str:
-        """Return the rule with its level, or the reason why there is none for it.
+        """Return the rule with its level, or the reason why it has none.
 
-        A rule that starts since ever comes to a job in which nothing has been matched. There the others find their
-        levels anew.
+        A rule without a start comes to a job in which nothing has been matched. There the other rules are placed again.
         """
         if self.levels_count is None or self.places is None:
             return rule
@@ -313,7 +312,7 @@ class Rulebook:
         return level if isinstance(level, str) else replace(rule, level=level)
 
     def _with_past(self, entry: Entry, from_ms: int) -> tuple[Entry, str]:
-        """Add the times since when what the version reads is complete. Return it and a note about what is not."""
+        """Add the times from which the version's input is complete. Return it and a note about incomplete input."""
         if not entry.needs and all(event_type.retain_ms is None for event_type in self.schema.event_types):
             return entry, ""
         rules, new = self._entries(), entry.rule
@@ -344,7 +343,7 @@ class Rulebook:
         """Remember the newest refusal of each rule."""
         newest = self.refusals.get(refusal.rule_id)
         if newest is not None and newest.version > refusal.version:
-            return  # the newest counts, or a repeated record would change what is reported
+            return  # the newest counts, or a repeated record would change the report
         self.refusals[refusal.rule_id] = refusal
         while len(self.refusals) > RULES_MAX:  # ids that were only ever refused: forget the oldest
             del self.refusals[next(iter(self.refusals))]

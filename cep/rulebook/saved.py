@@ -1,11 +1,10 @@
-"""A rulebook ↔ bytes: an index of versions, and their records beside it, each under the hash of its bytes.
+"""A rulebook ↔ bytes: an index of versions, and their records, each stored under the hash of its bytes.
 
     index     {"format": 2, "epoch": …, "rules": {id: {versions, pauses, changes}}, …}
     records   {sha-256 of the record: the record as JSON}
 
-A change of one rule of thousands adds one record and writes the index anew; a store that keeps
-records by their hash writes little. Equal rulebooks have equal bytes. Counters are not saved. The entries of lists are
-in their own store.
+A change of one rule among thousands adds one record and rewrites the index; a store that keeps records by their hash
+writes little. Equal rulebooks have equal bytes. Counters are not saved. The entries of lists are in their own store.
 Tested by: tests/rulebook/test_rulebook_properties.py, tests/rulebook/test_rulebook.py
 """
 
@@ -37,7 +36,7 @@ FORMAT = 2
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A rulebook as bytes. `records` are those that the index names, by their hash."""
+    """A rulebook as bytes. `records` are the records of the index, by their hash."""
 
     index: bytes
     records: Mapping[str, bytes]
@@ -53,7 +52,7 @@ class Saved:
 
     @staticmethod
     def from_bytes(data: bytes) -> Saved:
-        """Read what `to_bytes` returned. Raises: StateCorruptError."""
+        """Invert `to_bytes`. Raises: StateCorruptError."""
         try:
             both = json.loads(data)
             return Saved(both["index"].encode(), {k: v.encode() for k, v in both["records"].items()})
@@ -64,7 +63,7 @@ class Saved:
 def save(book: Rulebook) -> Saved:
     """Write down the applied facts of a rulebook."""
     records = {entry.digest: entry.data for versions in book.rules.values() for entry in versions.entries}
-    # Each rule's part is text already (RuleVersions.data): so that only changed rules are written anew.
+    # Each rule's part is already text (RuleVersions.data), so that only changed rules are written again.
     rules = ",".join(f"{json.dumps(name)}:{book.rules[name].data}" for name in sorted(book.rules))
     first = '{"rules":{' + rules + '},"taken":' + book.chains.data + ","
     index = {
@@ -104,11 +103,10 @@ def restore(
     index: bytes, record_of: Callable[[str], bytes], schema: Schema, key_domains: KeyDomains | None,
     lists: ListStore | None = None,
 ) -> Rulebook:  # fmt: skip
-    """Restore the rulebook of this index; `record_of` gives a record by its hash, `lists` has the sets that it names.
+    """Restore the rulebook of this index; `record_of` returns a record by its hash, `lists` has its sets.
 
-    A version that this build or this job no longer accepts is set aside as refused, as it would be on arrival.
-    Raises: StateFormatError for an unknown format, StateCorruptError for bytes that are not a rulebook, and what
-    `record_of` raises.
+    A version that this build or this job no longer accepts is set aside as refused, as it would be on arrival. Raises:
+    StateFormatError for an unknown format, StateCorruptError for invalid bytes, and the errors of `record_of`.
     """
     book = Rulebook(schema, key_domains, lists)
     try:
@@ -177,7 +175,7 @@ def _change(book: Rulebook, saved: list[Any], record_of: Callable[[str], bytes])
 
 
 def _chain_unsaid(book: Rulebook, name: str) -> None:
-    """Begin the chains of a rule that an earlier build has saved without them, with what is still there of it."""
+    """Start the chains of a rule that an earlier build has saved without them, from its remaining records."""
     versions = book.rules[name]
     last = max(versions.version, versions.shadow_version)
     hashes = [entry.rule.content_hash for entry in versions.entries if entry.rule.version == last]

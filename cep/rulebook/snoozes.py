@@ -1,6 +1,6 @@
-"""Snooze records → from when to when, in event time, a person wants a rule's alerts suppressed.
+"""Snooze records → the event times at which a person wants a rule's alerts suppressed.
 
-Of one rule and key the highest version is the last word; it takes over at its start. Snoozes do not touch matching.
+For one rule and key the highest version wins; it takes effect at its start. Snoozes do not affect matching.
 Tested by: tests/rulebook/test_snoozes.py
 """
 
@@ -56,12 +56,12 @@ class Snoozes:
             self._snoozes = {at: snooze for at, snooze in self._snoozes.items() if snooze.spans}
 
     def without(self, keys: Collection[str]) -> Snoozes:
-        """Return the snoozes without those of these keys."""
+        """Return the snoozes without these keys."""
         return Snoozes({at: snooze for at, snooze in self._snoozes.items() if at[1] not in keys})
 
     @property
     def forget_ms(self) -> int:
-        """The watermark at which a snooze is over; TIME_MS_MAX if there is none."""
+        """The watermark at which a snooze ends; TIME_MS_MAX without one."""
         return min((end for snooze in self._snoozes.values() for _, end in snooze.spans), default=TIME_MS_MAX)
 
     def report(self) -> tuple[SnoozeReport, ...]:
@@ -77,7 +77,7 @@ class Snoozes:
 
     @staticmethod
     def from_json(saved: Iterable[Any]) -> Snoozes:
-        """Read what `to_json` returned. Raises: ValueError, TypeError for other values."""
+        """Invert `to_json`. Raises: ValueError, TypeError for other values."""
         return Snoozes(
             {
                 (rule_id, key): _Snooze(version, tuple((start, end) for start, end in spans))

@@ -62,7 +62,7 @@ def snooze_line(rule_id: str, key: str | None) -> str:
 
 
 def erased_line(line: str) -> str:
-    """Return what stands for the snoozes of an erased key: with the hash of it, so that an old record is refused."""
+    """Return the line that replaces the snoozes of an erased key: with its hash, so that an old record is refused."""
     return f"{line.partition(_OF_KEY)[0]}{_OF_KEY}#{hashlib.sha256(line.encode()).hexdigest()}"
 
 
@@ -73,7 +73,7 @@ def snoozed_key(line: str) -> str | None:
 
 
 def digest_of(record: Signable) -> str:
-    """Return the hash that a later change names as what it changes: of a rule its meaning, else of the record."""
+    """Return the hash by which a later change refers to this one: of a rule its meaning, otherwise of the record."""
     if isinstance(record, RollbackRecord):
         return content_hash(record.as_upsert())
     return content_hash(record) if isinstance(record, UpsertRecord) else body_hash(record)
@@ -85,7 +85,7 @@ def body_hash(record: Signable) -> str:
 
 
 def statement(record: Signable, signed: Signed, role: Role) -> bytes:
-    """Return what `role` signs. `signed` names the rule set, the past and the author's key."""
+    """Return the statement that `role` signs. `signed` has the rule set, the past and the author's key."""
     is_rule = isinstance(record, UpsertRecord | RollbackRecord)
     values: dict[str, Any] = {
         "what": _FORMAT,
@@ -118,7 +118,7 @@ def approve(record: R, key: SigningKey) -> R:
 
 
 def heartbeat_statement(record: HeartbeatRecord, signed: Signed) -> bytes:
-    """Return what the author of a heartbeat signs: its time, for one set of rules."""
+    """Return the statement that the author of a heartbeat signs: its time, for one set of rules."""
     values = {
         "what": _HEARTBEAT_FORMAT,
         "author": signed.author.key,
@@ -136,7 +136,7 @@ def sign_heartbeat(record: HeartbeatRecord, key: SigningKey, rule_set: str) -> H
 
 
 def with_nonce(record: R) -> R:
-    """Return a record that nobody signs with a random number: what its hashes depend on cannot be guessed then."""
+    """Return an unsigned record with a random number, so that the input of its hashes cannot be guessed."""
     return _with(record, nonce=secrets.token_hex(_NONCE_BYTES))
 
 

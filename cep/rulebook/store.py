@@ -1,14 +1,13 @@
-"""Rulebooks of a job as files, each part under the hash of its bytes: what key groups need not keep a copy of.
+"""Rulebooks of a job as files, each part under the hash of its bytes, shared by all key groups.
 
     DIRECTORY/index/HASH ── the versions of one rulebook
     DIRECTORY/record/HASH ── one record, shared by rulebooks that differ in another rule
     DIRECTORY/list/NAME ── the entries of lists (lists/store.py), which every process maps
-    DIRECTORY/control/HASH ── the control records of one micro-batch, which every key group is told of
+    DIRECTORY/control/HASH ── the control records of one micro-batch, whose hash every key group receives
 
-A key group keeps the hash of its rulebook, 64 characters, in its own state. A process that meets a hash for the first
-time reads the files. A file is made under another name and renamed, so it is there whole or not at all. Two processes
-that write the same hash write the same bytes. Every process of the job must see the folder, as it must see the
-checkpoint.
+A key group stores the hash of its rulebook, 64 characters, in its own state. A process that sees a hash for the first
+time reads the files. A file is written under another name and renamed, so it is complete or missing. Two processes that
+write the same hash write the same bytes. Every process of the job must see the folder, like the checkpoint.
 Tested by: tests/rulebook/test_store.py
 """
 
@@ -41,7 +40,7 @@ class RulebookStore:
         missing = [digest for digest in saved.records if not (self.directory / _RECORD / digest).exists()]
         for digest in missing:
             self._put(_RECORD, digest, saved.records[digest], is_last=digest == missing[-1])
-        self._put(_INDEX, saved.digest, saved.index)  # last: an index never names what is not there
+        self._put(_INDEX, saved.digest, saved.index)  # last, so that an index never names a missing file
         return saved.digest
 
     def get(self, digest: str, schema: Schema, key_domains: KeyDomains | None) -> Rulebook:
@@ -66,14 +65,14 @@ class RulebookStore:
         return digest
 
     def get_control(self, digest: str) -> bytes:
-        """Read what `put_control` was given. Raises: StateCorruptError."""
+        """Invert `put_control`. Raises: StateCorruptError."""
         return self._get(_CONTROL, digest)
 
     def prune(self, retained: Collection[str]) -> int:
         """Remove every rulebook but these, and the records and lists that none of them has.
 
-        Control records of micro-batches and half-written files of killed processes go too. The lists that the job
-        began with stay. Call it between micro-batches.
+        Control records of micro-batches and half-written files of killed processes go too. The lists that the job began
+        with stay. Call it between micro-batches.
         Returns: how many files went. Raises: SinkError, StateCorruptError if a retained rulebook cannot be read.
         """
         indices = [self._get(_INDEX, index) for index in retained]

@@ -28,10 +28,10 @@ from cep.rulebook.outcome import Outcome, Refusal
 
 @dataclass(frozen=True, eq=False)
 class RuleVersions:
-    """The changes of one rule in the order of its versions, those of shadows apart, and its pauses.
+    """The changes of one rule by version, shadows separately, and its pauses.
 
-    The last version numbers stay when all else is forgotten, or an old record would bring a retired rule back. A value
-    never changes, and its properties are worked out once. So a change of one rule costs the others nothing.
+    The last version numbers stay when the rest is forgotten, or an old record would restore a retired rule. A value
+    never changes, and its properties are computed once, so a change of one rule costs nothing for the others.
     """
 
     version: int = 0
