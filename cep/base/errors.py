@@ -11,6 +11,8 @@
     │   ├── StateCorruptError bytes fail their checksum or their shape
     │   └── StoreError        the place that keeps it refuses (disk full, held by another process)
     ├── SourceError           a source cannot deliver (topic gone, offsets lost, file unreadable)
+    │   ├── SourceAwayError   brokers do not answer now: the same question may do later
+    │   ├── SourceGoneError   records are gone for good: no restart brings them back, an operator decides
     │   ├── UnreadableError   a file that cannot be read, or must not be
     │   ├── RejectedRecordsError  records of a history were rejected, and `strict` allows none of them
     │   └── InputError        the files that a user names cannot be read as events; a UsageError, too
@@ -116,6 +118,18 @@ class RejectedRecordsError(SourceError):
     """Records of a history were set aside or have a value that cannot be read, and `strict` allows none."""
 
     code = "rejected_records"
+
+
+class SourceAwayError(SourceError):
+    """Brokers do not answer now. A job that has run asks again; a start waits for its time and ends."""
+
+    code = "source_away"
+
+
+class SourceGoneError(SourceError):
+    """Records were deleted before they were read, or their topic was created again. The CLI exits with 4."""
+
+    code = "source_gone"
 
 
 class UnreadableError(SourceError):

@@ -51,14 +51,25 @@ WRITER_FIXED = {
 GONE_CODES = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # noqa: SLF001
 DAMAGED_CODES = (KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION)  # noqa: SLF001
 END_CODE = KafkaError._PARTITION_EOF  # noqa: SLF001
-# Nobody answers, or not yet: what was asked may do later.
-_AWAY_CODES = (
+# Codes after which the same request may succeed later: those that Kafka's protocol calls retriable, and those of the
+# client that tell of the network, of time, or of a broker that starts again. Each other code is a refusal.
+TEMPORARY_CODES = frozenset((
     KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError._TRANSPORT,  # noqa: SLF001
     KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._QUEUE_FULL, KafkaError._WAIT_COORD,  # noqa: SLF001
-    KafkaError.REQUEST_TIMED_OUT, KafkaError.BROKER_NOT_AVAILABLE, KafkaError.NETWORK_EXCEPTION,
-    KafkaError.LEADER_NOT_AVAILABLE, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-)  # fmt: skip
+    KafkaError._WAIT_CACHE, KafkaError._RETRY, KafkaError._IN_PROGRESS, KafkaError._PREV_IN_PROGRESS,  # noqa: SLF001
+    KafkaError._DESTROY_BROKER, KafkaError._UNKNOWN_BROKER, KafkaError._NODE_UPDATE, KafkaError._INTR,  # noqa: SLF001
+    KafkaError._ISR_INSUFF,  # noqa: SLF001
+    KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.BROKER_NOT_AVAILABLE, KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.NETWORK_EXCEPTION,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR,
+    KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND, KafkaError.NOT_CONTROLLER,
+    KafkaError.CONCURRENT_TRANSACTIONS, KafkaError.KAFKA_STORAGE_ERROR, KafkaError.FETCH_SESSION_ID_NOT_FOUND,
+    KafkaError.INVALID_FETCH_SESSION_EPOCH, KafkaError.LISTENER_NOT_FOUND, KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.PREFERRED_LEADER_NOT_AVAILABLE,
+    KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE, KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError.THROTTLING_QUOTA_EXCEEDED,
+    KafkaError.REBALANCE_IN_PROGRESS, KafkaError.STALE_BROKER_EPOCH, KafkaError.UNKNOWN_TOPIC_ID,
+    KafkaError.INCONSISTENT_TOPIC_ID, KafkaError.REBOOTSTRAP_REQUIRED, KafkaError.TRANSACTION_COORDINATOR_FENCED,
+))  # fmt: skip
 _SINK_CODES = {
     "access": (
         KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED,  # noqa: SLF001
@@ -188,7 +199,12 @@ def reason_of(error: KafkaException) -> str:
 def is_away(error: KafkaException) -> bool:
     """Return True if brokers did not answer in time, or if the request may succeed later."""
     cause = error.args[0] if error.args else None
-    return isinstance(cause, KafkaError) and (cause.retriable() or cause.code() in _AWAY_CODES)
+    return isinstance(cause, KafkaError) and is_temporary(cause)
+
+
+def is_temporary(error: KafkaError) -> bool:
+    """Return True if the same request may succeed later."""
+    return bool(error.retriable()) or (error.code() in TEMPORARY_CODES and not error.fatal())
 
 
 def sink_reason(error: KafkaException) -> str:

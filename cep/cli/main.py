@@ -3,7 +3,8 @@
     0  clean
     1  findings: mistakes in the files that were checked
     2  usage: arguments that make no sense
-    3  internal: something outside failed (a broker, a disk), or a bug of ours
+    3  internal: something outside failed (a broker, a disk), or a bug of ours: a restart may help
+    4  gone: records of a source are gone for good: no restart helps, an operator decides
 
 Tested by: tests/cli/test_main.py
 """
@@ -25,7 +26,7 @@ from typing import Any
 
 from cep import __version__
 from cep.base.collection import paused
-from cep.base.errors import CepError, UsageError
+from cep.base.errors import CepError, SourceGoneError, UsageError
 from cep.base.extras import missing_extra
 from cep.base.private import private_files
 from cep.base.visible import visible
@@ -35,6 +36,7 @@ CLEAN = 0
 FINDINGS = 1
 USAGE = 2
 INTERNAL = 3
+GONE = 4
 _DEBUG = "CEP_DEBUG"  # the variable that asks for tracebacks
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -130,7 +132,7 @@ example: from nothing to an alert
   cep replay --rules day/rules --events day/payments.parquet --out alerts.jsonl
 
 `cep VERB --help` has the options and examples of a verb; `cep docs` lists the pages to read on.
-exit codes: 0 clean, 1 findings, 2 usage, 3 internal"""
+exit codes: 0 clean, 1 findings, 2 usage, 3 internal, 4 records gone (no restart helps)"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -145,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return USAGE
     except CepError as error:
         _print_error(error, given[0])
-        return INTERNAL
+        return GONE if isinstance(error, SourceGoneError) else INTERNAL
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

@@ -69,6 +69,7 @@ class Topic:
         `settings`: further settings of the topic, by the broker's names. Waits until brokers show the new topic: they
         confirm it some moments earlier.
         """
+        began_s = monotonic()
         admin, is_new = AdminClient(admin_options(self.servers, dict(self.client_options))), True
         try:
             if self.name in admin.list_topics(timeout=KAFKA_WAIT_MS_MAX / 1_000).topics:
@@ -76,6 +77,11 @@ class Topic:
             made = admin.create_topics([NewTopic(self.name, 1, 1, config={**_COMPACTED, **(settings or {})})])
             made[self.name].result(KAFKA_WAIT_MS_MAX / 1_000)
         except (KafkaException, TimeoutError) as error:
+            if isinstance(error, KafkaException) and is_away(error):
+                raise SinkAwayError(
+                    f"Kafka at {self.servers} gave no answer within {monotonic() - began_s:.1f} s, asked for topic "
+                    f"{self.name}: {reason_of(error)}; check the brokers and the network"
+                ) from error
             if isinstance(error, TimeoutError) or error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise SinkError(
                     f"topic {self.name} at {self.servers} cannot be made: {error}; make it yourself"

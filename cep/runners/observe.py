@@ -209,7 +209,7 @@ class Observed(Collector):
             parts = {part: trouble or "well" for part, trouble in sorted(self._troubles.items())}
             lag = sum(self.lags.values()) if self.lags else None
         is_healthy = is_live and all(trouble == "well" for trouble in parts.values())
-        more = {"ready": is_live and self.has_begun, "parts": parts, "lag_records": lag}
+        more = {"ready": self.ready()[0], "parts": parts, "lag_records": lag}
         return is_healthy, {"healthy": is_healthy, **answer, **more}
 
     def collect(self) -> Iterator[Metric]:

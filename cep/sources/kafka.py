@@ -29,8 +29,18 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
-from cep.base.errors import SourceError, UsageError
-from cep.base.kafka import DAMAGED_CODES, END_CODE, GONE_CODES, READER_FIXED, admin_options, reader_options, reason_of
+from cep.base.errors import SourceAwayError, SourceError, SourceGoneError, UsageError
+from cep.base.kafka import (
+    DAMAGED_CODES,
+    END_CODE,
+    GONE_CODES,
+    READER_FIXED,
+    admin_options,
+    is_away,
+    is_temporary,
+    reader_options,
+    reason_of,
+)
 from cep.base.limits import KAFKA_IDLE_CONSUMERS_MAX, KAFKA_WAIT_MS_MAX
 from cep.base.utc import utc_ms
 from cep.sources.headers import with_headers
@@ -66,14 +76,6 @@ _DEFAULTS = {
     "fetch.message.max.bytes": "4194304",
 }
 _UNKNOWN_CODES = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)  # noqa: SLF001
-# A partition moves to another broker, or was made just now: the next answer is another one.
-_PASSING_CODES = (
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.OFFSET_NOT_AVAILABLE,
-    KafkaError.FENCED_LEADER_EPOCH,
-    KafkaError.UNKNOWN_LEADER_EPOCH,
-)
 _NEXT_TRY_S = 0.05
 
 
@@ -192,7 +194,7 @@ def ask_brokers(settings: KafkaSettings, topic: str) -> None:
         consumer.list_topics(topic, timeout=settings.wait_s)
     except KafkaException as error:
         consumer.close()  # what it knows of the brokers may be what is wrong
-        raise SourceError(
+        raise SourceAwayError(
             f"Kafka at {settings.bootstrap_servers} gave no answer within {settings.wait_ms} ms: {reason_of(error)}; "
             "check the brokers and the network"
         ) from error
@@ -224,8 +226,10 @@ def _offsets_at(settings: KafkaSettings, topics: Sequence[str], place: int) -> O
             return offsets
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:  # deleted since its partitions were named
             raise SourceError(_unreadable(settings, ", ".join(topics), error.str()))
-        if error.code() not in _PASSING_CODES or time.monotonic() >= end_s:
-            raise SourceError(_no_answer(settings, topics, error.str()))
+        if not is_temporary(error):
+            raise SourceError(_no_answer(settings, topics, error.str(), settings.wait_s - end_s + time.monotonic()))
+        if time.monotonic() >= end_s:
+            raise SourceAwayError(_no_answer(settings, topics, error.str(), settings.wait_s - end_s + time.monotonic()))
         time.sleep(_NEXT_TRY_S)
 
 
@@ -252,6 +256,8 @@ def _offsets_now(settings: KafkaSettings, topics: Sequence[str], place: int) -> 
 
 def _partitions(consumer: Consumer, settings: KafkaSettings, topic: str) -> list[int]:
     about = consumer.list_topics(topic, timeout=settings.wait_s).topics[topic]
+    if about.error is not None and is_temporary(about.error):
+        raise KafkaException(about.error)
     if about.error is not None or not about.partitions:
         reason = about.error.str() if about.error is not None else "it has no partitions"
         raise SourceError(_unreadable(settings, topic, reason))
@@ -265,10 +271,10 @@ def _unreadable(settings: KafkaSettings, topic: str, reason: str) -> str:
     )
 
 
-def _no_answer(settings: KafkaSettings, topics: Sequence[str], reason: str) -> str:
+def _no_answer(settings: KafkaSettings, topics: Sequence[str], reason: str, waited_s: float) -> str:
     return (
         f"Kafka at {settings.bootstrap_servers} gave no offsets of {', '.join(topics)} "
-        f"within {settings.wait_ms} ms: {reason}; check the address, the network and the security options"
+        f"within {waited_s:.1f} s: {reason}; check the address, the network and the security options"
     )
 
 
@@ -390,7 +396,8 @@ def read_range(
         raise
     except KafkaException as error:
         consumer.close()
-        raise SourceError(f"reading {wanted} from {settings.bootstrap_servers}: {reason_of(error)}") from error
+        kind = SourceAwayError if is_away(error) else SourceError
+        raise kind(f"reading {wanted} from {settings.bootstrap_servers}: {reason_of(error)}") from error
     except BaseException:
         consumer.close()
         raise
@@ -420,7 +427,7 @@ def _batches(
             position = reached
             deadline = time.monotonic() + settings.wait_s
         elif time.monotonic() > deadline:
-            raise SourceError(
+            raise SourceAwayError(
                 f"reading {wanted} from {settings.bootstrap_servers} stopped at offset {position}: nothing came for "
                 f"{settings.wait_ms} ms; {last_error or 'the partition may have no leader or may end there'}"
             )
@@ -463,14 +470,16 @@ def _heed(
     if code in GONE_CODES:
         place = TopicPartition(wanted.topic, wanted.partition)
         earliest, latest = consumer.get_watermark_offsets(place, timeout=settings.wait_s)
-        raise SourceError(
+        raise SourceGoneError(
             f"{wanted}: offset {position} is gone, {wanted.topic}[{wanted.partition}] now has {earliest}..{latest}. "
             "Records were deleted before they were read (retention), or the topic was created again; give the topic a "
             "longer retention, and start with a new checkpoint directory and startingOffsets=earliest"
         )
     if code in DAMAGED_CODES:
         raise damaged(f"{wanted.topic}[{wanted.partition}]", position, error)
-    if code > 0 or code in _UNKNOWN_CODES:  # a broker's refusal; the client repeats what may pass by itself
+    if not is_temporary(error) and (
+        code > 0 or code in _UNKNOWN_CODES
+    ):  # a broker's refusal; the client repeats what may pass by itself
         raise SourceError(f"reading {wanted} from {settings.bootstrap_servers}: {error.str()}")
     return 0, f"last error: {error.str()}"
 

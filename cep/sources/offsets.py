@@ -17,7 +17,7 @@ from heapq import heapreplace
 from itertools import accumulate, pairwise
 from typing import Any
 
-from cep.base.errors import SourceError, UsageError
+from cep.base.errors import SourceError, SourceGoneError, UsageError
 
 # Topic → partition → the next offset to read.
 Offsets = dict[str, dict[int, int]]
@@ -115,10 +115,10 @@ def reached(
 
 
 def refuse_new_topics(before: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Compare ids of topics. Raises: SourceError if a topic of the same name is another one now."""
+    """Compare ids of topics. Raises: SourceGoneError if a topic of the same name is another one now."""
     for topic, topic_id in now.items():
         if before.get(topic, topic_id) != topic_id:
-            raise SourceError(
+            raise SourceGoneError(
                 f"topic {topic} was deleted and created again (its id was {before[topic]} and is {topic_id}); "
                 f"{NEW_TOPIC_HELP}"
             )

@@ -13,12 +13,16 @@ from cep.base.kafka import (
     READER_FIXED,
     WRITER_FIXED,
     admin_options,
+    is_away,
     is_shown,
+    is_temporary,
     produce,
     reader_options,
     reason_of,
+    sink_reason,
     writer_options,
 )
+from cep.sinks.base import SINK_REASONS
 
 
 def test_what_the_job_says_wins_over_defaults_and_not_over_what_must_be() -> None:
@@ -90,3 +94,77 @@ def test_a_new_topic_is_waited_for() -> None:
     assert len(slow.answers) == 1
     never: Any = SlowAdmin(unknown)
     assert not is_shown(never, "new", 0.05)
+
+
+# Of Kafka's protocol (kafka.apache.org/protocol, column "retriable"), as far as the client has a name for them.
+RETRIABLE = [
+    "UNKNOWN_TOPIC_OR_PART",
+    "LEADER_NOT_AVAILABLE",
+    "NOT_LEADER_FOR_PARTITION",
+    "REQUEST_TIMED_OUT",
+    "REPLICA_NOT_AVAILABLE",
+    "NETWORK_EXCEPTION",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "COORDINATOR_NOT_AVAILABLE",
+    "NOT_COORDINATOR",
+    "NOT_ENOUGH_REPLICAS",
+    "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+    "NOT_CONTROLLER",
+    "CONCURRENT_TRANSACTIONS",
+    "KAFKA_STORAGE_ERROR",
+    "FETCH_SESSION_ID_NOT_FOUND",
+    "INVALID_FETCH_SESSION_EPOCH",
+    "LISTENER_NOT_FOUND",
+    "FENCED_LEADER_EPOCH",
+    "UNKNOWN_LEADER_EPOCH",
+    "OFFSET_NOT_AVAILABLE",
+    "PREFERRED_LEADER_NOT_AVAILABLE",
+    "ELIGIBLE_LEADERS_NOT_AVAILABLE",
+    "UNSTABLE_OFFSET_COMMIT",
+    "THROTTLING_QUOTA_EXCEEDED",
+    "UNKNOWN_TOPIC_ID",
+    "INCONSISTENT_TOPIC_ID",
+    "INVALID_MSG",
+]
+# They pass by themselves, too, though the protocol does not say so: a broker restarts, a group or a client changes.
+PASSING = (
+    "BROKER_NOT_AVAILABLE REBALANCE_IN_PROGRESS STALE_BROKER_EPOCH REBOOTSTRAP_REQUIRED TRANSACTION_COORDINATOR_FENCED"
+)
+OF_THE_CLIENT = [
+    "_TIMED_OUT",
+    "_MSG_TIMED_OUT",
+    "_TIMED_OUT_QUEUE",
+    "_TRANSPORT",
+    "_ALL_BROKERS_DOWN",
+    "_RESOLVE",
+    "_QUEUE_FULL",
+    "_WAIT_COORD",
+    "_WAIT_CACHE",
+    "_RETRY",
+    "_IN_PROGRESS",
+    "_PREV_IN_PROGRESS",
+    "_DESTROY_BROKER",
+    "_UNKNOWN_BROKER",
+    "_NODE_UPDATE",
+    "_INTR",
+    "_ISR_INSUFF",
+]
+# A topic that is missing is an operator's mistake more often than a new one; damaged records are told by themselves.
+REFUSED = {"UNKNOWN_TOPIC_OR_PART", "INVALID_MSG"}
+
+
+def test_every_code_of_the_client_is_temporary_or_a_refusal() -> None:
+    codes = {name: getattr(KafkaError, name) for name in dir(KafkaError) if name.strip("_").isupper()}
+    assert len(codes) > 150
+    wanted = {*RETRIABLE, *PASSING.split(), *OF_THE_CLIENT} - REFUSED
+    assert {name for name, code in codes.items() if is_temporary(KafkaError(code))} == wanted
+    for code in codes.values():
+        error = KafkaException(KafkaError(code))
+        assert is_away(error) == is_temporary(error.args[0])
+        assert (sink_reason(error) == "no_answer") == is_away(error)
+        assert sink_reason(error) in SINK_REASONS
+
+
+def test_what_the_client_calls_retriable_is_temporary_and_what_is_fatal_is_not() -> None:
+    assert is_temporary(KafkaError(KafkaError.INVALID_TXN_STATE, retriable=True))
+    assert not is_temporary(KafkaError(KafkaError._TIMED_OUT, fatal=True))

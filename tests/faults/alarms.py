@@ -106,6 +106,12 @@ class Alarms:
         sums = {one: (sum(parts.get(one, ())), sum(values)) for one, values in wholes.items()}
         return {one for one, (part, of) in sums.items() if of > 0 and part / of > float(bound)}
 
+    def _shared_by_two(self, name: str, within: str, other: str, whole: str, bound: str) -> set[Labels]:
+        parts = [_by_instance(self._risen(each, within)) for each in (name, other)]
+        wholes = _by_instance(self._risen(whole, within))
+        sums = {one: (sum(sum(part.get(one, ())) for part in parts), sum(of)) for one, of in wholes.items()}
+        return {one for one, (part, of) in sums.items() if of > 0 and part / of > float(bound)}
+
     def _divided(self, name: str, by: str, bound: str) -> set[Labels]:
         wholes = _by_instance(self._now(by))
         sums = {one: (sum(values), sum(wholes.get(one, ()))) for one, values in _by_instance(self._now(name)).items()}
@@ -157,6 +163,10 @@ _SHAPES: tuple[tuple[str, Shape], ...] = (
     (rf"increase\((\w+)\[(\w+)\]\) > {_NUMBER}", Alarms._increased),
     (rf"changes\((\w+)\[(\w+)\]\) > {_NUMBER}", Alarms._changed),
     (rf"(?:sum without \(\w+\) \()?rate\((\w+)\[(\w+)\]\)\)? / rate\((\w+)\[\w+\]\) > {_NUMBER}", Alarms._shared),
+    (
+        rf"\(sum without \(\w+\) \(rate\((\w+)\[(\w+)\]\)\) \+ rate\((\w+)\[\w+\]\)\) / rate\((\w+)\[\w+\]\) > {_NUMBER}",
+        Alarms._shared_by_two,
+    ),
     (rf"(\w+) / (\w+) > {_NUMBER}", Alarms._divided),
     (r"absent\((\w+)\)", Alarms._absent),
     (rf"min by \(job\) \((\w+)\) (==|>|<) {_NUMBER}", Alarms._least),

@@ -52,6 +52,10 @@ CASES: dict[str, tuple[Callable[[int], list[Metric]], Callable[[int], list[Metri
         lambda minute: [counter("cep_events_ahead", minute // 30)],
         lambda _: [counter("cep_events_ahead", 5)],
     ),
+    "CepAlertsWait": (
+        lambda _: [gauge("cep_undelivered_alerts", 3)],
+        lambda minute: [gauge("cep_undelivered_alerts", 3 if minute % 10 else 0)],
+    ),
     "CepAlertsRefused": (
         lambda minute: [counter("cep_alerts_refused", minute // 30)],
         lambda _: [counter("cep_alerts_refused", 5)],

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from cep.base.errors import SinkAwayError, StateCorruptError
+from cep.base.errors import SinkAwayError, SourceAwayError, StateCorruptError
 from cep.base.limits import STOP_DELIVERY_MS_MAX, TIME_MS_MAX
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Stepped
@@ -109,6 +109,7 @@ class Runner:
         self._is_large = False  # the last micro-batch
         self._behind: dict[str, bool] = {}
         self._clock = clock
+        self._stop = _NEVER
         self._look_ms = TIME_MS_MAX  # the clock at which the watermark may move by itself
         self._questions: SimpleQueue[tuple[Callable[[Engine], Any], Future[Any]]] = SimpleQueue()
 
@@ -128,7 +129,7 @@ class Runner:
             raise
 
     def _run(self, stop: threading.Event, until_end: bool) -> None:
-        has_started = False
+        has_started, self._stop = False, stop
         try:
             self.start()
             has_started = True
@@ -138,6 +139,10 @@ class Runner:
         except SinkAwayError:  # a delivery that gave up because the job is to stop
             if not stop.is_set():
                 raise
+        except SourceAwayError:  # control records that were read are not applied: the next start reads them again
+            if not stop.is_set():
+                raise
+            return
         if stop.is_set() and has_started and not self._pace.at_once:
             self._commits.leave(self._engine, self._sources, self._outlets, STOP_DELIVERY_MS_MAX / 1_000)
 
@@ -243,7 +248,7 @@ class Runner:
         decoded = decode_chunks(self._engine.job.schema, chunks, self._sources.decode, self._sources.mapping)
         matching_s = time.monotonic()
         if any(_is_heartbeat(data) for data in controls):
-            self._sources.events.look()  # it counts for what comes behind it, not for what is there
+            self._look()  # it counts for what comes behind it, not for what is there
         behind = self._sources.events.behind()
         now_ms, ahead_ms = self._clock(), self._engine.job.ahead_ms
         times = {
@@ -269,6 +274,18 @@ class Runner:
         outcome = stepped.alerts, stepped.counters, totals, seconds, phases_ms, stepped.dead_letters
         self._report(BatchReport(self._commits.batch_id, *outcome))
         self._commits.batch_id += 1
+
+    def _look(self) -> None:
+        """Ask the source for its ends, until it answers or the job is to stop. Raises: SourceAwayError then."""
+        while True:
+            try:
+                self._sources.events.look()
+            except SourceAwayError:
+                self._idle()
+                if self._stop.wait(_WAIT_S):
+                    raise
+            else:
+                return
 
     def _give(self, stepped: Stepped) -> None:
         if not self._pace.at_once:

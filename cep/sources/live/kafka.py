@@ -19,8 +19,8 @@ from dataclasses import replace
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from cep.base.errors import SourceError
-from cep.base.kafka import DAMAGED_CODES, END_CODE, GONE_CODES, reader_options
+from cep.base.errors import SourceError, SourceGoneError
+from cep.base.kafka import DAMAGED_CODES, END_CODE, GONE_CODES, is_away, is_temporary, reader_options
 from cep.sources.headers import with_headers
 from cep.sources.kafka import (
     KafkaSettings,
@@ -82,6 +82,8 @@ class TopicSource:
             first = self._consumer.consume(1, wait_s)
             messages = first + self._consumer.consume(records_max - 1, 0.0) if first else first
         except KafkaException as error:
+            if is_away(error):
+                return []
             raise SourceError(f"reading {self._topic} from {self._settings.bootstrap_servers}: {error}") from error
         self._polls += len(messages) < records_max
         values: dict[int, list[bytes | None]] = {}
@@ -250,12 +252,12 @@ class TopicSource:
             return
         place = self._lane(partition)
         if error.code() in GONE_CODES:
-            raise SourceError(
+            raise SourceGoneError(
                 f"{place}: offset {self._next[partition]} is gone. Records were deleted before they were read "
                 "(retention), or the topic was created again; give the topic a longer retention, and "
                 "start with a new checkpoint"
             )
         if error.code() in DAMAGED_CODES:
             raise damaged(place, self._next[partition], error)
-        if error.code() > 0 or error.fatal():
+        if error.fatal() or (error.code() > 0 and not is_temporary(error)):
             raise SourceError(f"reading {place} from {self._settings.bootstrap_servers}: {error.str()}")

@@ -7,13 +7,14 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
 
-from cep.base.errors import SinkAwayError, SinkError
+from cep.base.errors import SinkAwayError, SinkError, SourceAwayError
 from cep.runners.embedded import run as run_module
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
@@ -25,6 +26,7 @@ from cep.runners.patience import Patience
 from cep.runners.watch import Watch, Watched
 from cep.sinks.base import AlertSink
 from cep.sinks.files import FileSink
+from cep.sources.live.base import Chunk
 from cep.step.job import Job
 from tests.runners.embedded.cases import deployment, expected, morning
 from tests.runners.embedded.outside import Lines
@@ -127,3 +129,49 @@ def test_a_job_that_waits_for_a_sink_is_live_and_neither_ready_nor_healthy() -> 
     told = [orjson.loads(line) for line in lines.getvalue().splitlines()]
     assert [(line["event"], line["part"]) for line in told] == [("unhealthy", "sinks"), ("healthy", "sinks")]
     assert told[0]["reason"] == "3 alerts did not reach topic alerts"
+
+
+class Asleep(Lines):
+    """Events whose brokers do not answer the first questions for the ends."""
+
+    unanswered = 3
+
+    def look(self) -> None:
+        self.unanswered -= 1
+        if self.unanswered >= 0:
+            raise SourceAwayError("no answer")
+
+
+@dataclass
+class Heartbeats:
+    """A control topic with one heartbeat."""
+
+    values: list[bytes]
+
+    def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
+        values, self.values = self.values, []
+        return [Chunk("control", pa.array(values, pa.large_binary()))] if values else []
+
+    def positions(self) -> dict[str, int]:
+        return {}
+
+    def behind(self) -> dict[str, bool]:
+        return {"control": bool(self.values)}
+
+    ended = False
+
+
+def test_a_heartbeat_in_an_outage_waits_for_the_brokers(tmp_path: Path) -> None:
+    commits = Commits(StoreSettings(tmp_path / "job", "rocksdb", cache_bytes=8 << 20))
+    engine = Engine(JOB, INITIAL, commits.store, Workers(1))
+    source, idle = Asleep([], np.random.default_rng(1)), list[int]()
+    heartbeats: Any = Heartbeats([END])
+    runner = Runner(
+        engine, Sources(source, heartbeats), Outlets((), None), commits, Pace(), idle=lambda: idle.append(1)
+    )  # fmt: skip
+    runner.cycle(0.0)
+    assert source.unanswered == -1
+    assert len(idle) >= 3, "the job is seen to get on meanwhile"
+    assert commits.totals["control_heartbeat"] == 1
+    engine.close()
+    commits.close()
