@@ -62,6 +62,7 @@ from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import RECORDS_MAX, BatchReport, Pace, Runner, shorten_pauses
 from cep.runners.handover.warm_start import WarmStart
 from cep.runners.http import served
+from cep.runners.live_checkpoint import lock_checkpoint
 from cep.runners.observe import Log, Observed
 from cep.runners.patience import Patience
 from cep.runners.rule_output import SUPPRESSED_FOLDER
@@ -123,6 +124,9 @@ def run(options: argparse.Namespace) -> int:
         settings, "either --events PATH (`-` is standard input), or --topic", settings.output.dead_letter_topic
     )
     check_dead_letters(settings)
+    if checkpoint is not None and not settings.embedded.standby:
+        with lock_checkpoint(checkpoint):  # before its port: a second process is told of the job, not of the port
+            pass
     observed, key_answers, observe = Observed(settings.observe.stalled, log), KeyAnswers(), settings.observe
     answers = {"/key": key_answers.answer} if observe.answer_keys else {}
     with (

@@ -21,6 +21,7 @@ from confluent_kafka import Producer
 
 from cep.cli import given_job
 from cep.cli.main import USAGE, main
+from cep.runners.live_checkpoint import lock_checkpoint
 from cep.sources.live.files import FilesSource
 from cep.state.savepoints import NAME
 from tests.base.test_private import readable_by_others
@@ -195,3 +196,13 @@ def free_port() -> int:
         one.bind(("127.0.0.1", 0))
         number: int = one.getsockname()[1]
         return number
+
+
+def test_a_second_process_is_told_of_the_job_and_not_of_its_port(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "events.jsonl").write_bytes(b"\n".join(day()[:10]))
+    job = ["run", "--rules", RULES, "--events", str(tmp_path / "events.jsonl"), "--checkpoint", str(tmp_path / "job")]
+    with socket.create_server(("127.0.0.1", 0)) as taken, lock_checkpoint(tmp_path / "job"):
+        assert main([*job, "--listen", str(taken.getsockname()[1])]) == USAGE
+    assert "is in use by process" in capsys.readouterr().err
