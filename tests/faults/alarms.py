@@ -164,8 +164,10 @@ _SHAPES: tuple[tuple[str, Shape], ...] = (
     (rf"changes\((\w+)\[(\w+)\]\) > {_NUMBER}", Alarms._changed),
     (rf"(?:sum without \(\w+\) \()?rate\((\w+)\[(\w+)\]\)\)? / rate\((\w+)\[\w+\]\) > {_NUMBER}", Alarms._shared),
     (
-        rf"\(sum without \(\w+\) \(rate\((\w+)\[(\w+)\]\)\) \+ rate\((\w+)\[\w+\]\)\)"
-        rf" / rate\((\w+)\[\w+\]\) > {_NUMBER}",
+        (
+            rf"\(sum without \(\w+\) \(rate\((\w+)\[(\w+)\]\)\) \+ rate\((\w+)\[\w+\]\)\)"
+            rf" / rate\((\w+)\[\w+\]\) > {_NUMBER}"
+        ),
         Alarms._shared_by_two,
     ),
     (rf"(\w+) / (\w+) > {_NUMBER}", Alarms._divided),
