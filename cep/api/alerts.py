@@ -225,7 +225,7 @@ def measures_of(given: GivenRules, alerts: pa.Table, rule_id: str) -> pa.Table:
 
 def _measure_type(type_: Type) -> pa.DataType:
     if type_.kind is Kind.DECIMAL:
-        return pa.decimal128(19 + type_.scale, type_.scale)
+        return pa.decimal128(min(19 + type_.scale, 38), type_.scale)
     return pa.timestamp("ms", "UTC") if type_.kind is Kind.TIME else _MEASURES.get(type_.kind, pa.string())
 
 

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 
 from cep.api.events import open_any
 from cep.base.errors import UsageError
+from cep.base.limits import DECIMAL_SCALE_MAX
 from cep.columnar.file_form import AS_WRITTEN, FileForm
 from cep.columnar.mapping import JOIN, ROW_NUMBER
 from cep.columnar.numbers import different_count
@@ -50,7 +51,6 @@ _TEXTS_TRIED = 1_000
 _DAYS = ("%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y-%m-%d", "%Y%m%d", "%d.%m.%y", "%d %b %Y")
 _TIME_FORMS = tuple(f"{day}{clock}" for day in _DAYS for clock in (" %H:%M", " %H:%M:%S", " %H:%M:%S.%f", ""))
 _WORD = re.compile(r"[a-z][a-z_]*", re.IGNORECASE)
-_SCALE_MAX = 9
 _COLUMN_CHARS = 14
 
 
@@ -219,7 +219,7 @@ def _kind(values: pa.ChunkedArray) -> str | None:
         words = different_texts(values).slice(0, _WORDS_MAX + 1).to_pylist()
         is_enum = 0 < len(words) <= _WORDS_MAX < len(values) and all(map(_WORD.fullmatch, words))
         return f"enum({', '.join(sorted(words))})" if is_enum else "string"
-    if pa.types.is_decimal(type_) and 0 <= type_.scale <= _SCALE_MAX:
+    if pa.types.is_decimal(type_) and 0 <= type_.scale <= DECIMAL_SCALE_MAX:
         return f"decimal({type_.scale})"
     if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
         return "time"

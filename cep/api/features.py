@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -30,6 +29,7 @@ from cep.base.errors import SourceError, UsageError
 from cep.base.limits import TIME_MS_MAX
 from cep.base.schema import Kind, Schema, Type
 from cep.columnar.batch import TEXT, EventBatch, from_slots
+from cep.columnar.convert import as_decimals
 from cep.columnar.decode import Decoded
 from cep.columnar.mapping import view_of
 from cep.columnar.redact import redact
@@ -220,9 +220,7 @@ def _nulls(type_: Type, count: int) -> pa.Array:
 def _typed(values: pa.Array, type_: Type) -> pa.Array:
     """Return values as a user has them: decimals, times and symbols instead of whole numbers."""
     if type_.kind is Kind.DECIMAL:
-        unit = pa.scalar(Decimal(1).scaleb(-type_.scale), pa.decimal128(type_.scale + 1, type_.scale))
-        whole = values.cast(pa.decimal128(19, 0))
-        return pc.multiply(whole, unit).cast(pa.decimal128(19 + type_.scale, type_.scale))
+        return as_decimals(values, type_.scale)
     if type_.kind is Kind.TIME:
         return values.cast(pa.timestamp("ms", "UTC"))
     if type_.kind is Kind.ENUM:

@@ -70,7 +70,7 @@ SECRET_CHARS_MIN = 32
 PAN_DIGITS_MIN = 12
 PAN_DIGITS_MAX = 19
 
-DECIMAL_SCALE_MAX = 9  # 10**9 units still leave 9.2e9 whole ones in an int64
+DECIMAL_SCALE_MAX = 18  # a decimal has 18 digits in all, which 64 bits hold
 
 # Key groups: the unit of distribution and rescaling, and the upper bound of the parallelism.
 KEY_GROUPS_DEFAULT = 128

@@ -36,6 +36,7 @@ _SINGLE_UNITS_MAX = 1.0  # between two float32: beyond, several numbers of units
 # Numbers as text (JSON, CSV) with more digits than the field has: the 17 significant ones of a double fit from 0.001
 # on. One digit less than 38 in all, because Arrow's subtraction wants one more than its arguments have.
 WIDE_DECIMAL = pa.decimal128(37, 19)
+_ROUNDED_MAX = pa.scalar(10**18 - 1, pa.decimal128(19, 0))  # such a number has 18 digits before the point when rounded
 _WHOLE_DECIMAL = pa.decimal128(38, 18)  # whole numbers that are written with a point
 
 
@@ -292,7 +293,7 @@ def _decimal(source: pa.Array, type_: Type) -> pa.Array:
     target = pa.decimal128(min(19 + type_.scale, 38), type_.scale)
     is_text = _is_text(source.type)
     if source.type == WIDE_DECIMAL:
-        return _units(_cast(_without_noise(source, type_.scale), target))
+        return _units(_cast(_nearest_units(source, type_.scale), target))
     try:
         return _units(source.cast(target))
     except pa.ArrowInvalid:
@@ -300,7 +301,7 @@ def _decimal(source: pa.Array, type_: Type) -> pa.Array:
         exact = _cast(source, target)
         if is_text:
             left = pc.if_else(pc.is_null(exact), source, pa.scalar(None, source.type))
-            exact = pc.coalesce(exact, _cast(_without_noise(_cast(left, WIDE_DECIMAL), type_.scale), target))
+            exact = pc.coalesce(exact, _cast(_nearest_units(_cast(left, WIDE_DECIMAL), type_.scale), target))
         return _units(exact)
     except pa.ArrowNotImplementedError:
         return pa.nulls(len(source), pa.int64())
@@ -315,14 +316,26 @@ def _units(exact: pa.Array) -> pa.Array:
     return pa.array(low) if fits.all() else pa.array(low, mask=~fits)
 
 
-def _without_noise(source: pa.Array, scale: int) -> pa.Array:
-    """Decimals rounded to the scale; null where rounding takes away more than binary arithmetic leaves."""
-    fits = pc.less(pc.abs(source), pa.scalar(int(_FLOAT_UNITS_MAX) // 10**scale, pa.decimal128(19, 0)))
+def as_decimals(units: pa.Array, scale: int) -> pa.Array:
+    """Return whole numbers of units, int64, as a decimal128 column: what `_units` is the inverse of."""
+    type_, low = pa.decimal128(min(19 + scale, 38), scale), slot_values(units)
+    halves = np.column_stack([low, low >> 63])
+    decimals = pa.Array.from_buffers(type_, len(units), [None, pa.py_buffer(halves)])
+    return pc.if_else(pc.is_valid(units), decimals, pa.scalar(None, type_)) if units.null_count else decimals
+
+
+def _nearest_units(source: pa.Array, scale: int) -> pa.Array:
+    """Decimals rounded to the scale; null where rounding takes away more than binary arithmetic leaves.
+
+    Above 2**53 units no double has them all, so a number there must be exact.
+    """
+    fits = pc.less(pc.abs(source), _ROUNDED_MAX)
     source = pc.if_else(fits, source, pa.scalar(None, source.type))
     rounded = pc.round(source, scale)
     lost = np.asarray(pc.subtract(source, rounded).cast(pa.float64()).fill_null(0.0)) * 10.0**scale
     units = np.asarray(rounded.cast(pa.float64()).fill_null(0.0)) * 10.0**scale
-    return pc.if_else(pa.array(np.abs(lost) <= _slack(units)), rounded, pa.scalar(None, source.type))
+    is_noise = (np.abs(lost) <= _slack(units)) & (np.abs(units) < _FLOAT_UNITS_MAX)
+    return pc.if_else(pa.array(is_noise | (lost == 0.0)), rounded, pa.scalar(None, source.type))
 
 
 def _decimal_from_float(source: pa.Array, scale: int) -> pa.Array:

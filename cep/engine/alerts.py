@@ -10,7 +10,6 @@ Tested by: tests/engine/test_alerts.py
 
 from __future__ import annotations
 
-import decimal
 import hashlib
 import json
 import re
@@ -29,6 +28,7 @@ from numpy.typing import NDArray
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import FLAG_CUT, FLAG_FOLDED, Kind, Type
 from cep.columnar.batch import TEXT, from_slots, text_buffers
+from cep.columnar.convert import as_decimals
 from cep.columnar.texts import encoded
 from cep.engine.advance import Matches
 from cep.engine.origins import ORIGINS, origin_lists
@@ -405,16 +405,7 @@ def _plain(values: pa.Array, type_: Type) -> pa.Array:
 
 def _decimal_text(values: pa.Array, scale: int) -> pa.Array:
     """Scaled integers as decimal text: 90000 with scale 2 is 900.00. Exact for every int64."""
-    return (
-        pc.multiply(values.cast(pa.decimal128(19, 0)), _unit(scale)).cast(pa.string())
-        if scale
-        else values.cast(pa.string())
-    )
-
-
-def _unit(scale: int) -> pa.Scalar:
-    """One minor unit, 10**-scale."""
-    return pa.scalar(decimal.Decimal(1).scaleb(-scale), pa.decimal128(scale + 1, scale))
+    return (as_decimals(values, scale) if scale else values).cast(pa.string())
 
 
 def _message(template: str, values: dict[str, pa.Array], count: int) -> pa.Array:

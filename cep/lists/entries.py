@@ -30,7 +30,7 @@ from cep.kernels.text.members import NETWORK_BYTES, read_networks
 
 TEXT = pa.large_string()
 TEXT_KINDS = ("string", "prefix", "cidr")
-_DECIMAL = re.compile(r"decimal\((\d)\)")
+_DECIMAL = re.compile(r"decimal\((\d{1,2})\)")
 _INT64_MAX = 2**63 - 1
 _NUMBER_CHARS_MAX = 40
 _PROBLEMS_MAX = 10  # of one list; who has more has given the wrong file

@@ -15,7 +15,8 @@ import pyarrow.csv as pc_csv
 import pytest
 
 from cep.base.limits import FIELD_BYTES_MAX
-from cep.columnar.decode import Decoded, decode_table
+from cep.base.schema import EventType, Field, Kind, Schema, Type
+from cep.columnar.decode import Decoded, decode_json, decode_table
 from cep.columnar.shown import shown_row
 from tests.columnar.common import GOOD, GOOD_MS, ONE, TWO, decode, record
 
@@ -391,3 +392,21 @@ def test_each_record_of_json_is_read_however_the_others_write_their_values() -> 
         assert len(decoded) == len(records)
         assert decoded.columns["amount"].null_count == len(decoded.poison) == len(records) // 4
         assert {poison.code for poison in decoded.poison} == {"wrong_value"}
+
+
+def test_decimals_of_eighteen_digits_are_exact_beside_any_other_record() -> None:
+    fields = (("id", Type(Kind.ID)), ("event_time", Type(Kind.TIME)), ("fine", Type(Kind.DECIMAL, scale=18)),
+              ("large", Type(Kind.DECIMAL, scale=9)))  # fmt: skip
+    schema = Schema((EventType("e", tuple(Field(name, type_) for name, type_ in fields)),))
+    values = [
+        '1.5,"large":123456789.123456789',
+        '"0.123456789123456789","large":"1e3"',
+        '-9.1,"large":24.150000000000002',
+    ]
+    records = [f'{{"id":"{at}","event_time":1,"fine":{value}}}'.encode() for at, value in enumerate(values)]
+    fine, large = [1_500_000_000_000_000_000, 123_456_789_123_456_789, -9_100_000_000_000_000_000], [
+        123_456_789_123_456_789, 1_000_000_000_000, 24_150_000_000]  # fmt: skip
+    for rows in ([0, 1, 2], [0], [1], [2], [2, 0]):
+        decoded = decode_json(schema, pa.array([records[row] for row in rows], pa.binary()))
+        assert decoded.columns["fine"].to_pylist() == [fine[row] for row in rows]
+        assert decoded.columns["large"].to_pylist() == [large[row] for row in rows]

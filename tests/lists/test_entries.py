@@ -12,8 +12,8 @@ from cep.lists.entries import is_kind, keys_of, read_entries
 
 
 def test_kinds() -> None:
-    assert all(is_kind(kind) for kind in ("string", "prefix", "cidr", "int", "decimal(2)", "decimal(9)"))
-    assert not any(is_kind(kind) for kind in ("", "text", "decimal", "decimal(10)", "decimal(x)", "float"))
+    assert all(is_kind(kind) for kind in ("string", "prefix", "cidr", "int", "decimal(2)", "decimal(18)"))
+    assert not any(is_kind(kind) for kind in ("", "text", "decimal", "decimal(19)", "decimal(x)", "float"))
 
 
 @pytest.mark.parametrize(

@@ -172,8 +172,8 @@ MISTAKES: dict[str, Entry] = {
     ),
     "CEP308": Entry(
         "too many decimals",
-        "Decimals are exact 64-bit integers with at most 9 digits after the point. A product has the digits of both "
-        "factors together.",
+        "Decimals are exact 64-bit integers: 18 digits, of which as many may be after the point as the type says. A "
+        "product has the digits of both factors after the point together.",
     ),
     "CEP309": Entry(
         "number does not fit",
