@@ -56,10 +56,11 @@ def test_comparisons_are_those_of_sql(seed: int) -> None:
     sql = ", ".join(_FORMS[form].format(op=op) for form, op in asked)
     rows = pa.table({"n": range(count), "units": pa.array(units, pa.int64())})  # noqa: F841 DuckDB finds it by its name
     window = f"over (order by n rows between {size - 1} preceding and current row)"
-    expected = duckdb.sql(
+    relation = duckdb.sql(
         f"select {sql} from (select n, units, count(units) {window} as counted, count(*) {window} as events, "
         f"coalesce(sum(units::hugeint) {window}, 0) as total, min(units) {window} as least, "
         f"max(units) {window} as most from rows) order by n"
-    ).fetchall()
-    for alert, answers in zip(alerts, expected, strict=True):
+    )
+    assert relation is not None, "a query has rows"
+    for alert, answers in zip(alerts, relation.fetchall(), strict=True):
         assert tuple(alert[f"c{at}"] for at in range(len(asked))) == answers, (alert["row"], text)
