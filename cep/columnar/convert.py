@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN
 from cep.base.schema import Kind, Type
+from cep.columnar.base64_numbers import whole_numbers
 from cep.columnar.batch import TEXT, arrow_type, slot_values
 from cep.columnar.elapsed import moments_since
 from cep.columnar.number_texts import NumberForm, plain_numbers
@@ -46,14 +47,15 @@ class Written:
 
     unit: of times that are numbers (TIME_UNITS), also with a fraction. form: of times that are texts, as `strptime` has
     it. zone: of times that name none; of an hour that comes twice the first is meant. minor: decimals are whole numbers
-    of their smallest unit. base: the moment since which times count units. numbers: the signs in numbers that are
-    texts.
+    of their smallest unit; is_base64: their bytes. base: the moment since which times count units. numbers: the
+    signs in numbers that are texts.
     """
 
     unit: str = ""
     form: str = ""
     zone: str = ""
     minor: bool = False
+    is_base64: bool = False
     base: str = ""
     numbers: NumberForm | None = None
 
@@ -127,6 +129,8 @@ def _convert_written(source: pa.Array, type_: Type, written: Written) -> pa.Arra
         return _time(source, type_, written)
     if written.numbers is not None and (pa.types.is_string(source.type) or pa.types.is_large_string(source.type)):
         source = plain_numbers(source, written.numbers)
+    if written.is_base64:
+        return whole_numbers(source) if _is_text(source.type) else pa.nulls(len(source), pa.int64())
     return _minor(source) if written.minor else _CONVERSIONS[type_.kind](source, type_)
 
 

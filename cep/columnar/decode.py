@@ -28,6 +28,7 @@ from cep.base.schema import ColumnUse, Schema
 from cep.columnar.batch import NO_VALUE, TEXT, are_short, data_columns, joined_orders, slot_values, text_offsets
 from cep.columnar.convert import US_PER_MS, convert, convert_us
 from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
+from cep.columnar.minor_units import in_currencies
 from cep.columnar.order import order_table
 from cep.columnar.parse_json import columns_of, parse_json, text_of
 from cep.columnar.strays import NO_STRAYS, Strays, without_broken_texts
@@ -218,6 +219,8 @@ def _decode(
                 converted = convert_us(source, written)
         else:
             converted = convert(source, use.type, written)
+        if name in mapping.currencies:
+            converted = in_currencies(converted, use.type, given.get(mapping.currencies[name]))
         values = converted.values
         if converted.bad is not None:
             verdict.reject(use, event_type, converted.bad, "wrong_value", partial(_of_field, name, converted.reason))

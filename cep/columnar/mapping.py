@@ -3,7 +3,7 @@
     columns   card_id = payload.after.card ─┐
     fixed     channel = web                 ├─▶ FieldMapping ─▶ a column a field, with how it is written
     time      s, UTC                        │
-    minor     amount                       ─┘
+    minor     amount, fee:currency         ─┘
 
 A column is a path into nested values, and `*` is where all other fields are. The name of an event's type is mapped like
 a field, as `event_type`. A view in front of a field, as in `sent/account_id`, makes each record an event of that view:
@@ -37,6 +37,7 @@ from cep.columnar.number_texts import NumberForm
 from cep.columnar.times import TIME_UNITS, check_form
 
 TYPE_FIELD = "event_type"
+BASE64 = "base64"  # in place of the field of a currency: minor units as bytes
 ROW_NUMBER = "#row"  # the name of a column that each file has: the number of the row
 _OTHERS = "*"
 JOIN = " + "
@@ -53,6 +54,7 @@ class FieldMapping:
     """The place and the form of each field of events in a record. Without anything: by its name, as it is.
 
     `view`: the name of the view that its events are of. `needs`: fields of which an event of it must have one.
+    `minor_by`: for fields of `minor` the field of their currency, or BASE64.
     `position`: the place of the view among all views, which orders the events of one record.
     """
 
@@ -64,6 +66,7 @@ class FieldMapping:
     needs: tuple[str, ...] = ()
     position: int = 0
     file: FileForm = AS_WRITTEN
+    minor_by: tuple[tuple[str, str], ...] = ()
 
     def __hash__(self) -> int:
         return self._hash
@@ -100,7 +103,7 @@ class FieldMapping:
         return FieldMapping(
             tuple({**{n: p for n, p in shared_columns.items() if n not in fixed}, **columns}.items()),
             tuple({**{n: v for n, v in shared_fixed.items() if n not in columns}, **fixed}.items()),
-            self.minor, self.time, view, tuple(columns), position, self.file,
+            self.minor, self.time, view, tuple(columns), position, self.file, self.minor_by,
         )  # fmt: skip
 
     def with_folders(self, schema: Schema, values: Mapping[str, str]) -> FieldMapping:
@@ -123,6 +126,15 @@ class FieldMapping:
     def constants(self) -> dict[str, str]:
         """The fields that have one value in every record."""
         return dict(self.fixed)
+
+    @cached_property
+    def currencies(self) -> dict[str, str]:
+        """The field of the currency of each amount in minor units that has one."""
+        return {name: by for name, by in self.minor_by if by != BASE64}
+
+    def is_base64(self, name: str) -> bool:
+        """Return True for amounts that are the bytes of whole numbers, as base64."""
+        return (name, BASE64) in self.minor_by
 
     @cached_property
     def is_flat(self) -> bool:
@@ -152,7 +164,9 @@ class FieldMapping:
             return self.time
         has_signs = self.file.decimal and kind in NUMBER_KINDS
         numbers = NumberForm(self.file.decimal, self.file.thousands) if has_signs else None
-        return Written(minor=name in self.minor, numbers=numbers) if numbers or name in self.minor else None
+        if not numbers and name not in self.minor:
+            return None
+        return Written(minor=name in self.minor, numbers=numbers, is_base64=self.is_base64(name))
 
     def value(self, record: Mapping[str, Any], name: str) -> Any:
         """Return the value of a field in a parsed record; None if it is missing."""
@@ -177,14 +191,15 @@ class FieldMapping:
 
     def without_names(self) -> FieldMapping:
         """Return the mapping of columns that have the names of their fields."""
-        return FieldMapping((), self.fixed, self.minor, self.time, self.view, self.needs, self.position, self.file)
+        return replace(self, columns=())
 
     def to_json(self) -> str:
         """Write the mapping as text, for the options of a source."""
         time = {"unit": self.time.unit, "form": self.time.form, "zone": self.time.zone, "base": self.time.base}
         signs = [self.file.decimal, self.file.thousands]
         columns = [[name, list(path)] for name, path in self.columns]
-        return json.dumps({"columns": columns, "fixed": self.fixed, "minor": self.minor, "time": time, "signs": signs})
+        minor = {"minor": self.minor, "minor_by": self.minor_by}
+        return json.dumps({"columns": columns, "fixed": self.fixed, **minor, "time": time, "signs": signs})
 
     @staticmethod
     def from_json(text: str) -> FieldMapping:
@@ -196,6 +211,7 @@ class FieldMapping:
             tuple(data["minor"]),
             Written(**data["time"]),
             file=FileForm(decimal=data["signs"][0], thousands=data["signs"][1]),
+            minor_by=tuple((name, by) for name, by in data["minor_by"]),
         )
 
 
@@ -268,7 +284,13 @@ def mapping_of(
         near = difflib.get_close_matches(written.zone, zoneinfo.available_timezones(), n=1)
         hint = f"; did you mean {near[0]}?" if near else ", such as UTC or Europe/Berlin"
         raise UsageError(f"{written.zone} is no time zone{hint}")
-    return FieldMapping(paths, constants, tuple(minor), written, file=file or AS_WRITTEN)
+    parts = [text.partition(":") for text in minor]
+    for name, sign, by in parts:
+        if not name or (sign and not by):
+            raise UsageError(f"--minor {name}{sign}: write FIELD, FIELD:CURRENCY or FIELD:{BASE64}")
+    minor_by = tuple((name, by) for name, _, by in parts if by)
+    names = tuple(name for name, _, _ in parts)
+    return FieldMapping(paths, constants, names, written, file=file or AS_WRITTEN, minor_by=minor_by)
 
 
 def _check_base(written: Written) -> None:
@@ -297,7 +319,12 @@ def check_fields(mapping: FieldMapping, schema: Schema) -> None:
 def _check_view(mapping: FieldMapping, schema: Schema) -> None:
     types = schema.columns()
     names = [TYPE_FIELD, *types]
-    for name in (*(n for n, _ in mapping.columns if n != _OTHERS), *mapping.constants, *mapping.minor):
+    for name in (
+        *(n for n, _ in mapping.columns if n != _OTHERS),
+        *mapping.constants,
+        *mapping.minor,
+        *mapping.currencies.values(),
+    ):
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f"did you mean `{near[0]}`?" if near else f"they have {', '.join(names)}"
@@ -309,6 +336,9 @@ def _check_view(mapping: FieldMapping, schema: Schema) -> None:
     for name in mapping.minor:
         if types[name].kind is not Kind.DECIMAL:
             raise UsageError(f"`{name}` is of type {types[name]}; only a decimal has minor units")
+    for name in mapping.currencies.values():
+        if types[name].kind not in (Kind.STRING, Kind.ENUM):
+            raise UsageError(f"`{name}` is of type {types[name]}; a currency is a string or an enum")
     _check_paths(mapping, schema)
 
 

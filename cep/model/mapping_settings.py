@@ -35,7 +35,12 @@ class MappingSettings(Section):
         (), "A field that has one value in every record.", "--fixed", "FIELD=VALUE", '{ channel = "web" }'
     )
     minor: tuple[str, ...] = setting(
-        (), "Decimals that come as whole minor units, such as cents.", "--minor", "FIELD", '["amount"]'
+        (),
+        "Decimals that come as whole minor units, such as cents; FIELD:CURRENCY names the field with the code of the "
+        "currency (ISO 4217: JPY has no cents), FIELD:base64 reads the bytes of Debezium.",
+        "--minor",
+        "FIELD",
+        '["amount:currency"]',
     )
     time_unit: Literal["", "s", "ms", "us", "ns", "min", "h", "d"] = setting(
         "", "Unit of times that are numbers: s, ms, us, ns; ms if it is not said; after --time-base also min, h, d.",
