@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN
 from cep.base.schema import Kind, Type
-from cep.columnar.base64_numbers import whole_numbers
 from cep.columnar.batch import TEXT, arrow_type, slot_values
+from cep.columnar.byte_numbers import whole_numbers
 from cep.columnar.elapsed import moments_since
 from cep.columnar.number_texts import NumberForm, plain_numbers
 from cep.columnar.shown import shown_value
@@ -47,7 +47,7 @@ class Written:
 
     unit: of times that are numbers (TIME_UNITS), also with a fraction. form: of times that are texts, as `strptime` has
     it. zone: of times that name none; of an hour that comes twice the first is meant. minor: decimals are whole numbers
-    of their smallest unit; is_base64: their bytes. base: the moment since which times count units. numbers: the
+    of their smallest unit; has_bytes: their bytes. base: the moment since which times count units. numbers: the
     signs in numbers that are texts.
     """
 
@@ -55,7 +55,7 @@ class Written:
     form: str = ""
     zone: str = ""
     minor: bool = False
-    is_base64: bool = False
+    has_bytes: bool = False
     base: str = ""
     numbers: NumberForm | None = None
 
@@ -129,7 +129,7 @@ def _convert_written(source: pa.Array, type_: Type, written: Written) -> pa.Arra
         return _time(source, type_, written)
     if written.numbers is not None and (pa.types.is_string(source.type) or pa.types.is_large_string(source.type)):
         source = plain_numbers(source, written.numbers)
-    if written.is_base64:
+    if written.has_bytes:
         return whole_numbers(source) if _is_text(source.type) else pa.nulls(len(source), pa.int64())
     return _minor(source) if written.minor else _CONVERSIONS[type_.kind](source, type_)
 

@@ -37,7 +37,7 @@ from cep.columnar.number_texts import NumberForm
 from cep.columnar.times import TIME_UNITS, check_form
 
 TYPE_FIELD = "event_type"
-BASE64 = "base64"  # in place of the field of a currency: minor units as bytes
+BYTES = "base64"  # in place of the field of a currency: minor units as bytes
 ROW_NUMBER = "#row"  # the name of a column that each file has: the number of the row
 _OTHERS = "*"
 JOIN = " + "
@@ -54,7 +54,7 @@ class FieldMapping:
     """The place and the form of each field of events in a record. Without anything: by its name, as it is.
 
     `view`: the name of the view that its events are of. `needs`: fields of which an event of it must have one.
-    `minor_by`: for fields of `minor` the field of their currency, or BASE64.
+    `minor_by`: for fields of `minor` the field of their currency, or BYTES.
     `position`: the place of the view among all views, which orders the events of one record.
     """
 
@@ -130,11 +130,11 @@ class FieldMapping:
     @cached_property
     def currencies(self) -> dict[str, str]:
         """The field of the currency of each amount in minor units that has one."""
-        return {name: by for name, by in self.minor_by if by != BASE64}
+        return {name: by for name, by in self.minor_by if by != BYTES}
 
-    def is_base64(self, name: str) -> bool:
+    def has_bytes(self, name: str) -> bool:
         """Return True for amounts that are the bytes of whole numbers, as base64."""
-        return (name, BASE64) in self.minor_by
+        return (name, BYTES) in self.minor_by
 
     @cached_property
     def is_flat(self) -> bool:
@@ -166,7 +166,7 @@ class FieldMapping:
         numbers = NumberForm(self.file.decimal, self.file.thousands) if has_signs else None
         if not numbers and name not in self.minor:
             return None
-        return Written(minor=name in self.minor, numbers=numbers, is_base64=self.is_base64(name))
+        return Written(minor=name in self.minor, numbers=numbers, has_bytes=self.has_bytes(name))
 
     def value(self, record: Mapping[str, Any], name: str) -> Any:
         """Return the value of a field in a parsed record; None if it is missing."""
@@ -287,7 +287,7 @@ def mapping_of(
     parts = [text.partition(":") for text in minor]
     for name, sign, by in parts:
         if not name or (sign and not by):
-            raise UsageError(f"--minor {name}{sign}: write FIELD, FIELD:CURRENCY or FIELD:{BASE64}")
+            raise UsageError(f"--minor {name}{sign}: write FIELD, FIELD:CURRENCY or FIELD:{BYTES}")
     minor_by = tuple((name, by) for name, _, by in parts if by)
     names = tuple(name for name, _, _ in parts)
     return FieldMapping(paths, constants, names, written, file=file or AS_WRITTEN, minor_by=minor_by)

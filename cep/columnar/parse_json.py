@@ -308,7 +308,7 @@ def _parse_options(
     for name, type_ in schema.columns().items():
         if name in read_as:
             types[name] = read_as[name]
-        elif type_.kind is Kind.DECIMAL and not mapping.is_base64(name):
+        elif type_.kind is Kind.DECIMAL and not mapping.has_bytes(name):
             scale = 0 if name in mapping.minor else type_.scale
             types[name] = pa.decimal128(18 + type_.scale, scale) if exact else WIDE_DECIMAL
         else:

@@ -16,7 +16,7 @@ import pytest
 import cep
 from cep.base.errors import UsageError
 from cep.base.schema import EventType, Field, Kind, Schema, Type
-from cep.columnar.base64_numbers import whole_numbers
+from cep.columnar.byte_numbers import whole_numbers
 from cep.columnar.decode import decode_json, decode_table
 from cep.columnar.mapping import FieldMapping, check_fields, mapping_of
 
