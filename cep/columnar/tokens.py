@@ -24,8 +24,8 @@ from cep.columnar.convert import convert
 from cep.columnar.texts import encoded
 
 NO_CARD_NUMBER = "no_card_number"
-# Twelve ASCII digits or more, also in groups: with up to three non-letters between two digits.
-MANY_DIGITS = re.compile(r"[0-9](?:[^\w\n]{0,3}[0-9]){11,}")
+# Twelve ASCII digits or more, also in groups: with up to three characters that are no letters between two digits.
+MANY_DIGITS = re.compile(r"[0-9](?:(?:[^\w\n]|_){0,3}[0-9]){11,}")
 # A time such as 2026-03-01 10:00 is not a card number: no card begins with 19 or 20.
 _TIME = r"\b(?:19|20)[0-9]{2}-[01][0-9]-[0-3][0-9][T ][0-2][0-9]:[0-5][0-9](?::[0-5][0-9])?(?![0-9])"
 _TIME_OR_DIGITS = re.compile(f"(?P<time>{_TIME})|{MANY_DIGITS.pattern}")
