@@ -29,7 +29,7 @@ from cep.base.limits import FOLDER_ENTRIES_MAX, IMPORTS_MAX
 from cep.base.reading import root_of
 from cep.cli.lsp_wire import BoundedInput, EditorProtocol, PlainLog
 from cep.lang.diagnostics import Diagnostic, Severity, Span
-from cep.lang.edit.assist import meaning, words_at
+from cep.lang.edit.assist import keyword_meaning, meaning, words_at
 from cep.lang.edit.symbols import Named, Place, place_at, places
 from cep.lang.format.file import format_text
 from cep.lang.lint.run import lint
@@ -271,7 +271,11 @@ def _add_reading(served: LanguageServer, texts: _Texts) -> None:
     def hover(params: types.HoverParams) -> types.Hover | None:
         checked, target = _place(texts, params, whole=False)
         text = "" if target is None else meaning(checked, target.named)
-        if target is None or not text:
+        if target is None:
+            document = texts.opened(params.text_document.uri)
+            text = keyword_meaning(document.word_at_position(params.position))
+            return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, text)) if text else None
+        if not text:
             return None
         content = types.MarkupContent(types.MarkupKind.Markdown, text)
         return types.Hover(content, texts.span_range(target.span))

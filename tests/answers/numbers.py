@@ -56,6 +56,30 @@ def _factor(op: str, factor: str, cents: tuple[int, ...], expected: int) -> Row:
     return Row("C", f"amount {op} {factor} * avg over {cents}", expected, lambda: alerts(form, cents))
 
 
+_MONEY = "event tx { tx_id id  event_time time  card string  amount decimal(2)  currency string }\n"
+
+
+def minor(how: str, amount: object, currency: str) -> str:
+    """Return the amount that `minor=` reads, or nothing if it is a bad value."""
+    time = pa.array([_START_MS], pa.timestamp("ms", "UTC"))
+    events = pa.table({"tx_id": ["1"], "event_time": time, "card": ["c"], "amount": [amount], "currency": [currency]})
+    rules = cep.parse(f"{_MONEY}pattern p by card {{ seq t where t: tx amount > 0 emit amount = t.amount }}")
+    return " ".join(str(row["amount"]) for row in rules.match(events, minor=[how]).measures("p").to_pylist())
+
+
+def finest(amounts: tuple[str, ...]) -> str:
+    """Return the sum of decimals of 18 digits after the point."""
+    times = pa.array([_START_MS + at for at in range(len(amounts))], pa.timestamp("ms", "UTC"))
+    names = [str(at) for at in range(len(amounts))]
+    events = pa.table({"tx_id": names, "event_time": times, "card": ["c"] * len(amounts), "amount": list(amounts)})
+    text = (
+        "event tx { tx_id id  event_time time  card string  amount decimal(18) }\n"
+        "pattern p by card { seq t where t: tx amount > avg(tx.amount over previous 1 d) "
+        "emit total = sum(tx.amount over 1 d) }"
+    )
+    return " ".join(str(row["total"]) for row in cep.parse(text).match(events).measures("p").to_pylist())
+
+
 _EDGES: dict[str, object] = {
     "greatest(t.n, t.none)": None,
     "least(t.n, t.none)": None,
@@ -97,6 +121,12 @@ def _edge(text: str) -> object:
 ROWS = [
     *(Row("C", f"at the edge: {text}", value, partial(_edge, text)) for text, value in _EDGES.items()),
     *(row for cents in (10, 110, 4999) for row in _equal(cents)),
+    Row("F", "1050 minor units of JPY", "1050.00", lambda: minor("amount:currency", 1050, "JPY")),
+    Row("F", "1050 minor units of EUR, as text", "10.50", lambda: minor("amount:currency", "1050", "EUR")),
+    Row("F", "1230 minor units of KWD", "1.23", lambda: minor("amount:currency", 1230, "KWD")),
+    Row("F", "5 minor units of EURO", "", lambda: minor("amount:currency", 5, "EURO")),
+    Row("F", "Debezium's BBo=", "10.50", lambda: minor("amount:base64", "BBo=", "EUR")),
+    Row("F", "decimal(18)", "1.000000000000000003", lambda: finest(("0.000000000000000001", "1.000000000000000002"))),
     _factor(">=", "3", (110, 110, 110, 330), 1),
     _factor(">", "3", (110, 110, 110, 330), 0),
     _factor(">=", "1.2", (1000, 1000, 1000, 1200), 1),

@@ -125,6 +125,8 @@ def test_a_session(session: Session) -> None:
     assert "least: int = 2" in session.ask("hover", "least,}", 1)["contents"]["value"]
     assert "total: decimal(2)" in session.ask("hover", "total =", 1)["contents"]["value"]
     assert "sum(x.field)" in session.ask("hover", "sum(", 1)["contents"]["value"]
+    assert "without the row under test" in session.ask("hover", "sum(", 1)["contents"]["value"]
+    assert "gives none back" in session.ask("hover", "greedy", 1)["contents"]["value"]
     assert session.ask("hover", "within", 1) is None
     # go to definition, also into another file
     (target,) = session.ask("definition", "transaction  status", 3)

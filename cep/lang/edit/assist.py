@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import get_args
 
 from cep.base.schema import EventType, Field, Kind
 from cep.lang.diagnostics import Collector, Span
 from cep.lang.edit.symbols import Named
 from cep.lang.functions import FUNCTIONS
+from cep.lang.ir import AggregateFn
 from cep.lang.load import Checked
 from cep.lang.parse.cursor import DECLARATIONS, RESERVED
 from cep.lang.parse.lexer import Token, TokenKind, lex
@@ -50,6 +52,23 @@ def words_at(checked: Checked, name: str, text: str, offset: int) -> list[Word]:
         return [_event(e) for e in checked.resolved.events.values()]
     symbols = _symbols(checked, tokens)
     return [*symbols, *_everything(checked, around)]
+
+
+_OF_BOUND = (
+    "Of a variable, it looks at the events that are bound so far: in the variable's own condition without the row "
+    "under test, which SQL:2016 includes. To include it, write `(sum(x.price) + price) / (count(x) + 1)`."
+)
+_KEYWORDS = {
+    "greedy": (
+        "The loop takes each event that fits it, as long as the loop goes on, and gives none back: `a+ greedy -> b` "
+        "finds nothing where both fit every event, while SQL gives the last event to b. No pattern ends with it."
+    ),
+    "skip": (
+        "Where matching goes on after a match. `skip to first x` skips the events before the first event of `x`. If "
+        "that is the first event of the match, it acts like `skip to next`, where SQL stops with an error. Under "
+        "`in order` without `within` a match waits for an earlier open start, possibly for ever."
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +166,11 @@ def _event(event: EventType) -> Word:
 # ------------------------------------------------------------------------------------------------------- hover
 
 
+def keyword_meaning(word: str) -> str:
+    """Return the meaning of a keyword whose effect surprises, as Markdown; empty for the others."""
+    return _KEYWORDS.get(word, "")
+
+
 def meaning(checked: Checked, named: Named) -> str:
     """Return the meaning of a name, as Markdown; empty if it has none."""
     resolved = checked.resolved
@@ -176,7 +200,7 @@ def meaning(checked: Checked, named: Named) -> str:
         fields = {f.name: f for e in resolved.events.values() for f in e.fields if named.name in f.type.symbols}
         words = "symbol of " + ", ".join(f"`{name}`" for name in fields)
     elif named.kind == "function":
-        code = FUNCTIONS[named.name].shown
+        code, words = FUNCTIONS[named.name].shown, _OF_BOUND if named.name in get_args(AggregateFn) else ""
     elif named.kind == "pattern" and named.name in resolved.patterns:
         code, words = f"pattern {named.name}", resolved.patterns[named.name].doc
     elif named.owner in resolved.patterns:

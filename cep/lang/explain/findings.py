@@ -127,6 +127,11 @@ FINDINGS: dict[str, Entry] = {
         "`# allow(CODE): reason` silences one code on its line, or on the next line when it stands alone. It needs a "
         "reason, a known code, and a finding to silence. Else it hides more than it tells.",
     ),
+    "CEP711": Entry(
+        "skip to the first event",
+        "`skip to first x`, where each match begins with x, skips nothing: it acts like `skip to next`. SQL stops with "
+        "an error there.",
+    ),
     # -------------------------------------------------------------------------------- lists that may change
     "CEP801": Entry(
         "list that cannot be read",
