@@ -85,8 +85,8 @@ def test_records_that_cannot_be_decoded_are_told(tmp_path: Path) -> None:
     lines = [json.dumps(ROWS[0]), json.dumps({**ROWS[0], "amount": "much"}), '{"card": "c1", ', '{"card": "c2", ']
     path.write_text("\n".join(lines), encoding="utf-8")
     records = read_key(path, SCHEMA, ("card",), "c1")
-    assert len(records.batch) == 1
-    assert sorted(p.code for p in records.poison) == ["unreadable", "unreadable"]
+    assert len(records.batch) == 2
+    assert sorted(p.code for p in records.poison) == ["unreadable", "wrong_value"]
 
 
 def test_what_cannot_be_read_is_an_operating_error(tmp_path: Path) -> None:
