@@ -79,3 +79,29 @@ def test_events_ahead_of_the_clock_end_a_job_with_1(tmp_path: Path, capsys: pyte
     assert "dated more than 60000 ms ahead" in capsys.readouterr().err
     assert main(["replay", *rules, "--out", str(tmp_path / "a.jsonl")]) == 1
     assert "100 of 100 records (100.00%) were rejected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "jsonl"])
+def test_a_job_reads_a_named_file_of_each_form(form: str, tmp_path: Path) -> None:
+    events = history(tmp_path, form, 0)
+    rules = ["--rules", str(tmp_path / "rules"), "--events", str(events)]
+    assert main(["run", *rules, "--alerts", str(tmp_path / "alerts"), "--available-now"]) == 0
+    assert main(["replay", *rules, "--out", str(tmp_path / "a.jsonl")]) == 0
+    sent = [line for path in (tmp_path / "alerts").glob("*.jsonl") for line in path.read_bytes().splitlines()]
+    assert sent
+    assert sorted(sent) == sorted((tmp_path / "a.jsonl").read_bytes().splitlines())
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_job_on_spark_ends_with_1_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = history(tmp_path, "csv", 0)
+    (tmp_path / "events").mkdir()
+    events.rename(tmp_path / "events" / "a.csv")
+    (tmp_path / "events" / "b.json").write_text('[{"i": "x", ')
+    command = ["live", "--rules", str(tmp_path / "rules"), "--events", str(tmp_path / "events"), "--available-now"]
+    command += ["--alerts", str(tmp_path / "alerts"), "--checkpoint", str(tmp_path / "job"), "--rejected-max", "0.001"]
+    assert main(command) == 1
+    error = capsys.readouterr().err
+    assert "b.json, or what is left of it, cannot be read" in error
+    assert "1 of 101 records (0.99%) were rejected, more than --rejected-max 0.001 allows" in error
