@@ -38,7 +38,7 @@ class AlertSink(Protocol):
         ...
 
     def close(self) -> None:
-        """Release what the sink holds. A closed sink is not written to again."""
+        """Release the sink's resources. A closed sink is not written to again."""
         ...
 
 
@@ -52,16 +52,17 @@ class Recalled:
 
 @runtime_checkable
 class RecallingSink(Protocol):
-    """An AlertSink that can say what it was sent, to a job that has lost its own memory of it."""
+    """An AlertSink that can report its earlier alerts to a job that has lost its own memory of them."""
 
     def place(self) -> str:
-        """Return the sink's place behind its last write, in its own words; empty if `recall` needs none."""
+        """Return the sink's place after its last write, in its own form; empty if `recall` needs none."""
         ...
 
     def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
-        """Return what came after the micro-batch `after`, which was delivered before the time `since_ms` (UTC).
+        """Return the alerts that came after the micro-batch `after`, which was delivered before the time `since_ms`
+        (UTC).
 
-        `places` are what sinks returned before any of it was written. Unlike a time, a place depends on no clock.
+        `places` are the sinks' places from before any of these writes. Unlike a time, a place depends on no clock.
         Raises: SinkError.
         """
         ...
@@ -75,5 +76,5 @@ class DeadLetterSink(Protocol):
         ...
 
     def close(self) -> None:
-        """Release what the sink holds. A closed sink is not written to again."""
+        """Release the sink's resources. A closed sink is not written to again."""
         ...

@@ -39,4 +39,4 @@ class ConsoleSink:
         self._printed_batch_id = batch_id
 
     def close(self) -> None:
-        """Do nothing: there is nothing to release."""
+        """Do nothing: the sink has no resources."""

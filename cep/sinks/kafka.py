@@ -24,7 +24,7 @@ from cep.sinks.base import SINK_REASONS, Recalled
 from cep.sinks.json_form import json_lines
 from cep.sinks.transactions.kafka import KafkaTarget, Record, Transactions
 
-_RECALL_MS_BEFORE = 3_600_000  # clocks differ; what was sent before does no harm
+_RECALL_MS_BEFORE = 3_600_000  # clocks differ; earlier records do no harm
 
 
 class KafkaTransactionSink:
@@ -40,7 +40,9 @@ class KafkaTransactionSink:
         self._carried = []
 
     def open(self) -> None:
-        """End what an earlier process of this job has left open, so that readers see the end. Raises: SinkError."""
+        """End the transaction that an earlier process of this job has left open, so that readers can continue. Raises:
+        SinkError.
+        """
         self._transactions.open()
 
     def carry(self, topic: str, entries: Sequence[tuple[bytes, bytes | None]]) -> None:
@@ -56,7 +58,7 @@ class KafkaTransactionSink:
         return self._transactions.place()
 
     def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
-        """Return the committed records behind the topic's place, or since an hour before, as of RecallingSink.recall.
+        """Return the committed records after the topic's place, or since an hour before, as in RecallingSink.recall.
 
         Raises: SinkError.
         """
@@ -68,9 +70,9 @@ class KafkaTransactionSink:
 
 
 class _AtOnce:
-    """Records into a topic at once, for a job that keeps no progress: what is sent again is there again.
+    """Records into a topic at once, for a job without stored progress: a repeated record is there twice.
 
-    `settings` are librdkafka's. `wait_ms_max` bounds a write, from the first record to the last acknowledgement.
+    `settings` are librdkafka's. `wait_ms_max` limits a write, from the first record to the last acknowledgement.
     """
 
     def __init__(
@@ -104,7 +106,7 @@ class _AtOnce:
             self._producer.poll(0)
         unsent_count = self._producer.flush(seconds_left(deadline_s))
         if self._errors or unsent_count:
-            # What is still queued is not purged: should it arrive after all, it is the same record once more.
+            # Queued records are not purged: if they arrive after all, they are repeats of the same records.
             reason = reason_of(self._errors[0]) if self._errors else f"no answer within {self._wait_ms_max} ms"
             word = sink_reason(self._errors[0]) if self._errors else "no_answer"
             raise SinkAwayError(
@@ -149,7 +151,7 @@ class KafkaDeadLetters:
         self._transactions.write(_letter_records(dead_letters), batch_id)
 
     def place(self) -> str:
-        """Return no place: dead letters have no ids that could be recalled."""
+        """Return no place: dead letters have no ids to recall."""
         return ""
 
     def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:

@@ -1,11 +1,12 @@
-"""Alerts → a Delta Lake table, each micro-batch once: its number stands in the commit that has its alerts.
+"""Alerts → a Delta Lake table, each micro-batch once: its number is in the commit that has its alerts.
 
     PLACE/_delta_log/…json    a commit: the files of a micro-batch, `txn` with the job's name and the number
     PLACE/part-….parquet      the columns of the alert table
 
-Readers see all alerts of a micro-batch or none. One that comes again finds its number, and its alerts by their ids.
-Where others stand under the number, another job writes here. A place is a folder, or what the library takes (`s3://…`),
-with its credentials in the environment. Many small commits make many small files: who owns the table compacts it.
+Readers see all alerts of a micro-batch or none. A repeated micro-batch finds its number, and its alerts by their ids.
+If other alerts have the number, another job writes to the table. A place is a folder or a URL of the library
+(`s3://…`), with credentials in the environment. Many small commits make many small files: the owner of the table
+compacts it.
 Tested by: tests/sinks/test_lake.py, tests/sinks/test_contract.py
 """
 

@@ -55,7 +55,7 @@ class PostgresSink:
         try:
             parts = conninfo_to_dict(address)
         except psycopg.ProgrammingError:
-            # Its own message repeats the address, and with it what may be a secret.
+            # Its own message repeats the address, which may contain a secret.
             raise UsageError("the address of a PostgreSQL is postgresql://HOST:PORT/DATABASE") from None
         for name in sorted(_SECRETS & parts.keys()):
             instead = "as PGPASSWORD or in ~/.pgpass" if name == "password" else "in a service file (PGSERVICE)"

@@ -47,7 +47,7 @@ _REDIRECTS, _CLIENT_ERRORS = 300, 400
 
 @dataclass(frozen=True)
 class WebhookTarget:
-    """The URL that gets alerts and the secret that signs them. Neither is printed; `shown` stands for the URL."""
+    """The URL that gets alerts and the secret that signs them. Neither is printed; messages use `shown`."""
 
     url: str = field(repr=False)
     secret: bytes = field(repr=False)

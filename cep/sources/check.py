@@ -1,11 +1,11 @@
-"""The first records of a history → what would go in wrongly, before anything runs.
+"""The first records of a history → mistakes in reading them, before anything runs.
 
     a column that no record has                     a field would be null, or every record set aside
-    a time that is a small number                   seconds, read as milliseconds, lie in 1970
+    a time that is a small number                   seconds, read as milliseconds, are in 1970
     a time without a zone                           it means another moment in each country
 
-Of JSON and CSV the first records are looked at, of Parquet the columns too. What only later records do wrongly, sets
-these aside.
+The check reads the first records of JSON and CSV, and the columns of Parquet. Later records with mistakes are set aside
+one by one.
 Tested by: tests/cli/test_mapping.py
 """
 
@@ -33,9 +33,9 @@ from cep.sources.tables import open_table
 
 RECORDS_LOOKED_AT = 1_000
 _LOOK_BYTES = 1 << 20
-_LINES_LOOKED_AT = 100_000  # though they are no records
+_LINES_LOOKED_AT = 100_000  # including lines that are not records
 _NAMES_SHOWN_MAX = 20
-# In ms this is March 1973, in s the year 5138: a smaller number is no time of a payment in ms.
+# In ms this is March 1973, in s the year 5138: a smaller number is not a payment's time in ms.
 _MS_LEAST = 100_000_000_000
 _NUMBER = re.compile(r"-?\d{9,}(\.\d*)?")
 

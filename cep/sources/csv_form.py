@@ -1,9 +1,10 @@
-"""The first bytes of a CSV file → its encoding, the signs between and around fields, its names, and its number signs.
+"""The first bytes of a CSV file → its encoding, delimiters and quotes, its names, and its number signs.
 
     bytes ──▶ encoding ──▶ text ──▶ delimiter, quote ──▶ names and first records ──▶ decimal sign, sign of thousands
 
-A byte order mark or the zeros of UTF-16 say the encoding; otherwise it is UTF-8 if the bytes are, else cp1252. The
-delimiter is the sign that gives the most fields in the same number on every line. Signs that a mapping names win.
+A byte order mark or the zeros of UTF-16 decide the encoding; otherwise it is UTF-8 if the bytes are valid, or cp1252.
+The delimiter is the sign that gives the most fields in the same number on every line. Signs in the mapping take
+precedence.
 
 A second column of a name is NAME#2, and a column without a name is #N, the N-th column.
 Tested by: tests/sources/test_csv_form.py
@@ -37,8 +38,9 @@ _EUROPEAN = ";\t"
 
 @dataclass(frozen=True, slots=True)
 class CsvFile:
-    """A file of CSV: its form with each sign filled in, but for numbers; `names` of its columns, each once; the lines
-    before the first record; the first records; and whether there are none."""
+    """A CSV file: its form with all signs except those of numbers; the unique `names` of its columns; the lines before
+    the first record; the first records; and whether there are none.
+    """
 
     path: Path
     form: FileForm
@@ -65,7 +67,7 @@ class CsvFile:
 
 
 def open_csv(path: Path, form: FileForm, root: Path | None = None) -> CsvFile:
-    """Look at a file. An empty one has no columns. Raises: OSError, InputError, UnreadableError."""
+    """Inspect a file. An empty one has no columns. Raises: OSError, InputError, UnreadableError."""
     with UnpackedFile(path, root) as file:
         begin = file.read(LOOK_BYTES)
     encoding = form.encoding or _encoding(path, begin)

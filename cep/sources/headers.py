@@ -29,9 +29,9 @@ def headers_of(mapping: FieldMapping) -> tuple[str, ...]:
 
 
 def with_headers(value: bytes | None, headers: Headers, names: Sequence[str]) -> bytes | None:
-    """Put the headers of these names into a JSON object, the last of a name; a value that is none stays as it is.
+    """Put the headers of these names into a JSON object, the last of a name; another value is unchanged.
 
-    A header that is no UTF-8 has its other bytes escaped. Cost: one copy of the value.
+    Bytes of a header that are not UTF-8 are escaped. Cost: one copy of the value.
     """
     if value is None:
         return None

@@ -1,7 +1,7 @@
-"""Paths as they are given, several and with wildcards → the files of records at them, open for reading.
+"""Given paths, several and with wildcards → their files of records, open for reading.
 
-Wildcards are for whoever quotes them; a shell does the same before. A file that is named twice is read once. Files may
-be packed: `.jsonl.gz`, `.jsonl.zst`, `.csv.gz`.
+Wildcards are for quoted paths; a shell expands others before. A file that is named twice is read once. Files may be
+packed: `.jsonl.gz`, `.jsonl.zst`, `.csv.gz`.
 Tested by: tests/sources/test_inputs.py
 """
 
@@ -70,7 +70,7 @@ def kind_of(path: Path) -> str:
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return the files of records at a path or below it, without those that begin with `_` or `.`."""
+    """Return the files of records at a path or below it, without names that begin with `_` or `.`."""
     paths = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file() and p.name[0] not in "._")
     return [p for p in paths if suffix_of(p) in FORMATS]
 
@@ -83,7 +83,7 @@ def folder_values(path: Path) -> dict[str, str]:
 
 
 def suffix_of(path: Path) -> str:
-    """Return the ending that says the form of a file, without that of its packing."""
+    """Return the file ending that names the form, without the ending of its packing."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in _PACKED and suffixes[-2:-1] != [".parquet"]:
         suffixes.pop()
@@ -97,7 +97,7 @@ def packing_of(path: Path) -> str | None:
 
 @contextmanager
 def opened_json(path: Path, root: Path | None = None) -> Iterator[Readable]:
-    """Open a file of JSON records as JSON lines, in whatever form it has them.
+    """Open a file of JSON records in any form as JSON lines.
 
     Raises: OSError, InputError, UnreadableError.
     """
@@ -113,9 +113,9 @@ def unreadable(path: Path, schema: Schema, error: Exception) -> InputError:
 
 
 def confining_root(folder: Path) -> Path | None:
-    """Return the folder below which links may lead, for files that were found there; None for a file that was named.
+    """Return the folder that links must not leave, for files found in it; None for a named file.
 
-    Whoever may put a file into a folder of events must not have the job read another one by a link.
+    A sender who can put a file into a folder of events must not make the job read another file through a link.
     """
     return Path(os.path.realpath(folder)) if folder.is_dir() else None
 

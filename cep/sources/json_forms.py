@@ -34,7 +34,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 class Readable(Protocol):
-    """A file, or what reads like one."""
+    """A file, or an object that reads like one."""
 
     def read(self, size: int, /) -> bytes: ...
 

@@ -1,7 +1,6 @@
-"""Blocks of bytes → whole lines; a block of JSON lines → its values, without a Python object a line.
+"""Blocks of bytes → whole lines; a block of JSON lines → its values, without a Python object per line.
 
-A line that never ends takes no memory: what is longer than a record may be is dropped up to its end, and decoding
-refuses the rest.
+A line without an end takes no memory: the part beyond the size limit is dropped, and decoding refuses the rest.
 
 Tested by: tests/sources/test_pieces.py, tests/sources/test_live.py
 """
@@ -27,7 +26,7 @@ class _Bytes(Protocol):
 
 
 class LineCutter:
-    """Blocks of bytes in turn → the lines that end in them. `position` is behind the last line that was given."""
+    """Blocks of bytes in turn → the lines that end in them. `position` is after the last returned line."""
 
     def __init__(self, position: int = 0) -> None:
         self.position = position
@@ -76,7 +75,7 @@ def lines_between(file: BinaryIO, start: int, stop: int) -> bytes:
     """Return the whole lines of a file that begin in these bytes, [start, stop)."""
     file.seek(max(start - 1, 0))
     block = file.read(stop - file.tell())
-    if start:  # a line without an end has none here: whoever has its beginning reads it
+    if start:  # the reader of the line's beginning reads it
         block = block[block.find(b"\n") + 1 :] if b"\n" in block else b""
     if block and not block.endswith(b"\n"):
         block += file.readline(RECORD_BYTES_MAX + 1)

@@ -18,7 +18,7 @@ from cep.sources.json_lines import READ_BYTES, LineCutter, whole_lines
 
 
 def read_json_table(path: Path, root: Path | None = None) -> pa.Table:
-    """Read all columns of a file. A line that is no object is left out.
+    """Read all columns of a file. A line that is not an object is left out.
 
     Raises: OSError, InputError, UnreadableError.
     """

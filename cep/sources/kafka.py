@@ -59,14 +59,14 @@ RECORD_SCHEMA = pa.schema(
 
 # Records looked at to learn how large they are.
 _SAMPLE_RECORDS = 200
-# Records asked for at once, and rows of a record batch. Measured with 200-byte values: 500 to 1 000 are the fastest,
-# 10 000 takes up to half as long again, because the message objects no longer fit the processor's cache.
+# Records asked for at once, and rows of a record batch. Measured with 200-byte values: 500 to 1 000 are the fastest, 10
+# 000 takes up to half as long again, because the message objects no longer fit the processor's cache.
 _BATCH_RECORDS = 1_000
 # The client waits for all records asked for. Where a range ends in a hole fewer come, so one wait must be short.
 _POLL_S = 0.02
 _ID_WAIT_S = 2.0  # for the ids of topics; brokers that do not know the request leave it unanswered
 _ID_AGAIN_S = 600.0  # until brokers that left it unanswered are asked again
-_NO_ID = str(Uuid(0, 0))  # of brokers that answer, and have no ids
+_NO_ID = str(Uuid(0, 0))  # answer of brokers without ids
 
 _DEFAULTS = {
     # The first fetch after an assignment waits for the one before it, which a broker holds back for as long as this
@@ -120,11 +120,11 @@ class _IdleConsumers:
 
 
 class _Admins:
-    """The clients that ask for ids of topics, one for each settings; None where brokers do not answer.
+    """The clients that request ids of topics, one for each settings; None if brokers do not answer.
 
-    Old brokers and some that only speak Kafka's protocol have no ids. There, offsets alone show a topic that was
-    created again. An outage looks the same. So only brokers that have never answered the question are given up, for a
-    while: if they leave it unanswered twice in a row, or while they answer another one that came after it.
+    Old brokers and some that only speak Kafka's protocol have no ids. There, only offsets show that a topic was created
+    again. An outage looks the same. So only brokers that have never answered the request are given up, for a while: if
+    they leave it unanswered twice in a row, or while they answer a later request of another kind.
     """
 
     def __init__(self) -> None:
@@ -193,7 +193,7 @@ def ask_brokers(settings: KafkaSettings, topic: str) -> None:
     try:
         consumer.list_topics(topic, timeout=settings.wait_s)
     except KafkaException as error:
-        consumer.close()  # what it knows of the brokers may be what is wrong
+        consumer.close()  # its knowledge of the brokers may be wrong
         raise SourceAwayError(
             f"Kafka at {settings.bootstrap_servers} gave no answer within {settings.wait_ms} ms: {reason_of(error)}; "
             "check the brokers and the network"
@@ -204,8 +204,8 @@ def ask_brokers(settings: KafkaSettings, topic: str) -> None:
 def earliest_offsets(settings: KafkaSettings, topics: Sequence[str]) -> Offsets:
     """Return the first offset that is still there, of every partition of the topics.
 
-    Errors: SourceError when a topic is missing or no broker answers in time. Cost: one metadata request a topic,
-    one offset request a broker.
+    Errors: SourceError when a topic is missing or no broker answers in time. Cost: one metadata request a topic, one
+    offset request a broker.
     """
     return _offsets_at(settings, topics, OFFSET_BEGINNING)
 
@@ -240,7 +240,7 @@ def _offsets_now(settings: KafkaSettings, topics: Sequence[str], place: int) -> 
         wanted = [TopicPartition(t, p, place) for t in topics for p in _partitions(consumer, settings, t)]
         places = consumer.offsets_for_times(wanted, timeout=settings.wait_s)
     except KafkaException as error:
-        consumer.close()  # what it knows of the brokers may be what is wrong
+        consumer.close()  # its knowledge of the brokers may be wrong
         return {}, error.args[0]
     except SourceError:
         _CONSUMERS.give(settings, consumer)
@@ -281,7 +281,7 @@ def _no_answer(settings: KafkaSettings, topics: Sequence[str], reason: str, wait
 def offsets_at_time(settings: KafkaSettings, topics: Sequence[str], time_ms: int) -> Offsets:
     """Return for every partition the first offset with this timestamp or a later one; its end if there is none.
 
-    Errors and cost as of `earliest_offsets`, twice.
+    Errors and cost as in `earliest_offsets`, twice.
     """
     latest = latest_offsets(settings, topics)
     at_time = _offsets_at(settings, topics, time_ms)
@@ -306,7 +306,7 @@ def latest_offsets_and_ids(settings: KafkaSettings, topics: Sequence[str]) -> tu
 
 
 def _ask_ids(settings: KafkaSettings, topics: Sequence[str]) -> tuple[dict[str, Future[Any]], bool]:
-    """Ask for the ids. Return the answers to come, and whether the brokers have answered what they were asked after."""
+    """Request the ids. Return the pending answers, and whether the brokers have answered the later request."""
     admin = _ADMINS.of(settings)
     if admin is None:
         return {}, False
@@ -343,10 +343,10 @@ def mean_record_bytes(settings: KafkaSettings, wanted: OffsetRange) -> int:
 
 
 def resolve_offsets(settings: KafkaSettings, topics: Sequence[str], text: str, absent: str) -> Offsets:
-    """Return the offsets that an option names: "earliest", "latest", or JSON like {"payments": {"0": 17, "1": -1}}.
+    """Return the offsets of an option: "earliest", "latest", or JSON like {"payments": {"0": 17, "1": -1}}.
 
-    In JSON -2 is earliest and -1 latest, as in Spark's own Kafka source; a partition that is not named gets
-    `absent`, "earliest" or "latest". Errors: UsageError for text that says something else, SourceError as above.
+    In JSON -2 is earliest and -1 latest, as in Spark's own Kafka source; a partition that is not named gets `absent`,
+    "earliest" or "latest". Errors: UsageError for other texts, SourceError as above.
     """
     if text == "earliest":
         return earliest_offsets(settings, topics)
@@ -366,7 +366,7 @@ def resolve_offsets(settings: KafkaSettings, topics: Sequence[str], text: str, a
 
 
 def offsets_of(settings: KafkaSettings, topics: Sequence[str], where: str, absent: str) -> Offsets:
-    """Return the offsets of a place in a job's settings: what `resolve_offsets` takes, or a time."""
+    """Return the offsets of a place in a job's settings: an argument of `resolve_offsets`, or a time."""
     if is_time(where):
         return offsets_at_time(settings, topics, utc_ms(where))
     return resolve_offsets(settings, topics, where, absent)
@@ -381,9 +381,9 @@ def read_range(
     """Read a range in offset order, as batches of RECORD_SCHEMA of at most `rows_max` rows; none is empty.
 
     `timestamp` is the record's, in ms, -1 if it has none; key and value are null where Kafka has null. `headers` become
-    members of the values, which are JSON then.
-    Errors: SourceError when an offset of the range is gone or nothing arrives for `settings.wait_ms`.
-    Cost: a connection the first time in a process, then one fetch round trip; about 1 µs a record.
+    members of the values, which are JSON then. Errors: SourceError when an offset of the range is gone or nothing
+    arrives for `settings.wait_ms`. Cost: a connection the first time in a process, then one fetch round trip; about 1
+    µs per record.
     """
     consumer = _CONSUMERS.take(settings)
     try:
@@ -461,7 +461,7 @@ def _record_batch(
 def _heed(
     consumer: Consumer, settings: KafkaSettings, wanted: OffsetRange, position: int, notice: Message
 ) -> tuple[int, str]:
-    """Heed a message that is no record. Return (the offset at which the partition ends, or 0; a passing error)."""
+    """Handle a message that is not a record. Return the end of the partition, or 0, and a passing error."""
     error = notice.error()
     assert error is not None
     code = error.code()
@@ -479,13 +479,13 @@ def _heed(
         raise damaged(f"{wanted.topic}[{wanted.partition}]", position, error)
     if not is_temporary(error) and (
         code > 0 or code in _UNKNOWN_CODES
-    ):  # a broker's refusal; the client repeats what may pass by itself
+    ):  # a broker's refusal; the client retries temporary ones itself
         raise SourceError(f"reading {wanted} from {settings.bootstrap_servers}: {error.str()}")
     return 0, f"last error: {error.str()}"
 
 
 def damaged(place: str, offset: int, error: KafkaError) -> SourceError:
-    """Return the error for records that are not those that were sent, from an offset on."""
+    """Return the error for damaged records, from an offset on."""
     return SourceError(
         f"{place}: the records from offset {offset} on are not as they were sent ({error.str()}); the broker's "
         "disk has damaged them: have another replica lead the partition, or send them again and begin behind them"

@@ -3,8 +3,8 @@
     Position   offsets, the partitions of which more waits, the ids of the topics, the clock  ⇄  JSON of Spark's
                offset log
 
-A micro-batch that comes again must be the same, so its end position has all that it depends on.
-Must not know Kafka's client.
+A micro-batch that comes again must be the same, so its end position has all that it depends on. Must not know Kafka's
+client.
 Tested by: tests/sources/test_offsets.py, tests/runners/spark/test_kafka_looks.py
 """
 
@@ -45,10 +45,8 @@ class OffsetRange:
 class Look:
     """The clock of a micro-batch.
 
-    now_ms: when it was planned.
-    moved_ms: when the last micro-batch with records was planned.
-    repeats: micro-batches without records since then, which let the watermark move with the clock.
-    is_end: the query ends here.
+    now_ms: when it was planned. moved_ms: when the last micro-batch with records was planned. repeats: micro-batches
+    without records since then, which let the watermark move with the clock. is_end: the query ends here.
     """
 
     now_ms: int
@@ -71,7 +69,7 @@ def next_look(before: Look | None, now_ms: int, waits_ms: Sequence[int]) -> Look
 class Position:
     """The offsets up to which topics were read. `behind` are partitions with more; `topic_ids` are the brokers' ids.
 
-    `look` is the clock of the micro-batch that ends here, where it needs one.
+    `look` is the clock of the micro-batch that ends here, if it needs one.
     """
 
     offsets: Offsets
@@ -88,7 +86,7 @@ class Position:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Position:
-        """Read what `to_json` returned, or the offsets of the connector of Spark's JVM. Raises: SourceError."""
+        """Invert `to_json`, or read the offsets of Spark's JVM connector. Raises: SourceError."""
         try:
             fields = data if "topic_ids" in data else {"offsets": data, "behind": {}, "topic_ids": {}}
             offsets = {
@@ -106,9 +104,9 @@ class Position:
 def reached(
     start: Position, end: Offsets, latest: Offsets, topic_ids: Mapping[str, str], look: Look | None = None
 ) -> Position:
-    """Return the position at the end of a micro-batch that began at `start`, where `latest` was there to be read.
+    """Return the position at the end of a micro-batch that began at `start`, given the `latest` offsets.
 
-    A topic that is read for the first time has nothing behind it. Ids that brokers do not give now stay as they were.
+    A topic that is read for the first time has no earlier records. Ids that brokers do not report stay unchanged.
     """
     behind = {t: [p for p, last in sorted(of.items()) if end[t].get(p, 0) < last] for t, of in latest.items()}
     return Position(end, behind, {**start.topic_ids, **topic_ids}, look)
@@ -138,7 +136,7 @@ def is_time(where: str) -> bool:
 
 
 def bounded(start: Offsets, latest: Offsets, ending: Offsets) -> Offsets:
-    """Return the offsets to read to: those of `latest`, but not beyond `ending`, and never back behind `start`."""
+    """Return the offsets to read to: `latest`, but not beyond `ending`, and never before `start`."""
     return {
         topic: {
             p: max(min(last, ending.get(topic, {}).get(p, 0)), _start_of(start, topic, p)) for p, last in of.items()
@@ -148,10 +146,10 @@ def bounded(start: Offsets, latest: Offsets, ending: Offsets) -> Offsets:
 
 
 def limit_offsets(start: Offsets, end: Offsets, records_max: int) -> Offsets:
-    """Bring `end` nearer to `start`, so that no more than `records_max` offsets lie between.
+    """Bring `end` nearer to `start`, so that at most `records_max` offsets are in between.
 
-    Every partition with records gets at least one while there are enough. The rest is shared in proportion to
-    what waits, so that partitions that are behind together catch up together and their event times stay close.
+    Every partition with records gets at least one while there are enough. The rest is shared in proportion to the
+    waiting records, so that partitions that are behind catch up together and their event times stay close.
     """
     ranges = ranges_between(start, end)
     sizes = [r.end - r.start for r in ranges]
@@ -172,8 +170,8 @@ def limit_offsets(start: Offsets, end: Offsets, records_max: int) -> Offsets:
 def ranges_between(start: Offsets, end: Offsets, records_max: int | None = None) -> list[OffsetRange]:
     """Return the non-empty ranges from `start` to `end`, each cut into pieces of at most `records_max` offsets.
 
-    A partition that `start` does not know is new and begins at 0. Errors: SourceError when a partition ends before
-    it starts, which happens when a topic was deleted and created again, or when `end` lacks a partition.
+    A partition that `start` does not know is new and begins at 0. Errors: SourceError when a partition ends before it
+    starts, which happens when a topic was deleted and created again, or when `end` lacks a partition.
     """
     for topic, partitions in start.items():
         for partition, offset in partitions.items():

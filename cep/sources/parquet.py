@@ -1,13 +1,13 @@
-"""A Parquet file → batches of rows that take bounded memory, whatever its writer has packed into it.
+"""A Parquet file → batches of rows in limited memory, for any content.
 
-    a dictionary    one text of 60 kB and 40 000 rows that name it: 3 kB of a file, 2.4 GB of texts
+    a dictionary    one text of 60 kB and 40 000 rows that refer to it: 3 kB of a file, 2.4 GB of texts
     packed pages    a gigabyte of zeros is some kB
     few bits a row  20 million equal rows are some bytes
 
-The headers of pages say what each page takes, and the reader of Arrow believes the same headers. So they are read
-before the rows: from the longest value of a dictionary and the fullest page follows how many rows are read at once. A
-page, or a number of rows, beyond the limits is refused. A column of lists that may be too large is null: no field is
-read from one.
+The headers of pages contain the size of each page, and Arrow's reader trusts the same headers. So they are read before
+the rows: the longest value of a dictionary and the fullest page decide how many rows are read at once. A page, or a
+number of rows, beyond the limits is refused. A column of lists that may be too large is null, because no field is read
+from one.
 Tested by: tests/sources/test_parquet.py
 """
 
@@ -65,8 +65,8 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """Yield the rows of a file, or of some row groups, in order: `rows_max` at a time, or as many as memory allows.
 
-    `columns` are the names that are read, in this order; None: all. Of an unknown one there is no column.
-    Raises: UnreadableError, OSError; ArrowException, also for a file beyond the limits.
+    `columns` are the names to read, in this order; None: all. An unknown name gives no column. Raises: UnreadableError,
+    OSError; ArrowException, also for a file beyond the limits.
     """
     with open_file(path, root) as raw, opened_parquet(path, root) as file:
         names = file.schema_arrow.names
@@ -116,7 +116,7 @@ def _longest_text(texts: pa.Array) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Pages:
-    """What the pages of a column chunk say: bytes of its longest value, as far as they lie there, and its values."""
+    """The pages of a column chunk: the bytes of its longest value, where known, and the number of values."""
 
     value_bytes: int
     values: int
@@ -173,7 +173,7 @@ def _pages_of(raw: BinaryIO, chunk: pq.ColumnChunkMetaData, value_bytes: int) ->
 
 
 def _longest_value(raw: BinaryIO, begin: int, packed: int, unpacked: int, compression: str) -> int:
-    """Return the bytes of the longest value of a dictionary page; those of the page where it cannot be unpacked."""
+    """Return the bytes of the longest value of a dictionary page; the bytes of the page if it cannot be unpacked."""
     if compression != "UNCOMPRESSED" and compression not in _CODECS:
         return unpacked
     raw.seek(begin)
@@ -203,7 +203,7 @@ def _number(fields: dict[int, Any], name: int) -> int:
 
 
 def _header_at(raw: BinaryIO, place: int) -> tuple[dict[int, Any], int]:
-    """Read the header of a page; return its fields by number, and the place behind it. Raises: ArrowInvalid."""
+    """Read the header of a page; return its fields by number, and the place after it. Raises: ArrowInvalid."""
     size = _HEADER_LOOK
     while True:
         raw.seek(place)

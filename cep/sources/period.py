@@ -1,6 +1,6 @@
-"""A span of event time → the events of a history that lie in it, as if the history had no others.
+"""A span of event time → the events of a history within it, as if the history had no others.
 
-Records that cannot be read have no time: they stay, and are set aside as ever.
+Unreadable records have no time: they stay, and are set aside as usual.
 Tested by: tests/api/test_period.py
 """
 
@@ -67,7 +67,7 @@ ALWAYS = Period()
 
 
 def period_of(since: str | None, until: str | None, flag: str = "", *, to_the_end: bool = False) -> Period:
-    """Read a period. `flag` stands before the names in messages. Raises: UsageError for a time that is none."""
+    """Read a period. `flag` precedes the names in messages. Raises: UsageError for an invalid time."""
     return Period(
         _moment(f"{flag}since", since, TIME_MS_MIN),
         _moment(f"{flag}until", until, TIME_MS_MAX),

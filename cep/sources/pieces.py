@@ -1,8 +1,8 @@
 """Files of records → pieces that are decoded one by one, by several threads at once, without Spark.
 
-Parquet is read with the columns that the schema knows only; a record that is set aside is shown with all it has,
-which reads its file again. CSV is text, as Spark reads it. JSON lines are cut from blocks of bytes, without a Python
-object a line.
+Parquet is read with the columns that the schema knows only; a record that is set aside is shown with all it has, which
+reads its file again. CSV is text, as Spark reads it. JSON lines are cut from blocks of bytes, without a Python object a
+line.
 Tested by: tests/sources/test_pieces.py
 """
 
@@ -79,7 +79,7 @@ class FilePart:
 
     @staticmethod
     def from_json(text: str) -> FilePart:
-        """Read what `to_json` wrote."""
+        """Invert `to_json`."""
         path, folder, kind, start, stop = json.loads(text)
         return FilePart(Path(path), Path(folder), kind, start, stop)
 

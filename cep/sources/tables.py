@@ -36,7 +36,7 @@ Where = Callable[[pa.Schema], ds.Expression | None]
 _UNREADABLE = "unreadable"
 _SHOWN_CHARS = 2_000
 _FIRST_ROWS = 20
-_ROWS = 131_072  # read at once, if nothing else is said
+_ROWS = 131_072  # read at once, by default
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class TableFile:
         return replace(fitted, file=self.csv.with_numbers(sorted(numbers)))
 
     def present(self, columns: Sequence[str]) -> list[str]:
-        """Return the columns that the file has, or that are made of those that it has."""
+        """Return the columns that the file has, or that are computed from its columns."""
         return [name for name in columns if set(self._sources(name)) <= set(self.names)]
 
     def batches(self, columns: Sequence[str], rows: int | None = None, where: Where | None = None) -> Iterator[Batch]:
@@ -93,7 +93,7 @@ class TableFile:
             row += batch.num_rows
 
     def made(self, columns: Sequence[str], batch: pa.RecordBatch, row: int) -> pa.RecordBatch:
-        """Return the columns that are asked for, from those of the file; `row` is the number of rows before."""
+        """Return the requested columns, computed from the columns of the file; `row` is the number of rows before."""
         if not columns:
             return batch.select([])
         return pa.RecordBatch.from_arrays([self._column(name, batch, row) for name in columns], list(columns))
@@ -142,14 +142,14 @@ class TableFile:
         yield from ((batch, ()) for batch in self._rows(columns, rows, None))
 
     def _rows(self, columns: list[str], rows: int | None, rows_taken: ds.Expression | None) -> Iterator[pa.RecordBatch]:
-        # A batch without columns has no length either, so one is read.
+        # A batch without columns has no length, so one is read.
         wanted = list(dict.fromkeys(columns)) or list(self.names[:1])
         groups = self.groups if rows_taken is None else self._groups_with(rows_taken)
         batches = read_batches(self.path, wanted, rows or _ROWS, groups, confining_root(self.folder))
         yield from batches if rows_taken is None else (batch.filter(rows_taken) for batch in batches)
 
     def _groups_with(self, rows_taken: ds.Expression) -> list[int]:
-        """Return the row groups that may have rows which the filter takes, by what the file says of its groups."""
+        """Return the row groups that may have rows for the filter, by the statistics of the groups."""
         fragment = ds.ParquetFileFormat().make_fragment(str(self.path), pafs.LocalFileSystem(), row_groups=self.groups)
         return [group.id for group in fragment.subset(rows_taken).row_groups]
 
@@ -160,7 +160,7 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some rows of a file, the number of rows before them, and the lines that are no rows."""
+    """Some rows of a file, the number of rows before them, and the lines that are not rows."""
 
     batch: pa.RecordBatch
     first_row: int

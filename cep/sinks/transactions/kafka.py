@@ -1,21 +1,22 @@
 """Records of a micro-batch → a Kafka topic, all of them in one transaction, each micro-batch once.
 
-The transaction also moves an offset that nobody reads by: group `cep-JOB`, partition 0 of the topic, offset =
-micro-batch + 1, with a digest of the records beside it. So the topic itself knows which micro-batch it holds. A
-micro-batch that comes again finds its own number there and sends nothing. Readers of committed records see each record
-once. The numbers are those of the protocol in runners/spark/live_output.py:
+The transaction also moves an offset that no reader uses: group `cep-JOB`, partition 0 of the topic, offset =
+micro-batch + 1, with a digest of the records. So the topic itself knows its last micro-batch. A repeated micro-batch
+finds its own number there and sends nothing. Readers of committed records see each record once. The numbers are those
+of the protocol in runners/spark/live_output.py:
 
     3. begin, send the records, wait until the brokers have them, send the offset
     4. commit
 
-Killed before 4, the transaction is still open. The next process has the same transactional id, and the brokers abort
-what that id left behind. A process that only seemed dead is fenced off in the same way: its commit is refused.
+If the process is killed before 4, the transaction is still open. The next process has the same transactional id, and
+the brokers abort the open transaction of that id. A process that only seemed dead is fenced off in the same way: its
+commit is refused.
 
-Brokers that do not answer in time give SinkAwayError. The next write makes new clients, which end what is open. First
-it looks at the offset: where that has moved on, another process has taken the job over, and this one ends.
+Brokers that do not answer in time give SinkAwayError. The next write makes new clients, which end the open transaction.
+First it reads the offset: if it has moved on, another process has taken the job over, and this one ends.
 
 The offset is kept for the brokers' `offsets.retention.minutes` after the last record (seven days). A job that was
-killed between 4 and 7 and is started again after that sends its last micro-batch once more, with the same alert ids.
+killed between 4 and 7 and starts again after that time sends its last micro-batch once more, with the same alert ids.
 Tested by: tests/sinks/test_kafka.py, tests/sinks/test_contract.py, tests/runners/spark/test_live_crash.py
 """
 
@@ -79,7 +80,7 @@ class KafkaTarget:
 
 
 class Record(NamedTuple):  # made in a third of the time of a dataclass, and there are many
-    """A record to send. `topic` is set if it is another than that of the sink."""
+    """A record to send. `topic` is set if it differs from the sink's."""
 
     key: bytes | None
     value: bytes | None
@@ -103,12 +104,12 @@ class Transactions:
         self._newest: tuple[int, str] = (-1, "")  # the last micro-batch in the topic, and its digest
         self._ends: dict[int, int] = {}  # of partitions, as of some time between two micro-batches
         self._ends_s = -_PLACE_S
-        self._has_looked = False  # at what the topic has
+        self._has_looked = False  # whether the topic's content was read
         self._is_doubtful = False  # the brokers went away in the middle of something
         self._connect()
 
     def _connect(self) -> None:
-        """Make new clients, whose `_open` ends what others of the same name have left open."""
+        """Make new clients, whose `_open` ends open transactions of the same name."""
         target = self._target
         open_ms = {"transaction.timeout.ms": str(target.wait_ms_max + _OPEN_MS_MORE)}
         options = writer_options(target.servers, target.settings, target.wait_ms_max, open_ms)
@@ -120,7 +121,7 @@ class Transactions:
         self._is_open = False
 
     def write(self, records: Sequence[Record], batch_id: int, beside: Sequence[Record] = ()) -> None:
-        """Bring the micro-batch into the topic unless it is there, and `beside` with it.
+        """Write the micro-batch to the topic unless it is there, together with `beside`.
 
         Raises: SinkAwayError if brokers do not answer within `wait_ms_max`: the same may be written again; SinkError.
         """
@@ -150,15 +151,18 @@ class Transactions:
         self._newest = (batch_id, digest)
 
     def _connect_again(self, begun: tuple[int, str], deadline_s: float) -> bool:
-        """Make new clients after an outage, unless another process has taken the job over meanwhile.
+        """Make new clients after an outage, unless another process has taken the job over in the meantime.
 
-        Returns True if `begun`, the micro-batch to write, is in the topic. Whoever has brought it there may work on:
-        new clients would fence that process off. Raises: SinkError; KafkaException.
+        Returns True if `begun`, the micro-batch to write, is in the topic. The process that wrote it may still be
+        running, and new clients would fence it off. Raises: SinkError; KafkaException.
         """
         if not self._is_doubtful:
             return False
         target = self._target
-        fixed = {"group.id": self._name, "isolation.level": "read_uncommitted"}  # what is open here holds nothing up
+        fixed = {
+            "group.id": self._name,
+            "isolation.level": "read_uncommitted",
+        }  # open transactions must not block this reader
         consumer = Consumer(reader_options(target.servers, target.settings, fixed=fixed))
         try:
             (place,) = consumer.committed([self._place], timeout=seconds_left(deadline_s))
@@ -179,14 +183,14 @@ class Transactions:
         return False
 
     def open(self) -> None:
-        """End what an earlier process of this job has left open. Raises: SinkError after `wait_ms_max`."""
+        """End a transaction that an earlier process left open. Raises: SinkError after `wait_ms_max`."""
         try:
             self._open(monotonic() + self._target.wait_ms_max / 1_000)
         except KafkaException as error:
             raise SinkError(self._failed([], -1, _reason(error))) from error
 
     def bring(self, records: Iterable[Record]) -> None:
-        """Send these in a transaction that is no micro-batch. Raises: SinkError after `wait_ms_max`."""
+        """Send these in a transaction without a micro-batch. Raises: SinkError after `wait_ms_max`."""
         deadline_s = monotonic() + self._target.wait_ms_max / 1_000
         try:
             self._open(deadline_s)
@@ -202,8 +206,8 @@ class Transactions:
     def recall(self, after: int, since_ms: int, places: Sequence[str]) -> tuple[frozenset[str], int]:
         """Return the keys of records that came after a micro-batch, and the number of the last micro-batch.
 
-        The records are read from the topic's place on, or since a time if it is not among the places. There are none
-        if no micro-batch came after `after`. Raises: SinkError.
+        The records are read from the topic's place on, or since a time if it is not among the places. There are none if
+        no micro-batch came after `after`. Raises: SinkError.
         """
         deadline_s = monotonic() + self._target.wait_ms_max / 1_000
         try:
@@ -271,7 +275,7 @@ class Transactions:
         self._consumer.close()  # and a transaction that is open is aborted by the next process of the job
 
     def _open(self, deadline_s: float) -> None:
-        """End what an earlier process of this job left open, and learn what it has brought into the topic."""
+        """End the transaction that an earlier process of this job left open, and read its last micro-batch."""
         if self._is_open:
             return
         self._producer.init_transactions(seconds_left(deadline_s))
@@ -310,7 +314,7 @@ class Transactions:
     def _send_offset(self, place: TopicPartition, deadline_s: float) -> None:
         """Send the micro-batch's number into the transaction.
 
-        The client may wait for ever for a coordinator that went away and came back, whatever its time-out
+        The client may wait for ever for a coordinator that went away and came back, in spite of its time-out
         (https://github.com/confluentinc/librdkafka/issues/5456). So the call has a thread. An overdue call is given up
         together with its clients, and new clients end its transaction, unless another process has taken the job over
         while this one was stopped. Raises: _AgainError then.

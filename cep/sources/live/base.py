@@ -31,10 +31,10 @@ Positions = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Records of one lane in order: values (large_binary, JSON unless said), or a table.
+    """Records of one lane in order: values (large_binary, JSON by default), or a table.
 
-    `unreadable` is a file of them that was set aside, None almost always. `table` says how the columns of the table are
-    read, None: they are fields. `bad_lines` are lines that are no rows.
+    `unreadable` is a file of them that was set aside, almost always None. `table` describes how to read the columns of
+    the table, None: they are fields. `bad_lines` are lines that are not rows.
     """
 
     lane: str
@@ -61,11 +61,11 @@ class LiveSource(Protocol):
         ...
 
     def positions(self) -> Positions:
-        """Return the positions behind all that `poll` has returned."""
+        """Return the positions after all records that `poll` has returned."""
         ...
 
     def seek(self, positions: Mapping[str, int]) -> None:
-        """Go on behind these positions; lanes that are not among them begin at their start. Before the first `poll`."""
+        """Continue after these positions; other lanes begin at their start. Call it before the first `poll`."""
         ...
 
     def behind(self) -> dict[str, bool]:
@@ -73,11 +73,11 @@ class LiveSource(Protocol):
         ...
 
     def look(self) -> None:
-        """Ask the source what waits in it, so that `behind` counts all that is there now."""
+        """Query the source for waiting records, so that `behind` counts all present ones."""
         ...
 
     def hold(self, lanes: Collection[str]) -> None:
-        """Read no more of these lanes until the next call. A source of one lane has nothing to do."""
+        """Pause these lanes until the next call. A source of one lane does nothing."""
         ...
 
     @property
@@ -86,13 +86,13 @@ class LiveSource(Protocol):
         ...
 
     def close(self) -> None:
-        """Close what the source has open."""
+        """Close the source's resources."""
         ...
 
 
 @runtime_checkable
 class IdentifiedSource(LiveSource, Protocol):
-    """A live source of something that has an id beside its name: a topic that was created again has another one."""
+    """A live source with an id in addition to its name: a topic that was created again has another id."""
 
     def ids(self) -> dict[str, str]:
         """Return the id by name, as far as it is known."""
@@ -120,7 +120,7 @@ def decode_chunks(
     schema: Schema, chunks: Sequence[Chunk], decode: Callable[[Schema, pa.Array], Decoded] = decode_json,
     mapping: FieldMapping = PLAIN,
 ) -> DecodedChunks:  # fmt: skip
-    """Decode what one poll gave, values by `decode`: those of all lanes at once, unless a record spoils it.
+    """Decode the result of one poll, values by `decode`: all lanes at once, unless a bad record prevents it.
 
     `mapping` is that of tables, and of `decode`.
     """
@@ -160,7 +160,7 @@ def _decode_rows(schema: Schema, chunk: Chunk, mapping: FieldMapping) -> Decoded
 
 
 def unreadable_file(path: Path, error: Exception) -> Poison:
-    """Return a file, or what is left of it, as a record that was set aside."""
+    """Return a file, or the rest of it, as a rejected record."""
     name, reason = file_name(path), str(error).partition("\n")[0].encode("utf-8", "backslashreplace").decode()
     return Poison(UNREADABLE_FILE, f"{name}, or what is left of it, cannot be read: {reason}", name)
 

@@ -41,14 +41,14 @@ _DONE = -1
 
 
 class FilesSource:
-    """The files of `path`; with `follow` also those that appear later, until the runner is stopped."""
+    """The files of `path`; with `follow` also later ones, until the runner is stopped."""
 
     def __init__(
         self, path: Path, *, follow: bool, mapping: FieldMapping = PLAIN, takes_events: bool = True
     ) -> None:  # fmt: skip
-        """Begin at the first file. A source of control records (not `takes_events`) reads JSON and no other file.
+        """Begin at the first file. A source of control records (not `takes_events`) reads only JSON.
 
-        Raises: UsageError if there is nothing at the path.
+        Raises: UsageError if the path does not exist.
         """
         if path.is_file() and suffix_of(path) not in FORMATS:
             raise UsageError(f"{path} is no Parquet, CSV or JSON by its name; name it *.parquet, *.csv or *.jsonl")
@@ -133,7 +133,7 @@ class FilesSource:
 
 
 def _written_ms(path: Path) -> int | None:
-    """Return when a file was written; None for what is no regular file, such as a pipe that nobody writes into."""
+    """Return when a file was written; None for other kinds, such as a pipe without a writer."""
     try:
         about = path.stat()
     except OSError:  # it is gone, or a link that leads nowhere
@@ -146,8 +146,8 @@ def read_file(
 ) -> Iterator[tuple[Chunk, int]]:
     """Yield the records of a file from a position on, each chunk with the position after it.
 
-    `folder` is the path that the file was found below. What cannot be read is set aside as a chunk of its own. Raises:
-    SourceError where the system is at fault.
+    `folder` is the path below which the file was found. Unreadable parts are chunks of their own. Raises: SourceError
+    for a fault of the system.
     """
     end = start
     try:
@@ -160,14 +160,14 @@ def read_file(
 
 
 def decoded_file(path: Path, schema: Schema, mapping: FieldMapping) -> Iterator[Decoded]:
-    """Yield the events of a whole file of a folder, and what cannot be read of it. Raises: SourceError."""
+    """Yield the events of a whole file of a folder, and its unreadable parts. Raises: SourceError."""
     decode = partial(decode_json, mapping=mapping)
     for chunk, _ in read_file(path, path.parent, 0, _RECORDS_AT_ONCE, mapping):
         yield from decode_chunks(schema, [chunk], decode, mapping).parts
 
 
 def control_values(path: Path) -> list[bytes]:
-    """Return the control records of a whole file of a folder, and what cannot be read of it. Raises: SourceError."""
+    """Return the control records of a whole file of a folder, and its unreadable parts. Raises: SourceError."""
     chunks = (chunk for chunk, _ in read_file(path, path.parent, 0, _RECORDS_AT_ONCE, PLAIN))
     return [value for chunk in chunks for value in chunk.values if value]
 

@@ -3,8 +3,8 @@
 Partitions are assigned, never subscribed to. The offsets in the checkpoint decide, and a process that matches a part of
 the keys reads all partitions. Offsets that are gone are an error, never a silent jump. A partition that the topic gets
 later is read from its start. A partition that is too far ahead of the others is let go for a while. A topic that was
-deleted and created again has another id, and is refused: offsets of the old one would skip records of the new one.
-A client may stop reading when brokers come back, without an error. Where records wait for half a minute, and none is
+deleted and created again has another id, and is refused: offsets of the old one would skip records of the new one. A
+client may stop reading when brokers come back, without an error. Where records wait for half a minute, and none is
 read, another client goes on.
 Tested by: tests/sources/test_live_kafka.py
 """
@@ -49,7 +49,7 @@ class TopicSource:
         self, settings: KafkaSettings, topic: str, starting: str = "earliest", ending: str | None = None,
         headers: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
-        """Begin at `starting` where there are no positions, and end at `ending` (both as of kafka.offsets_of).
+        """Begin at `starting` without positions, and end at `ending` (both as in kafka.offsets_of).
 
         `headers` become members of the records, which are JSON then.
         """
@@ -59,17 +59,17 @@ class TopicSource:
         self._starting = starting
         self._ending_at = ending
         self._ending: dict[int, int] | None = None
-        self._more: dict[int, bool] = {}  # True for a partition with records behind its ending
+        self._more: dict[int, bool] = {}  # True for a partition with records after its ending
         self._reached: set[int] = set()
         self._next: dict[int, int] = {}
         self._ids: dict[str, str] = {}  # of the topic; empty for brokers that give none
         self._read_end: dict[int, bool] = {}
         self._looked_s = 0.0
         self._unassigned: set[int] = set()
-        self._there: dict[int, int] = {}  # the end of each partition when somebody looked
-        self._waiting: dict[int, int] = {}  # at an earlier look, offsets behind which records waited
+        self._there: dict[int, int] = {}  # the end of each partition at the last query
+        self._waiting: dict[int, int] = {}  # offsets with waiting records after them, at an earlier query
         self._waiting_s = time.monotonic()  # when that was
-        self._polls = 0  # since then, of those that got all there was
+        self._polls = 0  # polls since then that returned all records
         self._consumer = self._client()
 
     def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
@@ -78,7 +78,7 @@ class TopicSource:
         elif time.monotonic() - self._looked_s > _LOOK_S:
             self._look()
         try:
-            # The client waits until it has all that it is asked for; so first for one, then for what is there.
+            # The client waits until it has the requested number, so request one record, then the present ones.
             first = self._consumer.consume(1, wait_s)
             messages = first + self._consumer.consume(records_max - 1, 0.0) if first else first
         except KafkaException as error:
@@ -117,7 +117,7 @@ class TopicSource:
         self._ids = {topic: topic_id for topic, topic_id in ids.items() if topic == self._topic}
 
     def seek(self, positions: Mapping[str, int]) -> None:
-        """Begin behind these positions. Raises: SourceError if the topic cannot be read, or is another one now."""
+        """Begin after these positions. Raises: SourceError if the topic cannot be read, or was replaced."""
         ids = topic_ids(self._settings, [self._topic])  # first: one created from here on shows at a look
         if not ids:  # brokers without ids, or away: once they are back they are asked again
             latest_offsets(self._settings, [self._topic])
@@ -157,7 +157,7 @@ class TopicSource:
 
     @property
     def ended(self) -> bool:
-        """True if every partition has been read to its ending; False if there is none."""
+        """True if every partition has been read to its ending; False without partitions."""
         return self._ending is not None and bool(self._next) and len(self._reached) == len(self._next)
 
     def behind(self) -> dict[str, bool]:
@@ -204,9 +204,9 @@ class TopicSource:
         self._ids |= ids
 
     def _look(self) -> dict[int, int] | None:
-        """Begin with partitions that the topic has got meanwhile. Return where all end, None if nobody answers.
+        """Begin with new partitions of the topic. Return the ends of all, None if brokers do not answer.
 
-        Raises: SourceError if it is another topic now.
+        Raises: SourceError if the topic was replaced.
         """
         self._looked_s = time.monotonic()
         settings = replace(self._settings, wait_ms=_LOOK_WAIT_MS)
@@ -237,13 +237,13 @@ class TopicSource:
         is_stuck = self._polls >= _POLLS_MIN and any(self._waiting.get(p) == offset for p, offset in waiting.items())
         self._waiting, self._waiting_s, self._polls = waiting, now_s, 0
         if is_stuck:
-            # What is stuck may also be slow to close.
+            # A stuck client may also be slow to close.
             threading.Thread(target=self._consumer.close, name="cep-close", daemon=True).start()
             self._consumer, self._waiting = self._client(), {}
             self._consumer.assign(self._places(asked))
 
     def _heed(self, error: KafkaError, message: Message) -> None:
-        """Heed a message that is no record. Raises: SourceError unless it passes by itself."""
+        """Handle a message that is not a record. Raises: SourceError unless the fault is temporary."""
         partition = message.partition() or 0
         if error.code() == END_CODE:
             self._next[partition] = max(self._next[partition], message.offset() or 0)

@@ -25,7 +25,7 @@ class LinesSource:
         self._descriptor = descriptor
         self._cutter = LineCutter()
         self._records_count = 0
-        self._is_more = False  # when somebody looked
+        self._is_more = False  # at the last query
         self.ended = False
 
     def poll(self, records_max: int, wait_s: float) -> list[Chunk]:

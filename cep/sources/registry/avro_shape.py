@@ -25,7 +25,7 @@ class Shape:
 
 
 def shape_of(schema: object, others: Iterable[object] = ()) -> Shape:
-    """Return the shape of a schema, as JSON; `others` are those that it refers to. What is no schema has none."""
+    """Return the shape of a schema, as JSON; `others` are the schemas that it refers to. An invalid schema has none."""
     types = _Types()
     for each in (*others, schema):
         types.name_all(each)
@@ -35,7 +35,7 @@ def shape_of(schema: object, others: Iterable[object] = ()) -> Shape:
 
 @dataclass(slots=True)
 class _Types:
-    """The named types of some schemas; those of one name in two namespaces count as both."""
+    """The named types of some schemas; two with one name in different namespaces count as both."""
 
     named: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     is_nested: bool = False

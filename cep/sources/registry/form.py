@@ -1,6 +1,6 @@
-"""The form of a topic's values, as settings name it.
+"""The form of a topic's values, as in the settings.
 
-It is apart from what decodes them: to plan a read of a topic takes the form alone, and starts in half the time.
+It is separate from the decoders: planning a read of a topic needs only the form, and starts in half the time.
 Tested by: tests/sources/registry/test_registry.py
 """
 

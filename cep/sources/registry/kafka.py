@@ -1,14 +1,14 @@
 """Values of Kafka records in Avro or Protobuf → Decoded, with the client's own deserializers.
 
-    json       objects as text; no schema is needed. With a registry a schema's id may be in front, which is passed over
+    json       objects as text; no schema is needed. With a registry a schema's id may precede them, which is skipped
     avro       with a registry: the writer's schema by the id in front of each record; with a file alone: bare records
     protobuf   with a registry: an id and the place of the message in front of each record; the message's class comes
                from a file of descriptors (`protoc --include_imports --descriptor_set_out=FILE`)
 
-The deserializers make a dictionary of each record, which costs several times what JSON costs here. There is no
-columnar one. A record that does not fit its schema is set aside. So is one whose schema the registry does not give,
-while it answers other questions. A registry that answers nothing ends the read: the records may be good. Must
-not know Spark.
+The deserializers make a dictionary of each record, which costs several times as much as JSON here. There is no columnar
+one. A record that does not match its schema is set aside. So is one whose schema the registry does not return, while it
+answers other requests. A registry that answers nothing ends the read, because the records may be valid. This module
+must not depend on Spark.
 Tested by: tests/sources/registry/test_registry.py
 """
 
@@ -44,7 +44,7 @@ from cep.columnar.mapping import TYPE_FIELD, FieldMapping
 from cep.sources.registry.avro_shape import Shape, shape_of
 from cep.sources.registry.form import RecordFormat
 
-# The registry's client and what decodes take a fifth of a second to import: a job over JSON starts without them.
+# The registry's client and the decoders take a fifth of a second to import: a job over JSON starts without them.
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
     from confluent_kafka.schema_registry.error import SchemaRegistryError
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 _FRAME_BYTES = 5  # a zero, and the schema's id in four bytes, big-endian
 _MISSING, _DENIED = 404, (401, 403)
-_OF_THE_REGISTRY = (401, 403, 407, 408, 429)  # of all answers below 500 those that are not about the schema's id
+_OF_THE_REGISTRY = (401, 403, 407, 408, 429)  # among the answers below 500, those that do not concern the schema's id
 _SERVER_ERROR, _SERVER_ERROR_CODE = 500, 50_000
 _WELL_TWICE = 2
 _WAITS = {"timeout": 10, "max.retries": 3, "retries.wait.ms": 1_000, "retries.max.wait.ms": 20_000}
@@ -64,10 +64,10 @@ _SHOWN_VALUE_CHARACTERS = 40
 
 
 def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> Decoded:
-    """Decode records of one topic into typed columns, and set aside those that cannot be decoded.
+    """Decode records of one topic into typed columns, and set aside the undecodable ones.
 
-    Values: binary; null is set aside. Raises: SourceError if the registry cannot be asked, UsageError for a schema file
-    that cannot be read.
+    Values: binary; null is set aside. Raises: SourceError if the registry does not answer, UsageError for an unreadable
+    schema file.
     """
     if form.name == "json":
         return decode_json(schema, _without_frames(values) if form.registry else values, form.mapping)
@@ -103,7 +103,7 @@ def _without_frames(values: pa.Array) -> pa.Array:
     framed = data.filter(is_framed)
     if not len(framed):
         return values
-    # By hand: Arrow's binary_slice fails where a value ends at the place.
+    # By hand: Arrow's binary_slice fails for a value that ends at the place.
     _, places, content = framed.buffers()
     offsets = np.frombuffer(places, np.int64)[framed.offset : framed.offset + len(framed) + 1]
     stays = np.ones(content.size, bool)
@@ -176,12 +176,12 @@ def client_of(registry: tuple[tuple[str, str], ...]) -> SchemaRegistryClient:
 
 
 def _waits(registry: tuple[tuple[str, str], ...]) -> dict[str, int]:
-    """Return the client's settings that are numbers. Raises: ValueError for one that is none."""
+    """Return the numeric settings of the client. Raises: ValueError for other values."""
     return {**_WAITS, **{name: int(value) for name, value in registry if name in _NUMBERS}}
 
 
 def _refusals(form: RecordFormat, values: Sequence[bytes | None]) -> Callable[[bytes], str]:
-    """Return why a record is not even looked at: nobody has its schema, or it would cost without end; else nothing."""
+    """Return a function with the reason to skip a record: an unknown schema, or unlimited cost; otherwise ""."""
     if not form.registry:
         shape = _shape_of_file(str(form.schema_file))
         return lambda value: _too_costly(shape, value)
@@ -205,7 +205,7 @@ def _too_costly(shape: Shape, value: bytes) -> str:
 
 @functools.cache
 def _shapes_of(_registry: tuple[tuple[str, str], ...]) -> dict[bytes, Shape]:
-    """Return what is kept of a registry's schemas, by the first bytes of their records; empty at first."""
+    """Return the cache of a registry's schemas, by the first bytes of their records; empty at first."""
     return {}
 
 
@@ -250,11 +250,11 @@ class _Refused:
 
 
 def _asked(form: RecordFormat, number: int) -> Shape | _Refused:
-    """Ask the registry for a schema, which the client remembers. Raises: SourceError if it answers nothing at all.
+    """Request a schema from the registry, which the client caches. Raises: SourceError without any answer.
 
-    An id that was made up may be answered with any error, or never. So after a failure the registry is asked something
-    else. If it answers that twice, the id is at fault; if not, it is away, and is asked again as often as its settings
-    say.
+    An invented id may get any error, or no answer. So after a failure another request is sent to the registry. If it
+    answers that twice, the id is at fault; if not, the registry is unavailable, and the request is repeated as often as
+    its settings allow.
     """
     waits, answers, reason = _waits(form.registry), 0, ""
     for attempt in range(waits["max.retries"] + 1):
@@ -320,7 +320,7 @@ def _short(error: Exception) -> str:
 
 
 def _referred(client: SchemaRegistryClient, schema: Any) -> list[object]:
-    """Return the schemas that one of a registry refers to, and those that they refer to."""
+    """Return the schemas that a registry's schema refers to, directly or indirectly."""
     waiting, referred = list(schema.references or ()), []
     seen: set[tuple[str, int]] = set()
     while waiting and len(seen) < SCHEMA_REFERENCES_MAX:
