@@ -39,6 +39,8 @@ TIMES = {
     "cep/model": (2.0, 3.0),
     "cep/nfa": (2.0, 2.0),
     "cep/report": (2.0, 10.0),
+    "cep/sinks": (2.0, 10.0),
+    "cep/sources": (3.0, 10.0),
     "cep/testing": (3.0, 10.0),
 }
 LATER = (60.0, 60.0)  # folders that nobody has rewritten yet
