@@ -12,7 +12,7 @@
 | 400, 413, 422 | an alert | sends the halves of the request, until single alerts remain; those go to the dead letters |
 | any other, or none | the receiver | raises SinkAwayError: the runner reports it and sends the same request again |
 
-So a receiver that moves (301, 302), forgets its secret (401, 403) or its address (404) loses no alert. Receivers tell
+A receiver that moves (301, 302), forgets its secret (401, 403) or its address (404) loses no alert. Receivers tell
 repeats by `alert_id`.
 
 Alerts name people and cards, so another machine gets them over https:// only, unless the settings say `insecure`. A URL

@@ -1,7 +1,7 @@
 """Records of a micro-batch → a Kafka topic, all of them in one transaction, each micro-batch once.
 
 The transaction also moves an offset that no reader uses: group `cep-JOB`, partition 0 of the topic, offset =
-micro-batch + 1, with a digest of the records. So the topic itself knows its last micro-batch. A repeated micro-batch
+micro-batch + 1, with a digest of the records. The topic itself knows its last micro-batch. A repeated micro-batch
 finds its own number there and sends nothing. Readers of committed records see each record once. The numbers are those
 of the protocol in runners/spark/live_output.py:
 
@@ -315,9 +315,9 @@ class Transactions:
         """Send the micro-batch's number into the transaction.
 
         The client may wait for ever for a coordinator that went away and came back, in spite of its time-out
-        (https://github.com/confluentinc/librdkafka/issues/5456). So the call has a thread. An overdue call is given up
-        together with its clients, and new clients end its transaction, unless another process has taken the job over
-        while this one was stopped. Raises: _AgainError then.
+        (https://github.com/confluentinc/librdkafka/issues/5456). The call therefore has a thread. An overdue
+        call is given up together with its clients, and new clients end its transaction, unless another process has
+        taken the job over while this one was stopped. Raises: _AgainError then.
         """
         producer, group = self._producer, self._consumer.consumer_group_metadata()
         wait_s = min(_COORDINATOR_S, seconds_left(deadline_s))
