@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
+from random import Random
 from typing import Any
 
 import pandas as pd
@@ -78,6 +79,25 @@ def two_types() -> tuple[int, int]:
     return alerts.table.num_rows, alerts.counters["duplicates"] + alerts.counters["reused_ids"]
 
 
+_STEPS = """
+event t { tx_id id  event_time time  card_id string  kind string  number int  order by number }
+pattern p by card_id { seq d{3} -> hit within 1 h where d: t kind == "d"  hit: t kind == "h" skip past last }
+"""
+
+
+def found_share(frauds_count: int) -> float:
+    """Plant frauds of three declines and a hit in one second, with random ids. Return the share that gives alerts."""
+    random = Random("row 7")
+    rows = {
+        "tx_id": [f"{random.getrandbits(64):016x}" for _ in range(4 * frauds_count)],
+        "event_time": [START] * (4 * frauds_count),
+        "card_id": [f"c{row // 4}" for row in range(4 * frauds_count)],
+        "kind": ["d", "d", "d", "h"] * frauds_count,
+        "number": range(4 * frauds_count),
+    }
+    return float(matched(_STEPS, pd.DataFrame(rows)).table.num_rows / frauds_count)
+
+
 FROM_START = ["2026-03-01T10:00:00+00:00"] * 2
 
 ROWS = [
@@ -85,6 +105,7 @@ ROWS = [
     Row("G2", "one event three times", (0, 2, 0), partial(repeated, tx_id=["1", "1", "1"])),
     Row("G2", "one id with two contents", (0, 1, 1),
         partial(repeated, tx_id=["1", "1", "1"], device_id=["d", "e", "d"])),
+    Row("trust 7", "frauds in one second, random ids, a declared order", 1.0, partial(found_share, 2_000)),
     Row("trust 18", "a decoy with the id of another card's event", (1, 0), partial(decoy, "other")),
     Row("trust 18", "a decoy with the id of an event of the card", (1, 1), partial(decoy, "c")),
     Row("G6", "a login and a payment with one id", (1, 0), two_types),
