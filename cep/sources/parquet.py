@@ -35,8 +35,11 @@ from cep.base.limits import (
 from cep.base.reading import open_file
 from cep.columnar.times import INT96_UNIT
 
-_CODECS = {"SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "ZSTD": "zstd", "LZ4_RAW": "lz4_raw"}
-_TEXT, _SAME_LENGTH = "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"
+# Numbers of parquet.thrift: codecs, types, and fields of the footer.
+_UNCOMPRESSED, _CODECS = 0, {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
+_TEXT, _SAME_LENGTH = 6, 7
+_GROUPS, _COLUMNS, _ABOUT, _TYPE, _CODEC = 4, 1, 3, 1, 4
+_COUNT, _CHUNK_BYTES, _DATA_PLACE, _DICTIONARY_PLACE = 5, 7, 9, 11
 _WORD_BYTES = 16  # of a number, a time or a decimal, at most
 _LENGTH = struct.Struct("<I")
 # Fields of a page's header (parquet.thrift).
@@ -44,7 +47,7 @@ _UNPACKED, _PACKED, _DATA, _DICTIONARY, _DATA_2 = 2, 3, 5, 7, 8
 _VALUES, _ENCODING, _ENCODING_2 = 1, 2, 4
 _DELTA_TEXTS = 7  # each value begins as the one before: a page of few bytes may hold many long ones
 _HEADER_LOOK = 512
-_THRIFT_DEPTH_MAX = 8
+_THRIFT_DEPTH_MAX = 12
 _BOOLS = (1, 2)
 _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(3, 13)
 
@@ -72,9 +75,10 @@ def read_batches(
         names = file.schema_arrow.names
         if len(set(names)) < len(names):
             raise pa.ArrowInvalid("two of its columns have one name; rename one")
+        chunks = _column_chunks(raw)
         wanted = names if columns is None else [name for name in columns if name in names]
         for group in range(file.metadata.num_row_groups) if groups is None else groups:
-            rows, read = _plan(file, raw, group, wanted, rows_max)
+            rows, read = _plan(file, raw, chunks[group], wanted, rows_max)
             for batch in file.iter_batches(rows, [group], read or None):
                 yield _completed(batch, wanted, file.schema_arrow)
 
@@ -123,17 +127,17 @@ class _Pages:
 
 
 def _plan(
-    file: pq.ParquetFile, raw: BinaryIO, group: int, wanted: Sequence[str], rows_max: int
+    file: pq.ParquetFile, raw: BinaryIO, chunks: Sequence[dict[int, Any]], wanted: Sequence[str], rows_max: int
 ) -> tuple[int, list[str]]:
     """Return how many rows of a row group are read at once, and the columns. Raises: ArrowInvalid beyond the limits."""
-    about, schema = file.metadata.row_group(group), file.schema
+    schema = file.schema
     bytes_a_row, left_out = 0, set[str]()
-    for number in range(about.num_columns):
-        leaf, chunk = schema.column(number), about.column(number)
+    for number, chunk in enumerate(chunks):
+        leaf = schema.column(number)
         top = leaf.path.partition(".")[0] if leaf.path not in wanted else leaf.path
         if top not in wanted and leaf.path not in wanted:
             continue
-        pages = _pages_of(raw, chunk, leaf.length)
+        pages = _pages_of(raw, chunk, leaf.path, leaf.length)
         if leaf.max_repetition_level and pages.values * pages.value_bytes > BATCH_BYTES_MAX:
             left_out.add(top)
             continue
@@ -142,26 +146,45 @@ def _plan(
     return rows, [name for name in wanted if name not in left_out]
 
 
-def _pages_of(raw: BinaryIO, chunk: pq.ColumnChunkMetaData, value_bytes: int) -> _Pages:
+def _column_chunks(raw: BinaryIO) -> list[list[dict[int, Any]]]:
+    """Read what the footer says of each column of each row group. Raises: ArrowInvalid.
+
+    Arrow has it too, but a footer with wrong sizes ends the process where Python asks Arrow for it.
+    """
+    size = os.fstat(raw.fileno()).st_size
+    raw.seek(max(size - 8, 0))
+    length = int.from_bytes(raw.read(4), "little")
+    if not 0 < length <= min(size - 8, PARQUET_PAGE_BYTES_MAX):
+        raise pa.ArrowInvalid("the footer has a wrong size")
+    raw.seek(size - 8 - length)
+    try:
+        footer, _ = _struct(raw.read(length), 0, 0)
+        return [[column[_ABOUT] for column in group[_COLUMNS]] for group in footer[_GROUPS]]
+    except (IndexError, KeyError, TypeError, struct.error) as error:
+        raise pa.ArrowInvalid("the footer cannot be read") from error
+
+
+def _pages_of(raw: BinaryIO, chunk: dict[int, Any], path: str, value_bytes: int) -> _Pages:
     """Read the headers of the pages of a column chunk. Raises: ArrowInvalid for one beyond the limits."""
-    place = chunk.data_page_offset
-    if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < place:
-        place = chunk.dictionary_page_offset
-    end, values, longest, count = place + chunk.total_compressed_size, 0, _WORD_BYTES, 0
-    is_text = chunk.physical_type == _TEXT
-    longest = max(longest, value_bytes) if chunk.physical_type == _SAME_LENGTH else longest
-    while place < end and values < chunk.num_values:
+    place, dictionary_place = _number(chunk, _DATA_PLACE), chunk.get(_DICTIONARY_PLACE)
+    if isinstance(dictionary_place, int) and 0 < dictionary_place < place:
+        place = dictionary_place
+    end, values_count = place + _number(chunk, _CHUNK_BYTES), _number(chunk, _COUNT)
+    values, longest, count = 0, _WORD_BYTES, 0
+    is_text = chunk.get(_TYPE) == _TEXT
+    longest = max(longest, value_bytes) if chunk.get(_TYPE) == _SAME_LENGTH else longest
+    while place < end and values < values_count:
         count += 1
         header, begin = _header_at(raw, place)
         unpacked, packed = _number(header, _UNPACKED), _number(header, _PACKED)
         if unpacked > PARQUET_PAGE_BYTES_MAX or count > PARQUET_PAGES_MAX:
             raise pa.ArrowInvalid(
-                f"a page of the column {chunk.path_in_schema} takes {unpacked} bytes, and one may take "
+                f"a page of the column {path} takes {unpacked} bytes, and one may take "
                 f"{PARQUET_PAGE_BYTES_MAX}; a column chunk may have {PARQUET_PAGES_MAX} pages"
             )
         dictionary, data = header.get(_DICTIONARY), header.get(_DATA) or header.get(_DATA_2)
         if isinstance(dictionary, dict) and is_text:
-            longest = max(longest, _longest_value(raw, begin, packed, unpacked, chunk.compression))
+            longest = max(longest, _longest_value(raw, begin, packed, unpacked, chunk.get(_CODEC)))
         elif isinstance(data, dict):
             in_page = _number(data, _VALUES)
             encoding = data.get(_ENCODING if _DATA in header else _ENCODING_2)
@@ -169,18 +192,18 @@ def _pages_of(raw: BinaryIO, chunk: pq.ColumnChunkMetaData, value_bytes: int) ->
             values += in_page
             longest = max(longest, share) if is_text else longest
         place = begin + packed
-    return _Pages(longest, max(values, chunk.num_values))
+    return _Pages(longest, max(values, values_count))
 
 
-def _longest_value(raw: BinaryIO, begin: int, packed: int, unpacked: int, compression: str) -> int:
+def _longest_value(raw: BinaryIO, begin: int, packed: int, unpacked: int, codec: Any) -> int:
     """Return the bytes of the longest value of a dictionary page; the bytes of the page if it cannot be unpacked."""
-    if compression != "UNCOMPRESSED" and compression not in _CODECS:
+    if codec != _UNCOMPRESSED and codec not in _CODECS:
         return unpacked
     raw.seek(begin)
     page = raw.read(packed)
-    if compression != "UNCOMPRESSED":
+    if codec in _CODECS:
         try:
-            page = pa.Codec(_CODECS[compression]).decompress(page, unpacked, asbytes=True)
+            page = pa.Codec(_CODECS[codec]).decompress(page, unpacked, asbytes=True)
         except (OSError, ValueError, pa.ArrowException):
             return unpacked
     place, longest, end = 0, 0, len(page)
@@ -250,13 +273,17 @@ def _value(data: bytes, place: int, kind: int, depth: int) -> tuple[Any, int]:
     if kind == _DOUBLE:
         return None, _within(data, place + 8)
     if kind in (_LIST, _SET):
+        if depth > _THRIFT_DEPTH_MAX:
+            raise pa.ArrowInvalid("the header of a page is nested too deep")
         size, kind = data[place] >> 4, data[place] & 15
         place += 1
         if size == 15:
             size, place = _varint(data, place)
+        items = []
         for _ in range(min(size, len(data))):
-            _, place = _value(data, place, kind, depth + 1)
-        return None, _within(data, place)
+            item, place = _value(data, place, kind, depth + 1)
+            items.append(item)
+        return items, _within(data, place)
     raise pa.ArrowInvalid("the header of a page has a field of an unknown kind")
 
 

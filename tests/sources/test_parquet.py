@@ -165,3 +165,17 @@ def test_damaged_headers_are_refused_and_read_no_more_than_there_is(seed: int, t
     path.write_bytes(data)
     with suppress(OSError, pa.ArrowException):
         list(read_batches(path, None, 1_000))
+
+
+@pytest.mark.parametrize("seed", seeds(400))
+def test_a_damaged_footer_does_not_end_the_process(seed: int, tmp_path: Path) -> None:
+    """Arrow aborts where Python asks it for a column of a footer whose sizes do not fit; so nobody asks it."""
+    random, path = Random(seed), tmp_path / "a.parquet"
+    written(random_table(random), path, random)
+    data = bytearray(path.read_bytes())
+    length = int.from_bytes(data[-8:-4], "little")
+    for _ in range(random.randrange(1, 4)):
+        data[len(data) - 8 - random.randrange(1, length)] = random.randrange(256)
+    path.write_bytes(data)
+    with suppress(OSError, pa.ArrowException, UnicodeDecodeError):
+        list(read_batches(path, None, 1_000))
