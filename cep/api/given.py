@@ -23,6 +23,7 @@ from cep.rulebook.compatible import KeyDomains, checked_text
 from cep.rulebook.deploy import Deployment, deploy, deploy_to_job
 from cep.rulebook.files import list_record, read_control, read_lists, read_rules
 from cep.rulebook.levels import levels_needed
+from cep.rulebook.signed_lists import first_lists
 from cep.rulebook.trust import Trust
 
 _USUAL = Path("rules")
@@ -70,6 +71,8 @@ class GivenRules:
             if trust is not None:
                 files = with_signatures(folder, files)
             given, more = read_lists(folder, lists)
+            if trust is not None:
+                given = first_lists(folder, given, files)
             first += [*given, *files]
             problems += more
         if control is not None:

@@ -24,6 +24,7 @@ from cep.model.settings import ControlSettings, JobSettings, Settings
 from cep.rulebook.changes import with_signatures
 from cep.rulebook.deploy import Deployment
 from cep.rulebook.files import read_lists, read_rules
+from cep.rulebook.signed_lists import first_lists
 from cep.rulebook.signers import given_trust
 from cep.rulebook.trust import Trust
 from cep.runners.handover.warm_start import WarmStart, open_warm_start
@@ -79,6 +80,8 @@ def beginning_of(given_settings: Settings, log: Log) -> Beginning:
         if trust is not None:
             files = with_signatures(settings.rules, files)
         given, more = read_lists(settings.rules, lists)
+        if trust is not None:
+            given = first_lists(settings.rules, given, files)
         records += [*given, *files]
         problems += more
     if settings.warm_start is None:

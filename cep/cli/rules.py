@@ -22,10 +22,19 @@ from cep.cli.rule_card import card_of
 from cep.cli.trust_flags import add_trust_arguments
 from cep.model.rule import UpsertRecord, control_json_schema, rule_file_json_schema
 from cep.rulebook.deploy import Deployment, deploy
-from cep.rulebook.files import read_rules
+from cep.rulebook.files import declared_lists, read_rules
 from cep.rulebook.history import at_commit, history
-from cep.rulebook.lock import locked, problems_of_lock, read_lock, with_version, write_lock
+from cep.rulebook.lock import (
+    changed_lists,
+    locked,
+    locked_lists,
+    problems_of_lock,
+    read_lock,
+    with_version,
+    write_lock,
+)
 from cep.rulebook.meaning import content_hash
+from cep.rulebook.signed_lists import entries_name, list_name
 from cep.rulebook.signers import given_trust
 
 HELP = """\
@@ -42,6 +51,7 @@ examples:
   cep rules schema > control.schema.json
 """
 _WIDTH = 200
+_CHANGED_LIST = "list {name}: its entries have changed since they were locked; sign the rules that read it again"
 _SHORT = 12  # characters of a hash that a person can compare
 
 
@@ -119,9 +129,15 @@ def _list(directory: Path, records: list[UpsertRecord], problems: list[str], con
         )
     console.print(table)
     wrong = [f"{rule_id}: {reason}" for rule_id, reason in set_aside.items()]
-    for problem in (*problems, *wrong, *contradictions.values()):
+    lists = [_CHANGED_LIST.format(name=name) for name in changed_lists(_list_entries(directory), read_lock(directory))]
+    for problem in (*problems, *wrong, *contradictions.values(), *lists):
         console.print(problem, markup=False, style="red")
-    return 1 if problems or set_aside or contradictions else 0
+    return 1 if problems or set_aside or contradictions or lists else 0
+
+
+def _list_entries(directory: Path) -> dict[str, str]:
+    """Return the names of the entries of the declared lists."""
+    return {list_name(declared): entries_name(declared) for declared in declared_lists(directory)[0]}
 
 
 def _show(record: UpsertRecord, console: Console) -> int:
@@ -160,6 +176,10 @@ def _history(options: argparse.Namespace, console: Console) -> int:
 def _lock(directory: Path, records: list[UpsertRecord], problems: list[str], console: Console) -> int:
     before = read_lock(directory)
     after, contradictions = locked(records, before)
+    entries = _list_entries(directory)
+    for name in changed_lists(entries, before):
+        console.print(_CHANGED_LIST.format(name=name), markup=False, style="yellow")
+    after = locked_lists(entries, after)
     for problem in (*problems, *contradictions):
         console.print(str(problem), markup=False, style="red")
     if problems:

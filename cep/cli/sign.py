@@ -27,6 +27,7 @@ from cep.rulebook.changes import change_path, read_change, version_before, write
 from cep.rulebook.files import read_rules
 from cep.rulebook.lock import problems_of_lock, read_lock
 from cep.rulebook.meaning import content_hash
+from cep.rulebook.signed_lists import with_lists
 from cep.rulebook.statement import Signable, approve, digest_of, sign, sign_heartbeat
 from cep.rulebook.trust import Trust, reason_against, reason_against_heartbeat
 
@@ -87,6 +88,7 @@ def run(options: argparse.Namespace) -> int:
             console.print(str(contradiction), markup=False, style="red")
         if contradictions:
             return 1
+        change = with_lists(options.rules, change)
     key = private_key(settings.publish.sign_with)
     signed = sign(change, key, trust.rule_set, version_before(options.rules, change))
     path = change_path(options.rules, signed)
@@ -122,6 +124,7 @@ def run_approve(options: argparse.Namespace) -> int:
         if refusal is not None:
             raise UsageError(f"{options.change}: {refusal.reason}")
     _show(options.change, records, trust)
+    _check_lists(options.change, records[0])
     if settings.publish.sign_with is None:
         console.print(f"approve it with `{_STEP.format(path=options.change)}`", markup=False)
         return 0
@@ -129,6 +132,19 @@ def run_approve(options: argparse.Namespace) -> int:
     approved = [approve(record, key) for record in records]
     store_signed(approved, options.change, trust, console)
     return 0
+
+
+def _check_lists(path: Path, record: Signable) -> None:
+    """Check that the declared lists are those that the author has signed. Raises: UsageError."""
+    if not isinstance(record, UpsertRecord) or not record.lists:
+        return
+    here = with_lists(path.parent.parent, record).lists or {}
+    other = sorted(name for name, stored in record.lists.items() if here.get(name) != stored)
+    if other:
+        raise UsageError(
+            f"{path}: the entries of {', '.join(other)} are not the entries that its author has signed; restore the "
+            "list, or let the author run `cep sign` again"
+        )
 
 
 def store_signed(records: list[Signable], path: Path, trust: Trust, console: Console) -> bool:

@@ -36,6 +36,7 @@ from cep.base.limits import (
     LIST_ENTRIES_MAX,
     LIST_PARAM_ENTRIES_MAX,
     LIST_PARTS_MAX,
+    LISTS_MAX,
     PARAMS_MAX,
     RULE_FILE_BYTES_MAX,
     RULE_ID_CHARS_MAX,
@@ -123,6 +124,7 @@ RuleId = Annotated[str, Field(pattern=_NAME, max_length=RULE_ID_CHARS_MAX)]
 Version = Annotated[int, Field(ge=1, le=2**31 - 1)]  # an int32 on every alert
 ShortText = Annotated[str, Field(min_length=1, max_length=RULE_TEXT_CHARS_MAX)]
 Source = Annotated[str, Field(min_length=1, max_length=SOURCE_BYTES_MAX)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Nonce = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
@@ -193,9 +195,11 @@ class UpsertRecord(RuleFields):
     Here and in other records: `changes` is the version that it was written against, and a job with another version
     refuses it. `by` and `reason` name the sender and the reason. `signed` has the signatures (model/signed.py). Without
     signatures, a random `nonce` prevents guessing of erased content; it has no other effect.
+    `lists` names the entries of each declared list that the pattern reads, so that the signatures cover them.
     """
 
     kind: Literal["upsert"] = "upsert"
+    lists: Annotated[dict[str, Sha256], Field(max_length=LISTS_MAX)] | None = None
     changes: Changes | None = None
     by: ShortText | None = None
     reason: ShortText | None = None

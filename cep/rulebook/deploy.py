@@ -110,12 +110,29 @@ def deploy_to_job(
     return deployment
 
 
-def is_given(record: ControlRecord) -> bool:
+def vouched_lists(records: Iterable[ControlRecord | None], trust: Trust | None) -> frozenset[str] | None:
+    """Return `NAME/KIND SET` of each list whose entries the signed rules among a job's first records name alike.
+
+    None if nobody has to sign: then every list counts that the first records have.
+    """
+    if trust is None:
+        return None
+    named: dict[str, set[str]] = {}
+    for record in records:
+        if isinstance(record, UpsertRecord) and record.lists and reason_against(record, trust) is None:
+            for name, stored in record.lists.items():
+                named.setdefault(name, set()).add(stored)
+    return frozenset(f"{name} {stored}" for name, sets in named.items() if len(sets) == 1 for stored in sets)
+
+
+def is_given(record: ControlRecord, vouched: frozenset[str] | None) -> bool:
     """Return True for a list whose entries are in the job's store: declared by the patterns with which the job begins.
 
-    In a later record it would be an attempt to use unrelated content of the store.
+    In a later record it would be an attempt to use unrelated content of the store. `vouched` comes from `vouched_lists`.
     """
-    return isinstance(record, ListRecord) and record.stored is not None
+    if not isinstance(record, ListRecord) or record.stored is None:
+        return False
+    return vouched is None or f"{record.id}/{record.of} {record.stored}" in vouched
 
 
 def _applied(deployment: Deployment, records: Iterable[ControlRecord], *, are_first: bool = False) -> Deployment:
@@ -124,8 +141,10 @@ def _applied(deployment: Deployment, records: Iterable[ControlRecord], *, are_fi
     set_aside: list[SetAside] = list(deployment.set_aside)
     taken: list[ControlRecord] = list(deployment.taken)
     refused: list[RefusedRecord] = []
-    for record in records:
-        outcome = rulebook.apply(record, None, is_given=are_first and is_given(record))
+    given = list(records)
+    vouched = vouched_lists(given, rulebook.accepted.trust) if are_first else None
+    for record in given:
+        outcome = rulebook.apply(record, None, is_given=are_first and is_given(record, vouched))
         if outcome.kind != "refused" or isinstance(record, HeartbeatRecord):
             taken.append(record)
             continue

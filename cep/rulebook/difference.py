@@ -14,7 +14,20 @@ from cep.model.rule import ListRecord, RollbackRecord, UpsertRecord
 from cep.rulebook.meaning import pattern_hash
 from cep.rulebook.statement import Signable
 
-_NOT_COMPARED = {"id", "version", "changes", "by", "reason", "nonce", "signed", "source", "rule", "entries", "whole"}
+_NOT_COMPARED = {
+    "id",
+    "version",
+    "changes",
+    "by",
+    "reason",
+    "nonce",
+    "signed",
+    "source",
+    "rule",
+    "entries",
+    "whole",
+    "lists",
+}
 _SHOWN_MAX = 80  # characters of a value
 
 

@@ -3,6 +3,8 @@
     [card_testing]
     1 = "5a0c…"     the hash of rulebook/meaning.py
     2 = "91fe…"
+    ["list:blocked/string"]
+    1 = "0000…"     the name of the entries of a declared list (signed_lists.py)
 
 A locked version keeps its meaning for good: a job refuses another text for it, and an old alert identifies its rule by
 version and hash. The file is under version control and only grows. A rule with a new version moves to the end, so the
@@ -12,8 +14,9 @@ Tested by: tests/rulebook/test_lock.py
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +35,9 @@ _HEAD = """\
 _HASH = re.compile(r"[0-9a-f]{64}")
 _VERSION_LINE = re.compile(r"^(version[ \t]*=[ \t]*)(\d+)", re.MULTILINE)
 _TABLE = re.compile(r"^\[", re.MULTILINE)
-_LOCKED = re.compile(r"^(?:\[(\w+)\]|(\d{1,10}) = )", re.MULTILINE)
+_LOCKED = re.compile(r"^(?:\[(.+)\]|(\d{1,10}) = )", re.MULTILINE)
+
+_LIST = "list:"
 
 Lock = dict[str, dict[int, str]]
 
@@ -71,9 +76,8 @@ def write_lock(directory: Path, lock: Lock) -> None:
     """Write it, the rules in their order. Raises: UsageError if it cannot be written."""
     parts = [_HEAD]
     for rule_id, versions in lock.items():
-        parts.append(
-            f"\n[{rule_id}]\n" + "".join(f'{version} = "{versions[version]}"\n' for version in sorted(versions))
-        )
+        name = rule_id if rule_id.isidentifier() else json.dumps(rule_id)
+        parts.append(f"\n[{name}]\n" + "".join(f'{version} = "{versions[version]}"\n' for version in sorted(versions)))
     try:
         replace_file(directory / LOCK_FILE, "".join(parts).encode(), root=repository_root(directory))
     except OSError as error:
@@ -107,6 +111,26 @@ def locked(records: Iterable[UpsertRecord], lock: Lock) -> tuple[Lock, list[Lock
         if record.id not in refused and record.version not in after.get(record.id, {}):
             after[record.id] = {**after.pop(record.id, {}), record.version: content_hash(record)}
     return after, problems
+
+
+def changed_lists(entries: Mapping[str, str], lock: Lock) -> list[str]:
+    """Name the declared lists whose entries differ from the locked ones. `entries` has the names of the new ones."""
+    return [name for name, stored in entries.items() if _locked_entries(name, lock) not in ("", stored)]
+
+
+def locked_lists(entries: Mapping[str, str], lock: Lock) -> Lock:
+    """Return the lock with the entries of declared lists, each change of them under the next number."""
+    after = dict(lock)
+    for name, stored in entries.items():
+        if _locked_entries(name, lock) != stored:
+            versions = lock.get(_LIST + name, {})
+            after[_LIST + name] = {**versions, max(versions, default=0) + 1: stored}
+    return after
+
+
+def _locked_entries(name: str, lock: Lock) -> str:
+    versions = lock.get(_LIST + name, {})
+    return versions[max(versions)] if versions else ""
 
 
 def oldest_first(records: Iterable[UpsertRecord], directory: Path) -> list[UpsertRecord]:

@@ -166,6 +166,12 @@ def _signer_from_json(data: Sequence[Any]) -> Signer:
 def reason_against(record: Signable, trust: Trust) -> Outcome | None:
     """Return the refusal of a record whose signatures do not count; None if they do. Steps 1 to 4."""
     signed, needed = record.signed, trust.needed(record.kind)
+    if signed is None and isinstance(record, ListRecord) and record.stored is not None:
+        return _refused(
+            "unsigned",
+            "its entries are not the entries that the signed rules name; look at what has changed in the list, and "
+            "sign the rules that read it again with `cep sign`",
+        )
     if signed is None:
         return _refused("unsigned", f"it is not signed, and {_people(needed)} must sign; run `cep sign`")
     if signed.rule_set != trust.rule_set:

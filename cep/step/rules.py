@@ -34,7 +34,7 @@ from cep.model.rule import (
     VersionedRecord,
     parse_control,
 )
-from cep.rulebook.deploy import RefusedRecord, is_given
+from cep.rulebook.deploy import RefusedRecord, is_given, vouched_lists
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import Outcome
 from cep.rulebook.rulebook import Rulebook
@@ -261,8 +261,9 @@ def apply_records(
     counters: Counter[str] = Counter()
     audit: list[bytes] = []
     heartbeat_ms, in_force = TIME_MS_MIN, None
-    for data in records:
-        record, problems = parse_control(data)
+    parsed = [(data, *parse_control(data)) for data in records]
+    vouched = vouched_lists((record for _, record, _ in parsed), rulebook.accepted.trust) if are_first else None
+    for data, record, problems in parsed:
         unverified = _heartbeat_refusal(rulebook, record)
         if isinstance(record, HeartbeatRecord) and unverified is None and record.event_time_ms <= latest_ms:
             counters["control_heartbeat"] += 1
@@ -285,7 +286,7 @@ def apply_records(
             letter = dead_letter(Poison("control_unreadable", hide_card_numbers(reason), _text(data)))
             audit += rulebook.accepted.note(None, Outcome("refused", reason), data, UNREADABLE)
         else:
-            outcome = rulebook.apply(record, seen_ms, is_given=are_first and is_given(record))
+            outcome = rulebook.apply(record, seen_ms, is_given=are_first and is_given(record, vouched))
             counters[f"control_{outcome.kind}"] += 1
             counters["control_unverified"] += bool(outcome.cause)
             counters["control_conflict"] += outcome.is_conflict
