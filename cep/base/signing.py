@@ -29,6 +29,14 @@ _PUBLIC = re.compile(r"ed25519:[0-9a-f]{64}")
 _SIGNATURE = re.compile(r"[0-9a-f]{128}")
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _VERIFIED_MAX = 4_096
+_FIELD = 2**255 - 19
+_SIGN_BIT = 1 << 255
+# The y coordinates of the eight points of small order (RFC 8032, 5.1). Anybody can sign for such a key.
+_SMALL_ORDER = frozenset({
+    0, 1, _FIELD - 1,
+    0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826,
+    0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7,
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +109,11 @@ def read_key(path: Path, passphrase: str | None = None) -> SigningKey:
 
 
 def is_public_key(text: str) -> bool:
-    """Return True for the text of a public key."""
-    return _PUBLIC.fullmatch(text) is not None
+    """Return True for the text of a public key. A point of small order is no key, nor is a second spelling of one."""
+    if _PUBLIC.fullmatch(text) is None:
+        return False
+    y = int.from_bytes(bytes.fromhex(text.removeprefix(_PREFIX)), "little") & ~_SIGN_BIT
+    return y < _FIELD and y not in _SMALL_ORDER
 
 
 @lru_cache(_VERIFIED_MAX)

@@ -15,7 +15,7 @@ from rich.table import Table
 from cep.base.errors import UsageError
 from cep.base.signing import SigningKey, new_key, read_key
 from cep.base.terminal import Terminal
-from cep.rulebook.signers import read_trust, sign_signers, signature_path
+from cep.rulebook.signers import read_trust, roots_path, rotate_root, sign_signers, signature_path
 from cep.rulebook.trust import Trust
 from cep.rulebook.withdraw import withdraw
 
@@ -29,6 +29,7 @@ examples:
   cep keys trust rules/signed/signers.toml --sign-with root.pem  signs the file of signers
   cep keys check rules/signed/signers.toml --root-key ed25519:…
   cep keys withdraw rules/signed/signers.toml --key ed25519:… --sign-with root.pem
+  cep keys rotate rules/signed/signers.toml --key ed25519:… --sign-with root.pem
 """
 PASSPHRASE = "CEP_KEY_PASSPHRASE"  # noqa: S105 the name of the variable
 
@@ -45,6 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gone.add_argument("file", type=Path, metavar="FILE", help="who may sign what, with signed changes beside it")
     gone.add_argument("--key", required=True, metavar="KEY", help="public key of the person (ed25519:…)")
     gone.add_argument("--sign-with", type=Path, required=True, metavar="FILE", help="the root key")
+    rotate = verbs.add_parser("rotate", help="sign the change to another root key with the old one")
+    rotate.add_argument("file", type=Path, metavar="FILE", help="who may sign what (signers.toml)")
+    rotate.add_argument("--key", required=True, metavar="KEY", help="public part of the new root key (ed25519:…)")
+    rotate.add_argument("--sign-with", type=Path, required=True, metavar="FILE", help="the old root key")
     check = verbs.add_parser("check", help="check a signers file, and print who may sign what")
     check.add_argument("file", type=Path, metavar="FILE", help="who may sign what (signers.toml)")
     check.add_argument("--root-key", required=True, metavar="KEY", help="public key that it is signed with")
@@ -65,9 +70,13 @@ def run(options: argparse.Namespace) -> int:
             _print(trust, console)
             console.print(f"signed: {signature_path(options.file)}; the root key is {trust.root_key}", markup=False)
         case "withdraw":
-            trust, until = withdraw(options.file, options.key, private_key(options.sign_with))
+            trust, only = withdraw(options.file, options.key, private_key(options.sign_with))
             _print(trust, console)
-            console.print(f"withdrawn, but for {len(until)} line(s) of versions that it has signed", markup=False)
+            console.print(f"withdrawn, but for {len(only)} record(s) that it has signed", markup=False)
+        case "rotate":
+            rotate_root(options.file, options.key, private_key(options.sign_with))
+            step = f"raise `version` in {options.file}, and sign it with the new key: `cep keys trust`"
+            console.print(f"signed: {roots_path(options.file)}; {step}", markup=False)
         case _:
             _print(read_trust(options.file, options.root_key), console)
     return 0
@@ -82,11 +91,11 @@ def private_key(path: Path | None) -> SigningKey:
 
 def _print(trust: Trust, console: Console) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("who", "may", "rules", "withdrawn"):
+    for title in ("who", "may", "rules", "expires", "withdrawn"):
         table.add_column(title)
     for signer in trust.signers:
-        until = "" if signer.until is None else ", ".join(f"{n} up to {v}" for n, v in signer.until) or "for all"
-        table.add_row(signer.name, ", ".join(signer.may), ", ".join(signer.rules), until)
+        only = "" if signer.only is None else f"counts for {len(signer.only)} record(s)"
+        table.add_row(signer.name, ", ".join(signer.may), ", ".join(signer.rules), signer.expires or "", only)
     console.print(f"rules of {trust.rule_set}, version {trust.version} of the signers", markup=False)
     console.print(table)
     two = ", ".join(kind for kind, count in trust.people if count == 2)

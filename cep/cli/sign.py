@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
             console.print(str(contradiction), markup=False, style="red")
         if contradictions:
             return 1
-        change = with_lists(options.rules, change)
+        change = with_lists(options.rules, _started(record, options.effective_at))
     key = private_key(settings.publish.sign_with)
     signed = sign(change, key, trust.rule_set, version_before(options.rules, change))
     path = change_path(options.rules, signed)

@@ -15,18 +15,24 @@
     produces = ["card_*"]
     events = ["payment", "card_*"]
     priority_min = 50
-    until = { card_testing = 5 }
+    expires = 2027-06-30
+    only = ["5a0c…"]
 
 `people` says how many must sign: two where it says nothing, but one for `resume`. Without `rules` a person
 may sign changes of all. The next four names bound what a rule says that other rules feel (trust.Scope).
-`until` withdraws a key: it counts up to these versions only.
-The file's signature is in FILE.sig. A job is given the root key apart from the file.
+After the day `expires` a key signs nothing new. `only` withdraws a key: it counts for the records with these hashes
+(withdraw.py). The file's signature is in FILE.sig. A job is given the root key apart from the file. FILE.roots has a
+line for each rotation of the root key, signed by the old one.
 Tested by: tests/rulebook/test_signers.py
 """
 
 from __future__ import annotations
 
+import hashlib
 import unicodedata
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -38,16 +44,20 @@ from cep.base.limits import (
     KEY_FILE_BYTES_MAX,
     RULE_PRIORITY_MAX,
     RULE_TEXT_CHARS_MAX,
+    SIGNED_LINES_MAX,
     SIGNERS_FILE_BYTES_MAX,
     SIGNERS_MAX,
 )
 from cep.base.reading import read_file
 from cep.base.signing import SigningKey, is_public_key, is_signed
 from cep.base.toml import parse_toml
+from cep.base.visible import HIDDEN, visible
 from cep.model.problem import problems_of
 from cep.rulebook.trust import PEOPLE, Scope, Signer, Trust
 
 _HEAD = b"cep signers 1\n"
+_WITHOUT_MARKS = {"LATIN", "GREEK", "CYRILLIC"}  # scripts that have each accented letter as one character
+_EAST_ASIAN = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL"}
 _VERSION_MAX = 2**31 - 1
 _Text = Annotated[str, Field(min_length=1, max_length=RULE_TEXT_CHARS_MAX)]
 
@@ -75,7 +85,10 @@ class _Signer(_Strict):
     produces: Annotated[list[_Text], Field(max_length=SIGNERS_MAX)] | None = None
     events: Annotated[list[_Text], Field(max_length=SIGNERS_MAX)] = ["*"]
     priority_min: Annotated[int, Field(ge=0, le=RULE_PRIORITY_MAX)] = 0
-    until: dict[str, Annotated[int, Field(ge=0, le=_VERSION_MAX)]] | None = None
+    expires: date | None = None
+    only: (
+        Annotated[list[Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]], Field(max_length=SIGNED_LINES_MAX)] | None
+    ) = None
 
 
 class _File(_Strict):
@@ -106,7 +119,8 @@ def read_trust(path: Path, root_key: str) -> Trust:
             f"{path} is not what the root key has signed; restore it from version control, or whoever has the root "
             f"key checks it and runs `cep keys trust {path} --sign-with ROOT`"
         )
-    return _trust(path, data, root_key)
+    trust = _trust(path, data, root_key)
+    return replace(trust, earlier_roots=_earlier_roots(path, trust))
 
 
 def given_trust(path: Path | None, root_key: str | None) -> Trust | None:
@@ -130,6 +144,47 @@ def sign_signers(path: Path, key: SigningKey) -> Trust:
     return trust
 
 
+def rotate_root(path: Path, new_root: str, old: SigningKey) -> None:
+    """Sign the rotation of the root key with the old one. Raises: UsageError.
+
+    The new root key signs the signers file afterwards.
+    """
+    if not is_public_key(new_root) or new_root == old.public:
+        raise UsageError("the new root key is no other public key; give the text `ed25519:…` of its .pub file")
+    trust = read_trust(path, old.public)
+    rotations = roots_path(path)
+    before = read_file(rotations, SIGNERS_FILE_BYTES_MAX) if rotations.exists() else b""
+    line = f"{old.public} {new_root} {old.sign(_rotation(trust.rule_set, old.public, new_root))}\n"
+    try:
+        replace_file(rotations, before + line.encode(), root=repository_root(path.parent))
+    except OSError as error:
+        raise UsageError(f"{rotations} cannot be written: {error}") from error
+
+
+def roots_path(path: Path) -> Path:
+    """Return where the rotations of the root key of a signers file are."""
+    return path.with_name(path.name + ".roots")
+
+
+def _rotation(rule_set: str, old: str, new: str) -> bytes:
+    return b"cep root 1\n" + f"{rule_set}\n{old}\n{new}".encode()
+
+
+def _earlier_roots(path: Path, trust: Trust) -> tuple[str, ...]:
+    """Return the root keys from which signed rotations lead to the root key of today, the last one first."""
+    try:
+        lines = read_file(roots_path(path), SIGNERS_FILE_BYTES_MAX).decode("ascii").splitlines()
+    except (UnreadableError, ValueError):
+        return ()
+    roots = [trust.root_key]
+    for line in reversed(lines):
+        old, _, rest = line.partition(" ")
+        new, _, signature = rest.partition(" ")
+        if new == roots[-1] and old not in roots and is_signed(_rotation(trust.rule_set, old, new), signature, old):
+            roots.append(old)
+    return tuple(roots[1:])
+
+
 def _bytes(path: Path) -> bytes:
     try:
         return read_file(path, SIGNERS_FILE_BYTES_MAX)
@@ -142,12 +197,22 @@ def _trust(path: Path, data: bytes, root_key: str) -> Trust:
         table: dict[str, Any] = parse_toml(data, SIGNERS_FILE_BYTES_MAX)
     except ValueError as error:
         raise UsageError(f"{path} is not TOML: {error}; see `cep docs approve`") from error
+    if any("until" in signer for signer in table.get("signer", ()) if isinstance(signer, dict)):
+        raise UsageError(
+            f"{path} withdraws a key by version numbers (`until`), which another text can have; write `only = []` in "
+            "its place, sign the file, and run `cep keys withdraw`, which names the hashes of the signed records"
+        )
     try:
         file = _File.model_validate(table)
     except ValidationError as error:
         problems = "; ".join(map(str, problems_of(error, tuple({*_File.model_fields, *_Signer.model_fields}))))
         raise UsageError(f"{path} is no signers file: {problems}; see `cep docs approve`") from error
+    names = [_one_spelling(signer.name) for signer in file.signer]
+    _check_names(path, names)
     keys = [signer.key for signer in file.signer]
+    bad = next((key for key in keys if not is_public_key(key)), None)
+    if bad is not None:
+        raise UsageError(f"{path} has a key that anybody can sign for: {bad}; its person makes another one")
     twice = sorted({key for key in keys if keys.count(key) > 1})
     if twice:
         # One key under two names would let one person be two.
@@ -155,14 +220,49 @@ def _trust(path: Path, data: bytes, root_key: str) -> Trust:
     if root_key in keys:
         raise UsageError(f"{path} has the root key among the signers; it signs this file and nothing else")
     people = tuple((kind, getattr(file.people, kind)) for kind in PEOPLE)
-    return Trust(file.rule_set, file.version, root_key, people, tuple(map(_signer, file.signer)))
+    signers = tuple(map(_signer, file.signer))
+    return Trust(
+        file.rule_set, file.version, root_key, people, signers, file_hash=hashlib.sha256(_HEAD + data).hexdigest()
+    )
 
 
 def _signer(signer: _Signer) -> Signer:
-    until = None if signer.until is None else tuple(sorted(signer.until.items()))
+    only = None if signer.only is None else tuple(signer.only)
+    expires = None if signer.expires is None else signer.expires.isoformat()
+    if expires is not None and only is None and _today() > expires:
+        only = ()
     groups, produces = (None if names is None else tuple(names) for names in (signer.groups, signer.produces))
     scope = Scope(groups, produces, tuple(signer.events), signer.priority_min)
-    return Signer(_one_spelling(signer.name), signer.key, tuple(signer.may), tuple(signer.rules), until, scope)
+    return Signer(_one_spelling(signer.name), signer.key, tuple(signer.may), tuple(signer.rules), only, scope, expires)
+
+
+def _today() -> str:
+    return datetime.now(UTC).date().isoformat()
+
+
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    """Check that names which look alike are equal: one script, and no invisible characters. Raises: UsageError."""
+    scripts: dict[str, str] = {}
+    for name in names:
+        hidden = [c for c in name if c != " " and (unicodedata.category(c)[0] in "CZ" or HIDDEN.match(c))]
+        if hidden or not any(map(str.isalpha, name)):
+            shown = " ".join(f"U+{ord(c):04X}" for c in hidden) or "no letter"
+            raise UsageError(f"{path} has a name with {shown}: {visible(name)}; write it with letters alone")
+        for char in filter(str.isalpha, name):
+            scripts.setdefault(_script(char), name)
+        marks = [c for c in name if unicodedata.category(c)[0] == "M"]
+        if marks and scripts.keys() & _WITHOUT_MARKS:
+            text = f"{path} has a name with a loose accent: {visible(name)}; write each letter as one character"
+            raise UsageError(text)
+    if len(scripts) > 1:
+        shown = ", ".join(f"{script} in `{visible(name)}`" for script, name in scripts.items())
+        raise UsageError(f"{path} has names in several scripts, which can look alike: {shown}; use one script")
+
+
+def _script(char: str) -> str:
+    """Return the script of a letter: the first word of its name; those of Chinese, Japanese and Korean count as one."""
+    word = unicodedata.name(char, "UNNAMED").split(" ")[0].split("-")[0]
+    return "CJK" if word in _EAST_ASIAN else word
 
 
 def _one_spelling(name: str) -> str:

@@ -9,7 +9,8 @@
     7  if it is a rollback: has the job taken that version, or is the version itself signed?
 
 The verdict follows from the records and the trust that the job is given, never from a clock. So a job that runs, a
-replay and a job that is built anew from the same records agree. A key that is withdrawn counts up to a version.
+replay and a job that is built anew from the same records agree. A withdrawn or expired key counts only for the records
+whose hashes the signers file names.
 Tested by: tests/rulebook/test_trust.py, tests/rulebook/test_trust_properties.py
 """
 
@@ -33,6 +34,7 @@ from cep.rulebook.outcome import Outcome, Refusal
 from cep.rulebook.statement import (
     Role,
     Signable,
+    body_hash,
     digest_of,
     erased_line,
     heartbeat_statement,
@@ -46,6 +48,7 @@ PEOPLE = ("upsert", "rollback", "retire", "pause", "resume", "snooze", "list")
 _PEOPLE_MOST = 2
 HEARTBEAT = "heartbeat"  # what the rules of a signer must cover for one
 UNREADABLE = "unreadable"  # of a record
+SIGNERS = "signers"  # what the audit says of another signers file
 FIRST = "first"  # of a record that the job begins with
 _SALT, _MIXED = b"cep audit salt ", b"cep audit mixed "
 _REASON_MAX = 500  # characters of a reason in the audit; the dead letter has all
@@ -88,17 +91,20 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """A person's key: what it may sign. `until` has the last versions of a key that is withdrawn.
+    """A person's key: what it may sign.
 
-    `scope` bounds what the rules may say that other rules feel.
+    only: the hashes of the records for which a withdrawn or expired key counts; None for other keys.
+    scope: the bounds of what the rules may say that other rules feel.
+    expires: the last day of the key, for people who read it; signers.py judges it.
     """
 
     name: str
     key: str
     may: tuple[str, ...]
     rules: tuple[str, ...]
-    until: tuple[tuple[str, int], ...] | None = None
+    only: tuple[str, ...] | None = None
     scope: Scope = Scope()
+    expires: str | None = None
 
     def reason_against(self, record: Signable, right: str) -> str | None:
         """Return why the key may not sign this record with this right; None if it may."""
@@ -107,23 +113,30 @@ class Signer:
         name = f"list:{record.id}" if isinstance(record, ListRecord) else record.id
         if not _covers(self.rules, name):
             return f"{self.name} may sign {', '.join(self.rules)}, not {name}"
-        if self.until is not None and record.version > dict(self.until).get(line_of(record), 0):
-            last = dict(self.until).get(line_of(record))
-            of = "nothing of it" if last is None else f"versions up to {last}"
-            return f"the key of {self.name} is withdrawn: it counts for {of}, not for version {record.version}"
+        if self.only is not None and body_hash(record) not in self.only:
+            return (
+                f"the key of {self.name} is withdrawn or has expired, and the signers file does not name this record "
+                f"among its {len(self.only)} records that count"
+            )
         reason = self.scope.reason_against(record, self.rules)
         return None if reason is None else f"{self.name} may sign {reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """The signers of a set of rules, and how many people each kind of change needs."""
+    """The signers of a set of rules, and how many people each kind of change needs.
+
+    earlier_roots: the root keys that have signed the rotation to the next one.
+    file_hash: SHA-256 of the signers file; empty in what an earlier build has saved.
+    """
 
     rule_set: str
     version: int
     root_key: str
     people: tuple[tuple[str, int], ...]
     signers: tuple[Signer, ...]
+    earlier_roots: tuple[str, ...] = ()
+    file_hash: str = ""
 
     def needed(self, kind: str) -> int:
         """Return how many people must sign a change of this kind."""
@@ -139,13 +152,15 @@ class Trust:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        signers = [[s.name, s.key, s.may, s.rules, s.until, asdict(s.scope)] for s in self.signers]
+        signers = [[s.name, s.key, s.may, s.rules, s.only, asdict(s.scope), s.expires] for s in self.signers]
         return {
             "rule_set": self.rule_set,
             "version": self.version,
             "root_key": self.root_key,
             "people": dict(self.people),
             "signers": signers,
+            "earlier_roots": self.earlier_roots,
+            "file_hash": self.file_hash,
         }
 
     @staticmethod
@@ -153,14 +168,16 @@ class Trust:
         """Read what `to_json` made. Raises: KeyError, TypeError or ValueError for something else."""
         signers = tuple(map(_signer_from_json, data["signers"]))
         people = tuple((kind, data["people"].get(kind, _PEOPLE_MOST)) for kind in PEOPLE)  # a kind may be a later one
-        return Trust(data["rule_set"], data["version"], data["root_key"], people, signers)
+        roots, file_hash = tuple(data.get("earlier_roots", ())), data.get("file_hash", "")
+        return Trust(data["rule_set"], data["version"], data["root_key"], people, signers, roots, file_hash)
 
 
 def _signer_from_json(data: Sequence[Any]) -> Signer:
-    name, key, may, rules, until, *later = data
+    name, key, may, rules, only, *later = data
     scope: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in (later[0] if later else {}).items()}
-    withdrawn = None if until is None else tuple((line, version) for line, version in until)
-    return Signer(name, key, tuple(may), tuple(rules), withdrawn, Scope(**scope))
+    # An earlier build saved pairs of a line and a version, which are no hashes.
+    hashes = None if only is None else tuple(value for value in only if isinstance(value, str))
+    return Signer(name, key, tuple(may), tuple(rules), hashes, Scope(**scope), *later[1:2])
 
 
 def reason_against(record: Signable, trust: Trust) -> Outcome | None:
@@ -208,7 +225,7 @@ def _reason_against_rollback(record: Signable, rolled_back: str, trust: Trust) -
 def reason_against_heartbeat(record: HeartbeatRecord, trust: Trust) -> Outcome | None:
     """Return the refusal of a heartbeat that nobody of the signers file has signed for these rules; None if it counts.
 
-    One person is enough: it changes no rule. A key that is withdrawn, up to whatever version, signs none.
+    One person is enough: it changes no rule. A withdrawn or expired key signs none.
     """
     signed = record.signed
     if signed is None:
@@ -218,7 +235,7 @@ def reason_against_heartbeat(record: HeartbeatRecord, trust: Trust) -> Outcome |
     signer = trust.signer(signed.author.key)
     if signer is None:
         return _refused("unknown_signer", f"its author's key {signed.author.key} is none of the signers file")
-    if "author" not in signer.may or signer.until is not None or not _covers(signer.rules, HEARTBEAT):
+    if "author" not in signer.may or signer.only is not None or not _covers(signer.rules, HEARTBEAT):
         return _refused("not_allowed", f"{signer.name} may not sign heartbeats")
     if not is_signed(heartbeat_statement(record, signed), signed.author.signature, signed.author.key):
         return _refused("forged", f"it is not what {signer.name} has signed; sign it again")
@@ -255,6 +272,7 @@ class Accepted:
         self._last: dict[str, tuple[int, str]] = {}
         self.unverified: dict[str, Refusal] = {}
         self.head = Head()
+        self._noted_signers = ""  # the hash of the signers file that the audit speaks of last
         self._mixed = ""  # a hash of all records that the audit has a line about
 
     def copy(self) -> Accepted:
@@ -263,7 +281,7 @@ class Accepted:
         other.signers_version = self.signers_version
         other._last = dict(self._last)
         other.unverified = dict(self.unverified)
-        other.head, other._mixed = self.head, self._mixed
+        other.head, other._mixed, other._noted_signers = self.head, self._mixed, self._noted_signers
         return other
 
     def outcome(self, record: Signable, list_version: int, rolled_back: str = "") -> Outcome | None:
@@ -305,13 +323,35 @@ class Accepted:
         """Return the line of the audit about a record; none of a job that writes none. `what` says what happened."""
         if not self.writes_audit:
             return []
+        before = self.note_signers()
         facts, texts = self._facts(record, outcome, data, what)
         # The signatures and nonces of this record and all before it are in it. So nobody can guess the salt without
         # these records, not even that of a record that has neither.
         self._mixed = hashlib.sha256(_MIXED + self._mixed.encode() + data).hexdigest()
         salt = hashlib.sha256(_SALT + self._mixed.encode()).hexdigest()
         self.head, line = extended(self.head, facts, texts, salt)
-        return [line]
+        return [*before, line]
+
+    @property
+    def has_new_signers(self) -> bool:
+        """Return True if the audit has to say that another signers file counts."""
+        return self.trust is not None and self._noted_signers not in ("", self.trust.file_hash)
+
+    def note_signers(self) -> list[bytes]:
+        """Return the line of the audit about another signers file; none if it is the same, or the first."""
+        lines = []
+        if self.has_new_signers and self.trust is not None:
+            trust = self.trust
+            facts: dict[str, Any] = {"what": SIGNERS, "outcome": "applied", "version": trust.version}
+            facts |= {"file": trust.file_hash, "root_key": trust.root_key, "earlier_roots": list(trust.earlier_roots)}
+            facts["people"] = [
+                [s.name, s.key, "counts" if s.only is None else f"counts for {len(s.only)} records"]
+                for s in trust.signers
+            ]
+            self.head, line = extended(self.head, {**facts, **self._vouching()})
+            lines.append(line)
+        self._noted_signers = "" if self.trust is None else self.trust.file_hash
+        return lines
 
     def take_audit(self) -> Accepted:
         """Begin the audit anew; return what has got to the head that it had."""
@@ -321,7 +361,7 @@ class Accepted:
 
     def go_on_from(self, other: Accepted) -> None:
         """Let the audit go on where that of `other` is."""
-        self.head, self._mixed = other.head, other._mixed
+        self.head, self._mixed, self._noted_signers = other.head, other._mixed, other._noted_signers
 
     def note_erasure(self, keys: Mapping[str, int], removed: Mapping[str, int], lines: Sequence[int]) -> list[bytes]:
         """Return the line of the audit about erased keys: counts by domain, and of what was removed.
@@ -424,7 +464,7 @@ class Accepted:
             "signers_version": self.signers_version,
             "last": last,
             "unverified": unverified,
-            "audit": {**self.head.to_json(), "mixed": self._mixed},
+            "audit": {**self.head.to_json(), "mixed": self._mixed, "signers": self._noted_signers},
         }
 
     @staticmethod
@@ -436,6 +476,7 @@ class Accepted:
             accepted._last = {line: (int(version), str(digest)) for line, (version, digest) in saved["last"].items()}
             accepted.head = Head(int(saved["audit"]["count"]), str(saved["audit"]["hash"]))
             accepted._mixed = str(saved["audit"].get("mixed", ""))  # an earlier build had none
+            accepted._noted_signers = str(saved["audit"].get("signers", ""))
             accepted.unverified = {values["rule_id"]: Refusal(**values) for values in saved["unverified"]}
         return accepted
 

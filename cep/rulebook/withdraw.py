@@ -1,13 +1,13 @@
 """A signers file and the signed changes beside it → the same file with a key withdrawn.
 
-The key goes on to count for the versions that it has signed, or a replay would refuse what the job took. So `until`
-has the last version of each rule that the folder has with a signature of the key. All else stays as it is written.
+The key goes on to count for the records that it has signed, or a replay would refuse what the job took. So `only` has
+the hash of each record of the folder with a signature of the key. Versions are no names of records: a new job takes
+whatever text comes first under a number. All else in the file stays as it is written.
 Tested by: tests/rulebook/test_withdraw.py
 """
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -19,19 +19,19 @@ from cep.base.signing import SigningKey
 from cep.base.toml import parse_toml
 from cep.rulebook.changes import read_change
 from cep.rulebook.signers import read_trust, sign_signers
-from cep.rulebook.statement import line_of
+from cep.rulebook.statement import body_hash
 from cep.rulebook.trust import Trust
 
 _HEADER = re.compile(r"^\s*\[\[\s*signer\s*\]\]", re.MULTILINE)
 _TABLE = re.compile(r"^\s*\[", re.MULTILINE)
-_UNTIL = re.compile(r"^\s*until\s*=.*\n?", re.MULTILINE)
+_ONLY = re.compile(r"^\s*only\s*=\s*\[[^\]]*\]\n?", re.MULTILINE)
 _VERSION = re.compile(r"^version\s*=\s*\d+", re.MULTILINE)
 
 
-def withdraw(path: Path, key: str, root: SigningKey) -> tuple[Trust, dict[str, int]]:
+def withdraw(path: Path, key: str, root: SigningKey) -> tuple[Trust, list[str]]:
     """Withdraw a person's key, and sign the file anew with the next version.
 
-    Returns: who may sign from now on, and the last versions that the key counts for. Raises: UsageError.
+    Returns: who may sign from now on, and the hashes of the records that the key counts for. Raises: UsageError.
     """
     read_trust(path, root.public)  # what nobody has signed is not signed on the way
     try:
@@ -39,8 +39,8 @@ def withdraw(path: Path, key: str, root: SigningKey) -> tuple[Trust, dict[str, i
         before = parse_toml(text, SIGNERS_FILE_BYTES_MAX)
     except (UnreadableError, ValueError) as error:
         raise UsageError(f"the signers file {path} cannot be read: {error}; see `cep docs approve`") from error
-    until = _signed_versions(path.parent, key)
-    changed = _with_until(text, key, until)
+    only = _signed_hashes(path.parent, key)
+    changed = _with_only(text, key, only)
     if changed is None:
         raise UsageError(f"{path} has no signer with the key {key}; `cep keys check` prints them")
     changed = _VERSION.sub(f"version = {int(before.get('version', 0)) + 1}", changed, count=1)
@@ -48,40 +48,38 @@ def withdraw(path: Path, key: str, root: SigningKey) -> tuple[Trust, dict[str, i
         after = parse_toml(changed, SIGNERS_FILE_BYTES_MAX)
     except ValueError:
         after = {}
-    if not after or _without(after, key) != _without(before, key) or _of(after, key).get("until") != until:
-        raise UsageError(f"{path} is written in a way that this verb cannot change; add `until` yourself and sign it")
+    if not after or _without(after, key) != _without(before, key) or _of(after, key).get("only") != only:
+        raise UsageError(f"{path} is written in a way that this verb cannot change; add `only` yourself and sign it")
     try:
         replace_file(path, changed.encode(), root=repository_root(path.parent))
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error}") from error
-    return sign_signers(path, root), until
+    return sign_signers(path, root), only
 
 
-def _signed_versions(folder: Path, key: str) -> dict[str, int]:
-    """Return the last version of each line of versions that the key has signed as author or approver."""
-    last: dict[str, int] = {}
+def _signed_hashes(folder: Path, key: str) -> list[str]:
+    """Return the hash of each record that the key has signed as author or approver."""
+    hashes: set[str] = set()
     for path in sorted(folder.glob("*.json")):
         for record in read_change(path):
             signed = record.signed
-            if signed is None or key not in (signed.author.key, signed.approver and signed.approver.key):
-                continue
-            line = line_of(record)
-            last[line] = max(last.get(line, 0), record.version)
-    return last
+            if signed is not None and key in (signed.author.key, signed.approver and signed.approver.key):
+                hashes.add(body_hash(record))
+    return sorted(hashes)
 
 
-def _with_until(text: str, key: str, until: dict[str, int]) -> str | None:
-    """Return the text with `until` in the table of the key; None if no table has the key."""
+def _with_only(text: str, key: str, only: list[str]) -> str | None:
+    """Return the text with `only` in the table of the key; None if no table has the key."""
     for header in _HEADER.finditer(text):
         following = _TABLE.search(text, header.end())
         end = len(text) if following is None else following.start()
         block = text[header.end() : end]
         if f'"{key}"' not in block:
             continue
-        rest = _UNTIL.sub("", block).rstrip("\n")
-        entries = ", ".join(f"{json.dumps(name)} = {version}" for name, version in sorted(until.items()))
+        rest = _ONLY.sub("", block).rstrip("\n")
+        entries = "".join(f'\n  "{digest}",' for digest in only) + ("\n" if only else "")
         between = "\n\n" if following is not None else "\n"
-        return f"{text[: header.end()]}{rest}\nuntil = {{ {entries} }}{between}{text[end:].lstrip()}"
+        return f"{text[: header.end()]}{rest}\nonly = [{entries}]{between}{text[end:].lstrip()}"
     return None
 
 
@@ -92,8 +90,8 @@ def _of(table: dict[str, object], key: str) -> dict[str, object]:
 
 
 def _without(table: dict[str, object], key: str) -> dict[str, object]:
-    """Return all but the version, and `until` of the key."""
+    """Return all but the version, and `only` of the key."""
     signers = table.get("signer")
     listed = signers if isinstance(signers, list) else []
-    others = [{n: v for n, v in s.items() if n != "until" or s.get("key") != key} for s in listed]
+    others = [{n: v for n, v in s.items() if n != "only" or s.get("key") != key} for s in listed]
     return {**{name: value for name, value in table.items() if name != "version"}, "signer": others}

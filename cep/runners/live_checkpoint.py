@@ -126,6 +126,17 @@ def _check_trust(directory: Path, stored_job: dict[str, Any], job: Job) -> None:
                 f"the job of {directory} has gone by version {before['version']} of the signers file, and this one is "
                 f"version {now['version']}; restore the newer file from version control"
             )
+        if before is not None and before["root_key"] not in (now["root_key"], *now["earlier_roots"]):
+            raise UsageError(
+                f"the job of {directory} goes by the root key {before['root_key']}, and this one is {now['root_key']}: "
+                "the old root key must sign the change, with `cep keys rotate`"
+            )
+        is_other = before is not None and before.get("file_hash") not in (None, "", now["file_hash"])
+        if is_other and before is not None and before["version"] == now["version"]:
+            raise UsageError(
+                f"the job of {directory} has gone by another signers file of version {now['version']}; raise `version` "
+                "in the new file and sign it with `cep keys trust`"
+            )
     except (KeyError, TypeError) as error:
         raise StateCorruptError(f"{directory} does not say who may sign ({error!r}); restore it") from error
 

@@ -217,7 +217,9 @@ def change_rules(
     at = (rules, before.digest, records, seen_ms, latest_ms)
     if at not in _CHANGES:
         rulebook, first = before.rulebook.copy(), tuple[bytes, ...]()
-        if has_unsaid(rules, before):
+        if rulebook.accepted.has_new_signers:
+            first = tuple(rulebook.accepted.note_signers())
+        elif has_unsaid(rules, before):
             initial = _initial(rules)
             rulebook.accepted.go_on_from(initial.accepted)
             first = initial.audit
@@ -230,7 +232,7 @@ def has_unsaid(rules: JobRules, rulebook: NamedRulebook) -> bool:
     """Return True if the audit of a job is still empty, and must get a line for each initial rule."""
     accepted = rulebook.rulebook.accepted
     if not accepted.writes_audit or accepted.head.count:
-        return False
+        return accepted.has_new_signers
     return bool(_initial(rules).audit)
 
 

@@ -37,6 +37,7 @@ _EVENT = """event transaction { tx_id id  event_time time  card_id string  bin s
 NOT_RUN: dict[tuple[str, str], str] = {
     ("guides/audit", "cep audit verify"): "needs topics; the page runs the same verb above",
     ("guides/approve", "cep keys withdraw"): "the ellipsis stands for a key that the reader makes",
+    ("guides/approve", "cep keys rotate"): "the ellipsis stands for a key that the reader makes",
     ("guides/card-data", "k2 8c41…"): "two lines of a file of secrets, cut short",
     ("guides/operate-spark", "cep live --conf"): "runs until it is stopped; guides/live runs it on two topics",
     ("guides/platform", "docker build -f"): "needs a registry of images and a cluster",

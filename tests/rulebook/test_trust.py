@@ -24,7 +24,7 @@ from cep.model.signed import Signature
 from cep.rulebook.deploy import deploy, deploy_to_job
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
-from cep.rulebook.statement import Signable, approve, digest_of, sign, unsigned
+from cep.rulebook.statement import Signable, approve, body_hash, digest_of, sign, unsigned
 from cep.rulebook.trust import Signer, Trust
 from cep.step.rules import apply_records
 from tests.rulebook.people import ADA, ADA_AGAIN, BOB, EVE, RULE_SET, SIGNERS, TRUST, by_two, upsert_by_two
@@ -228,10 +228,12 @@ def test_rights_rules_and_withdrawn_keys() -> None:
 
     assert judged(FIRST, with_ada(replace(SIGNERS[0], may=("approve",)))) == "not_allowed"
     assert judged(FIRST, with_ada(replace(SIGNERS[0], rules=("card_*",)))) == "not_allowed"
-    assert judged(FIRST, with_ada(replace(SIGNERS[0], until=()))) == "not_allowed"
-    book = with_ada(replace(SIGNERS[0], until=(("r", 1),)))
+    assert judged(FIRST, with_ada(replace(SIGNERS[0], only=()))) == "not_allowed"
+    book = with_ada(replace(SIGNERS[0], only=(body_hash(FIRST),)))
     assert judged(FIRST, book) == "applied", "what was signed before the key was withdrawn still counts"
     assert judged(SECOND, book) == "not_allowed"
+    other = upsert_by_two(upsert(1, params={"large": 9}))
+    assert judged(other, with_ada(replace(SIGNERS[0], only=(body_hash(FIRST),)))) == "not_allowed", "another version 1"
 
 
 def test_an_older_signers_file_is_refused() -> None:

@@ -18,7 +18,7 @@ def test_a_heartbeat_counts_if_a_person_has_signed_it() -> None:
     plain = HeartbeatRecord(event_time="2026-03-01T00:00:00Z")
     good = sign_heartbeat(plain, ADA, RULE_SET)
     later = good.model_copy(update={"event_time": "2027-03-01T00:00:00Z"})
-    withdrawn = replace(TRUST, signers=(replace(TRUST.signers[0], until=()), *TRUST.signers[1:]))
+    withdrawn = replace(TRUST, signers=(replace(TRUST.signers[0], only=()), *TRUST.signers[1:]))
     narrow = replace(TRUST, signers=(replace(TRUST.signers[0], rules=("card_*",)), *TRUST.signers[1:]))
     cases = [
         (plain, TRUST, "unsigned"), (later, TRUST, "forged"), (good, withdrawn, "not_allowed"),
