@@ -10,9 +10,10 @@ import json
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from cep.base.audit import is_audit, texts_of, without_texts
 from cep.base.errors import SinkError, UnreadableError, UsageError
@@ -23,9 +24,16 @@ from cep.cli.configured import add_secrets_argument, add_setting_arguments, sett
 from cep.cli.paths import printed
 from cep.columnar.route import KeyDomain, key_of
 from cep.columnar.tokens import tokens_of_key
+from cep.rulebook.statement import names_key, snoozed_key
 from cep.runners.embedded import savepoint as embedded
 from cep.runners.embedded.targets import default_target, is_embedded, target_of
-from cep.runners.handover.erase import Erased, erase_savepoint, has_any, has_any_in_file, ways_to_write
+from cep.runners.handover.erase import (
+    Erased,
+    erase_savepoint,
+    has_any_in_file,
+    has_other_tokens,
+    ways_to_write,
+)
 from cep.runners.handover.payload import payload_in
 from cep.runners.live_checkpoint import read_job
 from cep.runners.rule_output import AUDIT_FOLDER
@@ -106,12 +114,13 @@ def run(options: argparse.Namespace) -> int:
             if options.checkpoint
             else _erase_saved(folder, Path(scratch), given, options.audit)
         )
-    left = _files_with(folder, searched)
-    _print(folder, erased, left)
+    left, unsearched = _files_with(folder, searched)
+    unsearched += [f"{count:,} entries of {what}" for what, count in sorted(erased.unsearched.items())]
+    _print(folder, erased, left, unsearched)
     unsent = _unsent(topic, unwritten) if topic is not None else ()
     _print_audit(unwritten if topic is None else unsent)
     _print_unreached(is_job=options.checkpoint is not None)
-    return 1 if erased.left or left or unsent else 0
+    return 1 if erased.left or left or unsearched or unsent else 0
 
 
 def _audit_topic(options: argparse.Namespace) -> KafkaDeadLettersAtOnce | None:
@@ -225,8 +234,11 @@ class _Copied:
 
 
 def _copy_dead_letters(folder: Path, into: Path, texts: Collection[str]) -> _Copied:
-    """Copy what else a folder has, lines of JSON without those of the keys. Those of the audit lose texts only."""
-    searched, copied = ways_to_write(texts), _Copied()
+    """Copy what else a folder has, lines of JSON without those about the keys. Those of the audit lose texts only.
+
+    A line of the audit is about the key that its record snoozes.
+    """
+    copied = _Copied()
     for path in sorted(path for path in folder.rglob("*.jsonl") if path.is_file()):
         copy = into / path.relative_to(folder)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -234,18 +246,51 @@ def _copy_dead_letters(folder: Path, into: Path, texts: Collection[str]) -> _Cop
             for line in lines:
                 if is_audit(line):
                     copied.has_audit = True
-                    said = [text for text in texts_of(line.rstrip(b"\n")).values() if isinstance(text, str)]
-                    if any(text in one for text in texts for one in said):
+                    if snoozed_key(str(texts_of(line.rstrip(b"\n")).get("of", ""))) in texts:
                         number, stays = without_texts(line)
                         copied.bare.add(number)
                         others.write(stays + b"\n")
                         continue
-                elif has_any(line, searched):
+                elif _is_about(line, texts):
                     copied.left_out += 1
                     continue
                 others.write(line)
         shutil.copymode(path, copy)
     return copied
+
+
+def _is_about(line: bytes, texts: Collection[str]) -> bool:
+    """Return True if a dead letter, or the record in it, has one of the keys as a whole value.
+
+    In a record that was cut, or is no JSON, a key counts as a whole word.
+    """
+    try:
+        letter = json.loads(line)
+        record = letter.pop("record", None)
+    except (ValueError, AttributeError, RecursionError):
+        return names_key(line.decode("utf-8", "backslashreplace"), texts)
+    if any(value in texts for value in _values(letter)):
+        return True
+    if not isinstance(record, str):
+        return any(value in texts for value in _values(record))
+    try:
+        return any(value in texts for value in _values(json.loads(record)))
+    except (ValueError, RecursionError):
+        return names_key(record, texts)
+
+
+def _values(value: Any) -> Iterator[str]:
+    """Yield each value of JSON as a text, a list also as a whole, as the key of several fields is."""
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            waiting += [*each.values()]
+        elif isinstance(each, list):
+            yield json.dumps(each, ensure_ascii=False, separators=(",", ":"))
+            waiting += each
+        elif each is not None:
+            yield each if isinstance(each, str) else json.dumps(each)
 
 
 def _append_audit(folder: Path, lines: Sequence[bytes]) -> None:
@@ -262,12 +307,24 @@ def _is_first(lines: Sequence[bytes]) -> bool:
     return bool(lines) and int(json.loads(lines[0])["number"]) == 1
 
 
-def _files_with(folder: Path, searched: Sequence[bytes]) -> list[Path]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return [path for path in files if has_any_in_file(path.read_bytes(), searched)]
+def _files_with(folder: Path, searched: Sequence[bytes]) -> tuple[list[Path], list[str]]:
+    """Return the files that have a key's bytes, and the files that cannot be searched, each with the reason."""
+    left: list[Path] = []
+    unsearched: list[str] = []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            unsearched.append(f"{path}: {error.strerror}")
+            continue
+        if has_any_in_file(data, searched):
+            left.append(path)
+        if path.suffix == ".jsonl" and has_other_tokens(data, searched):
+            unsearched.append(str(path))
+    return left, unsearched
 
 
-def _print(folder: Path, erased: Erased, left: Sequence[Path]) -> None:
+def _print(folder: Path, erased: Erased, left: Sequence[Path], unsearched: Sequence[str]) -> None:
     """Print what was removed, and what is left. No line quotes a key."""
     for what, count in sorted((+Counter(erased.removed)).items()):
         printed(f"removed: {count:,} {what}")
@@ -277,7 +334,12 @@ def _print(folder: Path, erased: Erased, left: Sequence[Path]) -> None:
         printed(f"LEFT: {count:,} entries of {what} have its text; erase the keys that have it among their events too")
     for path in left:
         printed(f"LEFT: {path}")
-    if not erased.left and not left:
+    for where in unsearched:
+        printed(f"NOT SEARCHED: {where}")
+    if unsearched:
+        printed("a token there is of a key that you did not give, so it may stand for the same value; give the number,")
+        printed("and all keys that the job has ever had, with --secrets")
+    if not erased.left and not left and not unsearched:
         printed(f"searched: no file and no entry of {folder} has a key's text")
 
 

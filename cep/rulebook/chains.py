@@ -24,7 +24,7 @@ from cep.columnar.tokens import hide_card_numbers
 from cep.model.rule import Changes, ListRecord, RetireRecord, RollbackRecord, SnoozeRecord, UpsertRecord
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import Outcome
-from cep.rulebook.statement import Signable, erased_line, line_of, snoozed_key
+from cep.rulebook.statement import Signable, erased_line, line_of, names_key, snoozed_key
 
 _SHORT = 12  # characters of a hash that a person reads
 
@@ -224,13 +224,9 @@ def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str,
     ]
 
 
-def _without_texts(taken: Taken, keys: Iterable[str]) -> Taken:
-    said = [text for text in (taken.by, taken.reason) if text is not None and any(key in text for key in keys)]
-    return replace(
-        taken,
-        by=None if taken.by in said else taken.by,
-        reason=None if taken.reason in said else taken.reason,
-    )
+def _without_texts(taken: Taken, keys: Collection[str]) -> Taken:
+    by, reason = (None if text is None or names_key(text, keys) else text for text in (taken.by, taken.reason))
+    return replace(taken, by=by, reason=reason)
 
 
 def described(version: int, digest: str, by: str | None, reason: str | None) -> str:

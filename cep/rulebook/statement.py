@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import secrets
+from collections.abc import Collection
 from typing import Any, Literal, TypeVar
 
 from cep.base.signing import SigningKey
@@ -70,6 +72,11 @@ def snoozed_key(line: str) -> str | None:
     """Return the key in the name of a line of snoozes; None for another line."""
     _, has_key, key = line.partition(_OF_KEY)
     return key if has_key else None
+
+
+def names_key(text: str, keys: Collection[str]) -> bool:
+    """Return True if a text has one of the keys as a whole: no letter, digit or underscore stands next to it."""
+    return any(re.search(rf"(?<!\w){re.escape(key)}(?!\w)", text) is not None for key in keys if key in text)
 
 
 def digest_of(record: Signable) -> str:

@@ -39,6 +39,7 @@ from cep.rulebook.statement import (
     erased_line,
     heartbeat_statement,
     line_of,
+    names_key,
     snoozed_key,
     statement,
 )
@@ -449,7 +450,7 @@ class Accepted:
         self.unverified = {
             name: refusal
             for name, refusal in self.unverified.items()
-            if not any(key in refusal.reason or key in name for key in keys)
+            if not names_key(f"{refusal.reason} {name}", keys)
         }
 
     # ---------------------------------------------------------------------------------------------------- bytes

@@ -60,6 +60,16 @@ def test_what_names_no_key_stays() -> None:
     assert rulebook_bytes(book) == before
 
 
+@pytest.mark.parametrize("key", ["e", "card", "-7", "7", "ard-", "Ad", "journe"])
+def test_a_key_that_is_a_part_of_words_takes_nothing_along(key: str) -> None:
+    book: Rulebook = new_book()
+    for record in (upsert(1), snooze(1, "card_7e"), PauseRecord(id="r", version=1, by="Bob", reason="card_7e is his")):
+        book.apply(record, None)
+    before = rulebook_bytes(book)
+    assert forget_keys(book, {key}) == 0
+    assert rulebook_bytes(book) == before
+
+
 @pytest.mark.parametrize("kind", ["unsigned", "signed", "without signers"])
 def test_a_line_of_the_audit_without_its_texts_does_not_give_the_key_away(kind: str) -> None:
     """Who tries key after key has nothing to compare with: neither a hash of the record nor the seal of the texts."""

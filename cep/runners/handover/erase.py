@@ -23,6 +23,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cep.base.secrets import TOKENS_MATCH
 from cep.columnar.batch import TEXT
 from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.route import KeyDomain
@@ -51,15 +52,20 @@ from cep.step.programs import Programs
 _HASH = re.compile(rb"(?<![0-9a-f])(?:[0-9a-f]{64}|[0-9a-f]{32})(?![0-9a-f])")
 # A text of fewer bytes stands somewhere in a gigabyte of random ones.
 _CHANCE_BYTES = 6
+_TOKEN = re.compile(TOKENS_MATCH.encode())
 KeysOf = Mapping[KeyDomain, Collection[str]]
 
 
 @dataclass(slots=True)
 class Erased:
-    """Counts of what was removed, by what it was, and of what still has a key's bytes; lines of the job's audit."""
+    """Counts of what was removed, by what it was, and of what still has a key's bytes; lines of the job's audit.
+
+    `unsearched` counts entries with tokens of a secret that is not given: they may stand for an erased value.
+    """
 
     removed: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
+    unsearched: Counter[str] = field(default_factory=Counter)
     audit: list[bytes] = field(default_factory=list)
 
 
@@ -133,6 +139,15 @@ def has_any(data: bytes, searched: Iterable[bytes]) -> bool:
     return any(text in (data if _HASH.search(text) else bare) for text in searched)
 
 
+def has_other_tokens(data: bytes, searched: Iterable[bytes]) -> bool:
+    """Return True if tokens are searched for, and the data has a token of another secret than these have.
+
+    A token of a secret that was rotated away may stand for the same value, and nobody can tell without that secret.
+    """
+    known = {match[1] for text in searched for match in _TOKEN.finditer(text)}
+    return bool(known) and any(match[1] not in known for match in _TOKEN.finditer(data))
+
+
 def has_any_in_file(data: bytes, searched: Iterable[bytes]) -> bool:
     """Return True if one of these is in a file of a job.
 
@@ -145,9 +160,12 @@ def has_any_in_file(data: bytes, searched: Iterable[bytes]) -> bool:
 def _search(entries: Sequence[tuple[bytes, bytes]], searched: Sequence[bytes], erased: Erased) -> None:
     """Count the entries that have a key's bytes."""
     for raw, data in entries:
-        if has_any(data, searched):
+        is_left, is_unsearched = has_any(data, searched), has_other_tokens(data, searched)
+        if is_left or is_unsearched:
             at = split_key(raw) if raw else None
-            erased.left["rulebook" if at is None else f"{at.namespace.decode()} by {at.name.decode()}"] += 1
+            name = "rulebook" if at is None else f"{at.namespace.decode()} by {at.name.decode()}"
+            erased.left.update([name] * is_left)
+            erased.unsearched.update([name] * is_unsearched)
 
 
 def _quoted(text: str) -> bytes:
