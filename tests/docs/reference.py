@@ -9,6 +9,7 @@
     base/limits.py                → reference/limits.md
     docstrings of cep/api/        → reference/api.md
     tests/columnar/conversions.py → reference/conversions.md
+    tests/hostile/roles.py        → reference/roles.md
 
 Tested by: tests/docs/test_reference.py
 """
@@ -64,6 +65,7 @@ from cep.runners.meanings import (
 )
 from tests.columnar.conversions import page as conversions_page
 from tests.docs.meanings import ALERT_FIELDS
+from tests.hostile.roles import page as roles_page
 
 MADE = "Generated from the code of this version."
 SAID_ONCE = {"changes", "by", "reason", "nonce", "signed"}  # fields that the first record describes for all
@@ -321,6 +323,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "limits": limits,
     "api": python,
     "conversions": lambda: conversions_page(TIME_FORMS),
+    "roles": roles_page,
 }
 
 
