@@ -21,9 +21,11 @@ from cep.base.limits import RECORD_BYTES_MAX
 from cep.base.reading import read_lines
 from cep.base.secrets import use_secrets_file
 from cep.cli.configured import add_secrets_argument, add_setting_arguments, settings_of
+from cep.cli.keys import private_key
 from cep.cli.paths import printed
 from cep.columnar.route import KeyDomain, key_of
 from cep.columnar.tokens import tokens_of_key
+from cep.rulebook.erasure_request import check_request, read_request, write_request
 from cep.rulebook.statement import names_key, snoozed_key
 from cep.runners.embedded import savepoint as embedded
 from cep.runners.embedded.targets import default_target, is_embedded, target_of
@@ -56,6 +58,11 @@ examples:
 
 A job on Spark: `cep savepoint --portable`, then `cep erase --savepoint`, then `cep restore --engine spark` into a new
 folder. Remove the old one.
+
+A job that takes signed changes erases what two people have signed:
+  cep erase --key card_id=c17 --checkpoint job --request erase.json --sign-with ada.pem
+  cep erase --key card_id=c17 --checkpoint job --request erase.json --sign-with bob.pem
+  cep erase --key card_id=c17 --checkpoint job --request erase.json
 """
 
 
@@ -84,6 +91,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TOPIC",
         help="with --checkpoint: the topic of the job's dead letters, if it has one; its audit goes on there",
     )
+    parser.add_argument(
+        "--request",
+        type=Path,
+        metavar="FILE",
+        help="of a job that takes signed changes: the request that an author and another person have signed",
+    )
+    parser.add_argument(
+        "--sign-with", type=Path, metavar="FILE", help="sign the request with this private key, and erase nothing"
+    )
     add_setting_arguments(parser, "kafka")
     add_secrets_argument(parser)
 
@@ -107,12 +123,15 @@ def run(options: argparse.Namespace) -> int:
             f"{folder} is no checkpoint folder of `cep run`. For a job on Spark make a portable savepoint, erase the "
             "key there, and restore it into a new folder: `cep erase --help` has the commands"
         )
+    asked = _Asked(tuple(given), options.request, options.sign_with)
+    if asked.sign_with is not None:
+        return _sign_request(folder, asked, is_job=options.checkpoint is not None)
     topic = _audit_topic(options)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-erase-", dir=folder.resolve().parent) as scratch:
         erased, searched, unwritten = (
-            _erase_job(folder, Path(scratch), given, has_topic=topic is not None)
+            _erase_job(folder, Path(scratch), asked, has_topic=topic is not None)
             if options.checkpoint
-            else _erase_saved(folder, Path(scratch), given, options.audit)
+            else _erase_saved(folder, Path(scratch), asked, options.audit)
         )
     left, unsearched = _files_with(folder, searched)
     unsearched += [f"{count:,} entries of {what}" for what, count in sorted(erased.unsearched.items())]
@@ -121,6 +140,45 @@ def run(options: argparse.Namespace) -> int:
     _print_audit(unwritten if topic is None else unsent)
     _print_unreached(is_job=options.checkpoint is not None)
     return 1 if erased.left or left or unsearched or unsent else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The keys as they were given, the file of the request, and the private key to sign it with."""
+
+    keys: tuple[str, ...]
+    request: Path | None
+    sign_with: Path | None
+
+    def digests(self, job: Job, texts: Collection[str]) -> list[str]:
+        """Return the digests of the keys for the audit, empty without signatures. Raises: UsageError."""
+        if job.trust is None:
+            return []
+        if self.request is None:
+            raise UsageError(
+                "the job takes signed changes, so two people must sign the erasure: each runs this command with "
+                "--request FILE and --sign-with KEY; then run it with --request FILE"
+            )
+        request = read_request(self.request)
+        check_request(request, texts, job.trust)
+        return sorted(request.digests)
+
+
+def _sign_request(folder: Path, asked: _Asked, *, is_job: bool) -> int:
+    """Sign the request as its author, or as the approver of one that is there. Return 0. Raises: UsageError."""
+    if is_job:
+        job = read_job(folder)
+    else:
+        with tempfile.TemporaryDirectory() as scratch:
+            saved = open_savepoint(Target(str(folder.resolve())), Path(scratch) / "payload")
+            job = Job.from_json(payload_in(saved).job)
+    if job is None or job.trust is None or asked.request is None:
+        raise UsageError("--sign-with needs --request FILE, and a job that takes signed changes")
+    texts = {text for of in _keys(job, asked.keys).values() for text in of}
+    is_whole = write_request(asked.request, texts, job.trust, private_key(asked.sign_with))
+    step = "run it without --sign-with to erase" if is_whole else "another person runs the same command"
+    printed(f"signed: {asked.request}; {step}")
+    return 0
 
 
 def _audit_topic(options: argparse.Namespace) -> KafkaDeadLettersAtOnce | None:
@@ -172,18 +230,19 @@ def _keys(job: Job, given: Sequence[str]) -> dict[KeyDomain, set[str]]:
 
 
 def _erase_job(
-    folder: Path, scratch: Path, given: Sequence[str], *, has_topic: bool
+    folder: Path, scratch: Path, asked: _Asked, *, has_topic: bool
 ) -> tuple[Erased, list[bytes], list[bytes]]:
     """Return what was erased, what is searched for, and the lines of the audit that a topic is still to have."""
     job = read_job(folder)
     if job is None:
         raise UsageError(f"{folder} has no job")
-    keys = _keys(job, given)
+    keys = _keys(job, asked.keys)
+    digests = asked.digests(job, {text for of in keys.values() for text in of})
     embedded.save([folder], Target(str(scratch / "before")))
     texts = {text for of in keys.values() for text in of}
     copied = _copy_dead_letters(folder, scratch / "letters", texts)
     source = Target(str(scratch / "before"))
-    erased = erase_savepoint(source, Target(str(scratch / "after")), scratch / "work", keys, copied.bare)
+    erased = erase_savepoint(source, Target(str(scratch / "after")), scratch / "work", keys, copied.bare, digests)
     embedded.load(Target(str(scratch / "after")), scratch / "job")
     if (scratch / "letters").is_dir():  # else the job has set nothing aside
         shutil.copytree(scratch / "letters", scratch / "job", dirs_exist_ok=True)
@@ -206,15 +265,17 @@ def _erase_job(
 
 
 def _erase_saved(
-    folder: Path, scratch: Path, given: Sequence[str], audit: Path | None
+    folder: Path, scratch: Path, asked: _Asked, audit: Path | None
 ) -> tuple[Erased, list[bytes], list[bytes]]:
     """Return as `_erase_job`; a savepoint has no place for lines of the audit."""
     source = Target(str(folder.resolve()))
     payload = payload_in(open_savepoint(source, scratch / "payload"))
-    keys = _keys(Job.from_json(payload.job), given)
+    job = Job.from_json(payload.job)
+    keys = _keys(job, asked.keys)
     texts = {text for of in keys.values() for text in of}
+    digests = asked.digests(job, texts)
     copied = _Copied() if audit is None else _copy_dead_letters(audit, scratch / "letters", texts)
-    erased = erase_savepoint(source, Target(str(scratch / "after")), scratch / "work", keys, copied.bare)
+    erased = erase_savepoint(source, Target(str(scratch / "after")), scratch / "work", keys, copied.bare, digests)
     folder.rename(scratch / "gone")
     (scratch / "after").rename(folder)
     if audit is not None:

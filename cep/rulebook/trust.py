@@ -364,15 +364,20 @@ class Accepted:
         """Let the audit go on where that of `other` is."""
         self.head, self._mixed, self._noted_signers = other.head, other._mixed, other._noted_signers
 
-    def note_erasure(self, keys: Mapping[str, int], removed: Mapping[str, int], lines: Sequence[int]) -> list[bytes]:
+    def note_erasure(
+        self, keys: Mapping[str, int], removed: Mapping[str, int], lines: Sequence[int], digests: Sequence[str] = ()
+    ) -> list[bytes]:
         """Return the line of the audit about erased keys: counts by domain, and of what was removed.
 
-        `lines` are the lines of the audit that have lost their texts.
+        lines: the lines of the audit that have lost their texts.
+        digests: the keyed digests of the keys that two people have signed (erasure_request.py).
         """
         if not self.writes_audit:
             return []
         facts: dict[str, Any] = {"what": "erasure", "outcome": "applied", "keys": dict(keys), "removed": dict(removed)}
         facts[ERASED_LINES] = sorted(lines)
+        if digests:
+            facts["digests"] = list(digests)
         self.head, line = extended(self.head, {**facts, **self._vouching()})
         return [line]
 

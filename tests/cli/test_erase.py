@@ -22,7 +22,7 @@ from cep.rulebook.statement import Signable, with_nonce
 from cep.runners.handover.erase import ways_to_write
 from tests.cli.test_card_data import RULE, START_MS, assert_absent, rules, stored
 from tests.columnar.protected import card_numbers
-from tests.rulebook.people import ROOT, by_two, upsert_by_two, write_signers
+from tests.rulebook.people import ADA, BOB, ROOT, by_two, upsert_by_two, write_key, write_signers
 
 __all__ = ["rules"]
 NUMBERS = card_numbers(21, 6)
@@ -138,6 +138,18 @@ pattern pairs by (card, shop) {
 """
 
 
+def requested(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Let two people sign the erasure, once for the job and its savepoint. Return the arguments that name the file."""
+    assert main(words) == USAGE
+    assert "two people must sign the erasure" in capsys.readouterr().err
+    file = tmp_path / "request.json"
+    is_new = not file.exists()
+    for name, key in (("ada", ADA), ("bob", BOB)) if is_new else ():
+        assert main([*words, "--request", str(file), "--sign-with", str(write_key(tmp_path / name, key))]) == 0
+    capsys.readouterr()
+    return ["--request", str(file)]
+
+
 @pytest.mark.slow
 @pytest.mark.always
 @pytest.mark.parametrize("is_signed", [True, False])
@@ -188,7 +200,8 @@ def test_keys_of_several_fields_in_a_savepoint_of_an_audited_job(
     for what in ("savepoint", "checkpoint"):
         folder = tmp_path / ("saved" if what == "savepoint" else "job")
         also = ["--audit", str(tmp_path / "trail")] if what == "savepoint" else []
-        assert main(["erase", "--keys-file", str(tmp_path / "keys"), f"--{what}", str(folder), *also]) == 0
+        words = ["erase", "--keys-file", str(tmp_path / "keys"), f"--{what}", str(folder), *also]
+        assert main([*words, *(requested(words, tmp_path, capsys) if is_signed else ())]) == 0
         said = capsys.readouterr().out
         assert "removed: 2 snoozes" in said
         assert "removed: 3 texts of the audit" in said, "the refused one too, or the copy"
@@ -200,6 +213,7 @@ def test_keys_of_several_fields_in_a_savepoint_of_an_audited_job(
     assert entry["signers_version"] == (1 if is_signed else None)
     assert sum(entry["removed"].values()) >= 2
     assert len(entry["lines"]) == 3
+    assert len(entry.get("digests", ())) == (2 if is_signed else 0)
     assert_absent(ways, (path.read_bytes() for path in (tmp_path / "trail").iterdir()))
     assert main(["audit", "verify", str(tmp_path / "trail")]) == FINDINGS, "texts are gone before a line says so"
     (tmp_path / "trail" / "batch-9.jsonl").write_bytes(orjson.dumps(entry) + b"\n")

@@ -70,11 +70,14 @@ class Erased:
 
 
 def erase_savepoint(
-    source: Target, target: Target, work: Path, keys: KeysOf, audit_lines: Collection[int] = ()
-) -> Erased:
+    source: Target, target: Target, work: Path, keys: KeysOf, audit_lines: Collection[int] = (),
+    digests: Sequence[str] = (),
+) -> Erased:  # fmt: skip
     """Write a savepoint again without these keys. `keys` are those of each domain as `route` makes them.
 
-    `work` is a new local folder; `audit_lines` are the lines of the job's audit that lose their texts.
+    work: a new local folder.
+    audit_lines: the lines of the job's audit that lose their texts.
+    digests: the keyed digests of the keys, for the audit (rulebook/erasure_request.py).
     Raises: StateError, StoreError.
     """
     savepoint = open_savepoint(source, work / "payload")
@@ -95,7 +98,7 @@ def erase_savepoint(
             store = opened.enter_context(MemoryStore())
             store.ingest(entries)
             parts.append(Part(f"group-{group}", store, group, group + 1))
-        payload = _with_rules(payload, job, keys, erasing.erased, audit_lines)
+        payload = _with_rules(payload, job, keys, erasing.erased, (audit_lines, digests))
         _search([(b"", payload.to_bytes())], searched, erasing.erased)
         beside = load_beside(savepoint, work / "beside")
         write_savepoint(target, work / "new", parts, payload.to_bytes(), int(time.time() * 1_000), beside)
@@ -110,16 +113,18 @@ def _without_memory(payload: Payload, keys: KeysOf, erased: Erased) -> Payload:
     return replace(payload, engine={**payload.engine, "held_memory": others})
 
 
-def _with_rules(payload: Payload, job: Job, keys: KeysOf, erased: Erased, audit_lines: Collection[int]) -> Payload:
+def _with_rules(
+    payload: Payload, job: Job, keys: KeysOf, erased: Erased, noted: tuple[Collection[int], Sequence[str]]
+) -> Payload:
     """Take the keys out of the rulebook, and add the erasure to the audit of a job that writes one.
 
-    The line does not say which keys.
+    `noted` has the lines that lose their texts, and the digests of the keys. The line does not say which keys.
     """
     rulebook = rulebook_from_bytes(payload.engine["rulebook"].encode(), job.schema, job.domains)
     job.govern(rulebook.accepted)
     erased.removed["snoozes"] += forget_keys(rulebook, {text for texts in keys.values() for text in texts})
     counts = {",".join(domain): len(texts) for domain, texts in sorted(keys.items())}
-    erased.audit += rulebook.accepted.note_erasure(counts, +erased.removed, sorted(audit_lines))
+    erased.audit += rulebook.accepted.note_erasure(counts, +erased.removed, sorted(noted[0]), noted[1])
     return replace(payload, engine={**payload.engine, "rulebook": rulebook_bytes(rulebook).decode()})
 
 
