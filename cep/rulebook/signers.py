@@ -222,7 +222,7 @@ def _trust(path: Path, data: bytes, root_key: str) -> Trust:
     people = tuple((kind, getattr(file.people, kind)) for kind in PEOPLE)
     signers = tuple(map(_signer, file.signer))
     return Trust(
-        file.rule_set, file.version, root_key, people, signers, file_hash=hashlib.sha256(_HEAD + data).hexdigest()
+        file.rule_set, file.version, root_key, people, signers, file_digest=hashlib.sha256(_HEAD + data).hexdigest()
     )
 
 

@@ -128,7 +128,7 @@ class Trust:
     """The signers of a set of rules, and how many people each kind of change needs.
 
     earlier_roots: the root keys that have signed the rotation to the next one.
-    file_hash: SHA-256 of the signers file; empty in what an earlier build has saved.
+    file_digest: SHA-256 of the signers file; empty in what an earlier build has saved.
     """
 
     rule_set: str
@@ -137,7 +137,7 @@ class Trust:
     people: tuple[tuple[str, int], ...]
     signers: tuple[Signer, ...]
     earlier_roots: tuple[str, ...] = ()
-    file_hash: str = ""
+    file_digest: str = ""
 
     def needed(self, kind: str) -> int:
         """Return how many people must sign a change of this kind."""
@@ -161,7 +161,7 @@ class Trust:
             "people": dict(self.people),
             "signers": signers,
             "earlier_roots": self.earlier_roots,
-            "file_hash": self.file_hash,
+            "file_digest": self.file_digest,
         }
 
     @staticmethod
@@ -169,16 +169,16 @@ class Trust:
         """Read what `to_json` made. Raises: KeyError, TypeError or ValueError for something else."""
         signers = tuple(map(_signer_from_json, data["signers"]))
         people = tuple((kind, data["people"].get(kind, _PEOPLE_MOST)) for kind in PEOPLE)  # a kind may be a later one
-        roots, file_hash = tuple(data.get("earlier_roots", ())), data.get("file_hash", "")
-        return Trust(data["rule_set"], data["version"], data["root_key"], people, signers, roots, file_hash)
+        roots, file_digest = tuple(data.get("earlier_roots", ())), data.get("file_digest", "")
+        return Trust(data["rule_set"], data["version"], data["root_key"], people, signers, roots, file_digest)
 
 
 def _signer_from_json(data: Sequence[Any]) -> Signer:
     name, key, may, rules, only, *later = data
     scope: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in (later[0] if later else {}).items()}
     # An earlier build saved pairs of a line and a version, which are no hashes.
-    hashes = None if only is None else tuple(value for value in only if isinstance(value, str))
-    return Signer(name, key, tuple(may), tuple(rules), hashes, Scope(**scope), *later[1:2])
+    digests = None if only is None else tuple(value for value in only if isinstance(value, str))
+    return Signer(name, key, tuple(may), tuple(rules), digests, Scope(**scope), *later[1:2])
 
 
 def reason_against(record: Signable, trust: Trust) -> Outcome | None:
@@ -336,7 +336,7 @@ class Accepted:
     @property
     def has_new_signers(self) -> bool:
         """Return True if the audit has to say that another signers file counts."""
-        return self.trust is not None and self._noted_signers not in ("", self.trust.file_hash)
+        return self.trust is not None and self._noted_signers not in ("", self.trust.file_digest)
 
     def note_signers(self) -> list[bytes]:
         """Return the line of the audit about another signers file; none if it is the same, or the first."""
@@ -344,14 +344,14 @@ class Accepted:
         if self.has_new_signers and self.trust is not None:
             trust = self.trust
             facts: dict[str, Any] = {"what": SIGNERS, "outcome": "applied", "version": trust.version}
-            facts |= {"file": trust.file_hash, "root_key": trust.root_key, "earlier_roots": list(trust.earlier_roots)}
+            facts |= {"file": trust.file_digest, "root_key": trust.root_key, "earlier_roots": list(trust.earlier_roots)}
             facts["people"] = [
                 [s.name, s.key, "counts" if s.only is None else f"counts for {len(s.only)} records"]
                 for s in trust.signers
             ]
             self.head, line = extended(self.head, {**facts, **self._vouching()})
             lines.append(line)
-        self._noted_signers = "" if self.trust is None else self.trust.file_hash
+        self._noted_signers = "" if self.trust is None else self.trust.file_digest
         return lines
 
     def take_audit(self) -> Accepted:

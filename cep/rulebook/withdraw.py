@@ -39,7 +39,7 @@ def withdraw(path: Path, key: str, root: SigningKey) -> tuple[Trust, list[str]]:
         before = parse_toml(text, SIGNERS_FILE_BYTES_MAX)
     except (UnreadableError, ValueError) as error:
         raise UsageError(f"the signers file {path} cannot be read: {error}; see `cep docs approve`") from error
-    only = _signed_hashes(path.parent, key)
+    only = _signed_digests(path.parent, key)
     changed = _with_only(text, key, only)
     if changed is None:
         raise UsageError(f"{path} has no signer with the key {key}; `cep keys check` prints them")
@@ -57,15 +57,15 @@ def withdraw(path: Path, key: str, root: SigningKey) -> tuple[Trust, list[str]]:
     return sign_signers(path, root), only
 
 
-def _signed_hashes(folder: Path, key: str) -> list[str]:
+def _signed_digests(folder: Path, key: str) -> list[str]:
     """Return the hash of each record that the key has signed as author or approver."""
-    hashes: set[str] = set()
+    digests: set[str] = set()
     for path in sorted(folder.glob("*.json")):
         for record in read_change(path):
             signed = record.signed
             if signed is not None and key in (signed.author.key, signed.approver and signed.approver.key):
-                hashes.add(body_hash(record))
-    return sorted(hashes)
+                digests.add(body_hash(record))
+    return sorted(digests)
 
 
 def _with_only(text: str, key: str, only: list[str]) -> str | None:

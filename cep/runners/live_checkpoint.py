@@ -131,7 +131,7 @@ def _check_trust(directory: Path, stored_job: dict[str, Any], job: Job) -> None:
                 f"the job of {directory} goes by the root key {before['root_key']}, and this one is {now['root_key']}: "
                 "the old root key must sign the change, with `cep keys rotate`"
             )
-        is_other = before is not None and before.get("file_hash") not in (None, "", now["file_hash"])
+        is_other = before is not None and before.get("file_digest") not in (None, "", now["file_digest"])
         if is_other and before is not None and before["version"] == now["version"]:
             raise UsageError(
                 f"the job of {directory} has gone by another signers file of version {now['version']}; raise `version` "

@@ -153,12 +153,12 @@ def test_signers_are_not_exchanged_under_one_version(tmp_path: Path) -> None:
 
 def test_another_signers_file_is_a_line_of_the_audit() -> None:
     book = new_book()
-    book.accepted.trust = replace(TRUST, file_hash="a" * 64)
+    book.accepted.trust = replace(TRUST, file_digest="a" * 64)
     first = by_two(upsert(1))
     lines, _, _ = apply_records(book, (first.to_json(),), 1_000)
     assert [orjson.loads(line)["what"] for line in lines] == ["change"]
     again = rulebook_from_bytes(rulebook_bytes(book), SCHEMA, (("card_id",),))
-    again.accepted.trust = replace(TRUST, version=2, root_key=NEW_ROOT.public, file_hash="b" * 64)
+    again.accepted.trust = replace(TRUST, version=2, root_key=NEW_ROOT.public, file_digest="b" * 64)
     assert again.accepted.has_new_signers
     lines += again.accepted.note_signers()
     assert not again.accepted.has_new_signers
