@@ -128,7 +128,8 @@ def vouched_lists(records: Iterable[ControlRecord | None], trust: Trust | None) 
 def is_given(record: ControlRecord, vouched: frozenset[str] | None) -> bool:
     """Return True for a list whose entries are in the job's store: declared by the patterns with which the job begins.
 
-    In a later record it would be an attempt to use unrelated content of the store. `vouched` comes from `vouched_lists`.
+    In a later record it would be an attempt to use unrelated content of the store. `vouched` comes from
+    `vouched_lists`.
     """
     if not isinstance(record, ListRecord) or record.stored is None:
         return False
