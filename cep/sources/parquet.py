@@ -216,7 +216,7 @@ def _longest_value(raw: BinaryIO, begin: int, packed: int, unpacked: int, codec:
 
 
 def _number(fields: dict[int, Any], name: int) -> int:
-    value = fields.get(name)
+    value = fields.get(name) if isinstance(fields, dict) else None
     if not isinstance(value, int) or value < 0:
         raise pa.ArrowInvalid("the header of a page lacks a size")
     return value

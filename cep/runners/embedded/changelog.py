@@ -50,6 +50,7 @@ _LISTS, _PARTS = prefix_range(STORE_GROUP, b"", _LIST), prefix_range(STORE_GROUP
 _NUMBER, _LENGTH = struct.Struct(">Q"), struct.Struct(">I")
 _PART_BYTES = 1 << 20
 _LOOK_BACK, _LOOK_BACK_MORE = 500, 20  # offsets from the end at which the last commit is looked for, and times more
+_NAME_BYTES_MAX = 200  # of a list: its file has this name
 _MARK, _PARTS_FORMAT = b"cep in parts", 1
 _MARKED = struct.Struct(f">{len(_MARK)}sHI")
 
@@ -363,7 +364,7 @@ def _write_part(folder: Path, key: bytes, value: bytes | None) -> None:
         name, (part,) = parts.name.decode(), _LENGTH.unpack(parts.item)
     except (UnicodeDecodeError, struct.error) as error:
         raise StateCorruptError(f"a changelog has a part of a list whose key is none: {parts.name!r}") from error
-    if part >= CHANGELOG_PARTS_MAX or "/" in name:
+    if part >= CHANGELOG_PARTS_MAX or "/" in name or len(parts.name) > _NAME_BYTES_MAX:
         raise StateCorruptError(f"a changelog names part {part} of the list {name!r}, which no job writes")
     path = path_inside(folder, ListStore(folder).path(name).name)
     if value is None:
