@@ -176,7 +176,8 @@ KAFKA_WAIT_MS_MAX = 30_000
 WATCH_MS = 5_000
 # From the stop request to the end of the process; platforms allow more. In its first part the job waits
 # for its sinks and its checkpoint, as long as they answer.
-STOP_MS_MAX, STOP_DELIVERY_MS_MAX = 4_500, 2_000
+STOP_MS_MAX = 4_500
+STOP_DELIVERY_MS_MAX = 2_000
 # How long a sink may take for a delivery before the job counts as unhealthy: with WATCH_MS, ten seconds.
 SENDING_MS_MAX = 5_000
 # Free on the disk of the checkpoint folder below which a job counts as unhealthy: a full one ends it.
@@ -311,7 +312,7 @@ HTTP_PROBE_CONNECTIONS = 8
 # Seconds for the headers of a request, which an honest client sends within milliseconds, and for the answer. A new
 # connection takes the place of one that has sent no headers for longer than the pause.
 HTTP_HEADERS_S_MAX = 2
-HTTP_HEADERS_PAUSE_S = 0.1
+HTTP_HEADERS_PAUSE_MS = 100
 HTTP_REQUEST_S_MAX = 10
 # Trust: permissions for changes, and the job's memory of signed changes.
 SIGNERS_MAX = 1_000  # keys in a signers file

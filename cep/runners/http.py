@@ -33,7 +33,7 @@ from prometheus_client.exposition import ThreadingWSGIServer
 from cep.base.errors import UsageError
 from cep.base.limits import (
     HTTP_CONNECTIONS_MAX,
-    HTTP_HEADERS_PAUSE_S,
+    HTTP_HEADERS_PAUSE_MS,
     HTTP_HEADERS_S_MAX,
     HTTP_PROBE_CONNECTIONS,
     HTTP_REQUEST_S_MAX,
@@ -116,7 +116,7 @@ class _Server(ThreadingWSGIServer):
         with self._lock:
             if len(self._reading) + len(self._answering) + len(self._probing) >= HTTP_CONNECTIONS_MAX:
                 slow = next(iter(self._reading), None)
-                if slow is None or self._reading[slow] > time.monotonic() - HTTP_HEADERS_PAUSE_S:
+                if slow is None or self._reading[slow] > time.monotonic() - HTTP_HEADERS_PAUSE_MS / 1_000:
                     return False
                 del self._reading[slow]
             self._reading[request] = time.monotonic()

@@ -243,8 +243,6 @@ def _header_at(raw: BinaryIO, place: int) -> tuple[dict[int, Any], int]:
 
 def _struct(data: bytes, place: int, depth: int) -> tuple[dict[int, Any], int]:
     """Read a struct of Thrift's compact protocol. Raises: IndexError where the bytes end, ArrowInvalid."""
-    if depth > _THRIFT_DEPTH_MAX:
-        raise pa.ArrowInvalid("the header of a page is nested too deep")
     fields: dict[int, Any] = {}
     number = 0
     while True:
@@ -261,6 +259,8 @@ def _struct(data: bytes, place: int, depth: int) -> tuple[dict[int, Any], int]:
 
 
 def _value(data: bytes, place: int, kind: int, depth: int) -> tuple[Any, int]:
+    if depth > _THRIFT_DEPTH_MAX:
+        raise pa.ArrowInvalid("the header of a page is nested too deep")
     if kind in (_I16, _I32, _I64):
         return _zigzag(data, place)
     if kind == _STRUCT:

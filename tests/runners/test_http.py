@@ -127,7 +127,7 @@ def test_the_end_does_not_wait_for_open_connections() -> None:
 
 def test_slow_clients_do_not_starve_the_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "HTTP_HEADERS_S_MAX", 3_600)  # so only a new connection ends a slow one
-    monkeypatch.setattr(http, "HTTP_HEADERS_PAUSE_S", 0)
+    monkeypatch.setattr(http, "HTTP_HEADERS_PAUSE_MS", 0)
     with served(("127.0.0.1", 0), Observed(60_000)) as address:
         assert address is not None
         slow = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from random import Random
 from unittest.mock import patch
@@ -179,3 +180,10 @@ def test_a_damaged_footer_does_not_end_the_process(seed: int, tmp_path: Path) ->
     path.write_bytes(data)
     with suppress(OSError, pa.ArrowException, UnicodeDecodeError):
         list(read_batches(path, None, 1_000))
+
+
+def test_lists_without_end_in_a_header_are_refused() -> None:
+    """A list of one list of one list … needs a byte a level."""
+    header = bytes([0x19, *[0x19] * 100_000])
+    with pytest.raises(pa.ArrowInvalid, match="nested too deep"):
+        parquet._header_at(BytesIO(header), 0)
