@@ -39,10 +39,12 @@ SHADOW, SNOOZED, EXCLUDED, SUPPRESSED = "shadow", "snoozed", "excluded", "suppre
 SEVERITIES = ("low", "medium", "high", "critical")
 # Event time of the last alert that went out, and how long it suppresses others at most. A version with a longer time
 # than the one that fired does not lengthen that: by then the alert may have been forgotten. Then the number of its
-# severity and the greatest value so far, where a version says more than `low` or `escalate`.
-LastAlert = tuple[int, int] | tuple[int, int, int, float]
+# severity, and the greatest value of its `escalate` so far.
+LastAlert = tuple[int, int, int, float]
 Fired = dict[tuple[str, str], LastAlert]  # by rule and key
-_NO_VALUE = float("-inf")
+NO_MEASURE = float("-inf")
+# Builds up to 0.2.0 did not store the severity. Such an entry suppresses alerts of every severity, as in those builds.
+UNKNOWN_SEVERITY = len(SEVERITIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,16 +172,14 @@ def _exclude_and_suppress(
             reasons[row] = EXCLUDED
             continue
         taken.add(slot)
-        last_ms, for_ms, *more = fired.get(at) or memory.get(at, (0, 0))
-        last_rank, last_value = more or (0, _NO_VALUE)
+        last_ms, for_ms, last_rank, last_value = fired.get(at) or memory.get(at, (0, 0, 0, NO_MEASURE))
         rank = SEVERITIES.index(alert["severity"])
         value = _value(alert["measures"], policies.escalations.get((rules[row], versions[row])))
         is_suppressed = time_ms < last_ms + min(suppress_ms, for_ms)
         if is_suppressed and rank <= last_rank and value <= last_value:
             reasons[row] = SUPPRESSED
         elif suppress_ms:
-            value = max(value, last_value) if is_suppressed else value
-            fired[at] = (time_ms, suppress_ms, rank, value) if rank or value > _NO_VALUE else (time_ms, suppress_ms)
+            fired[at] = (time_ms, suppress_ms, rank, max(value, last_value) if is_suppressed else value)
     return fired
 
 
@@ -187,10 +187,10 @@ def _value(measures: str, name: str | None) -> float:
     """Return the measure that `escalate` names, from the measures of an alert; below all numbers if there is none."""
     value = None if name is None else json.loads(measures).get(name)
     try:
-        number = _NO_VALUE if value is None else float(value)
+        number = NO_MEASURE if value is None else float(value)
     except (TypeError, ValueError):
-        return _NO_VALUE
-    return _NO_VALUE if math.isnan(number) else number
+        return NO_MEASURE
+    return NO_MEASURE if math.isnan(number) else number
 
 
 def count_suppressed(suppression: Suppression) -> dict[str, int]:
@@ -205,18 +205,19 @@ def count_suppressed(suppression: Suppression) -> dict[str, int]:
 
 
 def fired_json(fired: Mapping[tuple[str, str], LastAlert]) -> list[list[Any]]:
-    """Return [rule, key, ms, for ms] of each entry, sorted; then severity and value (null: none) if they count."""
-    return [[*at, *(None if time == _NO_VALUE else time for time in last)] for at, last in sorted(fired.items())]
+    """Return [rule, key, ms, for ms, severity, value] of each entry, sorted; a null is no value."""
+    return [[*at, *last[:3], None if last[3] == NO_MEASURE else last[3]] for at, last in sorted(fired.items())]
 
 
 def fired_from_json(saved: Iterable[Iterable[Any]]) -> Fired:
-    """Read what `fired_json` returned. Earlier builds did not say for how long: as long as the next alert asks."""
+    """Read the entries that `fired_json` returned, also those of earlier builds.
+
+    An entry without `for ms` suppresses as long as the next alert asks.
+    """
     return {(rule_id, key): _last_alert(*last) for rule_id, key, *last in saved}
 
 
 def _last_alert(
-    time_ms: int, for_ms: int = TIME_MS_MAX, rank: int | None = None, value: float | None = None
+    time_ms: int, for_ms: int = TIME_MS_MAX, rank: int = UNKNOWN_SEVERITY, value: float | None = None
 ) -> LastAlert:
-    if rank is None:
-        return time_ms, for_ms
-    return time_ms, for_ms, rank, _NO_VALUE if value is None else float(value)
+    return time_ms, for_ms, rank, NO_MEASURE if value is None else float(value)

@@ -8,13 +8,18 @@ from hypothesis import strategies as st
 
 from cep.rulebook import last_alerts as memory_module
 from cep.rulebook.last_alerts import LastAlerts
-from cep.rulebook.suppression import Fired
+from cep.rulebook.suppression import NO_MEASURE, Fired
 
 RULES = "ab"
 AT = st.tuples(st.sampled_from(RULES), st.sampled_from("cdefg"))
 STEPS = st.lists(
     st.tuples(
-        st.dictionaries(AT, st.tuples(st.integers(0, 60), st.sampled_from((5, 7, 30))), max_size=4), st.integers(0, 80)
+        st.dictionaries(
+            AT,
+            st.tuples(st.integers(0, 60), st.sampled_from((5, 7, 30)), st.integers(0, 3), st.just(NO_MEASURE)),
+            max_size=4,
+        ),
+        st.integers(0, 80),
     ),
     max_size=12,
 )
@@ -65,7 +70,7 @@ def test_what_it_tells_undoes_it(steps: list[tuple[Fired, int]]) -> None:
 
 def test_what_is_over_at_once_goes_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_module, "_AT_A_TIME", 10)
-    memory = LastAlerts({("a", str(number)): (0, 7) for number in range(35)})
+    memory = LastAlerts({("a", str(number)): (0, 7, 0, NO_MEASURE) for number in range(35)})
     counts = []
     while memory.last:
         memory.forget(100)
@@ -76,7 +81,18 @@ def test_what_is_over_at_once_goes_some_at_a_time(monkeypatch: pytest.MonkeyPatc
 def test_at_its_bound_it_forgets_what_is_over_first_and_counts_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_module, "FIRED_MAX", 3)
     memory = LastAlerts()
-    memory.put({("a", "c"): (4, 7), ("b", "c"): (1, 9), ("a", "d"): (5, 7), ("b", "d"): (3, 9)})
-    memory.put({("b", "c"): (20, 9)})
+    memory.put(
+        {
+            ("a", "c"): (4, 7, 0, NO_MEASURE),
+            ("b", "c"): (1, 9, 0, NO_MEASURE),
+            ("a", "d"): (5, 7, 0, NO_MEASURE),
+            ("b", "d"): (3, 9, 0, NO_MEASURE),
+        }
+    )
+    memory.put({("b", "c"): (20, 9, 0, NO_MEASURE)})
     assert memory.forget(0) == 1
-    assert memory.last == {("b", "c"): (20, 9), ("a", "d"): (5, 7), ("b", "d"): (3, 9)}
+    assert memory.last == {
+        ("b", "c"): (20, 9, 0, NO_MEASURE),
+        ("a", "d"): (5, 7, 0, NO_MEASURE),
+        ("b", "d"): (3, 9, 0, NO_MEASURE),
+    }

@@ -7,7 +7,7 @@ import orjson
 from cep.base.limits import TIME_MS_MIN
 from cep.engine.alerts import NO_ALERTS
 from cep.rulebook.last_alerts import LastAlerts
-from cep.rulebook.suppression import Policies
+from cep.rulebook.suppression import NO_MEASURE, Policies
 from cep.step.suppress import filter_alerts
 from tests.rulebook.test_suppression import alert, table
 
@@ -37,8 +37,8 @@ def test_9_an_alert_far_ahead_makes_nobody_forget_what_the_watermark_has_not_pas
 
 
 def test_9_nothing_is_remembered_or_forgotten_without_alerts() -> None:
-    memory = LastAlerts({("a", "k"): (1, 1)})
+    memory = LastAlerts({("a", "k"): (1, 1, 0, NO_MEASURE)})
     assert filter_alerts(NO_ALERTS, POLICIES, memory, 9).counters == {}
-    assert memory.last == {("a", "k"): (1, 1)}
+    assert memory.last == {("a", "k"): (1, 1, 0, NO_MEASURE)}
     assert memory.changed() == {}
     assert filter_alerts(table(alert(1, 5_000)), Policies(), memory, TIME_MS_MIN).counters == {}

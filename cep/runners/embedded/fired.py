@@ -1,7 +1,9 @@
 """When each rule that suppresses last fired on each key (rulebook/last_alerts.py), as entries of the store.
 
-    | FFFF | "" | "fired for" | rule | digest of the key |  →  of the last alert event time i64, for how long i64, key
-                                                   or  event time i64, ~for how long i64, severity i64, value f64, key
+    | FFFF | "" | "fired for" | rule | digest of the key |  →  of the last alert:
+                                                    event time i64, ~for how long i64, severity i64, value f64, key
+
+Builds up to 0.2.0 wrote "for how long" without the complement, and no severity and value.
 
 So a commit writes what has changed. A key may be longer than a store key, which is why that has but a digest of it.
 Tested by: tests/runners/embedded/test_fired.py
@@ -14,7 +16,7 @@ from hashlib import blake2b
 
 from cep.base.errors import StateCorruptError
 from cep.rulebook.last_alerts import LastAlerts
-from cep.rulebook.suppression import Fired, LastAlert
+from cep.rulebook.suppression import NO_MEASURE, UNKNOWN_SEVERITY, Fired, LastAlert
 from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
 from cep.state.store import KeyedStore, WriteBatch
 
@@ -49,14 +51,14 @@ class StoredLastAlerts(LastAlerts):
 
 
 def _packed(last: LastAlert) -> bytes:
-    return _TIMES.pack(*last) if len(last) == 2 else _VALUES.pack(last[0], ~last[1], *last[2:])
+    return _VALUES.pack(last[0], ~last[1], *last[2:])
 
 
 def _unpacked(data: bytes) -> tuple[LastAlert, int]:
     """Return the last alert of an entry, and how many bytes it takes. Raises: struct.error."""
     time_ms, for_ms = _TIMES.unpack_from(data)
     if for_ms >= 0:
-        return (time_ms, for_ms), _TIMES.size
+        return (time_ms, for_ms, UNKNOWN_SEVERITY, NO_MEASURE), _TIMES.size
     _, _, rank, value = _VALUES.unpack_from(data)
     return (time_ms, ~for_ms, rank, value), _VALUES.size
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import orjson
@@ -9,6 +10,7 @@ import pytest
 
 from cep.base.errors import StateCorruptError
 from cep.base.utc import utc_text
+from cep.rulebook.suppression import NO_MEASURE, UNKNOWN_SEVERITY, Policies, fired_from_json, suppress_alerts
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.fired import FIRED, StoredLastAlerts
 from cep.sinks.json_form import json_lines
@@ -16,6 +18,7 @@ from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
 from cep.state.memory import MemoryStore
 from cep.state.store import WriteBatch
 from cep.step.job import Job
+from tests.rulebook.test_suppression import alert, table
 from tests.runners.embedded.cases import cut, day, decoded, deployment, expected, latest_ms, suppressing
 from tests.runners.test_later_rules import written
 
@@ -45,7 +48,10 @@ def test_a_commit_of_the_job_writes_what_has_changed_of_fifty_thousand_keys() ->
     )
     lines = list(day()[:1_000])
     engine._memory.put(
-        dict.fromkeys((("often_long", f"another {number}") for number in range(MANY)), (latest_ms(lines), 172_800_000))
+        dict.fromkeys(
+            (("often_long", f"another {number}") for number in range(MANY)),
+            (latest_ms(lines), 172_800_000, 2, NO_MEASURE),
+        )
     )
     sizes: list[int] = []
     alerts: list[int] = []
@@ -74,17 +80,32 @@ def test_a_commit_of_the_job_writes_what_has_changed_of_fifty_thousand_keys() ->
 
 def test_entries_come_and_go_with_what_is_remembered() -> None:
     store, memory = MemoryStore(), StoredLastAlerts()
-    memory.put({("a", f"key {number}"): (number, 1_000) for number in range(500)})
-    memory.put({("a", "long " * 2_000): (999, 1_000)})
+    memory.put({("a", f"key {number}"): (number, 1_000, 0, NO_MEASURE) for number in range(500)})
+    memory.put({("a", "long " * 2_000): (999, 1_000, 3, 7.5)})
     saved(memory, store)
     memory.forget(1_400)
-    memory.put({("a", "key 450"): (2_000, 1_000)})
-    assert saved(memory, store) < 402 * 68
+    memory.put({("a", "key 450"): (2_000, 1_000, 0, NO_MEASURE)})
+    assert saved(memory, store) < 402 * 84
     assert restored(store).last == memory.last
     memory.forget(10_000)
     saved(memory, store)
     assert list(store.scan(prefix_range(STORE_GROUP, b"", FIRED))) == []
     assert saved(memory, store) == 0
+
+
+def test_entries_of_0_2_0_suppress_alerts_of_every_severity() -> None:
+    """That release stored two numbers, without the severity."""
+    store, memory = MemoryStore(), StoredLastAlerts()
+    memory.put({("a", "k"): (5, 1_000, 3, NO_MEASURE)})
+    batch = WriteBatch()
+    memory.save(batch)
+    ((_, key, _),) = batch.changes
+    store.write(WriteBatch([(batch.changes[0][0], key, struct.pack("<qq", 5, 1_000) + b"k")]))
+    assert restored(store).last == {("a", "k"): (5, 1_000, UNKNOWN_SEVERITY, NO_MEASURE)}
+    assert fired_from_json([["a", "k", 5, 1_000]]) == restored(store).last
+    alerts = table(alert(1, 900, severity="critical"), alert(2, 1_005, severity="critical"))
+    policies = Policies({("a", 1): (None, 1_000)})
+    assert suppress_alerts(alerts, policies, restored(store).last).reasons == ("suppressed",)
 
 
 @pytest.mark.parametrize("suppress", [("5 s", "1 h"), ("1 h", "5 s"), ("5 s", "15 s")])
