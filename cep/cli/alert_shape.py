@@ -1,6 +1,6 @@
-"""A line of a file or topic → the alert that it is, if the fields that a verb asks for are as the engine writes them.
+"""A line of a file or topic → the alert in it, if the fields that a verb asks for have the form of the engine's alerts.
 
-Alerts in files and topics come back without a checksum, and anybody may have changed a line of them.
+Alerts in files and topics come back without a checksum, and anybody may have changed a line.
 Tested by: tests/cli/test_alert_shape.py
 """
 

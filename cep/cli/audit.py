@@ -1,4 +1,4 @@
-"""`cep audit`: what a job wrote about changes of its rules → what happened, or what is wrong with the record of it.
+"""`cep audit`: the audit of a job → the changes of its rules, or the faults of the audit itself.
 
 Tested by: tests/cli/test_audit.py, tests/runners/embedded/test_signed.py, tests/base/test_audit.py
 """
@@ -99,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class _Heads:
-    """The last head that the job says, earlier heads by place, and what is wrong with those that do not count."""
+    """The last audit head of the job, earlier heads by place, and the faults of the heads that do not count."""
 
     last: Head | None = None
     by_place: dict[str, Head] = field(default_factory=dict)
@@ -169,9 +169,9 @@ def _trail(options: argparse.Namespace) -> Iterator[Line]:
 
 
 def _lines(path: Path) -> Iterator[Line]:
-    """Yield the lines of a file, or the audit's among those of a folder, its files in the order of their names.
+    """Yield the lines of a file, or the audit lines of a folder, file by file in the order of the names.
 
-    In a file on its own each line is one of the audit, or a dead letter, which names another code. Raises: UsageError.
+    A single file has only audit lines, or dead letters, which have another code. Raises: UsageError.
     """
     for file_path in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
         try:
@@ -203,14 +203,14 @@ def _show(lines: Iterator[Line], console: Console) -> None:
 
 
 def _people(values: Mapping[str, Any]) -> str:
-    """Return who has signed. Without signers: who sent it by what the record says, and that nobody vouches for that."""
+    """Return the signers; otherwise the sender that the record names, with a remark that nobody vouches for it."""
     if "signers_version" in values and values["signers_version"] is None and values.get("sent_by") is not None:
         return f"{values['sent_by']} (not signed)"
     return " and ".join(map(str, values.get("by", ())))
 
 
 def _what(values: Mapping[str, Any]) -> str:
-    """Return what a line is about: a kind of record, perhaps a first one of the job, or something else."""
+    """Return the subject of a line: the kind of its record, or the name of another event of the job."""
     what, kind = str(values.get("what", "")), values.get("kind")
     if kind is None:
         return what

@@ -1,4 +1,4 @@
-"""`cep backtest`: rules, events and labels → what each rule is worth, as a table and as JSON.
+"""`cep backtest`: rules, events and labels → the value of each rule, as a table and as JSON.
 
 Tested by: tests/cli/test_backtest.py
 """
@@ -104,5 +104,5 @@ def print_figures(figures: Backtest, console: Console) -> None:
 
 
 def show_ratio(share: Ratio) -> str:
-    """Return a share with three digits; a dash where there is nothing to divide by."""
+    """Return a share with three digits, or a dash if the divisor is zero."""
     return "–" if share.value is None else f"{share.value:.3f}"

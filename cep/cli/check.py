@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(paths: list[str], as_json: bool, color: bool) -> int:
-    """Check files and folders together; prints, returns 1 if there are mistakes, else 0.
+    """Check files and folders together and print the mistakes. Return 1 if there are mistakes, otherwise 0.
 
     Raises: UsageError for a folder with neither pattern files nor rule files.
     """
@@ -121,7 +121,7 @@ def _is_rule_file(path: Path) -> bool:
 
 
 def _problems(folder: Path, names: list[str]) -> list[str]:
-    """List what is wrong with the rule files of these names, a line each; drafts are checked as if they were live."""
+    """List the mistakes in the rule files of these names, one per line. Drafts are checked like live rules."""
     if missing := [name for name in names if not (folder / name).exists()]:
         return [f"{folder / name}: there is no such file" for name in missing]
     records, problems = read_rules(folder)

@@ -64,7 +64,7 @@ class _Once(argparse.Action):
 
 
 def add_secrets_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare `--secrets` for a verb without settings; what it names goes to `use_secrets_file`."""
+    """Declare `--secrets` for a verb without settings; `use_secrets_file` takes its value."""
     parser.add_argument(
         "--secrets",
         type=Path,

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare. Returns 1 if an alert is gained or lost, or too many records were rejected, else 0.
+    """Compare. Return 1 if an alert is gained or lost, or too many records were rejected, otherwise 0.
 
     Raises: UsageError and other CepErrors.
     """
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     errors = Terminal(stderr=True, highlight=False)
     period = given_period(options)
     deployments = [deployed_folder(folder, errors) for folder in (options.old, options.new)]
-    warm_up()  # or the first replay would be charged with what is compiled or loaded once
+    warm_up()  # Without this, the first replay would pay for everything that is compiled or loaded once.
     records = [given_events(options, each.schema) for each in deployments]
     measured: list[Measured] = []
     readers = [period.reader(given) for given in records]

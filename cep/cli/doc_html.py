@@ -1,6 +1,6 @@
 """Pages in Markdown → a folder of HTML that needs no network, no script and no other file.
 
-Every page has the list of all pages beside it. Headings have the anchors that links of the pages use.
+Every page has the list of all pages at its side. Headings have the anchors that the links of the pages use.
 Tested by: tests/docs/test_verb.py
 """
 

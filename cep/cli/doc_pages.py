@@ -41,7 +41,7 @@ def page_paths() -> Mapping[str, Path]:
 
 
 def pages_in_order() -> list[str]:
-    """Return the names of all pages: those that the index names first, in its order."""
+    """Return the names of all pages: first the pages of the index, in its order."""
     index = DOCS / f"{INDEX}.md"
     by_path = {path: name for name, path in page_paths().items()}
     linked = [by_path.get(target) for target in link_targets(index)]
@@ -49,10 +49,10 @@ def pages_in_order() -> list[str]:
 
 
 def page_named(wanted: str) -> str:
-    """Return the page of this name, or the only one whose last part it is. A link of a page is such a name, too.
+    """Return the page of this name, or the only page that has it as its last part. Links of pages are names, too.
 
-    Where a guide and a room have the same name, the guide is meant.
-    Raises: UsageError with the nearest name where there is no such page.
+    If a guide and a package have the same name, the guide is returned.
+    Raises: UsageError with the nearest name if the page does not exist.
     """
     name = wanted.split("#", maxsplit=1)[0].replace("../", "").strip("/").removesuffix(".md")
     matches = [page for page in page_paths() if page == name or page.endswith(f"/{name}")]
@@ -99,9 +99,9 @@ def rewrite_links(text: str, path: Path, change: Callable[[Path, str], str | Non
 
 
 def assemble(folder: Path) -> None:
-    """Write all pages and their pictures below a folder, rooms among them, with links that hold there.
+    """Write all pages and their pictures into a folder, including the pages of packages, with links that work there.
 
-    A link to a file that is no page, such as a module, becomes plain words.
+    A link to a file that is not a page, such as a module, becomes plain text.
     """
     by_path = {path: name for name, path in page_paths().items()}
     for name, path in page_paths().items():

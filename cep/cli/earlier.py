@@ -13,14 +13,14 @@ from cep.rulebook.history import at_commit, history
 
 
 def on_topic(records: Sequence[ControlRecord], rule_id: str, version: int) -> UpsertRecord | None:
-    """Return the first record of a version: those that came later have been refused. None if it is not there."""
+    """Return the first record of a version; the job refused the later ones. Otherwise None."""
     upserts = (r.rule if isinstance(r, RollbackRecord) and r.version != version else r for r in records)
     whole = (r.as_upsert() if isinstance(r, RollbackRecord) else r for r in upserts)
     return next((r for r in whole if isinstance(r, UpsertRecord) and (r.id, r.version) == (rule_id, version)), None)
 
 
 def in_git(directory: Path, rule_id: str, version: int) -> UpsertRecord | None:
-    """Return the version as it was in the newest commit that has it, None if there is none."""
+    """Return the version from the newest commit that has it, or None."""
     for commit in history(directory, rule_id):
         record = at_commit(directory, commit.split(" ", 1)[0], rule_id)
         if record is not None and record.version == version:

@@ -1,4 +1,4 @@
-"""`cep erase`: keys → the state of a stopped job, or a savepoint, without them; and what else may have them.
+"""`cep erase`: keys → a stopped job's state or a savepoint without them, and the other places that may have them.
 
 Tested by: tests/cli/test_erase.py
 """
@@ -232,7 +232,7 @@ def _keys(job: Job, given: Sequence[str]) -> dict[KeyDomain, set[str]]:
 def _erase_job(
     folder: Path, scratch: Path, asked: _Asked, *, has_topic: bool
 ) -> tuple[Erased, list[bytes], list[bytes]]:
-    """Return what was erased, what is searched for, and the lines of the audit that a topic is still to have."""
+    """Return the erased items, the searched texts, and the audit lines that a topic must still get."""
     job = read_job(folder)
     if job is None:
         raise UsageError(f"{folder} has no job")
@@ -244,12 +244,12 @@ def _erase_job(
     source = Target(str(scratch / "before"))
     erased = erase_savepoint(source, Target(str(scratch / "after")), scratch / "work", keys, copied.bare, digests)
     embedded.load(Target(str(scratch / "after")), scratch / "job")
-    if (scratch / "letters").is_dir():  # else the job has set nothing aside
+    if (scratch / "letters").is_dir():  # without the folder, the job has set nothing aside
         shutil.copytree(scratch / "letters", scratch / "job", dirs_exist_ok=True)
     erased.removed["lines of dead letters"] += copied.left_out
     erased.removed["texts of the audit"] += len(copied.bare)
     unwritten = erased.audit
-    if (folder / AUDIT_FOLDER).is_dir():  # beside a topic, which is to have the line too
+    if (folder / AUDIT_FOLDER).is_dir():  # as a copy; the topic gets the line, too
         _append_audit(scratch / "job" / AUDIT_FOLDER, erased.audit)
     elif not has_topic and (copied.has_audit or _is_first(erased.audit)):
         _append_audit(scratch / "job" / "dead_letters", erased.audit)
@@ -267,7 +267,7 @@ def _erase_job(
 def _erase_saved(
     folder: Path, scratch: Path, asked: _Asked, audit: Path | None
 ) -> tuple[Erased, list[bytes], list[bytes]]:
-    """Return as `_erase_job`; a savepoint has no place for lines of the audit."""
+    """Return the same as `_erase_job`; a savepoint has no place for audit lines."""
     source = Target(str(folder.resolve()))
     payload = payload_in(open_savepoint(source, scratch / "payload"))
     job = Job.from_json(payload.job)
@@ -295,9 +295,9 @@ class _Copied:
 
 
 def _copy_dead_letters(folder: Path, into: Path, texts: Collection[str]) -> _Copied:
-    """Copy what else a folder has, lines of JSON without those about the keys. Those of the audit lose texts only.
+    """Copy the other files of a folder, without the JSON lines about the keys. Audit lines lose only texts.
 
-    A line of the audit is about the key that its record snoozes.
+    An audit line is about the key that its record snoozes.
     """
     copied = _Copied()
     for path in sorted(path for path in folder.rglob("*.jsonl") if path.is_file()):
@@ -323,7 +323,7 @@ def _copy_dead_letters(folder: Path, into: Path, texts: Collection[str]) -> _Cop
 def _is_about(line: bytes, texts: Collection[str]) -> bool:
     """Return True if a dead letter, or the record in it, has one of the keys as a whole value.
 
-    In a record that was cut, or is no JSON, a key counts as a whole word.
+    In a record that was cut, or that is not JSON, a key counts as a whole word.
     """
     try:
         letter = json.loads(line)
@@ -355,7 +355,7 @@ def _values(value: Any) -> Iterator[str]:
 
 
 def _append_audit(folder: Path, lines: Sequence[bytes]) -> None:
-    """Write the lines behind those of the audit in a folder of dead letters."""
+    """Append the lines to the audit in a folder of dead letters."""
     if lines:
         folder.mkdir(exist_ok=True)
         last = max(folder.glob("*.jsonl"), default=folder / "batch-0000000000000000000.jsonl")
@@ -386,7 +386,7 @@ def _files_with(folder: Path, searched: Sequence[bytes]) -> tuple[list[Path], li
 
 
 def _print(folder: Path, erased: Erased, left: Sequence[Path], unsearched: Sequence[str]) -> None:
-    """Print what was removed, and what is left. No line quotes a key."""
+    """Print the removed items and the remaining ones. No line quotes a key."""
     for what, count in sorted((+Counter(erased.removed)).items()):
         printed(f"removed: {count:,} {what}")
     if not +erased.removed:
@@ -411,7 +411,7 @@ def _print_audit(lines: Sequence[bytes]) -> None:
 
 
 def _print_unreached(*, is_job: bool) -> None:
-    """Print what this verb cannot reach."""
+    """Print the places that this verb cannot reach."""
     if is_job:
         printed("a job with --changelog: name a new topic at its next start, and delete the old one with its state")
     printed("not reached: alerts and letters in topics and tables; savepoints elsewhere; backups; sources of events;")

@@ -39,7 +39,7 @@ def add_events_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def given_events(options: argparse.Namespace, schema: Schema) -> Records:
-    """Return the records that are meant. Raises: UsageError, SourceError for what goes in wrongly."""
+    """Return the records that the arguments name. Raises: UsageError; SourceError for records that cannot be read."""
     given = {name: value for name in MappingSettings.model_fields if (value := getattr(options, name)) is not None}
     mapping = mapping_of_settings(read_settings(None, {"events": given}).events)
     check_fields(mapping, schema)

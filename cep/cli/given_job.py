@@ -68,7 +68,7 @@ class Beginning:
 
 
 def beginning_of(given_settings: Settings, log: Log) -> Beginning:
-    """Read the rules of the folder, or those of the warm start. Raises: UsageError, StateError."""
+    """Read the rules of the folder, or the rules of the warm start. Raises: UsageError, StateError."""
     settings, trust = given_settings.job, trust_of(given_settings.control)
     if settings.rules is None and settings.warm_start is None:
         raise UsageError("give --rules, or the same in a settings file (`cep settings` prints one)")
@@ -95,7 +95,7 @@ def beginning_of(given_settings: Settings, log: Log) -> Beginning:
 
 
 def trust_of(settings: ControlSettings) -> Trust | None:
-    """Read who may sign changes; None if nobody needs to. Raises: UsageError."""
+    """Read who may sign changes; None if changes need no signature. Raises: UsageError."""
     return given_trust(settings.signers, settings.root_key)
 
 
@@ -183,7 +183,7 @@ def range_of(text: str) -> range:
 
 
 def audit_copy(settings: Settings) -> DeadLetterSink | None:
-    """Return where the audit goes once more; None if there is no folder, or the dead letters are files themselves."""
+    """Return the sink for the copy of the audit. None without a folder, or if the dead letters are files themselves."""
     folder, topic = settings.job.checkpoint, settings.output.dead_letter_topic
     return None if folder is None or topic is None else DeadLetterFiles(folder / AUDIT_FOLDER)
 
@@ -191,7 +191,7 @@ def audit_copy(settings: Settings) -> DeadLetterSink | None:
 def sinks_of(
     settings: Settings, topic_sink: Callable[[str], AlertSink], observed: Observed
 ) -> dict[str, AlertSink]:  # fmt: skip
-    """Make the sinks of the alerts, by name, in the order of `--alerts`; the console if nothing else is asked for.
+    """Make the sinks of the alerts, by name, in the order of `--alerts`; the console is the default.
 
     `observed` reports refused alerts. Raises: UsageError, SinkError.
     """
@@ -235,7 +235,7 @@ def _lake_of(settings: Settings, place: str) -> AlertSink:
 def store_of(where: str) -> AlertSink:
     """Make the sink of `--alerts postgresql://…`, `--alerts parquet:FOLDER` and `--alerts FOLDER`.
 
-    Raises: UsageError for an address that is none, SinkError if there can be no such folder.
+    Raises: UsageError for an invalid address, SinkError if the folder cannot be made.
     """
     if where.startswith(SCHEMES):
         return PostgresSink(where)

@@ -27,7 +27,7 @@ from cep.base.errors import (
 if TYPE_CHECKING:
     from cep.lang.diagnostics import Diagnostic
 
-# By verb, for arguments that make no sense. The message of `cep docs` names pages itself.
+# Verb → its page, for wrong arguments. The message of `cep docs` names pages itself.
 VERB_PAGES = {
     "demo": "start/first-rule",
     **dict.fromkeys(("new", "check", "lint", "fmt", "plan", "lsp"), "guides/write"),
@@ -50,7 +50,7 @@ VERB_PAGES = {
     "monitor": "guides/watch",
     **dict.fromkeys(("savepoint", "restore", "rescale"), "guides/move"),
 }
-# By class, the nearest in the tree of errors.
+# Class → its page; the nearest class in the tree of errors counts.
 ERROR_PAGES: dict[type[CepError], str] = {
     RecordError: "reference/files",
     LimitError: "reference/limits",
@@ -60,7 +60,7 @@ ERROR_PAGES: dict[type[CepError], str] = {
     SinkError: "guides/operate",
     LinkedPathError: "guides/approve",
 }
-# By the first digit of the code of a diagnostic.
+# First digit of a diagnostic's code → its page.
 CODE_PAGES = {
     "1": "reference/language/grammar",
     "2": "reference/language/declarations",
@@ -82,7 +82,7 @@ def page_of_error(error: CepError, verb: str) -> str | None:
 
 
 def page_of_code(code: str) -> str:
-    """Return the page about what a diagnostic's code is about."""
+    """Return the page that explains the subject of a diagnostic's code."""
     return CODE_PAGES[code.removeprefix("CEP")[0]]
 
 
@@ -92,7 +92,7 @@ def with_page(message: str, page: str | None) -> str:
 
 
 def read_on(diagnostics: Sequence[Diagnostic]) -> str | None:
-    """Return the line that names where to read on about the first mistake; None if there are no mistakes."""
+    """Return a line that names the page about the first mistake; None if there are no mistakes."""
     if not diagnostics:
         return None
     first = next((diagnostic for diagnostic in diagnostics if diagnostic.is_error), diagnostics[0])

@@ -1,6 +1,6 @@
-"""The flags that `cep run` and `cep live` share → checked settings, and what follows from them for both.
+"""The flags that `cep run` and `cep live` share → checked settings, and the values that both derive from them.
 
-Each setting's flag and help come from the model (model/settings.py) through configured.py, so nothing is said twice.
+Each setting's flag and help come from the model (model/settings.py) through configured.py, so each text exists once.
 Tested by: tests/cli/test_live.py, tests/cli/test_run.py
 """
 
@@ -20,7 +20,7 @@ _SHARED = ("job", "events", "control", "kafka", "output", "observe", "secrets")
 
 
 def add_job_arguments(parser: argparse.ArgumentParser, section: str) -> None:
-    """Declare the flags of a live job; `section` has those of the verb's own runner."""
+    """Declare the flags of a live job; `section` has the flags of the verb's own runner."""
     add_setting_arguments(parser, *_SHARED, section)
     parser.add_argument("--available-now", action="store_true", help="stop when everything that is there is processed")
 
@@ -41,9 +41,9 @@ def check_sources(settings: Settings, events_flags: str, *more_topics: str | Non
 
 
 def check_ending(settings: Settings, *, available_now: bool) -> None:
-    """Check the place of a topic at which the job is to end.
+    """Check the place of a topic at which the job must end.
 
-    Raises: UsageError if there is no topic, or if the job would wait there for ever.
+    Raises: UsageError if there is no topic, or if the job would wait for that place for ever.
     """
     if settings.events.ending is not None and settings.events.topic is None:
         raise UsageError("--ending is a place in a topic; give --topic, or leave it out")

@@ -34,10 +34,10 @@ class _Span:
 
 @dataclass(slots=True)
 class JobRejections:
-    """Counts what a process of a job rejects. `share_max`: the share of the records that may be rejected.
+    """Counts the records that a process of a job rejects. `share_max`: the share that may be rejected.
 
-    Once a minute at most, the job is unhealthy or healthy by the share of the records since the last look. The log and
-    the health name codes and fields. Only the last lines of a job that `ends` by itself have examples.
+    The share of the records since the last look decides whether the job is healthy; it is judged once a minute at most.
+    The log and the health name codes and fields. Only the last lines of a job that `ends` by itself have examples.
     """
 
     observed: Observed
@@ -59,7 +59,7 @@ class JobRejections:
             self._judge(self._ended_span().rejections)
 
     def end(self) -> int:
-        """Print the report of the whole process. Return 1 if more records were rejected than allowed, else 0."""
+        """Print the report of the whole process. Return 1 if more records were rejected than allowed, otherwise 0."""
         self._ended_span()
         rejections = self._whole.rejections
         if not rejections.records and self.ends:

@@ -1,6 +1,6 @@
-"""A job of `cep run` while it works → its gauges, a line a minute, and its rules on the status topic.
+"""A job of `cep run` while it works → its gauges, a line per minute, and its rules on the status topic.
 
-All of it comes from the thread of the job, between two micro-batches. What is around the job is for runners/watch.py.
+All of it runs in the thread of the job, between two micro-batches. runners/watch.py watches the parts around the job.
 Tested by: tests/cli/test_job_reports.py, tests/cli/test_run.py
 """
 
@@ -40,9 +40,9 @@ _WRITE_S = 60.0
 
 @dataclass(slots=True)
 class ProgressLines:
-    """One line for the first micro-batch with records, then at most one every `every_ms`, if anything was read.
+    """One line for the first micro-batch with records, then at most one every `every_ms`, if records were read.
 
-    `before` are the totals that the job goes on with, and then those of the last line.
+    `before` has the totals at the start of the job, and later the totals of the last line.
     """
 
     log: Log
@@ -81,7 +81,7 @@ class KeyAnswers:
     runner: Runner | None = None
 
     def answer(self, parameters: Mapping[str, list[str]]) -> list[dict[str, Any]] | None:
-        """Return the runs, None if there are none. Raises: TimeoutError if the job is too busy."""
+        """Return the runs, or None without runs. Raises: TimeoutError if the job is too busy."""
         if self.runner is None:
             return None
         key = "".join(parameters.get("key", ()))
@@ -90,15 +90,15 @@ class KeyAnswers:
 
 
 class JobReports:
-    """Takes what a runner reports. `status` is where the job says what its rules are: `cep publish` waits for it."""
+    """Receives the reports of a runner. `status` is the topic for the job's rules: `cep publish` waits for it."""
 
     def __init__(
         self, observed: Observed, log: Log, engine: Engine, commits: Commits, sources: Sources,
         status: StatusTopic | None, folder: Path | None, patience: Patience,
     ) -> None:  # fmt: skip
-        """Begin with what `commits` goes on from. `folder` is the job's: its rules and totals are there to be read.
+        """Begin with the state that `commits` restores. The job's rules and totals are written to `folder`.
 
-        `patience` has tried to reach sinks, and does so for the status topic.
+        `patience` has tried to reach the sinks, and does the same for the status topic.
         """
         self._observed, self._log = observed, log
         self._engine, self._commits, self._sources, self._status = engine, commits, sources, status
@@ -108,7 +108,7 @@ class JobReports:
             log, before=Counter(commits.totals if commits.head is None else commits.head.totals)
         )
         self._digest = ""
-        # The rules of the last commit come later, and are no news.
+        # The rules of the last commit arrive later, and are not a change.
         self._taken = None if commits.head is not None else engine.rulebook.rulebook.chains.report()
         self._measured_s = float("-inf")
 
@@ -119,7 +119,7 @@ class JobReports:
         self._look()
 
     def idle(self) -> None:
-        """Take that there is nothing to do. Raises: as `report`."""
+        """Report that the job waits for records. Raises: as `report`."""
         self._begin(self._commits.batch_id)
         self._observed.idle()
         self._look()
@@ -151,16 +151,16 @@ class JobReports:
             self._observed.finished(self._commits.batch_id - 1, totals)
 
     def write_totals(self) -> None:
-        """Write the totals into the job's folder, for who reads it; they are not what the job goes on from."""
+        """Write the totals into the job's folder for readers; the job itself does not restore them."""
         self._count()
         if self._folder is not None:
-            with suppress(SinkError):  # the next commit says what is wrong with the disk
+            with suppress(SinkError):  # the next commit reports the fault of the disk
                 write_progress(self._folder, self._commits.batch_id - 1, self._commits.totals)
 
     def _measure(self) -> None:
         commits, sizes = self._commits, self._commits.store.sizes()
         stored = sizes.disk_bytes + sizes.memory_bytes
-        # Without a folder there are no commits, and all of it is pages in memory.
+        # Without a folder there are no commits, and the whole state is in pages in memory.
         gauges = {"state_bytes": float(max(stored, self._engine.page_bytes))}
         gauges["undelivered_alerts"] = float(commits.undelivered_count)
         gauges["uncheckpointed_seconds"] = commits.uncheckpointed_s

@@ -1,4 +1,4 @@
-"""`cep keys …`: a new key, a key's public part, a signers file → its signature, and what it says.
+"""`cep keys …`: a new key, a key's public part, the signature of a signers file, and the contents of a signers file.
 
 Tested by: tests/cli/test_sign.py
 """
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def private_key(path: Path | None) -> SigningKey:
-    """Read the key of whoever runs the verb. Raises: UsageError if none is named, or it cannot be read."""
+    """Read the key of the user of the verb. Raises: UsageError if no key is named, or it cannot be read."""
     if path is None:
         raise UsageError("name your private key with --sign-with FILE; `cep keys new FILE` makes one")
     return read_key(path, os.environ.get(PASSPHRASE))

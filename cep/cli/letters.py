@@ -1,8 +1,8 @@
 """`cep letters list` and `send`: alerts that receivers have refused (refused.py).
 
-`cep letters replay`: dead letters and a history → the alerts that late and repaired events would have given.
+`cep letters replay`: dead letters and a history → the alerts that late and repaired events would have caused.
 
-`cep letters remove`: a folder of letters, or of suppressed alerts → the same without those of old.
+`cep letters remove`: removes old letters, or old suppressed alerts, from a folder.
 
 Tested by: tests/cli/test_letters.py
 """
@@ -95,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show, send, remove or replay letters.
 
-    Returns 1 if an alert was refused or changes, else 0. Raises: UsageError and other CepErrors.
+    Return 1 if an alert was refused or changes, otherwise 0. Raises: UsageError and other CepErrors.
     """
     console, errors = Terminal(highlight=False, soft_wrap=True), Terminal(stderr=True, highlight=False)
     if options.what in ("list", "send"):
@@ -156,7 +156,7 @@ def _remove_records(path: Path) -> int:
 
 
 def _refuse_others(path: Path) -> None:
-    """Look at the first line of a file. Raises: UsageError if it is neither a letter nor a suppressed alert."""
+    """Look at the first line of a file. Raises: UsageError if it is not a letter or a suppressed alert."""
     line = next(_lines(path), b'{"code": ""}')
     try:
         is_letter = bool({"code", "held"} & orjson.loads(line).keys())

@@ -1,4 +1,4 @@
-"""`cep lint`: pattern files to what is allowed in them but probably not meant.
+"""`cep lint`: pattern files → constructions that are allowed but probably not intended.
 
 Tested by: tests/cli/test_lint.py
 """

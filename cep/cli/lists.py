@@ -1,4 +1,4 @@
-"""`cep lists`: what the lists of rules hold, in a folder and in a job that runs; and changes of a list of such a job.
+"""`cep lists`: the entries of the lists of rules, in a folder and in a running job; and changes of a job's lists.
 
 Tested by: tests/cli/test_lists.py
 """
@@ -57,7 +57,7 @@ examples:
   cep lists add bins 411111 --of prefix --conf cep.toml --effective-at 2026-06-01T00:00:00Z
 """
 _SHORT = 12
-_PIPE_WIDTH = 240  # a pipe has no width: lines stay whole, so that they can be searched
+_PIPE_WIDTH = 240  # A pipe has no width. Lines stay whole, so that they can be searched.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def send_lists(topics: Topics, changes: Sequence[ListRecord], console: Console) -> None:
-    """Send list records, and forget those that a replacement in force has made pointless.
+    """Send list records. Remove the sent records that a replacement in force makes unnecessary.
 
     Raises: SinkError, SourceError.
     """

@@ -1,4 +1,4 @@
-"""`cep live`: rules and streams → the live job, until it is stopped, and a table of what it found.
+"""`cep live`: rules and streams → the live job, until it is stopped, and a table of its results.
 
 Tested by: tests/cli/test_live.py, tests/runners/spark/test_live_process.py
 """
@@ -116,7 +116,7 @@ def run(options: argparse.Namespace) -> int:
             begin_warm(begins_with.warm, job, deployment.rulebook, checkpoint)
         job, initial, goes_on = opened(settings.job, checkpoint, job, begins_with, log)
         spark = _session(settings.spark, log, console)
-        stop.listen()  # Spark has set its own handler for interrupts meanwhile
+        stop.listen()  # Spark has set its own handler for interrupts
 
         last: dict[str, Any] = {}
         rejections = JobRejections(observed, log, settings.observe.rejected_max, options.available_now)
@@ -157,7 +157,7 @@ def _output(
     settings: Settings, checkpoint: Path, dead_letters_path: Path, observed: Observed, stop: threading.Event,
     report: Callable[[BatchReport], None],
 ) -> LiveOutput:  # fmt: skip
-    """Open the sinks and what takes the micro-batches to them."""
+    """Open the sinks and the output that delivers micro-batches to them."""
     from cep.runners.spark.live_output import LiveOutput  # noqa: PLC0415
 
     job_name = job_id(checkpoint)

@@ -1,6 +1,6 @@
-"""`cep lsp`: an editor's requests over standard input and output → what cep/lang says about the text.
+"""`cep lsp`: an editor's requests over standard input and output → answers of cep/lang about the text.
 
-The Language Server Protocol 3.17; pygls does the wire. Texts that are open in the editor stand for their files.
+The Language Server Protocol 3.17; pygls reads and writes the messages. An open text of the editor replaces its file.
 Tested by: tests/cli/test_lsp.py, tests/cli/test_editor_client.py
 """
 
@@ -69,11 +69,11 @@ _ITEM_KINDS = {
 
 def run(_: argparse.Namespace) -> int:
     """Serve until the editor says exit."""
-    # Standard output is the protocol's; anything else that is written there ends the session.
+    # Standard output belongs to the protocol; any other text there ends the session.
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PlainLog("%(levelname)s %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
-    # Copies, because pygls closes what it is given.
+    # Copies, because pygls closes the files that it gets.
     with os.fdopen(os.dup(0), "rb") as requests, os.fdopen(os.dup(1), "wb") as answers:
         server().start_io(cast("BinaryIO", BoundedInput(requests)), answers)  # it has all that pygls asks for
     return 0
@@ -91,7 +91,7 @@ class _Texts:
         return uri if path is None else file_name(path)
 
     def uri(self, name: str) -> str:
-        """Return the document behind a name."""
+        """Return the URI of the document with a name."""
         open_ones = {self.name(uri): uri for uri in self.served.workspace.text_documents}
         return open_ones.get(name) or from_fs_path(str(Path(name).absolute())) or name
 
@@ -99,7 +99,7 @@ class _Texts:
         return self.opened(self.uri(name))
 
     def opened(self, uri: str) -> TextDocument:
-        """Return a document as the editor has it open, else as its file is; empty if that cannot be read."""
+        """Return the document as it is open in the editor, otherwise its file; empty if the file cannot be read."""
         workspace = self.served.workspace
         document = workspace.get_text_document(uri)
         if document in workspace.text_documents.values():
@@ -111,7 +111,7 @@ class _Texts:
         return TextDocument(uri, source, position_codec=workspace.position_codec)
 
     def path(self, uri: str) -> Path:
-        """Return where a document is, links and all; one that is no file is in no folder."""
+        """Return the path of a document with all links resolved; a document without a file is in no folder."""
         path = _path_of(uri)
         return Path(uri) if path is None else path
 
@@ -126,14 +126,14 @@ class _Texts:
         return {self.name(uri): d.source for uri, d in self.served.workspace.text_documents.items()}
 
     def checked(self, uri: str) -> Checked:
-        """Check one document and what it imports."""
+        """Check one document and its imports."""
         path = self.path(uri)
         return compilable(load_overlaid([path], self.overlay(), self.root(path)))
 
     def all_checked(self, uri: str) -> Checked:
-        """Check every pattern file of the workspace: a rename has to reach the files that import this one.
+        """Check every pattern file of the workspace: a rename must reach the files that import this one.
 
-        Beside a document that lies outside of the workspace only the files in its own folder are looked at.
+        For a document outside the workspace, only the files in its own folder are checked.
         """
         path = self.path(uri)
         root = self.root(path)
@@ -143,23 +143,23 @@ class _Texts:
 
     def span_range(self, span: Span) -> types.Range:
         document = self.document(span.file)
-        if not document.source:  # the file is gone meanwhile
+        if not document.source:  # the file was removed in the meantime
             return types.Range(types.Position(0, 0), types.Position(0, 0))
         start, end = document.client_position_at_offset(span.start), document.client_position_at_offset(span.end)
         return types.Range(start, end)
 
 
 def _path_of(uri: str) -> Path | None:
-    """Return the file behind a document; None if it is none, and for a text that no path can be."""
+    """Return the file of a document; None if it has no file, or if its text cannot be a path."""
     path = to_fs_path(uri)
     return None if path is None or "\0" in path else Path(path)
 
 
 def pattern_files(folder: Path, *, below: bool = True) -> list[Path]:
-    """List the pattern files in a folder and those below it, as many as may be read together.
+    """List the pattern files in a folder and its subfolders, as many as may be read together.
 
-    Folders near the top come first, hidden ones and links are left out. A document may lie in `/`, and what is below
-    has no end: so many entries are looked at and no more.
+    Folders near the top come first; hidden folders and links are left out. A document may lie in `/`, whose tree has no
+    practical end, so the number of entries is limited.
     """
     paths: list[Path] = []
     folders = deque([folder])
@@ -415,7 +415,7 @@ def _lens(place: types.Range, title: str, uri: str, name: str) -> types.CodeLens
 
 
 def _is_free(checked: Checked, named: Named, new_name: str) -> bool:
-    """May this be renamed so? Not to a word of the language, and not to what the same kind of thing is called."""
+    """Return whether the new name is allowed: not a word of the language, and not used for the same kind of thing."""
     if _NAME.fullmatch(new_name) is None or new_name in RESERVED:
         return False
     taken: Iterable[Place] = places(checked.files, checked.resolved)

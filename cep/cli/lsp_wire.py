@@ -1,7 +1,7 @@
-"""An editor's bytes → messages that the language server may trust, or the protocol's answer that they are none.
+"""An editor's bytes → messages that the language server may trust, or the protocol's answer that they are invalid.
 
-A request whose parameters are not as the protocol has them gets an error as its answer, a notification is left out with
-a line in the log. Neither a header nor a body is read without a bound.
+A request whose parameters do not follow the protocol is answered with an error. Such a notification is skipped, with a
+line in the log. Headers and bodies are read up to a limit.
 Tested by: tests/cli/test_lsp_hostile.py
 """
 
@@ -26,12 +26,12 @@ from pygls.uris import to_fs_path
 from cep.base.limits import EDITOR_MESSAGE_BYTES_MAX
 
 _LOG = logging.getLogger(__name__)
-_HEADER_BYTES_MAX = 512  # a length and a type; what is longer is none
+_HEADER_BYTES_MAX = 512  # a length and a type; a longer header is invalid
 _BEFORE_INITIALIZE = (types.INITIALIZE, types.EXIT)
 
 
 class BoundedInput:
-    """Standard input as the protocol's reader wants it. What is no message becomes one that asks nothing."""
+    """Standard input as the protocol's reader expects it. Invalid bytes become a message without a request."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -58,10 +58,10 @@ class BoundedInput:
 
 
 class EditorProtocol(LanguageServerProtocol):
-    """The protocol, which answers what it cannot understand and goes on."""
+    """The protocol. It answers messages that it cannot understand, and continues."""
 
     def structure_message(self, data: dict[str, Any]) -> Any:
-        """Turn one JSON object into a message; into None if it is none, which is then answered already."""
+        """Turn one JSON object into a message. Return None for an invalid object, which is already answered then."""
         if "jsonrpc" not in data:
             return data
         if data["jsonrpc"] != self.VERSION:
@@ -96,7 +96,7 @@ class EditorProtocol(LanguageServerProtocol):
             super().handle_message(message)
 
     def _send_handler_result(self, future: Future[Any], *, msg_id: int | str) -> None:
-        """Answer a request. An error that is the editor's own goes back to it, and is no page in the log."""
+        """Answer a request. An error of the editor is returned to it, and does not fill a page of the log."""
         error = None if future.cancelled() else future.exception()
         if isinstance(error, JsonRpcException):
             self._request_futures.pop(msg_id, None)
@@ -108,12 +108,12 @@ class EditorProtocol(LanguageServerProtocol):
         return self.workspace.get_text_document(uri) in self.workspace.text_documents.values()
 
     def _refuse(self, data: dict[str, Any], error: JsonRpcException) -> None:
-        """Answer a request; a notification has no answer, so that it is left out. An id that is none becomes null."""
+        """Answer a request. A notification has no answer and is skipped. An invalid id becomes null."""
         asked = data.get("id")
         _LOG.warning("%s", error)
         if "method" not in data or "id" in data:
             request_id = asked if isinstance(asked, int | str) else None
-            # A dictionary: what the library sends has no `id` where it is null.
+            # A dictionary, because the library omits an `id` that is null.
             self._send_data({"jsonrpc": self.VERSION, "id": request_id, "error": error.to_response_error()})
 
 

@@ -45,19 +45,19 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 class _Verb:
     """A verb: its line in the help, its module, and the suffix of `run`, `add_arguments` and `HELP` there.
 
-    The module is imported when the verb is asked for: a job should not wait for what other verbs need.
+    The module is imported when the verb is used: a job should not wait for the imports of other verbs.
     """
 
     line: str
     module: str
     suffix: str = ""
     is_colored: bool = False
-    is_private: bool = False  # what it writes holds events or state, and is for its owner alone
+    is_private: bool = False  # its output contains events or state, and only the owner may read it
 
     def part(self, name: str) -> Any:
-        """Return `run`, `add_arguments` or `HELP` of the verb; None where it has none."""
+        """Return `run`, `add_arguments` or `HELP` of the verb; None if the module does not define it."""
         whole_name = name + (self.suffix.upper() if name.isupper() else self.suffix)
-        with paused():  # a module is no garbage, and looking for some is a tenth of the time of a start
+        with paused():  # Modules are never garbage, and the collector would take a tenth of the start time.
             module = import_module(f"cep.cli.{self.module}")
         return getattr(module, whole_name, None)
 
@@ -151,7 +151,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # `cep check … | head` is no failure; without this the interpreter complains when it flushes at the end.
+        # `cep check … | head` is not a failure; without this the interpreter reports an error when it flushes at the
+        # end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLEAN
     except Exception as error:  # noqa: BLE001 Python's own exit code for a bug is 1, which here means findings
@@ -167,8 +168,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def entry() -> None:
     """Run one verb as a program, and end the process with its exit code.
 
-    The process ends without the destructors of C++ libraries: threads that Arrow's readers have left behind would now
-    and then abort it behind its answer (apache/arrow#34314). Python's own handlers run.
+    The process ends without the destructors of C++ libraries: threads of Arrow's readers would sometimes abort it after
+    its answer (apache/arrow#34314). Python's own handlers run.
     """
     code: int = INTERNAL
     try:
@@ -188,7 +189,7 @@ def _print_error(error: CepError, verb: str) -> None:
 
 
 def _report_bug(error: Exception) -> None:
-    """Say that this is a bug and what to report; the traceback goes into a file that only its owner can read."""
+    """Print that this is a bug and how to report it. Only the owner can read the file with the traceback."""
     if os.environ.get(_DEBUG):
         traceback.print_exception(error)
         return

@@ -1,4 +1,4 @@
-"""Helpers of the verbs that work on pattern files: find the files that are meant, and print what a terminal can show.
+"""Helpers of the verbs that work on pattern files: find the files, and print text that a terminal can show.
 
 Tested by: tests/cli/test_fmt.py
 """
@@ -14,9 +14,9 @@ from cep.base.visible import visible
 
 
 def pattern_files(paths: list[str]) -> list[Path]:
-    """List the files behind the arguments, each once. A folder stands for all `*.cep` below it.
+    """List the files that the arguments name, each once. A folder stands for all `*.cep` files in it and below.
 
-    Raises: UsageError for a path that is not there or a folder without pattern files.
+    Raises: UsageError for a path that does not exist or a folder without pattern files.
     """
     pattern_paths: dict[Path, None] = {}
     for name in paths:

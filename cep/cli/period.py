@@ -29,5 +29,5 @@ def add_to_the_end_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def given_period(options: argparse.Namespace) -> Period:
-    """Return the period. Raises: UsageError for a time that is none."""
+    """Return the period. Raises: UsageError for an invalid time."""
     return period_of(options.since, options.until, "--", to_the_end=getattr(options, "to_the_end", False))

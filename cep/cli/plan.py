@@ -1,4 +1,4 @@
-"""`cep plan`: pattern files to what the engine will do with them.
+"""`cep plan`: pattern files → the plan of the engine.
 
 Tested by: tests/cli/test_plan.py
 """

@@ -1,4 +1,4 @@
-"""`cep prune`: rules, events and labels → the few rules that find nearly the same, and what the others would add.
+"""`cep prune`: rules, events and labels → the few rules that find nearly the same, and the gain of the other rules.
 
 Tested by: tests/cli/test_prune.py
 """
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prune and print; returns 1 if a rule could go or too many records were rejected, else 0.
+    """Prune and print. Return 1 if a rule could go or too many records were rejected, otherwise 0.
 
     Raises: UsageError and other CepErrors.
     """

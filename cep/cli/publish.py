@@ -108,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
         return 1
     there = published(topics)
     current, source = running(topics, there)
-    if options.only:  # the others are not looked at, so it cannot be said that they have no file
+    if options.only:  # The other rules are not read, so nobody knows whether they have a file.
         current = {rule_id: rule for rule_id, rule in current.items() if rule_id in options.only}
     starts = effective_at(options, topics.settings)
     steps = plan(records, current, starts, retire_missing=options.retire_missing and not options.only)
@@ -122,7 +122,7 @@ def run(options: argparse.Namespace) -> int:
     refused = [step for step in steps if step.kind == "refused"]
     refused_count = len(refused) + _check_changes(changes, options.rules, topics, console)
     levels_count = _check_levels(changes, said, console)
-    # A job that has matched nothing finds its levels anew for what starts at once.
+    # A job that has matched nothing determines its levels again for rules that start at once.
     refused_count += 0 if options.at_once else levels_count
     if trust_of(topics.settings.control) is None:
         changes = [written_against(record, chains, options) for record in changes]
@@ -161,7 +161,7 @@ def _send(options: argparse.Namespace, topics: Topics, changes: Sequence[Signabl
     """Send, and print the answer of the job. Return 0, or 1 if it refuses one."""
     list_changes = [record for record in changes if isinstance(record, ListRecord)]
     others = [record for record in changes if not isinstance(record, ListRecord)]
-    # Lists first: a rule finds those that it asks.
+    # Lists first: a rule needs the lists that it uses.
     if list_changes:
         send_lists(topics, list_changes, console)
     if others:
@@ -223,7 +223,7 @@ def _check_changes(
 def _check_levels(
     changes: Sequence[UpsertRecord | RetireRecord], status: dict[str, Any] | None, console: Console
 ) -> int:
-    """Print the rules that the job will refuse because it has no level for them. Return how many there are."""
+    """Print the rules that the job will refuse because they need more levels than it has. Return their number."""
     upserts = [record for record in changes if isinstance(record, UpsertRecord)]
     deployment = deploy(upserts)
     reasons = foreseen_levels(deployment.rulebook.deployed(), status, deployment.schema)
@@ -265,7 +265,7 @@ class _Before:
     running: Mapping[str, Running]
 
     def differences(self, step: Step | ListStep) -> list[str]:
-        """Return what a changed rule will have that the running version has not."""
+        """Return the parts of a changed rule that differ from the running version."""
         if not isinstance(step, Step) or step.kind != "changed" or not isinstance(step.record, UpsertRecord):
             return []
         at, version = step.rule_id, self.running[step.rule_id].version

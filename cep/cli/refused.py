@@ -44,7 +44,7 @@ class RefusedLetter:
 
 
 def list_refused(options: argparse.Namespace, console: Console) -> int:
-    """Print the refused alerts; return 1 if there are any, else 0. Raises: UsageError, SourceError."""
+    """Print the refused alerts. Return 1 if there are any, otherwise 0. Raises: UsageError, SourceError."""
     refusals = _distinct(read_refused(options))
     for letter in refusals:
         alert = orjson.loads(letter.record)
@@ -59,9 +59,9 @@ def list_refused(options: argparse.Namespace, console: Console) -> int:
 
 
 def send_refused(options: argparse.Namespace, console: Console) -> int:
-    """Send the refused alerts again, and take those that arrive out of the files.
+    """Send the refused alerts again, and remove the delivered ones from the files.
 
-    Returns: 1 if a receiver refuses some again, else 0. Raises: UsageError, SourceError, SinkError.
+    Returns: 1 if a receiver refuses some again, otherwise 0. Raises: UsageError, SourceError, SinkError.
     """
     settings = settings_of(options)
     refused_again = 0

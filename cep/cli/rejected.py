@@ -46,12 +46,12 @@ def judged(options: argparse.Namespace, errors: Console, code: int, *replays: Re
 def report_rejected(
     options: argparse.Namespace, errors: Console, counters: Mapping[str, int], dead_letters: Iterable[bytes]
 ) -> int:
-    """Print which records were rejected; return 1 if they are too many, else 0."""
+    """Print the rejected records. Return 1 if they are too many, otherwise 0."""
     return tell_rejections(rejections_of(counters, dead_letters), options.rejected_max, errors)
 
 
 def tell_rejections(rejections: Rejections, share_max: float, errors: Console) -> int:
-    """Print the report; return 1 if too many records were rejected, else 0."""
+    """Print the report. Return 1 if too many records were rejected, otherwise 0."""
     for line in rejections.lines(REJECTED_MAX, share_max):
         errors.print(line, markup=False, soft_wrap=True)
     return int(rejections.is_above(share_max))

@@ -1,4 +1,4 @@
-"""`cep replay`: rules and a finite history → a file of alerts, and a table of what was found.
+"""`cep replay`: rules and a finite history → a file of alerts, and a table of the results.
 
 Tested by: tests/cli/test_replay.py, tests/runners/spark/test_replay.py
 """
@@ -206,7 +206,7 @@ def _ending(options: argparse.Namespace) -> Ending | None:
 
 
 def _job(options: argparse.Namespace, deployment: Deployment, levels_count: int) -> Job:
-    """Describe the job. Raises: UsageError for a time that is none."""
+    """Describe the job. Raises: UsageError for an invalid time."""
     ahead_ms = None if options.ahead_max == OFF else length_ms("--ahead-max", options.ahead_max)
     period = period_of(options.since, options.until, "--")
     terms = Terms(
@@ -257,7 +257,7 @@ def _engine(options: argparse.Namespace, paths: Sequence[Path], errors: Console)
 
 
 def _size(path: Path) -> int:
-    """Return the bytes of a file, or of all files below a folder; 0 for what is not there."""
+    """Return the bytes of a file, or of all files in a folder and below; 0 for a path that does not exist."""
     files = path.rglob("*") if path.is_dir() else (path,)
     return sum(file.stat().st_size for file in files if file.is_file())
 
@@ -305,7 +305,7 @@ def _print_summary(deployment: Deployment, replayed: Replayed, paths: Sequence[P
     figures.add_column()
     figures.add_column(justify="right")
     for name, value in _figures(replayed):
-        figures.add_row(Text(name), value)  # `poison[…]` is no markup
+        figures.add_row(Text(name), value)  # as text, because `poison[…]` would be markup
     console.print()
     console.print(figures)
     if EVENT_TIME_MS_MIN <= replayed.watermark_ms <= EVENT_TIME_MS_MAX and ending is None:
@@ -319,7 +319,7 @@ def _print_summary(deployment: Deployment, replayed: Replayed, paths: Sequence[P
 
 
 def _figures(replayed: Replayed) -> list[tuple[str, str]]:
-    """List what happened to records, events and runs; losses only if there were any."""
+    """List the figures of records, events and runs; losses only if there were any."""
     counters, events = replayed.counters, replayed.counters["events"]
     losses = [name for name in sorted(counters) if is_loss(name) and name != "duplicates" and counters[name]]
     figures = [(name, counters[name]) for name in ("records", "events")]

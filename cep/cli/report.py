@@ -1,4 +1,4 @@
-"""`cep report`: rules, events and labels → one page of HTML to hand round, and its numbers as JSON beside it.
+"""`cep report`: rules, events and labels → one page of HTML to hand round, and a JSON file with its numbers.
 
 Tested by: tests/cli/test_report.py
 """
@@ -114,7 +114,7 @@ def _named(options: argparse.Namespace) -> list[str] | None:
 
 
 def write_report(made: Report, path: Path) -> tuple[Path, Path]:
-    """Write the page, and its numbers beside it. Return both paths. Raises: SinkError."""
+    """Write the page, and the file of its numbers. Return both paths. Raises: SinkError."""
     numbers = path.with_suffix(".json")
     write_bytes(made.numbers, numbers)
     write_bytes(made.html.encode(), path)

@@ -1,7 +1,7 @@
 """One rule of a folder → its card, in Markdown: purpose, owner, versions, tests, limits, approvals, figures.
 
-A part that nothing is known of is absent. The card has no clock and no order but that of the files, so equal folders
-give equal cards.
+A part without data is left out. The card has no clock and follows the order of the files, so equal folders give equal
+cards.
 Tested by: tests/cli/test_rule_card.py
 """
 
@@ -125,7 +125,7 @@ def _tests(checked: Checked, pattern: str) -> list[Row]:
 
 
 def _figures(path: Path | None, record: UpsertRecord) -> list[Row]:
-    """Read the figures of a rule: what `cep backtest --json` writes, a JSON object of values, or one such by rule."""
+    """Read the figures of a rule: the output of `cep backtest --json`, a JSON object of values, or one such by rule."""
     if path is None:
         return []
     try:
@@ -141,7 +141,7 @@ def _figures(path: Path | None, record: UpsertRecord) -> list[Row]:
 
 
 def _of_backtest(data: Mapping[str, Any], rule_id: str) -> Mapping[str, Any] | None:
-    """Return the figures of a rule of a backtest as a person reads them; None if it has none of the rule."""
+    """Return the figures of a rule of a backtest in a readable form; None if the backtest does not have the rule."""
     of_rule = next((each for each in data["rules"] if isinstance(each, dict) and each.get("rule") == rule_id), None)
     about = data.get("about")
     if of_rule is None or not isinstance(about, dict):

@@ -349,7 +349,7 @@ def _sinks(settings: Settings, at_once: bool, observed: Observed) -> dict[str, A
             return KafkaSink(servers, topic, client)
         return KafkaTransactionSink(_target(settings, topic, client))
 
-    # With a changelog, Kafka comes last: what it has of the store is of alerts that all others have.
+    # With a changelog, Kafka comes last: its copy of the store then belongs to alerts that all other sinks have.
     sinks = sinks_of(settings, topic_sink, observed)
     return dict(sorted(sinks.items(), key=lambda item: isinstance(item[1], KafkaSink | KafkaTransactionSink)))
 

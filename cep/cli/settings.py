@@ -1,4 +1,4 @@
-"""`cep settings`: every setting of a job with what it means, as a file to begin with; or what a file says, checked.
+"""`cep settings`: a file with every setting of a job and its meaning, as a start; or a check of a settings file.
 
 Tested by: tests/cli/test_settings.py
 """

@@ -1,4 +1,4 @@
-"""`cep shadow report`: what a version in shadow found beside the live one → gained, lost, volume, cost.
+"""`cep shadow report`: the alerts of a version in shadow and of the live one → gained, lost, volume, cost.
 
 Both runners write the same files into a job's folder: rules, totals, and alerts of the shadow.
 Tested by: tests/cli/test_shadow.py, tests/cli/test_diff.py
@@ -63,14 +63,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Report. Returns 0. Raises: UsageError if the job has no such rule in shadow."""
+    """Report. Return 0. Raises: UsageError if the job does not have the rule in shadow."""
     console = Terminal(highlight=False, soft_wrap=True)
     from_ms, version = _shadow(options.checkpoint, options.rule)
     suppressed = options.checkpoint / SUPPRESSED_FOLDER
     shadow = _compared(_shadow_alerts(suppressed), options.rule, suppressed)
     shadow = [alert for alert in shadow if alert["version"] == version]
     live = _compared(_sent_alerts(options, from_ms), options.rule, options.alerts)
-    # A live match that began before the shadow did is none that it could have found.
+    # The shadow could not have found a live match that began before the shadow started.
     live = [alert for alert in live if alert["match_start_ms"] >= from_ms]
     comparison = compare(_table(live), _table(shadow))
     console.print(f"{options.rule}: shadow version {version} {len(shadow):,} alerts, live {len(live):,}", markup=False)
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _costs(checkpoint: Path, rule_id: str) -> Table:
-    """List what each version of the rule has cost since one was in shadow."""
+    """List the costs of each version of the rule since one was in shadow."""
     _, totals = read_progress(checkpoint)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("version", "events", "run steps", "steps an event"):
@@ -124,7 +124,7 @@ def _shadow_alerts(suppressed: Path) -> Iterator[Any]:
 
 
 def _compared(alerts: Iterable[Any], rule_id: str, where: object) -> list[dict[str, Any]]:
-    """Take of each alert of the rule what the report compares. Raises: SourceError for what is no alert."""
+    """Take the compared fields from each alert of the rule. Raises: SourceError for an invalid alert."""
     checked = (checked_alert(alert, _READ) for alert in alerts)
     try:
         return [_taken(alert) for alert in checked if alert["rule_id"] == rule_id]
@@ -148,7 +148,7 @@ def _sent_alerts(options: argparse.Namespace, from_ms: int) -> Iterator[dict[str
     if servers is None:
         raise UsageError("a topic needs --bootstrap-servers HOST:PORT")
     kafka = KafkaSettings(servers, tuple(settings.kafka.client_settings().items()))
-    # An alert is sent behind its events; producers' clocks may be ahead by a little.
+    # An alert is sent after its events; producers' clocks may be a little ahead.
     since = "earliest" if from_ms <= EVENT_TIME_MS_MIN else utc_text(from_ms - AHEAD_MS_DEFAULT)
     begins, ends = offsets_of(kafka, [topic], since, "earliest")[topic], latest_offsets(kafka, [topic])[topic]
     for partition, end in sorted(ends.items()):

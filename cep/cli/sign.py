@@ -135,7 +135,7 @@ def run_approve(options: argparse.Namespace) -> int:
 
 
 def _check_lists(path: Path, record: Signable) -> None:
-    """Check that the declared lists are those that the author has signed. Raises: UsageError."""
+    """Check that the declared lists are the lists that the author has signed. Raises: UsageError."""
     if not isinstance(record, UpsertRecord) or not record.lists:
         return
     here = with_lists(path.parent.parent, record).lists or {}
@@ -148,7 +148,7 @@ def _check_lists(path: Path, record: Signable) -> None:
 
 
 def store_signed(records: list[Signable], path: Path, trust: Trust, console: Console) -> bool:
-    """Write a signed change and say what comes next. Return True if nobody else must sign.
+    """Write a signed change and print the next step. Return True if no other person must sign.
 
     Raises: UsageError if a signature does not count.
     """

@@ -28,10 +28,10 @@ def stand_for(
     options: argparse.Namespace, topics: Topics, records: Sequence[Signable], there: Sequence[ControlRecord],
     console: Console,
 ) -> list[Signable] | None:  # fmt: skip
-    """Sign one change with the key of whoever runs the verb, where the job asks for signatures.
+    """Sign one change with the key of the user of the verb, if the job asks for signatures.
 
-    `there` are the records of the control topic. Returns: the records to send; None if another person must approve
-    first, after a line that says so. Raises: UsageError.
+    `there` are the records of the control topic. Returns: the records to send; None, after a line about it, if another
+    person must approve first. Raises: UsageError.
     """
     trust = trust_of(topics.settings.control)
     if trust is None:
@@ -54,9 +54,9 @@ def stand_for(
 def send_change(
     options: argparse.Namespace, topics: Topics, record: Signable, there: Sequence[ControlRecord], console: Console
 ) -> tuple[int, dict[str, Any] | None] | None:
-    """Sign one change where the job asks for that, send it, and return what `await_answer` returns.
+    """Sign one change if the job asks for that, send it, and return the result of `await_answer`.
 
-    Returns None if another person must approve first, after a line that says so. Raises: as `stand_for`, `send`.
+    Return None, after a line about it, if another person must approve first. Raises: as `stand_for`, `send`.
     """
     signed = stand_for(options, topics, [record], there, console)
     if signed is None:

@@ -21,7 +21,7 @@ from cep.runners.observe import Log, Observed
 from cep.runners.warm import Warming
 from cep.sources.kafka import KafkaSettings
 
-_AT_ONCE_S = 5.0  # a first process has the lease by then; what is made ready for later would only hold it up
+_AT_ONCE_S = 5.0  # A first process has the lease by then; preparing later work would only delay it.
 _POLL_S = 0.05
 
 
@@ -46,7 +46,7 @@ def turn_of(
     with Lease(KafkaSettings(servers, tuple(client.items())), changelog.topic, stop.set) as lease:
         if not _has_at_once(lease, stop):
             waiting.begin(changelog.topic)
-            warming = Warming()  # beside the following, so that the state is here before the kernels are compiled
+            warming = Warming()  # while the standby follows, so that the state is here before the kernels are compiled
             try:
                 stand_by(store, store.folder, changelog, lease.is_here, stop, waiting.follow)
             finally:
@@ -57,7 +57,7 @@ def turn_of(
 
 
 def _has_at_once(lease: Lease, stop: threading.Event) -> bool:
-    """Return True if nobody else has the lease."""
+    """Return True if no other process has the lease."""
     deadline_s = time.monotonic() + _AT_ONCE_S
     while time.monotonic() < deadline_s and not (stop.is_set() or lease.is_elsewhere):
         if lease.is_here():

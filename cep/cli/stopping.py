@@ -1,9 +1,9 @@
-"""A stop request (SIGTERM, SIGINT) → a job that has ended within five seconds, whatever it waits for.
+"""A stop request (SIGTERM, SIGINT) → a job that ends within five seconds, during any wait.
 
 The job ends by itself between two micro-batches, and leaves alerts that a sink does not take to the next start
 (runners/embedded/commit.py). A wait on another machine can last longer: a connection that gives no answer, a lock, a
 registry, an object store. Then a thread of this module ends the process. That is as safe as `kill -9`: every commit is
-on the disk, and the work since the last one is done again.
+on the disk, and the next start repeats the work since the last commit.
 Tested by: tests/cli/test_stopping.py
 """
 
@@ -56,7 +56,7 @@ class Stopping:
         self._sockets[1].close()  # which ends the thread that reads the other one
 
     def listen(self) -> None:
-        """Handle SIGINT and SIGTERM; again, if a library has set handlers of its own meanwhile."""
+        """Handle SIGINT and SIGTERM. Call it again after a library has set handlers of its own."""
         for number in _SIGNALS:
             signal.signal(number, lambda *_: self.event.set())
 

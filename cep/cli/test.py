@@ -67,9 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, color: bool) -> int:
-    """Run the tests once, or at every change. Returns 0, or 1 if something failed or there was nothing to run.
+    """Run the tests once, or at every change. Return 0, or 1 if a test failed or there was none.
 
-    Raises: UsageError for a path or test that is not there, SinkError for a report that cannot be written.
+    Raises: UsageError for a path or test that does not exist, SinkError for a report that cannot be written.
     """
     console = Terminal(highlight=False, no_color=not color, force_terminal=color or None, soft_wrap=True)
 

@@ -45,7 +45,7 @@ R = TypeVar("R", bound=Signable)
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The topics of one job; `status` is None where it does not say what its rules are."""
+    """The topics of one job; `status` is None if the job does not publish its rules."""
 
     control: Topic
     status: Topic | None
@@ -72,8 +72,10 @@ def add_person_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def made_topics(settings: Settings) -> StatusTopic | None:
-    """Make the control topic and the status topic of a job where they are missing, so that neither who publishes nor
-    the job has to come first; returns the status topic, if there is one. Raises: UsageError, SinkError."""
+    """Make the missing control topic and status topic of a job; return the status topic, if the job has one.
+
+    The job and the publisher may therefore start in any order. Raises: UsageError, SinkError.
+    """
     servers, control, status = settings.kafka.bootstrap_servers, settings.control.topic, settings.control.status_topic
     if servers is None:
         if status is not None:
@@ -123,7 +125,7 @@ def published(topics: Topics) -> list[ControlRecord]:
 
 
 def rules_of_folder(topics: Topics) -> list[UpsertRecord]:
-    """Read the rules of the settings' folder, which a job may have begun with; none if there is no folder."""
+    """Read the rules of the settings' folder, which a job may have begun with; empty without a folder."""
     folder = topics.settings.job.rules
     return [] if folder is None or not folder.is_dir() else read_rules(folder)[0]
 
@@ -142,7 +144,7 @@ def running(topics: Topics, records: Sequence[ControlRecord]) -> tuple[dict[str,
 
 
 def taken_so_far(topics: Topics, records: Sequence[ControlRecord]) -> Chains:
-    """Return what the job has taken, and what was published since. Raises: SourceError."""
+    """Return the changes that the job has taken, and the later ones of the topic. Raises: SourceError."""
     return counting(last_status(topics), records)[1]
 
 
@@ -157,7 +159,7 @@ def who(options: argparse.Namespace) -> str:
 
 
 def written_against(record: R, chains: Chains, options: argparse.Namespace) -> R:
-    """Return the record with what it changes, who sends it and why. Raises: UsageError for a card number in it."""
+    """Return the record with its predecessor, its sender and the reason. Raises: UsageError for a card number in it."""
     if hide_card_numbers(options.why or "") != (options.why or ""):
         raise UsageError("--why has a card number, which would stand in the topic; write the token, as alerts show it")
     update = {"changes": chains.head(record), "by": who(options), "reason": options.why}
@@ -166,7 +168,7 @@ def written_against(record: R, chains: Chains, options: argparse.Namespace) -> R
 
 
 def numbered(first: R, chains: Chains, options: argparse.Namespace) -> R:
-    """Return the record as `written_against` does, with the number behind the version that it changes."""
+    """Return the record as `written_against` does, with the number after the version that it changes."""
     record = written_against(first, chains, options)
     assert record.changes is not None, "it has just been said"
     counted: R = record.model_copy(update={"version": record.changes.version + 1})  # type: ignore[assignment]  # as above
@@ -174,7 +176,7 @@ def numbered(first: R, chains: Chains, options: argparse.Namespace) -> R:
 
 
 def running_rule(rule_id: str, topics: Topics, records: Sequence[ControlRecord]) -> Running:
-    """Return the running version of one rule. Raises: UsageError for a rule that nobody knows."""
+    """Return the running version of one rule. Raises: UsageError for an unknown rule."""
     rules, _ = running(topics, records)
     if rule_id not in rules:
         raise UsageError(f"no job and no record on {topics.control.name} knows a rule {rule_id}")
@@ -182,7 +184,7 @@ def running_rule(rule_id: str, topics: Topics, records: Sequence[ControlRecord])
 
 
 def last_status(topics: Topics) -> dict[str, Any] | None:
-    """Read the last status of the job, None if there is none. Raises: SourceError."""
+    """Read the last status of the job; None before the first one. Raises: SourceError."""
     if topics.status is None or topics.status.create():
         return None
     return read_status(topics.status)
@@ -191,9 +193,8 @@ def last_status(topics: Topics) -> dict[str, Any] | None:
 def send(topics: Topics, records: Sequence[ControlRecord], console: Console) -> None:
     """Send records to the control topic. Raises: SinkError.
 
-    Each has a key of its own, so that compaction takes none away: of two changes of one version the first counts, and
-    a job that is built anew must see it. A heartbeat has no successor that it decides about. What nobody has signed
-    gets a nonce.
+    Each record has its own key, so that compaction removes none: of two changes of one version the first counts, and a
+    job that is built again must see it. A heartbeat has no successor to decide about. Unsigned records get a nonce.
     """
     topics.control.send((_key(record), _unguessable(record).to_json()) for record in records)
     noun = "record" if len(records) == 1 else "records"
@@ -212,9 +213,9 @@ def _key(record: ControlRecord) -> bytes:
 def await_answer(
     options: argparse.Namespace, topics: Topics, records: Sequence[Signable], console: Console
 ) -> tuple[int, dict[str, Any] | None]:
-    """Wait until the job has spoken of these records, and print what it refuses, with both sides of a conflict.
+    """Wait until the job has answered these records. Print the refused ones, with both sides of a conflict.
 
-    Returns: 0, or 1 if it refuses one; and its status, None if nobody waits. Raises: SourceError if it does not speak.
+    Returns: 0, or 1 if it refuses one; and its status, None without a wait. Raises: SourceError if it does not answer.
     """
 
     def is_done(status: dict[str, Any]) -> bool:
@@ -233,7 +234,7 @@ def await_answer(
 
 
 def _print_other(record: Signable, first: Signable | None, console: Console, *, is_lost: bool) -> None:
-    """Print what somebody else has sent under the same version before."""
+    """Print the record that another person has sent before under the same version."""
     if first is None or first.to_json() == record.to_json() or getattr(first, "part", 1) != getattr(record, "part", 1):
         return
     lines = difference(first, record)
@@ -247,7 +248,7 @@ def _print_other(record: Signable, first: Signable | None, console: Console, *, 
 def _await_status(
     options: argparse.Namespace, topics: Topics, is_done: Callable[[dict[str, Any]], bool], console: Console
 ) -> dict[str, Any] | None:
-    """Wait until the job has said what is waited for; None without a status topic or if nobody waits.
+    """Wait until the job has published the expected status. None without a status topic or without a wait.
 
     Raises: SourceError if it does not come.
     """

@@ -1,4 +1,4 @@
-"""The flags that say who may sign changes, for verbs that have no settings file.
+"""The flags that name the signers of changes, for verbs without a settings file.
 
 Tested by: tests/cli/test_sign.py
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare who may sign changes, for verbs that have no settings file."""
+    """Declare the flags that name the signers of changes, for verbs without a settings file."""
     parser.add_argument(
         "--signers", type=Path, metavar="FILE", help="who may sign changes, as the job has it: others are refused"
     )

@@ -158,7 +158,7 @@ def _propose(options: argparse.Namespace, tuned: Tuned, console: Console) -> int
 
 
 def with_params(text: str, values: dict[str, object]) -> str:
-    """Return a rule file with these parameters, and all else as it was."""
+    """Return a rule file with these parameters, otherwise unchanged."""
     lines = text.splitlines()
     at = next((number for number, line in enumerate(lines) if line.strip() == "[params]"), None)
     if at is None:

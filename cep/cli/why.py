@@ -1,4 +1,4 @@
-"""`cep why`: an alert → the events that led to it. `cep why-not`: a rule and a key → what stopped the alert.
+"""`cep why`: an alert → the events that led to it. `cep why-not`: a rule and a key → the reason for no alert.
 
 Only the events of that key are read, without Spark.
 Tested by: tests/cli/test_why.py
@@ -175,7 +175,7 @@ def _objects(lines: Iterable[bytes]) -> list[dict[str, Any]]:
 
 
 def run_not(options: argparse.Namespace, color: bool) -> int:
-    """Show what stopped an alert. Return 1 if there is one after all, or if too many records of the key were rejected.
+    """Show the reason for no alert. Return 1 if an alert exists, or if too many records of the key were rejected.
 
     Raises: UsageError, SourceError.
     """
@@ -208,7 +208,7 @@ def _late_ids(path: Path | None, domain: KeyDomain, key: str) -> frozenset[str]:
 
 
 def _tell_rejected(options: argparse.Namespace, answer: Why) -> int:
-    """Print which records of the key were rejected; return 1 if they are too many, else 0."""
+    """Print the rejected records of the key. Return 1 if they are too many, otherwise 0."""
     if not answer.rejections.count:
         return 0
     return tell_rejections(answer.rejections, options.rejected_max, Terminal(stderr=True, highlight=False))
