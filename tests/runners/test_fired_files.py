@@ -10,12 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cep.base.errors import StateCorruptError
-from cep.rulebook.suppression import Fired
+from cep.rulebook.suppression import NO_MEASURE, Fired, fired_json
 from cep.runners import fired_files
 from cep.runners.fired_files import FiredFiles, begin_fired
 from cep.runners.rule_output import last_alerted
 
 FOR_MS = 1_000
+FOR = (FOR_MS, 2, 4.5)
 WHOLE, LINES = "held_memory.json", "held_memory.jsonl"
 
 
@@ -34,11 +35,11 @@ def test_a_micro_batch_writes_what_it_changes(tmp_path: Path) -> None:
     """Of fifty thousand keys."""
     begin_fired(tmp_path, [["a", f"key {number}", number, FOR_MS] for number in range(50_000)])
     files = FiredFiles(tmp_path)
-    take(files, 0, {("a", "first"): (1, FOR_MS)})  # begins the lines
+    take(files, 0, {("a", "first"): (1, *FOR)})  # begins the lines
     before = written(tmp_path)
     for number in range(1, 101):
         take(
-            files, number, {("a", f"another {number}"): (60_000, FOR_MS)}, number + 1_000
+            files, number, {("a", f"another {number}"): (60_000, *FOR)}, number + 1_000
         )  # one that is new, some that are over
     grown = written(tmp_path) - before
     assert grown < 100 * 150
@@ -50,7 +51,12 @@ STEPS = st.lists(
     st.tuples(
         st.dictionaries(
             st.tuples(st.just("a"), st.sampled_from("cdef")),
-            st.tuples(st.integers(0, 3_000), st.sampled_from((500, FOR_MS))),
+            st.tuples(
+                st.integers(0, 3_000),
+                st.sampled_from((500, FOR_MS)),
+                st.integers(0, 3),
+                st.sampled_from((NO_MEASURE, 4.5)),
+            ),
             max_size=3,
         ),
         st.integers(0, 4_000),
@@ -73,11 +79,11 @@ def test_it_is_where_the_last_micro_batch_has_left_it(
         files = FiredFiles(folder)
         for number, (fired, before_ms, what) in enumerate(steps):
             if what == "again":
-                take(files, number, {("a", "c"): (7, FOR_MS), ("a", "g"): (8, FOR_MS)}, before_ms)
+                take(files, number, {("a", "c"): (7, *FOR), ("a", "g"): (8, *FOR)}, before_ms)
                 files = FiredFiles(folder)
             elif what == "torn":
                 begun = (folder / LINES).read_bytes() if (folder / LINES).exists() else None
-                take(files, number, {("a", "h"): (9, FOR_MS), ("a", "i"): (9, FOR_MS)})
+                take(files, number, {("a", "h"): (9, *FOR), ("a", "i"): (9, *FOR)})
                 after = (folder / LINES).read_bytes()
                 if begun is not None and after.startswith(begun):  # and did not begin anew
                     (folder / LINES).write_bytes(after[: (len(begun) + len(after)) // 2])
@@ -88,7 +94,7 @@ def test_it_is_where_the_last_micro_batch_has_left_it(
             if what == "new process":
                 files = FiredFiles(folder)
             assert files.memory.last == expected.last
-            assert last_alerted(folder) == sorted([*at, *times] for at, times in expected.last.items())
+            assert last_alerted(folder) == fired_json(expected.last)
 
 
 def test_a_process_that_is_cut_off_between_the_whole_and_the_lines(
@@ -96,16 +102,16 @@ def test_a_process_that_is_cut_off_between_the_whole_and_the_lines(
 ) -> None:
     monkeypatch.setattr(fired_files, "_LINES_BYTES_MIN", 1)
     files = FiredFiles(tmp_path)
-    take(files, 0, {("a", "c"): (1, FOR_MS)})
-    take(files, 1, {("a", "d"): (2, FOR_MS)})
+    take(files, 0, {("a", "c"): (1, *FOR)})
+    take(files, 1, {("a", "d"): (2, *FOR)})
     lines = (tmp_path / LINES).read_bytes()
-    take(files, 2, {("a", "c"): (2_000, FOR_MS)}, 1_500)
+    take(files, 2, {("a", "c"): (2_000, *FOR)}, 1_500)
     assert (tmp_path / LINES).read_bytes() != lines
     (tmp_path / LINES).write_bytes(lines)  # the whole is of the end of 1, the lines are those of before
     files = FiredFiles(tmp_path)
-    assert files.memory.last == {("a", "c"): (1, FOR_MS), ("a", "d"): (2, FOR_MS)}
-    take(files, 2, {("a", "c"): (2_000, FOR_MS)}, 1_500)
-    assert FiredFiles(tmp_path).memory.last == {("a", "c"): (2_000, FOR_MS)}
+    assert files.memory.last == {("a", "c"): (1, *FOR), ("a", "d"): (2, *FOR)}
+    take(files, 2, {("a", "c"): (2_000, *FOR)}, 1_500)
+    assert FiredFiles(tmp_path).memory.last == {("a", "c"): (2_000, *FOR)}
 
 
 def test_a_layout_that_no_release_wrote_is_refused(tmp_path: Path) -> None:
