@@ -1,10 +1,10 @@
-"""The kernel that carries runs, compiled by a second process while this one reads, decodes and compiles the rest.
+"""A second process compiles the kernel that carries runs, while this process reads, decodes and compiles the rest.
 
     python -m cep.runners.ahead KERNEL …
 
-Half of what a first match after an installation compiles is this one kernel, and numba compiles one after the other. So
-a second process does it on another core. Both share the cache: who needs a kernel that the other one compiles waits for
-it (kernels/compiler.py). Where it cannot be started, everything is compiled here.
+After an installation, this kernel is half of the compile time of a first match, and numba compiles one kernel after the
+other. The second process therefore uses another core. Both share the cache: a process that needs a kernel waits if the
+other one compiles it (kernels/compiler.py). Where the second process cannot start, everything is compiled here.
 Tested by: tests/runners/test_ahead.py
 """
 
@@ -38,7 +38,7 @@ _PATTERNS = (
 
 @contextmanager
 def compiled_ahead(kernels: Iterable[Any]) -> Iterator[None]:
-    """Have those of the kernels (of CARRIERS) compiled that are not, meanwhile, if there is a processor for it."""
+    """Compile the missing kernels of CARRIERS in a second process, if there is a processor for it."""
     names = [kernel.__name__ for kernel in dict.fromkeys(kernels) if not _is_compiled(kernel)]
     process = _begun(names) if names and processors_count() > 1 else None
     if process is None:

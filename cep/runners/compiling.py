@@ -1,4 +1,4 @@
-"""The first match after an installation → a line that says what takes so long, and moves.
+"""The first match after an installation → a moving line that explains the wait.
 
 Tested by: tests/runners/test_compiling.py
 """
@@ -52,7 +52,7 @@ class _Compiling(event.Listener):
             self._depth -= 1
             if self._depth == 0 and self._moves:
                 self._over.set()
-                self._draw("")  # whatever is written next begins on an empty line
+                self._draw("")  # the next output begins on an empty line
 
     def _tick(self, over: threading.Event) -> None:
         """Move the line while a part goes on: the largest takes ten seconds and more."""
@@ -79,7 +79,7 @@ _OURS: list[_Compiling] = []  # of a process that is ours
 
 @contextmanager
 def announced_compiling() -> Iterator[None]:
-    """Say it if a kernel is compiled in the block. What a user compiles outside of it is none of our concern."""
+    """Print a line if a kernel is compiled in the block. Kernels that a user compiles elsewhere are ignored."""
     with nullcontext() if _OURS else event.install_listener(_EVENT, _Compiling()):
         yield
 

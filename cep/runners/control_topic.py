@@ -1,4 +1,4 @@
-"""Topics of a job, as those see them who publish rules or look into its audit: what is there, and what comes.
+"""Topics of a job, read by people who publish rules or examine its audit: present and future records.
 
 Tested by: tests/runners/test_control_topic.py
 """
@@ -33,7 +33,7 @@ class Place:
 
 
 def read_control_topic(topic: Topic) -> tuple[list[Place], int]:
-    """Read all records that are still there, in their order, and count those that cannot be read.
+    """Read all records of the topic, in their order, and count those that cannot be read.
 
     Raises: SourceError.
     """
@@ -94,7 +94,7 @@ def _status(topic: Topic, value: bytes) -> dict[str, Any]:
 
 
 def _values(topic: Topic) -> Iterator[tuple[int, int, bytes, bytes]]:
-    """(partition, offset, key, value) of what is there now, tombstones left out."""
+    """(partition, offset, key, value) of the present records, without tombstones."""
     settings = KafkaSettings(topic.servers, topic.client_options)
     starts, ends = (offsets(settings, [topic.name]) for offsets in (earliest_offsets, latest_offsets))
     for partition, end in sorted(ends[topic.name].items()):

@@ -1,4 +1,4 @@
-"""The JSON files of a checkpoint directory, as they are read by whoever knows what is in them.
+"""The JSON files of a checkpoint directory, read by the code that knows their contents.
 
 Tested by: tests/runners/test_live_checkpoint.py
 """

@@ -1,11 +1,11 @@
-"""When each rule that suppresses last fired on each key (rulebook/last_alerts.py), in files of a job's folder.
+"""The last alert of each rule that suppresses, by key (rulebook/last_alerts.py), in files of a job's folder.
 
     DIRECTORY/held_memory.json   {"batch_id": 7, "fired": [[rule, key, ms, for ms] …]}       all
     DIRECTORY/held_memory.jsonl  {"batch_id": 9, "fired": [[rule, key, ms, for ms] …], "gone": [[rule, key] …]}  since
 
-A micro-batch adds a line with what it has changed. When the lines have grown to several times the whole, that is
-written anew, up to before the micro-batch, and the lines begin with its own. A micro-batch that is done again begins
-where it began before, and its line takes the place of the first one, which may be torn: nobody saw what came of it.
+A micro-batch adds a line with its changes. When the lines have grown to several times the first file, that file is
+written again with all changes before the micro-batch, and the lines begin with its own. A repeated micro-batch begins
+with the same memory as before. Its line replaces the first one, which may be torn: no reader saw its result.
 Tested by: tests/runners/test_fired_files.py
 """
 
@@ -34,7 +34,9 @@ class FiredFiles:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._batch_id = -1
-        self._before: dict[tuple[str, str], LastAlert | None] = {}  # the last micro-batch, what it has changed
+        self._before: dict[
+            tuple[str, str], LastAlert | None
+        ] = {}  # the entries before the changes of the last micro-batch
         self._whole_bytes = self._lines_bytes = 0
         self.memory = self._read()
 
@@ -47,7 +49,7 @@ class FiredFiles:
         return self.memory
 
     def end(self, batch_id: int) -> None:
-        """Keep what the micro-batch has changed. Raises: SinkError."""
+        """Store the changes of the micro-batch. Raises: SinkError."""
         before = self.memory.changed()
         if not before and batch_id > self._batch_id:
             return  # most micro-batches
@@ -76,7 +78,7 @@ class FiredFiles:
 
     def _append(self, line: bytes) -> None:
         with (self._directory / _LINES).open("r+b") as file:
-            file.truncate(self._lines_bytes)  # behind it is what a process was cut off from writing
+            file.truncate(self._lines_bytes)  # the rest belongs to a write that was cut off
             file.seek(self._lines_bytes)
             file.write(line)
             file.flush()
@@ -114,7 +116,7 @@ class FiredFiles:
 
 
 def begin_fired(directory: Path, fired: Iterable[Iterable[Any]]) -> None:
-    """Write what a job begins with that goes on from another one's state, as `fired_json` has it. Raises: SinkError."""
+    """Write the memory of a job that continues another job's state, in the form of `fired_json`. Raises: SinkError."""
     write_durably(directory / _WHOLE, orjson.dumps({"batch_id": -1, "fired": list(fired)}))
     (directory / _LINES).unlink(missing_ok=True)
 

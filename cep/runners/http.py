@@ -1,14 +1,13 @@
-"""Observations of a job → answers over HTTP: /live, /ready, /health, /metrics, and what a runner adds.
+"""Observations of a job → answers over HTTP: /live, /ready, /health, /metrics, and the answers that a runner adds.
 
-A stranger may reach the port, so it is bounded: connections at once, bytes of a request, and the time that one takes.
-A client that is slow to send its headers loses its place to the next connection, and answers other than probes leave
-places free. /live, /ready and /health say yes or no with a reason and ask for no token: probes of a platform need them.
-Everything else asks for the bearer token, if there is one. /metrics has the process as well, in the names that
-Prometheus' own clients use.
+A stranger may reach the port, so connections, bytes and the time of a request are limited. A client that sends its
+headers slowly loses its place to the next connection, and answers other than probes leave places free. /live, /ready
+and /health answer yes or no with a reason, without a token, because probes of a platform need them. All other paths
+need the bearer token, if there is one. /metrics also describes the process, with the names of Prometheus' own clients.
 
-A web page of a stranger can make a browser on this machine ask for the page's own name at our address. So the header
-Host must be an address, localhost, the host that the job listens at, or one of the setting `hosts`. A request with the
-token may name any host.
+A web page of a stranger can make a browser on this machine request the page's own name at our address. The header Host
+must therefore be an address, localhost, the host that the job listens at, or one of the setting `hosts`. A request with
+the token may name any host.
 Tested by: tests/runners/test_http.py, tests/runners/test_observe.py
 """
 
@@ -40,7 +39,7 @@ from cep.base.limits import (
 )
 from cep.runners.observe import Observed
 
-# Path → the answer to the parameters of a request, None for what does not exist.
+# Path → the answer to the parameters of a request; None for a resource that does not exist.
 Answers = Mapping[str, Callable[[Mapping[str, list[str]]], Any]]
 _StartResponse = Callable[..., Any]
 _App = Callable[[Mapping[str, Any], _StartResponse], Iterable[bytes]]

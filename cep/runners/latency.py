@@ -1,7 +1,7 @@
-"""Alerts that sinks have got → a histogram of how long they took, as Prometheus reads one.
+"""Delivered alerts → a histogram of their latency, in the form of Prometheus.
 
-The time of an alert runs from the event time at which its match became certain to the clock when it was delivered. So a
-job that catches up has large ones. Counts begin anew with each process, as Prometheus expects.
+The latency of an alert runs from the event time at which its match became certain to the clock at its delivery. A job
+that catches up therefore has large ones. Counts start at zero with each process, as Prometheus expects.
 Tested by: tests/runners/test_observe.py
 """
 
@@ -23,7 +23,7 @@ _NAME = "alert_latency_seconds"
 
 @dataclass(eq=False)
 class Latency:
-    """The counts of one process. Whoever uses it from several threads has a lock."""
+    """The counts of one process. A caller with several threads needs a lock."""
 
     counts: Int64 = field(default_factory=lambda: np.zeros(len(_BOUNDS_S) + 1, np.int64))
     sum_s: float = 0.0

@@ -1,4 +1,4 @@
-"""The files of a live job in its folder, beside the checkpoint itself: the job, and the rules that it began with.
+"""The files of a live job in its folder, next to the checkpoint itself: the job, and its first rules.
 
     CHECKPOINT/job.json            the job's id, and what keyed state depends on: event types, keys, pages, lateness.
     CHECKPOINT/initial_rules.json  control records; a key group that appears later must begin with the same rules.
@@ -48,15 +48,15 @@ _MEANING = {
     "dedup_ms": "window of duplicates",
     "levels_count": "levels of patterns that feed each other",
 }
-# Between two starts: event types where no event is misread, and a window of duplicates where there was none.
+# Between two starts: event types if no event is misread, and a window of duplicates if the job had none.
 _CHANGEABLE = ("event_types", "trust", "is_audited", "dedup_ms")
 
 
 def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], bool]:
     """Begin in a new folder, or go on in one of the same job.
 
-    Returns: the rules that the job began with, and whether it goes on.
-    Event types may change as long as stored events keep their meaning (schema.misreadings).
+    Returns: the rules that the job began with, and whether it goes on. Event types may change as long as stored events
+    keep their meaning (schema.misreadings).
     Raises: UsageError if the folder belongs to a job that reads, routes or keeps its events differently.
     """
     description = _describe(job)
@@ -142,7 +142,7 @@ def _check_trust(directory: Path, stored_job: dict[str, Any], job: Job) -> None:
 
 
 def _write_changes(directory: Path, stored_job: dict[str, Any], description: dict[str, Any]) -> None:
-    """Write down what may change between two starts (_CHANGEABLE)."""
+    """Store the settings that may change between two starts (_CHANGEABLE)."""
     others = {name: value for name, value in stored_job.items() if name not in _CHANGEABLE}
     now = {**others, **{name: description[name] for name in _CHANGEABLE if name in description}}
     if now != stored_job:
@@ -172,9 +172,9 @@ def lock_checkpoint(directory: Path) -> Iterator[None]:
 
 
 def forget_planned(query: Path, batch_id: int) -> None:
-    """Take back a micro-batch that Spark has planned and nobody has begun, so that the last one is a finished one.
+    """Remove a micro-batch that Spark has planned and not begun, so that the last micro-batch is a finished one.
 
-    Spark plans it anew at the next start, as after a crash just before its plan was written.
+    Spark plans it again at the next start, as after a crash just before its plan was written.
     """
     for name in (str(batch_id), f".{batch_id}.crc"):
         (query / "offsets" / name).unlink(missing_ok=True)

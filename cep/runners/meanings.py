@@ -79,8 +79,8 @@ COUNTERS: Mapping[str, str] = {
     "rule_late_ms": "Milliseconds by which changes of rules came too late, in all.",
 }
 
-# Counters of what a job does when all is well. Each other one tells of something refused, set aside, lost or left out,
-# and is shown wherever losses are: so a new counter is seen until somebody says that it tells of no loss.
+# Counters of normal work. Every other counter reports a refusal, a record set aside, a loss or an omission, and is
+# shown with the losses. A new counter is therefore visible until it is added here.
 _ORDINARY = frozenset((
     "records", "events", "alerts", "matches", "runs_started", "runs_expired", "timeouts", "run_steps", "rule_events",
     "rule_steps", "rule_late_ms", "histories_folded", "events_produced", "control_applied", "control_heartbeat",
@@ -153,7 +153,7 @@ def is_loss(name: str) -> bool:
 
 
 def is_in_lines(name: str) -> bool:
-    """Return True for what the lines of a live job name: losses, without those by rule, and changes of rules."""
+    """Return True for a total in the lines of a live job: losses, except those by rule, and changes of rules."""
     base = name.partition("[")[0]
     return base.startswith("control_") or (base in LOSSES and base != "held" and not base.startswith("rule_"))
 

@@ -1,4 +1,4 @@
-"""The doings of a job → its log on standard error, and the metrics and health that http.py serves.
+"""The work of a job → its log on standard error, and the metrics and health that http.py serves.
 
     totals                 ─▶ cep_events_total, cep_late_events_total, cep_poison_total{code="…"},
                               cep_alerts_total{rule="…", version="…"}, …: every counter there is, under its own name
@@ -6,11 +6,12 @@
     lag                    ─▶ cep_lag_records{partition="payments[0]"}
     parts of the job       ─▶ cep_part_up{part="brokers"}, and a line when one stops to be well or is well again
 
-Three questions have answers. Live: does the process get on? Ready: has it its state, sources and sinks? Healthy: is it
-ready, and is every part well? A broker that is away makes a job unhealthy, and a restart would not help it.
+Three questions have answers. Live: does the process make progress? Ready: does it have its state, sources and sinks?
+Healthy: is it ready, and is every part well? An unreachable broker makes a job unhealthy, and a restart would not help.
 
-Every runner uses it; nothing here knows Spark. No payload goes through: fields of a log line are numbers and names.
-Totals go on over restarts, and so do the counters. A reader never waits for the job, nor the job for a reader.
+Every runner uses this module, which does not depend on Spark. No payload passes through: fields of a log line are
+numbers and names. Totals continue over restarts, and the counters with them. A reader never waits for the job, and the
+job never waits for a reader.
 Tested by: tests/runners/test_observe.py
 """
 
@@ -94,9 +95,9 @@ class Observed(Collector):
         self, batch_id: int, totals: Mapping[str, int], watermark_ms: int | None = None,
         phases_ms: Mapping[str, float] | None = None,
     ) -> None:  # fmt: skip
-        """Note that a micro-batch is done.
+        """Report that a micro-batch is done.
 
-        `totals` are those of the job so far. Without a watermark the last one stays.
+        `totals` are the job's totals so far. Without a watermark the last one stays.
         """
         with self._lock:
             self.batch_id, self.totals, self._alive_s = batch_id, Counter(totals), time.monotonic()
@@ -104,7 +105,7 @@ class Observed(Collector):
             self.phases_ms.update(phases_ms or {})
 
     def measured(self, gauges: Mapping[str, float], phases_ms: Mapping[str, float]) -> None:
-        """Note gauges by name (state_bytes …), and what the latest micro-batch took, by phase."""
+        """Set gauges by name (state_bytes …), and the times of the latest micro-batch, by phase."""
         with self._lock:
             self.gauges.update(gauges)
             self.phases_ms.update(phases_ms)
@@ -115,7 +116,7 @@ class Observed(Collector):
             self.lags = dict(lags)
 
     def idle(self) -> None:
-        """There is nothing to do, which is not the same as being stuck."""
+        """Report that the job waits for records, which does not mean that it is stuck."""
         with self._lock:
             self._alive_s = time.monotonic()
 
@@ -158,9 +159,9 @@ class Observed(Collector):
             )  # fmt: skip
 
     def note(self, part: str, trouble: str | None, detail: str = "") -> None:
-        """Note what is wrong with a part of the job, None if it is well; say so where that has changed.
+        """Report the trouble of a part of the job, or None if the part is well. A change is logged.
 
-        Whoever asks for the health reads `trouble`, without a token. `detail` is for the log alone.
+        Readers of the health get `trouble` without a token. `detail` is for the log alone.
         """
         now_s = time.monotonic()
         with self._lock:
@@ -200,9 +201,9 @@ class Observed(Collector):
         return is_ready, {"ready": is_ready, **answer}
 
     def health(self) -> tuple[bool, dict[str, Any]]:
-        """Return True if the job gets on and no part of it is in trouble, and the reasons.
+        """Return True if the job makes progress and every part is well, and the reasons.
 
-        A job that has not begun yet is none the worse for it: it reads its state.
+        A job that is still reading its state is healthy.
         """
         is_live, answer = self.live()
         with self._lock:
@@ -249,7 +250,7 @@ def _sinks(names: Sequence[str], away: Mapping[str, str]) -> Metric:
 
 
 def _counters(totals: Mapping[str, int]) -> Iterator[Metric]:
-    """Every total as a counter; those that differ only in the brackets are one family."""
+    """Every total as a counter; totals that differ only in the brackets form one family."""
     families: dict[str, CounterMetricFamily] = {}
     from_zero = dict.fromkeys([*FROM_ZERO, *(f"poison[{code}]" for code in POISON_CODES)], 0)
     for full_name, count in sorted({**from_zero, **totals}.items()):

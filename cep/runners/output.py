@@ -1,12 +1,12 @@
-"""The outcome of a replay → files: the alerts as Parquet or JSON lines, and the records that were set aside.
+"""The result of a replay → files: the alerts as Parquet or JSON lines, and the records that were set aside.
 
     alerts.parquet              the alert table
     alerts.parquet.dead.jsonl   {"code": …, "reason": …, "record": …}, only if there are any
     alerts.parquet.held.jsonl   {"held": reason, "alert": …}: what the rules hold back, only if there is any
 
-A file is written under another name, made durable, and renamed: a reader sees all of it or the one before. Dead letters
-come first, so that whoever sees the alerts sees them too. Between processes, and in a checkpoint, alerts are one Arrow
-stream.
+A file is written under another name, made durable, and renamed: a reader sees the new file or the previous one. Dead
+letters are written first, so that a reader of the alerts sees them too. Between processes, and in a checkpoint, alerts
+are one Arrow stream.
 Tested by: tests/runners/test_output.py
 """
 
@@ -37,10 +37,11 @@ _SUPPRESSED_SUFFIX = ".held.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The outcome of a replay: alerts in their order, dead letters (JSON), counters by name, and how long it took.
+    """The result of a replay: alerts in their order, dead letters (JSON), counters by name, and the elapsed time.
 
-    `since_ms` is the time of the first event. Of a replay that ends in a cut the event time of that, and the files of
-    the keyed state there (warm_start.py). `watermark_ms` is the watermark at the end (step/history_end.py).
+    `since_ms` is the time of the first event. For a replay that ends in a cut, `until_ms` is the event time of the cut,
+    and there are files of the keyed state (warm_start.py). `watermark_ms` is the watermark at the end
+    (step/history_end.py).
     """
 
     alerts: pa.Table
@@ -64,7 +65,7 @@ def format_of(path: Path) -> Format:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse at once what would fail after an hour of matching. Raises: UsageError."""
+    """Refuse a path that would fail after an hour of matching. Raises: UsageError."""
     if path.is_dir():
         raise UsageError(f"{path} is a folder; name a file for the alerts")
     if not path.parent.is_dir():
@@ -80,9 +81,9 @@ def write_outputs(
     format_: Format,
     suppressed_alerts: Sequence[bytes] = (),
 ) -> list[Path]:
-    """Write the files; an earlier replay's are removed if there is nothing in them now. Returns what was written.
+    """Write the files, and remove an earlier replay's files that have no contents now. Return the written paths.
 
-    Raises: SinkError, what was there before is then as it was.
+    Raises: SinkError; the earlier files are then unchanged.
     """
     beside = [
         (path.with_name(path.name + _DEAD_SUFFIX), dead_letters),
@@ -119,7 +120,7 @@ def encode_alerts(alerts: pa.Table) -> bytes:
 
 
 def decode_alerts(payload: bytes) -> pa.Table:
-    """Read the alerts that `encode_alerts` wrote. Those of an earlier build lack a column, which is null then."""
+    """Read the alerts that `encode_alerts` wrote. A column that an earlier build did not write is null."""
     with pa.ipc.open_stream(payload) as reader:
         table = reader.read_all()
     if table.schema.names == ALERT_SCHEMA.names:

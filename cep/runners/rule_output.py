@@ -1,12 +1,12 @@
-"""Alerts of a micro-batch, and the status of the rules → what goes out, what is held back, where the job stands.
+"""Alerts of a micro-batch, and the status of the rules → the alerts that go out, the suppressed ones, the job's status.
 
     DIRECTORY/rule_status.json   what the job last said of its rules
     DIRECTORY/held_memory.json…  when each rule that suppresses last fired on each key (fired_files.py)
     DIRECTORY/held/batch-N.jsonl the alerts of a micro-batch that were held back, each with `held` for the reason.
     DIRECTORY/audit/batch-N.jsonl its lines of the audit, if the dead letters go into a topic
 
-This is step 9 of the Spark runner (step/suppress.py). A micro-batch that is done again ends in the same place: the
-memory knows what it was before the batch.
+This is step 9 of the Spark runner (step/suppress.py). A repeated micro-batch ends with the same files: the memory keeps
+the entries from before the batch.
 Tested by: tests/runners/test_rule_output.py
 """
 
@@ -35,10 +35,10 @@ AUDIT_FOLDER = "audit"
 
 
 class RuleOutput:
-    """Keeps to the rules in what leaves the job. `publish` is told what the job says of its rules, as JSON.
+    """Applies the rules of suppression to the alerts of a job. `publish` receives the status of the rules, as JSON.
 
-    `first` is the status of the rules that a job begins with; one that goes on knows better.
-    Raises: StateCorruptError for files that are not what was written.
+    `first` is the status of the rules that a job begins with; a job that continues has a newer one.
+    Raises: StateCorruptError for damaged files.
     """
 
     def __init__(self, directory: Path, first: dict[str, Any], publish: Callable[[bytes], None] | None = None) -> None:
@@ -53,17 +53,17 @@ class RuleOutput:
         self._fired = FiredFiles(directory)
 
     def announce(self) -> None:
-        """Say where the job stands, when it starts. Raises: what `publish` raises."""
+        """Publish the status of the job when it starts. Raises: the errors of `publish`."""
         if self._publish is not None:
             self._publish(orjson.dumps(self.status))
 
     def take(
         self, alerts: pa.Table, status: bytes | None, batch_id: int, watermark_ms: int = TIME_MS_MIN
     ) -> tuple[pa.Table, Counter[str]]:
-        """Return the alerts that go out, and counters of those that do not.
+        """Return the alerts that go out, and the counters of the suppressed ones.
 
-        `status` is there if the rules have changed, `watermark_ms` is the one that the micro-batch ends with.
-        Raises: SinkError if the files cannot be written, what `publish` raises.
+        `status` is there if the rules have changed; `watermark_ms` is the watermark at the end of the micro-batch.
+        Raises: SinkError if the files cannot be written; the errors of `publish`.
         """
         if status is not None:
             self.status = write_status(self._directory, {**orjson.loads(status), "batch_id": batch_id})
@@ -76,13 +76,13 @@ class RuleOutput:
             write_durably(self._directory / SUPPRESSED_FOLDER / f"batch-{batch_id:019d}.jsonl", lines)
         self._fired.end(batch_id)
         if status is not None:
-            # Last: who reads that a change is in force finds what it held back.
+            # Last, so that a reader of the new status finds the alerts that it suppressed.
             self.announce()
         return sent.alerts, sent.counters
 
 
 def begin_rule_output(directory: Path, status: dict[str, Any], memory: list[list[Any]]) -> None:
-    """Write what a job begins with that goes on from another one's state: its rules, and when they last fired.
+    """Write the first files of a job that continues another job's state: its rules, and the last alerts.
 
     Raises: SinkError.
     """
@@ -91,7 +91,7 @@ def begin_rule_output(directory: Path, status: dict[str, Any], memory: list[list
 
 
 def write_status(directory: Path, status: dict[str, Any]) -> dict[str, Any]:
-    """Write the status of the rules, the head of the audit signed; return what was written. Raises: SinkError."""
+    """Write the status of the rules, with the signed head of the audit, and return it. Raises: SinkError."""
     values = sign_status(status)
     write_durably(directory / STATUS_FILE, orjson.dumps(values, option=orjson.OPT_INDENT_2))
     return values

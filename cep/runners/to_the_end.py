@@ -1,11 +1,11 @@
-"""A replay that closes all windows at the end of a history → its alerts, of which those that could be wrong are marked.
+"""A replay that closes all windows at the end of a history → its alerts, with a mark on uncertain ones.
 
     replay up to the last event ─────▶ confirmed alerts ──────────────────────────────┐
                                                                                       ├─▶ both, each alert once
     replay up to the end of time ────▶ more alerts, each with `unconfirmed: true` ────┘
 
-The history is replayed twice. Only the second replay has produced events that were not certain, so the alerts of
-chains and histories over such an event are marked too, at every level.
+The history is replayed twice. Only the second replay has produced events that were not certain, so the alerts of chains
+and histories over such an event are marked too, at every level.
 Tested by: tests/runners/test_to_the_end.py
 """
 
@@ -26,7 +26,7 @@ UNCONFIRMED = "unconfirmed"
 
 
 def replay_to_the_end(job: Job, replay: Callable[[Job], Replayed]) -> Replayed:
-    """Replay the history of a job, twice if the job goes on to the end. Raises: whatever `replay` raises."""
+    """Replay the history of a job, twice if the job goes on to the end. Raises: the errors of `replay`."""
     if not job.to_the_end:
         return replay(job)
     confirmed, whole = replay(replace(job, to_the_end=False)), replay(job)

@@ -1,13 +1,13 @@
-"""Micro-batches that have been done → OpenTelemetry spans, one for each, with a child for each of its phases.
+"""Finished micro-batches → OpenTelemetry spans, one for each, with a child for each of its phases.
 
     micro_batch          cep.batch_id, cep.events, cep.alerts
     ├── decoding …       phases that the runner has timed, one behind the other
     ├── commit           of `cep run`, behind the micro-batch
     └── sinks            of `cep run`, when its delivery is over, perhaps while later micro-batches are matched
 
-Spans are made when a micro-batch is over, from what its runner measures anyway; without `--traces` nothing of this runs
-and the library is not imported. Where they go, how many of them, and under which service name is for the library's
-environment variables (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_SAMPLER, OTEL_SERVICE_NAME).
+Spans are made when a micro-batch is over, from the measurements of its runner. Without `--traces` this module does
+nothing and the library is not imported. The library's environment variables set the destination, the sampling and the
+service name (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_SAMPLER, OTEL_SERVICE_NAME).
 Tested by: tests/runners/test_traces.py
 """
 
@@ -79,7 +79,7 @@ class Traces(Closing):
         self._writing_ns: int | None = None
 
     def micro_batch(self, batch_id: int, phases_ms: Mapping[str, float], counters: Mapping[str, int]) -> None:
-        """Make the spans of a micro-batch that is just over; its phases came one behind the other."""
+        """Make the spans of a micro-batch that has just ended; its phases ran one after the other."""
         ended_ns = time.time_ns()
         began_ns = ended_ns - sum(int(ms * _NS_PER_MS) for ms in phases_ms.values())
         alerts = sum(count for name, count in counters.items() if name.startswith("alerts["))
@@ -114,7 +114,7 @@ class Traces(Closing):
         return send
 
     def close(self) -> None:
-        """Send what is left, and end."""
+        """Send the remaining spans, and end."""
         self._provider.shutdown()
 
     def _phase(
@@ -124,5 +124,5 @@ class Traces(Closing):
 
 
 def traces_of(log: Log, stack: ExitStack, *, is_asked: bool) -> Traces | None:
-    """Return the traces of a job for as long as the stack is open; None if nobody asks for them."""
+    """Return the traces of a job for as long as the stack is open; None without `--traces`."""
     return stack.enter_context(open_traces(log)) if is_asked else None

@@ -1,11 +1,11 @@
-"""Compile the kernels into their cache on disk, before a job has events to keep waiting.
+"""Compile the kernels into their cache on disk, before a job has events that would wait for it.
 
     python -m cep.runners.warm
 
-The first call of a kernel compiles it, which takes seconds; all take half a minute or more after an installation
-or a change of the package, and are read from the disk in less than a second from then on. Here a few events go the way
-of a job's, through patterns that between them ask for every kernel. `warm_up` does that in this process; `Warming` in a
-process of its own, beside something else that the caller starts, and the compiler's memory goes with it.
+The first call of a kernel compiles it, which takes seconds. All kernels take half a minute or more after an
+installation or a change of the package, and later starts read them from the disk in less than a second. This module
+sends a few events through patterns that together need every kernel. `warm_up` does that in this process. `Warming` does
+it in a second process while the caller starts other work, and the compiler's memory ends with that process.
 Tested by: tests/runners/test_warm.py
 """
 
@@ -123,7 +123,7 @@ class Warming:
 
 
 def warm_up() -> None:
-    """Call every kernel. Cost: half a minute or more where nothing is compiled yet, else a second."""
+    """Call every kernel. Cost: half a minute or more if they are not compiled yet, otherwise a second."""
     job, programs = _job()
     states: list[KeyedState | None] = [None] * len(programs)
     for step in range(_STEPS):
@@ -161,8 +161,8 @@ def _job() -> tuple[Job, Sequence[Program]]:
     programs = [
         program for book in books for level in programs_by_level(book, job.schema) for program in level.values()
     ]
-    # Another process compiles the kernels that carry runs, the plain one first. Until that is there, there is enough
-    # to do with windows over the past; until the other is, with what is done with matches and states.
+    # Another process compiles the kernels that carry runs, the plain one first. Until the plain one is there, this
+    # process compiles windows over the past; until the other is there, the kernels of matches and states.
     return job, sorted(programs, key=lambda program: (not program.is_plain, program.histories is None))
 
 
@@ -192,7 +192,7 @@ def _events(job: Job, step: int) -> EventBatch:
     pairs = event_ids(group, new_secrets(1))
     judged_by(pairs, pairs[:, :0])
     share, _ = first_ones(job, 0, [group], MatchOutput())
-    # What was unpacked is not to be written to, which is another type to the compiler.
+    # An unpacked batch is read-only, which is another type for the compiler.
     return decode_batch(encode_batch(share)) if step % 2 else share
 
 

@@ -1,11 +1,11 @@
-"""A job that runs → looks at what is around it, every few seconds, from a thread of its own.
+"""A running job → a look at its surroundings every few seconds, from a thread of its own.
 
     brokers   do they answer?                          → part `brokers`
     events    how many records of each partition wait? → lag; part `events`: some wait, and none is read
     sinks     how long does a delivery take?           → part `sinks`
     disk      how much is free?                        → part `disk`, and a gauge
 
-The job itself cannot say these things. One whose brokers are away has nothing to do, which looks like a quiet stream.
+The job itself cannot report these things. If its brokers are unreachable it waits, which looks like a quiet stream.
 Tested by: tests/runners/test_watch.py
 """
 

@@ -1,22 +1,22 @@
-"""Commits → a compacted Kafka topic that has the store of the last delivered one; such a topic → a store.
+"""Commits → a compacted Kafka topic that has the store of the last delivered commit; such a topic → a store.
 
     store key → value                                      an entry; null for one that is gone
     store key → mark, format u16, number of parts u32      an entry of more bytes than a record should have
     | FFFF | "" | "part" | store key | part u32 | → bytes  a part of it
     | FFFF | "" | "list" | name | part u32 | → bytes       a part of a set of a list (lists/store.py), a file here
 
-What commits change is gathered until the next delivery, and comes into the topic in the transaction of its alerts: who
-reads committed records sees the alerts of a commit and its store, or neither. What has been gathered is known to the
-local store too, and a process that was killed brings it after its next start:
+The changes of commits are collected until the next delivery, and enter the topic in the transaction of its alerts:
+readers of committed records see the alerts of a commit and its store, or neither. The local store knows the collected
+changes too, and a process that was killed sends them after its next start:
 
     | FFFF | "" | "changelog" | "changed" | commit u64 | → store keys, each behind its length u32
     | FFFF | "" | "changelog" | "topic" |                → the topic that has all of the store
     | FFFF | "" | "changelog" | "parts" | store key |    → in how many parts the topic has it u32
     | FFFF | "" | "changelog" | "job" |                  → the name that its transactions go by, also in the topic
 
-A job whose folder is lost makes its store by reading the topic to its end, as opening.py says. A standby reads it all
-the time, and to its end when it takes over (standby.py). A job that has a store and no changelog yet brings all of it
-in one transaction. One job, or one process of a job, to a topic.
+A job whose folder is lost makes its store by reading the topic to its end (opening.py). A standby reads the topic all
+the time, and to its end when it takes over (standby.py). A job that has a store and no changelog yet sends the whole
+store in one transaction. A topic belongs to one job, which has one process at a time.
 Tested by: tests/runners/embedded/test_changelog.py, tests/runners/embedded/test_changelog_parts.py,
     tests/runners/embedded/test_standby.py
 """
@@ -59,11 +59,11 @@ class Carrier(Protocol):
     """The link that brings entries into a topic, in the transactions of a sink."""
 
     def open(self) -> None:
-        """End what an earlier process has left open. Raises: SinkError."""
+        """End a transaction that an earlier process left open. Raises: SinkError."""
         ...
 
     def carry(self, topic: str, entries: Sequence[Entry]) -> None:
-        """Have the next write bring these too, whatever it writes."""
+        """Add these entries to the next write, with or without alerts."""
         ...
 
     def bring(self, topic: str, entries: Iterator[Entry]) -> None:
@@ -95,7 +95,7 @@ class Changelog:
         self._job = job.encode()
         self._followed = _Followed()
         self._pending: dict[bytes, bytes | None] = {}
-        self.pending_bytes = 0  # of what no delivery has taken over
+        self.pending_bytes = 0  # of changes that no delivery has sent
         self._commits: list[int] = []  # whose changes are pending
         self._forgettable: list[int] = []
         self._is_whole = False  # whether the store says that the topic has all of it
@@ -106,14 +106,14 @@ class Changelog:
 
     @property
     def is_followed(self) -> bool:
-        """True if a store follows the topic: then it is newer than what the folder has."""
+        """True if a store follows the topic: then it is newer than the folder's store."""
         return self._followed.at is not None
 
     def replay(self, store: DurableStore, lists_folder: Path) -> int | None:
-        """Fill the empty store, and the folder of lists; returns the time of the last commit, ms UTC, or None.
+        """Fill the empty store, and the folder of lists. Return the time of the last commit, ms UTC, or None.
 
-        A store that has followed the topic is filled up. Raises: UsageError for a topic that is no changelog, or one
-        of another job; SourceError, SinkError, StateError.
+        A store that has followed the topic gets the missing entries. Raises: UsageError if the topic is not a
+        changelog, or belongs to another job; SourceError, SinkError, StateError.
         """
         self._carrier.open()  # an open transaction would hide its end; and from here on no other process can write
         end = self.follow(store, lists_folder)
@@ -127,7 +127,7 @@ class Changelog:
         return followed.committed_ms
 
     def last_head(self) -> Head | None:
-        """Return the last commit that the topic has, None if there is none; from here on no other process can write.
+        """Return the last commit in the topic, None for an empty one. From here on no other process can write.
 
         Raises: SourceError, SinkError; StateCorruptError, StateFormatError.
         """
@@ -144,7 +144,7 @@ class Changelog:
             span *= _LOOK_BACK_MORE
 
     def follow(self, store: DurableStore, lists_folder: Path) -> int:
-        """Read on to the end of what is committed; return that. Raises: as `replay`."""
+        """Read to the end of the committed records and return that offset. Raises: as `replay`."""
         followed, wanted = self._followed, self._range()
         if followed.at is not None:
             wanted = replace(wanted, start=min(followed.at, wanted.end))
@@ -203,9 +203,9 @@ class Changelog:
         store.delete_range(_PARTS)
 
     def resume(self, store: DurableStore, lists: ListStore) -> None:
-        """Go on from a store that has commits: bring all of it if the topic has nothing; know what is to be brought.
+        """Continue from a store that has commits: send all of it if the topic is empty; find the changes to send.
 
-        Raises: UsageError for a topic with something else in it; SinkError, SourceError, StoreError.
+        Raises: UsageError for a topic with other contents; SinkError, SourceError, StoreError.
         """
         self._carrier.open()
         for key, value in store.scan(_PARTS_COUNTS):
@@ -231,7 +231,7 @@ class Changelog:
         for key, value in store.scan(_CHANGED):
             self._commits.append(_NUMBER.unpack(split_key(key).item)[0])
             keys.update(dict.fromkeys(_unpacked(value)))
-        # Of parts those that are not of an entry as it is now are gone.
+        # Parts of an earlier value of an entry are gone.
         changes = dict(zip(keys, store.multi_get(list(keys)), strict=True))
         self._add(self._in_parts(changes, WriteBatch()))
 
@@ -257,7 +257,7 @@ class Changelog:
     # ------------------------------------------------------------------------------------------------------ commits
 
     def take(self, batch: WriteBatch, store: DurableStore, lists: ListStore, number: int) -> None:
-        """Gather what a commit changes, before it is written, and add to it what the local store is to know of that."""
+        """Collect the changes of a commit before it is written, and add the local store's entries about them to it."""
         changes = self._in_parts(_changes(batch, store), batch)
         if not self._is_whole:
             self._is_whole = True
@@ -325,7 +325,7 @@ class Changelog:
 
 
 def _changes(batch: WriteBatch, store: DurableStore) -> dict[bytes, bytes | None]:
-    """Return the entries that a write batch leaves behind; a topic knows no ranges, so each removed entry is named."""
+    """Return the entries that a write batch changes. A topic has no ranges, so each removed entry is named."""
     entries: dict[bytes, bytes | None] = {}
     for change, key, other in batch.changes:
         if change is Change.PUT:

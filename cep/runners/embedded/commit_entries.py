@@ -1,4 +1,4 @@
-"""The entries of a commit beside keyed state: where the job stands, and what is not delivered.
+"""The entries of a commit besides keyed state: the progress of the job, and the undelivered alerts and letters.
 
     | FFFF | "" | "commit" | "head" |            →  JSON, see Head
     | FFFF | "" | "commit" | "sent" |            →  JSON: alerts that sinks have though no commit knows of it (sent.py)
@@ -25,7 +25,8 @@ from cep.runners.output import decode_alerts, encode_alerts
 from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
 from cep.state.store import KeyedStore, WriteBatch
 
-# 1 had all of it beside the store, once a checkpoint; 2 pages with eight bytes for every number; 3 alerts as they are
+# 1 had all of it outside the store, once per checkpoint; 2 pages with eight bytes for every number; 3 alerts
+# uncompressed
 FORMAT = 4
 _CODEC = "lz4"
 _COMMIT, _ALERTS, _DEAD_LETTERS = b"commit", b"alerts", b"letters"
@@ -35,11 +36,11 @@ _NUMBER = struct.Struct(">Q")
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A commit. `base` is added to `number` for sinks; `lineage` names the store from its making on.
+    """A commit. `base` is added to `number` for sinks; `lineage` names the store from its creation on.
 
-    What commits up to `delivery` have left to deliver is, or was, on its way under that number; None: nothing is.
-    `places`: where sinks stood before any of it was on its way (RecallingSink). `batch_id`: of the next micro-batch.
-    `topic_ids`: of the topics that `positions` are of.
+    The undelivered alerts and letters of commits up to `delivery` are, or were, on their way under that number; None:
+    no delivery. `places`: the positions of sinks before the delivery began (RecallingSink). `batch_id`: of the next
+    micro-batch. `topic_ids`: the ids of the topics in `positions`.
     """
 
     number: int
@@ -71,7 +72,7 @@ class Head:
 
 
 def read_head(store: KeyedStore) -> Head | None:
-    """Read the last commit of the store; None if there was none. Raises: StateCorruptError, StateFormatError."""
+    """Read the last commit of the store; None if there is no commit. Raises: StateCorruptError, StateFormatError."""
     data = store.get(HEAD)
     return None if data is None else parse_head(data)
 
@@ -124,14 +125,14 @@ class Outgoing:
 
     def save(self, batch: WriteBatch, commit: int) -> None:
         if self.alerts.num_rows:
-            # Two thirds of what a commit writes are alerts that the next one takes back.
+            # Two thirds of the bytes of a commit are alerts that the next commit removes.
             batch.put(_key(_ALERTS, commit), pa.compress(encode_alerts(self.alerts), _CODEC, asbytes=True))
         if self.dead_letters:
             batch.put(_key(_DEAD_LETTERS, commit), orjson.dumps([letter.decode() for letter in self.dead_letters]))
 
     @staticmethod
     def forget(batch: WriteBatch, commit: int) -> None:
-        """Take back what `save` wrote."""
+        """Remove the entries that `save` wrote."""
         batch.delete(_key(_ALERTS, commit))
         batch.delete(_key(_DEAD_LETTERS, commit))
 

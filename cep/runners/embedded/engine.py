@@ -4,9 +4,9 @@
     control records ─▶ rulebook ──┼─▶ share 1: key groups 64 … 127  ─┼─▶ alerts, sorted
     event times ─▶ watermark ─────┘                                   ─┘
 
-The rulebook and the watermark are one for all; shares work side by side and meet at the end of each micro-batch. So
-between two micro-batches all keyed state is of one moment, which is what a checkpoint keeps. Patterns that read what
-others produce come level by level in the same micro-batch, each level with shares of its own.
+All shares use one rulebook and one watermark. They run in parallel and meet at the end of each micro-batch. Between two
+micro-batches all keyed state therefore belongs to one moment, which a checkpoint stores. Patterns that read the events
+that other patterns produce run level by level in the same micro-batch, and each level has its own shares.
 Tested by: tests/runners/embedded/test_engine.py
 """
 
@@ -65,9 +65,9 @@ from cep.step.validate import ValidEvents, validate_events
 # Pages of the store for each part of a key group's state that the job asks for, as long as a store does not say how
 # many it has; and as earlier builds had them, which did not say.
 PAGES_A_PART, _PAGES_A_PART_BEFORE = 2_048, 256
-_ITEM = struct.Struct(">QH")  # of what a commit adds: its number, and that of the share
+_ITEM = struct.Struct(">QH")  # of an entry that a commit adds: its number, and the number of the share
 _ADDED = (ADDED_DEADLINES, ADDED_SEEN, ADDED_WAITING)
-# What commits have added is gathered by key group when it has grown to this much, and to several times the whole.
+# The entries that commits have added are merged by key group above this size, and above several times the whole.
 _ADDED_BYTES_MIN, _ADDED_FACTOR = 4 << 20, 2
 
 
@@ -116,7 +116,7 @@ class Engine:
         self._shares = Shares(self._rules, self.groups, store, self._shapes, cache, count)
         self._progress = Progress(rulebook_of(self._rules, ""))
         self._memory = StoredLastAlerts()
-        self._saved_rulebook: object = None  # what the store has
+        self._saved_rulebook: object = None  # the rulebook in the store
         self._added_bytes = self._whole_bytes = 0
 
     @property
@@ -250,7 +250,7 @@ class Engine:
         self._save_rest(batch)
 
     def save_whole(self, batch: WriteBatch) -> None:
-        """Add all that has changed, and what lies beside pages by key group, so that no commit before it is needed."""
+        """Add all changes, and the state outside pages by key group, so that no earlier commit is needed."""
         before = len(batch)
         for namespace in _ADDED:
             batch.delete_range(prefix_range(STORE_GROUP, b"", namespace))
@@ -277,7 +277,7 @@ class Engine:
         self._memory.save(batch)
 
     def restore(self) -> None:
-        """Go on from what the store holds. Raises: StateError."""
+        """Restore the state of the store. Raises: StateError."""
         stored_values = {name: self.store.get(_engine_key(name)) or b"" for name in (b"times", b"rulebook")}
         try:
             head = orjson.loads(stored_values[b"times"])
@@ -332,9 +332,9 @@ class Engine:
     def take_over(
         self, saved_progress: Mapping[str, Any], entries: Callable[[int], Iterable[tuple[bytes, bytes]]]
     ) -> int:
-        """Begin with what a savepoint has: what `shared_progress` gave, and the entries of each key group.
+        """Begin with the state of a savepoint: the values of `shared_progress`, and the entries of each key group.
 
-        Pages go to the store at once, the rest with the next `save_whole`. Returns: how many entries there were.
+        Pages go to the store at once, the rest with the next `save_whole`. Returns: the number of entries.
         Raises: StateError.
         """
         self._take_progress(saved_progress)

@@ -1,11 +1,11 @@
-"""When each rule that suppresses last fired on each key (rulebook/last_alerts.py), as entries of the store.
+"""The last alert of each rule that suppresses, by key (rulebook/last_alerts.py), as entries of the store.
 
     | FFFF | "" | "fired for" | rule | digest of the key |  →  of the last alert:
                                                     event time i64, ~for how long i64, severity i64, value f64, key
 
 Builds up to 0.2.0 wrote "for how long" without the complement, and no severity and value.
 
-So a commit writes what has changed. A key may be longer than a store key, which is why that has but a digest of it.
+A commit therefore writes only the changes. A key may be longer than a store key, so the store key has its digest.
 Tested by: tests/runners/embedded/test_fired.py
 """
 
@@ -29,7 +29,7 @@ class StoredLastAlerts(LastAlerts):
     """A memory that is in the store as of the last `save`."""
 
     def save(self, batch: WriteBatch) -> None:
-        """Add what has changed since the last time."""
+        """Add the changes since the last call."""
         for at in self.changed():
             times = self.last.get(at)
             if times is None:
@@ -38,7 +38,7 @@ class StoredLastAlerts(LastAlerts):
                 batch.put(_key(*at), _packed(times) + at[1].encode())
 
     def restore(self, store: KeyedStore) -> None:
-        """Take over what the store has; nothing has changed yet. Raises: StateCorruptError."""
+        """Restore the entries of the store; there are no changes after it. Raises: StateCorruptError."""
         fired: Fired = {}
         try:
             for raw, data in store.scan(prefix_range(STORE_GROUP, b"", FIRED)):

@@ -5,11 +5,11 @@
     a process that dies or is stopped ─▶ its session ends, and the partition goes to another one
     an orderly end                    ─▶ the group is left, and another one has it at once
 
-The brokers give one partition to one member, and take a commit only from a member whose session goes on. So a process
-that was stopped for a while knows by its own clock that the lease may be gone, and by the number whether somebody else
-had it meanwhile. Who takes over also fences the transactions of the one before (sinks/transactions/kafka.py): the lease
-says who works, the fence makes sure of it. Nothing is read from the partition; its assignment stays where it is when
-another standby comes (`cooperative-sticky`).
+The brokers assign a partition to one member, and accept a commit only from a member whose session is valid. A process
+that was stopped for a while therefore knows by its own clock that the lease may be gone, and by the number whether
+another process had it. The new owner also fences the transactions of the previous one (sinks/transactions/kafka.py):
+the lease decides which process works, and the fence enforces it. No process reads from the partition; its assignment
+stays when another standby joins (`cooperative-sticky`).
 Tested by: tests/runners/embedded/test_lease.py, tests/cli/test_standby.py
 """
 
@@ -102,13 +102,13 @@ class Lease(Closing):
         while not self._ended.is_set():
             try:
                 self._turn()
-            except KafkaException as error:  # brokers that are away come back; meanwhile the lease runs out
+            except KafkaException as error:  # unreachable brokers return; until then the lease runs out
                 if error.args[0].code() in _REFUSALS:
                     self._refused = reason_of(error)
                 self._ended.wait(_POLL_S)
 
     def _turn(self) -> None:
-        message = self._consumer.poll(_POLL_S)  # serves what is below; there are no records, the partition is paused
+        message = self._consumer.poll(_POLL_S)  # runs the callbacks below; the partition is paused and gives no records
         error = None if message is None else message.error()
         if error is not None and error.code() in _REFUSALS:
             self._refused = error.str()
@@ -130,7 +130,7 @@ class Lease(Closing):
         if now_s >= self._sure_until_s and self._newest() != number:
             self._is_taken = True
             self._on_taken()
-        elif self._is_assigned:  # and nobody was there meanwhile
+        elif self._is_assigned:  # and no other process had the lease
             self._consumer.commit(offsets=[self._numbered(number)], asynchronous=False)
             self._sure_until_s = now_s + _SURE_S
 

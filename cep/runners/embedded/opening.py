@@ -1,16 +1,20 @@
-"""The folder of a job → the store that it goes on with: step R1 of commit.py.
+"""The folder of a job → the store with which it continues: step R1 of commit.py.
 
     FOLDER/store/store     the store of the last commit
     FOLDER/store/beside    the sets of lists
     FOLDER/store/payload   only where a checkpoint was brought back: what that says beside its store
     FOLDER/store/damaged   only where the store gave bytes that cannot be right
 
-The store that has followed the changelog, if this process stood by (standby.py): another one has worked meanwhile.
-Else the local store if it is here, can be read, and nobody has gone on from a checkpoint of it or in the changelog;
-else that of the changelog (changelog.py), if there is one; else the newest whole checkpoint in its place. One that was
-brought back and has had no commit since is brought back again: it does not know what sinks were sent meanwhile. What
-cannot be judged (a full disk, a target out of reach, another format) stays as it is, and the job does not start: it may
-be the only store there is.
+The first of these that exists is used:
+
+1. the store that has followed the changelog, if this process was a standby (standby.py)
+2. the local store, if it can be read and no other process has continued from its checkpoint or in the changelog
+3. the store of the changelog (changelog.py)
+4. the newest whole checkpoint
+
+A checkpoint that was restored and has had no commit since is restored again, because it does not know which alerts were
+sent since. A store that cannot be judged (a full disk, an unreachable target, another format) stays unchanged, and the
+job does not start: it may be the only store.
 Tested by: tests/runners/embedded/test_commit.py, tests/runners/embedded/test_opening.py,
 tests/runners/embedded/test_damage.py
 """
@@ -38,8 +42,8 @@ _STORE, _DAMAGED = "store", "damaged"
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """The place where keyed state is kept. `folder` None: in memory, and nothing survives. `target`: a path or what
-    fsspec takes; None is a folder beside the store. `cache_bytes`: of RocksDB, write buffers included. `checkpoint_ms`:
+    """The place of keyed state. `folder` None: in memory, and nothing survives. `target`: a path or an address of
+    fsspec; None is a folder next to the store. `cache_bytes`: of RocksDB, including write buffers. `checkpoint_ms`:
     between two checkpoints.
     """
 
@@ -61,9 +65,9 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A store, its last commit (None: the job begins), the checkpoint that was brought back, what was passed over.
+    """A store, its last commit (None: the job begins), the restored checkpoint, and the skipped ones.
 
-    `replayed_ms`: the time of the last commit of the changelog that the store was made of (ms UTC).
+    `replayed_ms`: the time of the changelog's last commit in the store (ms UTC).
     """
 
     target: Target
@@ -75,12 +79,12 @@ class Opened:
 
 
 def store_folder(folder: Path) -> Path:
-    """Return where the store of a job is, with what belongs to it."""
+    """Return the folder of a job's store and the files that belong to it."""
     return folder / _STORE
 
 
 def followed_folder(folder: Path) -> Path:
-    """Return where a standby keeps what it has read of the changelog, until it takes over."""
+    """Return the folder in which a standby keeps the changelog's entries until it takes over."""
     return store_folder(folder).with_name(_STORE + PARTIAL)
 
 
@@ -93,7 +97,7 @@ def mark_damaged(folder: Path) -> None:
 def open_store(settings: StoreSettings, folder: Path, changelog: Changelog | None = None) -> Opened:
     """Open the store of the last commit, or of the changelog, or of the newest whole checkpoint, or an empty one.
 
-    Raises: StateCorruptError if what there is is damaged and there is no checkpoint; StateFormatError, StoreError.
+    Raises: StateCorruptError if the store is damaged and there is no checkpoint; StateFormatError, StoreError.
     """
     target = remembered_target(folder, settings.target)
     working = folder / _STORE
@@ -116,7 +120,7 @@ def open_store(settings: StoreSettings, folder: Path, changelog: Changelog | Non
             "in a new folder"
         )
     shutil.rmtree(working, ignore_errors=True)
-    # A savepoint was restored into the folder, whatever the target of the job will be.
+    # A savepoint was restored into the folder, independent of the target of the job.
     restored = restore(target, working) or restore(default_target(folder), working)
     if restored is not None:
         try:
@@ -130,7 +134,7 @@ def open_store(settings: StoreSettings, folder: Path, changelog: Changelog | Non
 
 
 def _replayed(settings: StoreSettings, changelog: Changelog | None, working: Path) -> int | None:
-    """Put the store of the changelog in the place of what is here, if the changelog has any; returns its time."""
+    """Replace the local store by the store of the changelog, if the changelog has one. Return its time."""
     if changelog is None:
         return None
     partial = followed_folder(working.parent)
@@ -194,7 +198,7 @@ def _is_of_before(opened: tuple[DurableStore, Head], changelog: Changelog) -> bo
 
 
 def _newest_lineage(target: Target) -> str | None:
-    """Whose checkpoint is the newest in the target; None if there is none, or it is damaged.
+    """Return the lineage of the newest checkpoint in the target; None without a checkpoint, or if it is damaged.
 
     Raises: StoreError, StateFormatError.
     """

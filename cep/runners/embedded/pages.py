@@ -3,9 +3,9 @@
     | key group u16 | "" | "pages" | domain | page u16 |  →  pack(…), state/packed.py      big-endian
     | FFFF | "" | "shapes" | | shape u64 |                →  Shape.to_bytes()              said once for all pages
 
-A page is a few keys, so that a micro-batch reads and writes little more than the keys that it has events of. All that
-it touches are unpacked, and packed again, at once. What has changed is held until `save` adds it to a write batch:
-between two commits the store does not change. Beside it, what was written last is kept, bounded by bytes.
+A page has a few keys, so that a micro-batch reads and writes little more than the keys of its events. It unpacks all
+pages that it touches at once, and packs them again at once. Changes are kept until `save` adds them to a write batch:
+between two commits the store does not change. The pages that were written last are kept too, up to a limit of bytes.
 Tested by: tests/runners/embedded/test_pages.py
 """
 
@@ -39,7 +39,7 @@ SHAPES = b"shapes"
 PAGES_MAX = 1 << 16
 _SHAPE = struct.Struct(">Q")
 _STRETCH = 512  # pages of which the earliest deadline is known, and that the clock's hand passes at a time
-OPEN_MIN, _OPEN_BYTES_MAX = 1_024, 64 << 20  # pages that are left open together, and bytes of what is in them
+OPEN_MIN, _OPEN_BYTES_MAX = 1_024, 64 << 20  # pages that stay open together, and their bytes
 _FEW_SLOTS = 64
 
 
@@ -76,19 +76,19 @@ class Shapes:
         return shared_shape
 
     def save(self, batch: WriteBatch) -> None:
-        """Add what is new, once a commit."""
+        """Save the new shapes, once a commit."""
         new, self._new = self._new, []
         for shape in new:
             batch.put(_shape_key(shape.number), shape.to_bytes())
 
 
 class Pages:
-    """`count` pages of each key group of `groups`. `bytes_max` bounds what is kept beside the store; None keeps all.
-    What may be open beside that (MatchedPages) is half as much, and what has changed since the last `save` is kept.
+    """`count` pages of each key group of `groups`. `bytes_max` bounds the bytes kept outside the store; None keeps all.
+    The open pages (MatchedPages) may have half as many bytes in addition, and changes since the last `save` are kept.
 
     A slot is the number of a page among them. `deadlines` int64[slots]: when to look at a page again though its keys
-    have no events; NEVER: there is no page.
-    One thread uses it at a time; the store may be shared if it takes several threads, which RocksDB does.
+    have no events; NEVER: the page does not exist. One thread uses it at a time. Several objects may share a store that
+    takes several threads, as RocksDB does.
     """
 
     def __init__(
@@ -103,9 +103,9 @@ class Pages:
         self._bytes_max = bytes_max
         self.open_bytes_max = _OPEN_BYTES_MAX if bytes_max is None else min(_OPEN_BYTES_MAX, max(1, bytes_max // 2))
         slots_count = len(self._groups) * self._count
-        # By slot. Not as a dictionary: that stands still while it grows, and while garbage is collected.
+        # By slot. A dictionary would pause while it grows, and while garbage is collected.
         self._encoded: NDArray[np.object_] = np.full(slots_count, None, object)
-        self._sizes = np.zeros(slots_count, np.int32)  # of what is kept, bytes; no page is empty
+        self._sizes = np.zeros(slots_count, np.int32)  # of the kept pages, in bytes; a page is never empty
         self.cached_bytes = 0
         self._is_recent = np.zeros(slots_count, bool)  # written since the hand has passed
         self._hand = 0
@@ -129,7 +129,7 @@ class Pages:
     def due(self, watermark_ms: int) -> Int64:
         """Return the slots whose deadline the watermark has reached, ascending.
 
-        Cost: those of the stretches that had one that was due when they were last looked at.
+        Cost: the slots of the ranges that had a page due at the last look.
         """
         watermark_ms = min(watermark_ms, NEVER - 1)
         (stretches,) = (self._earliest_ms <= watermark_ms).nonzero()
@@ -142,7 +142,7 @@ class Pages:
         return due_slots
 
     def read(self, slots: Int64) -> list[bytes]:
-        """Return the pages of those of these slots that have one. Raises: StateError."""
+        """Return the existing pages of these slots. Raises: StateError."""
         slots = slots[self.deadlines[slots] != NEVER]
         pages: list[bytes] = self._encoded[slots].tolist()
         (at,) = (self._sizes[slots] == 0).nonzero()
@@ -158,7 +158,7 @@ class Pages:
         return pages
 
     def hold(self, slots: Int64, pages: Sequence[bytes], deadlines: Int64) -> None:
-        """Put pages in the place of what was there; where the deadline is NEVER, there is none from now on."""
+        """Replace these pages. A page whose deadline is NEVER is removed."""
         filled = deadlines != NEVER
         if np.count_nonzero(filled) < len(filled):
             self._forget(slots[~filled & (self.deadlines[slots] != NEVER)])
@@ -202,14 +202,15 @@ class Pages:
         self._earliest_ms = self._stretches.min(axis=1)
 
     def _forget(self, slots: Int64) -> None:
-        """There are no such pages from now on."""
+        """Remove these pages."""
         self._let_go(slots)
         self.deadlines[slots] = NEVER
         self._changed.update(slots.tolist())
 
     def _make_room(self) -> None:
-        """Move the hand of the clock (CLOCK, second chance; Corbató, 1968) by some pages: those that have not been
-        written since it was here last are let go. To be called when all are in the store.
+        """Move the hand of the clock by some pages, and drop those that were not written since its last visit.
+
+        The algorithm is CLOCK, second chance (Corbató, 1968). Call it when the store has all changes.
         """
         some = slice(self._hand, self._hand + _STRETCH)
         self._let_go(self._hand + np.flatnonzero((self._sizes[some] > 0) & ~self._is_recent[some]))
@@ -228,13 +229,13 @@ class Pages:
 class MatchedPages:
     """The pages (DomainPages) of consecutive key groups, of one worker or of several that work as one.
 
-    Slots are those of the parts one after the other. A job that catches up comes back to the same pages with every
-    micro-batch. So what a large one has left stays as it is, *open*, until other pages are asked for or `close`d for a
-    commit: neither packed nor unpacked in between.
+    Slots count through the parts one after the other. A job that catches up returns to the same pages with every
+    micro-batch. The pages of a large micro-batch therefore stay unpacked (*open*) until other pages are needed or a
+    commit calls `close`.
     """
 
     def __init__(self, parts: Sequence[Pages], pasts: DomainPasts, *, stays_open: bool) -> None:
-        """`stays_open`: large micro-batches are its own; nobody else uses these parts before a `close`."""
+        """`stays_open`: for large micro-batches, which use these parts alone until `close`."""
         self._parts = parts
         self._stays_open = stays_open
         self._bounds = np.cumsum([0, *(len(part.deadlines) for part in parts)])
@@ -249,7 +250,7 @@ class MatchedPages:
         touched_slots = _distinct(self.slots(keys))
         if self._open is not None:
             of_both = np.union1d(touched_slots, self._open[0])
-            # Those that are open and not asked for are carried along, if they are fewer than the others.
+            # Open pages that are not needed stay in the block if they are fewer than the others.
             if len(of_both) - len(touched_slots) > len(self._open[0]) // 2:
                 self.close()
             else:
@@ -284,7 +285,7 @@ class MatchedPages:
         return sum(part.drop() for part in self._parts)
 
     def close(self) -> None:
-        """Bring what is open into its pages."""
+        """Pack the open pages."""
         if self._open is not None:
             slots, whole, program = self._open
             self._open, self.open_bytes = None, 0
@@ -358,7 +359,7 @@ def joined_pages(pages: Sequence[bytes], shapes: Shapes, program: Program) -> tu
 def row_registers_of(shape: Shape, program: Program) -> np.ndarray:
     """Mark the registers that hold rows, for the rules as the pages number them: uint8[rules, registers].
 
-    A rule that the program does not have any more has none: its runs are dropped before anything reads them.
+    A rule that is not in the program any more has no marks: its runs are dropped before they are read.
     """
     if shape.layout.fingerprint == program.fingerprint and not shape.layout.is_earlier:
         return program.row_registers

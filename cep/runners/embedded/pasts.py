@@ -1,7 +1,7 @@
-"""Pages of histories: heads are held while they are in use, and of the segments those that were used last.
+"""Pages of histories: the heads that are in use, and the segments that were used last, are in memory.
 
-What has changed is held until `save` adds it to a write batch: the segments that are not there yet and the head.
-Between two commits the store does not change. The entries are drawn in group_entries.py.
+Changes are kept until `save` adds them to a write batch: the new segments and the head. Between two commits the store
+does not change. group_entries.py has a drawing of the entries.
 Tested by: tests/runners/embedded/test_history.py
 """
 
@@ -38,10 +38,10 @@ class Place(NamedTuple):
 
 
 class Pasts:
-    """The histories of some key groups. `bytes_max` bounds what is held beside what has changed; None holds everything.
+    """The histories of some key groups. `bytes_max` bounds the kept bytes without the changes; None keeps everything.
 
-    `names` are those of the key domains in store keys. One thread uses it at a time; the store may be shared if it
-    takes several threads, which RocksDB does.
+    `names` are the names of the key domains in store keys. One thread uses it at a time. Several objects may share a
+    store that takes several threads, as RocksDB does.
     """
 
     def __init__(self, store: KeyedStore, names: Sequence[bytes], bytes_max: int | None) -> None:
@@ -58,7 +58,7 @@ class Pasts:
         self.loads = 0
 
     def read(self, place: Place) -> Histories:
-        """Read a page that is there. Raises: StateError for bytes that are no page."""
+        """Read a page that exists. Raises: StateError for invalid bytes."""
         cached = self._cached.get(place)
         if cached is not None:
             self._cached.move_to_end(place)

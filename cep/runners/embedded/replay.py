@@ -6,9 +6,9 @@
                               ▲                             │
                               └──── what patterns produce ──┘ level by level (rulebook/levels.py)
 
-The same events, keys and rules give the alerts of the replay on Spark, byte for byte. history_end.py says where a
-replay ends. It can also end at a cut, from which a live job goes on (warm_start.py). The events are held in memory,
-with the columns that rules read. Kernels and Arrow let go of the interpreter's lock, so threads use all cores.
+The same events, keys and rules give the alerts of the replay on Spark, byte for byte. history_end.py decides where a
+replay ends. It can also end at a cut, from which a live job continues (warm_start.py). The events stay in memory, with
+the columns that rules read. Kernels and Arrow release the interpreter's lock, so threads use all cores.
 Tested by: tests/runners/embedded/test_replay.py
 """
 
@@ -54,7 +54,7 @@ from cep.step.validate import validate_events
 # Events that are matched together: enough for the fixed costs, few enough for the cache.
 _EVENTS_AT_ONCE = 65_536
 _SHARES_MAX = 256
-_AHEAD = 3  # pieces that a thread may be behind the reader
+_AHEAD = 3  # pieces that wait for a thread
 T = TypeVar("T")
 R = TypeVar("R")
 # Events by (number of the key domain, share of keys).
@@ -102,7 +102,7 @@ def replay_shown(
     job: Job, rulebook: Rulebook, history: Pieces, workers: int, console: Console, ending: Ending | None = None,
     made: list[pa.Table] | None = None,
 ) -> Replayed:  # fmt: skip
-    """Match all events, and show on `console` how far it is. `made` takes the matches behind produced events."""
+    """Match all events, and show the progress on `console`. `made` receives the matches behind produced events."""
     if not console.is_terminal:
         return replay(job, rulebook, history, workers, ending=ending, made=made)
     columns = (
@@ -126,8 +126,8 @@ def replay(
     show: Callable[[str, int, int | None], None] = lambda *_: None, ending: Ending | None = None,
     made: list[pa.Table] | None = None,
 ) -> Replayed:  # fmt: skip
-    """Match all events. `show(what, done, total)` is told how far it is. `made` takes the matches behind produced
-    events, where it is asked for: their ids and the events that they have bound.
+    """Match all events. `show(what, done, total)` receives the progress. `made` receives the matches behind produced
+    events: their ids and the events that they have bound.
     """
     started = time.monotonic()
     to_the_end = job.to_the_end or history.to_the_end
@@ -229,9 +229,9 @@ def _matched(
     pool: ThreadPoolExecutor, job: Job, programs: Mapping[KeyDomain, Program], shares: Shares,
     show: Callable[[str, int, int | None], None], span: _Span, *, is_last: bool, keeps_made: bool,
 ) -> Iterator[tuple[int, MatchOutput, KeyedState]]:  # fmt: skip
-    """Match every share with the rules of one level; after the last one the events are let go of.
+    """Match every share with the rules of one level. The events are released after the last level.
 
-    Gives: the number of the share's key domain, what was found, the keyed state at the end.
+    Yields: the number of the share's key domain, its matches, and the keyed state at the end.
     """
     wanted = [at for at in sorted(shares) if job.domains[at[0]] in programs]
 
@@ -313,7 +313,7 @@ def _without_repeats(job: Job, pool: ThreadPoolExecutor, shares: Shares, counter
 def _add_produced(
     job: Job, read: Mapping[KeyDomain, tuple[str, ...]], events: Decoded, shares_count: int, shares: Shares
 ) -> None:
-    """Bring what patterns have produced to the keys of the job, beside the events of the source."""
+    """Add the events that patterns have produced to the events of the source, by the keys of the job."""
     types = job.schema.columns()
     for number, domain in enumerate(job.domains):
         if domain in read:

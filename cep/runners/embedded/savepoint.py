@@ -215,7 +215,7 @@ def _check_together(parts: Sequence[Part], payloads: Sequence[Payload]) -> None:
 
 
 def _joined(payloads: Sequence[Payload]) -> Payload:
-    """Return the payload of all processes. Each has a clock of its own, and none may go back to what it has matched."""
+    """Return the joined payload of all processes. Each has its own clock, and none may go back to matched events."""
     furthest = max(payloads, key=lambda payload: int(payload.engine["watermark_ms"]))
     times = {name: furthest.engine[name] for name in ("watermark_ms", "times")}
     return replace(payloads[0], engine={**payloads[0].engine, **times})
@@ -231,9 +231,9 @@ class Newest:
 
 
 def newest_pages(checkpoint: Path, key: str | None = None) -> Newest:
-    """Read the pages of a process's newest checkpoint; with a key only those of its key group, with past events.
+    """Read the pages of a process's newest checkpoint; with a key only the pages of its key group, with past events.
 
-    Raises: UsageError for a folder that is none of `cep run`, StateError.
+    Raises: UsageError if the folder does not belong to `cep run`, StateError.
     """
     with tempfile.TemporaryDirectory(prefix="cep-state-") as scratch:
         newest = _newest(checkpoint, Path(scratch) / "checkpoint")

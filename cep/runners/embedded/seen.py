@@ -1,4 +1,4 @@
-"""Ids of events that a level has seen: in memory in a table a bucket, in the store by key group.
+"""Ids of events that a level has seen: in memory in one table per bucket, in the store by key group.
 
     | key group | "" | "event-ids" | domain | bucket i64 |             →  secret, pairs (duplicates.py)
     | FFFF | "" | "added-event-ids" | domain | commit, share, bucket | →  secrets and pairs as below
@@ -6,9 +6,9 @@
     k int64, how many secrets | their key groups int64[k] | secrets uint64[k, 2] | pairs uint64[2, n]
     | key groups of the pairs int32[n]
 
-A commit adds the pairs since the last one until `save_whole`: it costs what came with it, not what was seen. A table
-has its pairs in the order in which they came, so that the last ones are those. All shares of a level have one object,
-so that a small micro-batch need not be divided. It works for one thread at a time.
+A commit adds the pairs since the last one until `save_whole`: its cost follows the new ids, not all ids. A table has
+its pairs in the order of arrival, so the new pairs are the last ones. All shares of a level have one object, so that a
+small micro-batch need not be divided. It works for one thread at a time.
 Tested by: tests/runners/embedded/test_seen.py, tests/runners/embedded/test_engine.py
 """
 
@@ -84,7 +84,7 @@ class _Table:
 
 
 class SeenOfLevel:
-    """`names` are those of the key domains in store keys."""
+    """`names` are the names of the key domains in store keys."""
 
     def __init__(self, names: Sequence[bytes], groups_count: int) -> None:
         self._names = names
@@ -120,7 +120,7 @@ class SeenOfLevel:
                 del self._secrets[at]
 
     def save_changes(self, batch: WriteBatch, item: bytes) -> int:
-        """Add what has changed since the last commit; returns how many bytes that is."""
+        """Add the changes since the last commit. Return their bytes."""
         bytes_count = 0
         for (number, bucket), table in sorted(self._tables.items(), key=lambda entry: entry[0]):
             first = table.saved_count
@@ -134,7 +134,7 @@ class SeenOfLevel:
         return bytes_count
 
     def save_whole(self, batch: WriteBatch) -> None:
-        """Add all that has changed since the last time, by key group; what commits have added is then of no use."""
+        """Add all changes since the last call, by key group; the entries of earlier commits are not needed any more."""
         for number, bucket in sorted(self._changed):
             drawn, table = self._secrets_of(number, bucket), self._tables[number, bucket]
             for group, pairs in table.by_group():
@@ -160,7 +160,7 @@ class SeenOfLevel:
         self._changed.add((number, bucket))
 
     def restore(self, store: KeyedStore, groups: range) -> None:
-        """Take over what the store has of these key groups. Raises: StateFormatError."""
+        """Restore the entries of these key groups from the store. Raises: StateFormatError."""
         numbers = {name: number for number, name in enumerate(self._names)}
         earlier = [(group, name) for group in groups for name in EARLIER_SEEN]
         for group, name in [*earlier, *((STORE_GROUP, name) for name in _EARLIER_ADDED)]:
@@ -214,7 +214,7 @@ def _added_bytes(drawn: _Secrets, pairs: NDArray[np.uint64], groups: NDArray[np.
 
 
 def _added_from_bytes(data: bytes) -> tuple[NDArray[np.int64], _Secrets, NDArray[np.uint64], NDArray[np.int32]]:
-    """Decode what `_added_bytes` made: key groups, their secrets, pairs, the key group of each."""
+    """Decode the bytes of `_added_bytes`: key groups, their secrets, pairs, the key group of each pair."""
     count = int(np.frombuffer(data, np.int64, 1)[0])
     at = 8 + 24 * count
     ids_count = (len(data) - at) // (16 + 4)

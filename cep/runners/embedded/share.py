@@ -1,9 +1,9 @@
-"""One worker's key groups: the events that reach them → alerts, with their keyed state in pages.
+"""One worker's key groups: their events → alerts, with their keyed state in pages.
 
     events of a micro-batch ─▶ on time? ─▶ seen before? ─▶ due? ─▶ advance ─▶ alerts
                                  late       duplicates     wait     pages touched or due, all key groups together
 
-What is stored beside pages: events that wait (waiting.py), ids that were seen (seen.py), when to look at a page again:
+The store has, besides pages: waiting events (waiting.py), seen ids (seen.py), and the deadlines of pages:
 
     | key group | "" | "deadlines" | level |                    →  int64[domains, pages], as of the last `save_whole`
     | FFFF | "" | "added-deadlines" | domain | commit, share |  →  (slot u32, ms i64) … what each commit has changed
@@ -66,7 +66,7 @@ class Cache:
 class Share:
     """The key groups first <= g < end. One thread uses it at a time.
 
-    By the number of the key domain: `kept` are the bytes of pages, `pasts` the histories, `pages` what is matched with.
+    By the number of the key domain: `kept` are the bytes of pages, `pasts` the histories, `pages` the matched pages.
     """
 
     def __init__(
@@ -86,7 +86,8 @@ class Share:
         self.stored_pages = [Pages(store, name, layout, shapes, half) for name in self._names]
         self._pasts = Pasts(store, self._names, half)
         shape = (len(self._names), len(groups), job.pages_count)
-        self._over = np.full(shape, NEVER, np.int64)  # when all of its histories is over; NEVER: it has none
+        # when all histories of a page end; NEVER: it has no histories
+        self._over = np.full(shape, NEVER, np.int64)
         self._saved_over = self._over.copy()
         self.pasts = [
             SharePasts(job, number, groups.start, self._pasts, over.reshape(-1))
@@ -105,7 +106,7 @@ class Share:
         return (self,)
 
     def close_pages(self) -> None:
-        """Bring what is open into its pages, for whoever reads those."""
+        """Pack the open pages, for code that reads pages."""
         for pages in self.pages:
             pages.close()
 
@@ -135,9 +136,9 @@ class Share:
         )
 
     def save_changes(self, batch: WriteBatch, item: bytes) -> int:
-        """Add what has changed since the last commit; returns how many bytes that is, those of pages left out.
+        """Add the changes since the last commit. Return their bytes, without those of pages.
 
-        `item` tells the commit and the share, in the order of the commits.
+        `item` names the commit and the share, in the order of the commits.
         """
         self.close_pages()
         bytes_count = self.waiting.save_changes(batch, item) + self.seen.save_changes(batch, item)
@@ -154,7 +155,7 @@ class Share:
         return bytes_count
 
     def save_whole(self, batch: WriteBatch) -> None:
-        """Add changed pages, and all the rest by key group; what commits have added before is then of no use."""
+        """Add changed pages, and the rest of the state by key group. Entries of earlier commits become useless."""
         self.close_pages()
         self._save_pasts(batch)
         for pages in self.stored_pages:
@@ -177,7 +178,7 @@ class Share:
         self._saved_over[:] = self._over
 
     def restore(self, store: KeyedStore) -> None:
-        """Take over what the store has of these key groups; pages stay where they are until they are asked for."""
+        """Restore the entries of these key groups from the store; pages stay in the store until they are needed."""
         for at, group in enumerate(self.groups):
             data = store.get(store_key(group, b"", PAST_DEADLINES, self._deadlines_name))
             if data is not None:
@@ -266,7 +267,7 @@ class Share:
 
 
 class SharePasts:
-    """The histories of a share (DomainPasts). `over` int64[slots]: when all is over; NEVER where there is nothing."""
+    """The histories of a share (DomainPasts). `over` int64[slots]: when all of them end; NEVER without histories."""
 
     def __init__(self, job: Job, number: int, first_group: int, pasts: Pasts, over: Int64) -> None:
         self._job = job

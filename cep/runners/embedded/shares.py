@@ -4,8 +4,8 @@
                        ├─▶ share 1: key groups 64 … 127  ─┼─▶ alerts, in the order of the shares
                        └─▶ …                             ─┘
 
-Each level has shares of its own. A small micro-batch is not worth several threads: then all shares are matched as one
-in the caller's, which pays only once what it costs to match anything at all.
+Each level has its own shares. A small micro-batch does not repay several threads: all shares are then matched as one in
+the caller's thread, which pays the fixed cost of a match only once.
 Tested by: tests/runners/embedded/test_engine.py, tests/step/test_step.py
 """
 
@@ -105,7 +105,7 @@ class Shares:
         return np.where(is_ours, np.searchsorted(self._bounds[1:], groups, side="right"), -1)
 
     def _divide(self, events: Mapping[int, EventBatch]) -> list[dict[int, list[EventBatch]]]:
-        """Return the events of each share; those of other processes' key groups are left out."""
+        """Return the events of each share; events of other processes' key groups are left out."""
         count = len(self.by_level[0])
         divided: list[dict[int, list[EventBatch]]] = [{} for _ in range(count)]
         for number, batch in events.items():

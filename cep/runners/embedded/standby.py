@@ -1,9 +1,9 @@
-"""The changelog of a job that another process works on → a store here that is nearly as new, until the lease is here.
+"""The changelog of a job that another process runs → a nearly current store here, until this process has the lease.
 
     lease elsewhere   follow the changelog into FOLDER/store.partial, a few times a second
     lease here        end; opening.py fences the one before, reads what is left of the changelog, and the job goes on
 
-Brokers that are away are waited for: then nobody works, and nobody takes over.
+If the brokers are unreachable, the standby waits: then no process works, and none takes over.
 Tested by: tests/runners/embedded/test_standby.py, tests/cli/test_standby.py
 """
 
@@ -30,8 +30,8 @@ def stand_by(
 ) -> None:  # fmt: skip
     """Follow the changelog until this process has the lease, or `stop` is set.
 
-    `followed` is called with the offset up to which all is here. Raises: UsageError if another process has the folder,
-    or for a topic that is no changelog of this job; SinkError if the lease is refused; StateError.
+    `followed` is called with the offset up to which the store is complete. Raises: UsageError if another process has
+    the folder, or if the topic is not a changelog of this job; SinkError if the lease is refused; StateError.
     """
     partial = followed_folder(folder)
     with lock_checkpoint(folder):

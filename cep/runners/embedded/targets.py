@@ -1,4 +1,4 @@
-"""The folder of a job → where its checkpoints are: in the folder itself, or where the job was told to bring them.
+"""The folder of a job → the place of its checkpoints: the folder itself, or the configured target.
 
     FOLDER/checkpoints/    unless something else was asked for; what a savepoint is restored into in any case
     FOLDER/target          the place that was asked for, so that `cep state` and `cep savepoint` find it

@@ -1,11 +1,11 @@
-"""Events of a share that the watermark has not passed yet: in memory by key domain, in the store twice.
+"""Events of a share that the watermark has not passed yet: in memory by key domain, in the store in two forms.
 
     | key group | "" | "waiting" | domain |                 →  encode_batch(…)          as of the last `save_whole`
     | FFFF | "" | "added-waiting" | domain | commit, share  →  due i64, encode_batch(…) what each commit since has added
 
-A commit adds what is new, and says what time is due: of everything before it only events from then on still wait. So a
-commit costs what came with it, not what waits. Nor does a micro-batch move what waits: that is held in runs in order of
-time, of which the first events become due. Neighbours of about one size become one run, up to a size.
+A commit adds the new events, and the time before which all events have been released. Its cost follows the new events,
+not the waiting ones. A micro-batch does not move waiting events either: they are in runs in order of time, and the
+first events of each run become due. Neighbouring runs of similar size are merged, up to a limit.
 Tested by: tests/runners/embedded/test_waiting.py, tests/runners/embedded/test_engine.py
 """
 
@@ -28,14 +28,14 @@ from cep.state.store import KeyedStore, WriteBatch
 from cep.step.waiting import split_due
 
 ADDED_WAITING = b"added-waiting"
-_RUN_EVENTS_MAX = 1 << 16  # what is joined at one time takes some milliseconds, not a second
+_RUN_EVENTS_MAX = 1 << 16  # merging this many takes some milliseconds, not a second
 _DUE = struct.Struct("<q")
-COMMIT_BYTES = 8  # of an item: the number of the commit, before that of the share
+COMMIT_BYTES = 8  # of an item: the number of the commit, before the number of the share
 
 
 @dataclass(slots=True)
 class _Run:
-    """Events in order of time, those of one time as they came; the first ones are gone."""
+    """Events in order of time, and in order of arrival for one time; released events are removed from the front."""
 
     events: EventBatch
     gone: int = 0
@@ -47,19 +47,19 @@ class _Run:
         return self.events.take(np.arange(self.gone, len(self.events))) if self.gone else self.events
 
     def due(self, due_ms: int) -> EventBatch | None:
-        """Let go of those before that time; None if there are none. Cost: as many, twice."""
+        """Release the events before that time; None without such events. Cost: twice their number."""
         end = int(np.searchsorted(self.events.time_ms, due_ms))
         if end <= self.gone:
             return None
         due_events = self.events.take(np.arange(self.gone, end))
         self.gone = end
-        if 2 * self.gone > len(self.events):  # the memory of a few that wait long is not that of all
+        if 2 * self.gone > len(self.events):  # a few events that wait long must not keep the memory of all
             self.events, self.gone = self.rest(), 0
         return due_events
 
 
 class WaitingOfShare:
-    """`names` are those of the key domains in store keys; `groups` the share's key groups."""
+    """`names` are the names of the key domains in store keys; `groups` the share's key groups."""
 
     def __init__(self, names: Sequence[bytes], groups: range, groups_count: int, schema: Schema) -> None:
         self._names = names
@@ -67,7 +67,7 @@ class WaitingOfShare:
         self._groups_count = groups_count
         self._schema = schema
         self._ordered: dict[int, list[_Run]] = {}
-        self._added: dict[int, list[EventBatch]] = {}  # of what is held, what came since the last commit
+        self._added: dict[int, list[EventBatch]] = {}  # the events since the last commit
         self._due_ms: dict[int, int] = {}  # the latest that was asked for since then
         self._stored_groups: dict[int, set[int]] = {}  # which have waiting events in the store
 
@@ -80,7 +80,7 @@ class WaitingOfShare:
         """See WaitingEvents.release."""
         runs, added = self._ordered.get(number, []), self._added.get(number, [])
         if not runs and (fresh is None or not np.count_nonzero(fresh.time_ms >= due_ms)):
-            return fresh  # nothing waits, so that there is nothing to tell of either
+            return fresh  # no event waits, so there is nothing to store
         new = [] if fresh is None else [fresh]
         fresh_due, rest = split_due(new, due_ms)
         parts = [part for part in (*(run.due(due_ms) for run in runs), fresh_due) if part is not None]
@@ -90,7 +90,7 @@ class WaitingOfShare:
         return concat_batches(parts) if parts else None
 
     def save_changes(self, batch: WriteBatch, item: bytes) -> int:
-        """Add what has changed since the last commit; returns how many bytes that is."""
+        """Add the changes since the last commit. Return their bytes."""
         bytes_count = 0
         for number, due_ms in sorted(self._due_ms.items()):
             added = self._added.get(number)
@@ -102,7 +102,7 @@ class WaitingOfShare:
         return bytes_count
 
     def save_whole(self, batch: WriteBatch) -> None:
-        """Add everything that waits, by key group; what commits have added before is then of no use."""
+        """Add all waiting events, by key group; the entries of earlier commits are not needed any more."""
         for number, name in enumerate(self._names):
             before, now = self._stored_groups.get(number, set()), set()
             for group, events in self.by_group(number):
@@ -125,7 +125,7 @@ class WaitingOfShare:
             self._ordered[number] = _joined([*self._ordered.get(number, []), _run(conformed(events, self._schema))])
 
     def restore(self, store: KeyedStore) -> None:
-        """Take over what the store has."""
+        """Restore the entries of the store."""
         for number, name in enumerate(self._names):
             parts: list[EventBatch] = []
             for group in self._groups:
@@ -164,7 +164,7 @@ def _joined(runs: Sequence[_Run]) -> list[_Run]:
 
 
 def _still_waiting(parts: Sequence[EventBatch], commits: Sequence[Sequence[bytes]]) -> Iterator[EventBatch]:
-    """Yield the events that still wait: those that no commit behind them has let go."""
+    """Yield the events that still wait: the events that no later commit has released."""
     dues = [max(_DUE.unpack_from(value)[0] for value in values) for values in commits]
     added = [[decode_batch(value[_DUE.size :]) for value in values if len(value) > _DUE.size] for values in commits]
     for number, batches in enumerate([parts, *added]):

@@ -1,12 +1,12 @@
-"""The state that a replay has ended in → the checkpoint directory of a new `cep live`.
+"""The state at the end of a replay → the checkpoint directory of a new `cep live`.
 
     warm start (handover/warm_start.py)    checkpoint directory
     keyed state                         ─▶ begins/ (handover/beginning.py), in the job's own key groups and pages
     rules, who was alerted              ─▶ rulebooks/, rule_status.json, held_memory.json
     how many runs                       ─▶ progress.json
 
-The embedded engine takes the state as its own and gives it as entries, the form that both runners begin with. All of it
-is in memory meanwhile.
+The embedded engine takes the state and returns it as entries, the form with which both runners begin. All of it is in
+memory during that time.
 Tested by: tests/runners/spark/test_warm_start.py
 """
 
@@ -43,7 +43,7 @@ def begin_warm(warm: WarmStart, job: Job, rulebook: Rulebook, checkpoint: Path) 
     with closing(MemoryStore()) as store:
         engine = Engine(job, about.rules, store, Workers(1), rulebook.lists.store)
         runs = engine.begin(warm)
-        batch = WriteBatch()  # entries of histories are those of the store
+        batch = WriteBatch()  # entries of histories have the form of the store
         engine.save_whole(batch)
         store.write(batch)
         begins = Beginning(saved.digest, about.until_ms - 1, {}, since_ms=about.since_ms)

@@ -3,9 +3,9 @@
     CHECKPOINT/begins/begins.json         rulebook, watermark, event times, positions, which key groups have files
     CHECKPOINT/begins/group-00042.cep     the entries of a key group (group_entries.py)
 
-A key group without state in Spark's store begins with its file. That is in the first micro-batch with records, in which
-every key group has a part. The file stays: a micro-batch that comes again finds it again, so a crash in between changes
-nothing. The query's plan knows nothing of it. Sources begin behind the positions.
+A key group without state in Spark's store begins with its file, in the first micro-batch with records, in which every
+key group takes part. The file stays: a repeated micro-batch finds it again, so a crash in between changes nothing. The
+query's plan does not contain it. Sources begin after the positions.
 Tested by: tests/runners/handover/test_beginning.py, tests/runners/spark/test_moved.py
 """
 
@@ -38,12 +38,13 @@ Entries = Iterable[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """The progress that all key groups begin with. `rulebook` is the digest of one in the job's folder.
+    """The progress that all key groups begin with. `rulebook` is the digest of a rulebook in the job's folder.
 
-    `times` and `positions` have the names of savepoints: `topic[3]`, and files by their names. `first_number` is that
-    of the first micro-batch. It is above all numbers of the job before: sinks take a number again for a redelivery.
-    `groups` are the key groups that have a file. All events from `since_ms` on have been seen; TIME_MS_MIN if unknown.
-    `heartbeat_ms` is a heartbeat that waits for what stands before it. `topic_ids` are of the topics in `positions`.
+    `times` and `positions` have the names of savepoints: `topic[3]`, and files by their names. `first_number` is the
+    number of the first micro-batch. It is above all numbers of the previous job, because sinks treat an equal number as
+    a redelivery. `groups` are the key groups that have a file. The job has seen all events from `since_ms` on;
+    TIME_MS_MIN if unknown. `heartbeat_ms` is a heartbeat that waits for earlier records. `topic_ids` are the ids of the
+    topics in `positions`.
     """
 
     rulebook: str
@@ -61,9 +62,9 @@ class Beginning:
         return {partition_name(lane): at for lane, at in self.times.items()}
 
     def starting(self, kind: str, topic: str) -> str | None:
-        """Return where the partitions of a topic start, as {"topic": {"3": 17}}; None if the state was made without it.
+        """Return the start of each partition, as {"topic": {"3": 17}}; None if the state was made without the topic.
 
-        `kind` is `events` or `control`. Raises: UsageError if something else was read.
+        `kind` is `events` or `control`. Raises: UsageError if another topic was read.
         """
         positions = self.positions.get(kind, {})
         if not positions:

@@ -1,8 +1,8 @@
-"""A portable savepoint → the same without some keys, and what still has their bytes.
+"""A portable savepoint → the same without some keys, and the entries that still have their bytes.
 
-A key leaves the pages of runs, the events that wait, the histories, the memory of what was alerted, and its snoozes.
-Ids of events that were seen stay: they are hashes of ids, and not of keys. Everything of all other keys stays as it is,
-so that a job that goes on gives them the same alerts. At the end every entry that was written is searched for the keys.
+A key is removed from the pages of runs, the waiting events, the histories, the last alerts, and its snoozes. Ids of
+seen events stay: they are hashes of ids, not of keys. The state of all other keys is unchanged, so that a job that
+continues gives them the same alerts. At the end every written entry is searched for the keys.
 Tested by: tests/cli/test_erase.py
 """
 
@@ -58,9 +58,9 @@ KeysOf = Mapping[KeyDomain, Collection[str]]
 
 @dataclass(slots=True)
 class Erased:
-    """Counts of what was removed, by what it was, and of what still has a key's bytes; lines of the job's audit.
+    """Counts of removed items by kind, and of entries that still have a key's bytes; lines of the job's audit.
 
-    `unsearched` counts entries with tokens of a secret that is not given: they may stand for an erased value.
+    `unsearched` counts entries with tokens of an unknown secret: they may stand for an erased value.
     """
 
     removed: Counter[str] = field(default_factory=Counter)
@@ -73,11 +73,10 @@ def erase_savepoint(
     source: Target, target: Target, work: Path, keys: KeysOf, audit_lines: Collection[int] = (),
     digests: Sequence[str] = (),
 ) -> Erased:  # fmt: skip
-    """Write a savepoint again without these keys. `keys` are those of each domain as `route` makes them.
+    """Write a savepoint again without these keys. `keys` are the keys of each domain in the form of `route`.
 
-    work: a new local folder.
-    audit_lines: the lines of the job's audit that lose their texts.
-    digests: the keyed digests of the keys, for the audit (rulebook/erasure_request.py).
+    work: a new local folder. audit_lines: the lines of the job's audit that lose their texts. digests: the keyed
+    digests of the keys, for the audit (rulebook/erasure_request.py).
     Raises: StateError, StoreError.
     """
     savepoint = open_savepoint(source, work / "payload")
@@ -134,7 +133,7 @@ def ways_to_write(texts: Iterable[str]) -> list[bytes]:
 
 
 def has_any(data: bytes, searched: Iterable[bytes]) -> bool:
-    """Return True if one of these is in the data. A short one among the digits of a hash or of a job's id is none.
+    """Return True if the data has one of the texts. A short text inside a hash or the id of a job does not count.
 
     Texts of savepoints are not compressed.
     """
@@ -145,9 +144,9 @@ def has_any(data: bytes, searched: Iterable[bytes]) -> bool:
 
 
 def has_other_tokens(data: bytes, searched: Iterable[bytes]) -> bool:
-    """Return True if tokens are searched for, and the data has a token of another secret than these have.
+    """Return True if tokens are searched for, and the data has a token of another secret.
 
-    A token of a secret that was rotated away may stand for the same value, and nobody can tell without that secret.
+    A token of a replaced secret may stand for the same value, and only that secret can show it.
     """
     known = {match[1] for text in searched for match in _TOKEN.finditer(text)}
     return bool(known) and any(match[1] not in known for match in _TOKEN.finditer(data))
@@ -179,7 +178,7 @@ def _quoted(text: str) -> bytes:
 
 @dataclass(slots=True)
 class _Erasing:
-    """The keys that go, by domain, with what it takes to read their states."""
+    """The keys to remove, by domain, with the means to read their states."""
 
     job: Job
     programs: Sequence[Mapping[KeyDomain, Program]]
@@ -259,5 +258,6 @@ class _Erasing:
         self._count("waiting events", number, int(gone.sum()))
         del group_state.waiting[number]
         if not gone.all():
-            # Anew even if all stay: a part of a larger batch is written with some bytes of what stood behind it.
+            # Encode again even if all events stay: a slice of a larger batch contains some bytes of the events after
+            # it.
             group_state.waiting[number] = encode_batch(events.take(~gone))

@@ -1,4 +1,4 @@
-"""The part of a savepoint beside its entries ↔ JSON: the job, its first rules, positions and totals.
+"""The part of a savepoint outside its entries ↔ JSON: the job, its first rules, positions and totals.
 
     {"job": job.json, "rules": initial_rules.json,
      "checkpoint": {"format": 1, "base": number of the last micro-batch, "engine": the progress that all key groups
@@ -95,7 +95,7 @@ class Payload:
         return payload
 
     def _check(self) -> None:
-        """Check what its readers rely on. Raises: KeyError, TypeError, ValueError."""
+        """Check the fields that its readers rely on. Raises: KeyError, TypeError, ValueError."""
         Job.from_json(self.job)
         of_type("base", self.base, int)
         of_type("engine", self.engine, dict)

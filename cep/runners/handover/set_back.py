@@ -1,7 +1,7 @@
-"""A savepoint whose watermark is in the future → the same payload with the watermark set back, and what that means.
+"""A savepoint whose watermark is in the future → the same payload with an earlier watermark, and the consequences.
 
-An event from the future that an earlier build took, or a wrong heartbeat, leaves a watermark behind which everything is
-late. What else the watermark has ended stays ended, so that whoever sets it back has to know.
+An event from the future that an earlier build took, or a wrong heartbeat, sets the watermark so far ahead that every
+later event is late. Windows that the watermark has closed stay closed, and the operator has to know that.
 Tested by: tests/runners/handover/test_set_back.py
 """
 
@@ -31,8 +31,8 @@ def read_payload(target: Target) -> Payload:
 def set_back(payload: Payload, to_ms: int, now_ms: int) -> Payload:
     """Set the watermark of a job back to `to_ms`.
 
-    What came before the clock `now_ms` may have been set aside as late, so the job has seen all events from then on
-    only. Raises: UsageError if the watermark is not later than that.
+    Events before the clock `now_ms` may have been set aside as late, so the job has certainly seen all events only from
+    then on. Raises: UsageError if the watermark is not later than `to_ms`.
     """
     progress, lateness_ms = payload.engine, Job.from_json(payload.job).lateness_ms
     if progress["watermark_ms"] <= to_ms:
@@ -51,7 +51,7 @@ def set_back(payload: Payload, to_ms: int, now_ms: int) -> Payload:
 
 
 def consequences(payload: Payload, to_ms: int) -> list[str]:
-    """Return sentences on what it means to set the watermark back to `to_ms`."""
+    """Return sentences that explain the consequences of a watermark at `to_ms`."""
     before, after = _shown(payload.engine["watermark_ms"]), utc_text(to_ms)
     over = "partial matches, past events, versions of rules, pauses, snoozes and times of suppression"
     return [

@@ -7,9 +7,9 @@
         LEVEL-DOMAIN-GROUP.state           runs and kept events of one key domain and key group (state/whole.py)
 
 History and stream are cut at one event time, `until_ms`. The replay has matched exactly the events before it, and no
-window has closed at or after it. The live job leaves out earlier events of its source, and counts them. So the two may
-overlap, every event counts once, and replay + live give the alerts of a replay of everything. A job has its own key
-groups and pages: keys are laid out anew when it begins.
+window has closed at or after it. The live job skips earlier events of its source, and counts them. The history and the
+stream may therefore overlap, every event counts once, and replay + live give the alerts of a replay of everything. A
+job has its own key groups and pages: keys are laid out again when it begins.
 Tested by: tests/runners/handover/test_warm_start.py
 """
 
@@ -51,9 +51,9 @@ _STATE_FILE = re.compile(r"(\d+)-(\d+)-(\d+)\.state")
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of a replay that a live job goes on from: the folder of its state, and the event time of the cut.
+    """The end of a replay from which a live job continues: the folder of its state, and the event time of the cut.
 
-    `until_ms` None is just behind the last event.
+    `until_ms` None is just after the last event.
     """
 
     folder: Path
@@ -62,7 +62,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """The part of a warm start beside its keyed state. `rules` are control records, `memory` says who was alerted.
+    """The part of a warm start outside its keyed state. `rules` are control records, `memory` has the last alerts.
 
     All events of since_ms <= event time < until_ms are in the state.
     """
@@ -102,12 +102,12 @@ class WarmStart:
 
 
 def job_until(job: Job, ending: Ending | None) -> Job:
-    """Return the job of a replay that leaves out the events behind its cut."""
+    """Return the job of a replay that skips the events after its cut."""
     return job if ending is None or ending.until_ms is None else replace(job, ends_ms=ending.until_ms)
 
 
 def cut_ms(ending: Ending, last_ms: int) -> int:
-    """Return the event time of the cut. Raises: UsageError if it follows the last event, and there is none."""
+    """Return the event time of the cut. Raises: UsageError if it follows the last event and there is none."""
     if ending.until_ms is not None:
         return ending.until_ms
     if last_ms == TIME_MS_MIN:
@@ -179,7 +179,7 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def open_warm_start(place: str) -> WarmStart:
-    """Open the warm start in a folder, or in what fsspec reaches. Raises: UsageError if there is none; StateError."""
+    """Open the warm start in a folder or at an address of fsspec. Raises: UsageError if there is none; StateError."""
     target = Target(place)
     if NAME not in target.sizes():
         raise UsageError(f"{place} has no warm start; `cep replay --savepoint {place}` makes one")
