@@ -1,12 +1,13 @@
-"""The end of a micro-batch, as Spark asks a source of Python for it: Spark 4.2, and Spark 4.1.
+"""The end of a micro-batch, as Spark requests it from a Python source: Spark 4.2, and Spark 4.1.
 
-| Spark | asks | and so |
+| Spark | call | consequence |
 | --- | --- | --- |
-| 4.2, 4.3 | `latestOffset(start, limit)`, and says when a query ends with what is there | the source plans |
-| 4.1 | `latestOffset()`, nothing more | the source remembers where it was; the job ends the query |
+| 4.2, 4.3 | `latestOffset(start, limit)`; another call ends the query at the present records | it plans |
+| 4.1 | `latestOffset()`, nothing more | it remembers its position; the job ends the query |
 
-On 4.1 a source learns where it was from `initialOffset` and `partitions`. Spark calls the latter for each micro-batch,
-and with the last offset of the checkpoint when a query goes on. An option of the source says that such a query ends.
+On 4.1 a source learns its position from `initialOffset` and `partitions`. Spark calls `partitions` for each
+micro-batch, and with the last offset of the checkpoint when a query continues. An option of the source says that such a
+query ends.
 Tested by: tests/runners/spark/test_admission.py
 """
 
@@ -52,7 +53,7 @@ except ModuleNotFoundError:  # Spark 4.1
 class AdmittedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A reader that plans from a start and within a limit, on any Spark.
 
-    `ends`: the query ends with what is there; on Spark 4.1, which does not say so to a source.
+    `ends`: the query ends with the present records; needed on Spark 4.1, which does not tell a source.
     """
 
     def __init__(self, *, ends: bool = False) -> None:
@@ -72,7 +73,7 @@ class AdmittedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def planned(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
         """Return the tasks of a micro-batch."""
 
-    # What Spark calls.
+    # The calls of Spark.
 
     def initialOffset(self) -> dict[str, Any]:
         # Spark 4.1 asks after it has asked for the end of the first micro-batch.
@@ -94,7 +95,7 @@ class AdmittedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def end_when_done(query: StreamingQuery) -> None:
-    """End a query, from a thread of its own, once all its sources have said that there is no more."""
+    """End a query, from a thread of its own, when all its sources have reported their end."""
 
     def work() -> None:
         with suppress(PySparkException):  # why a query failed is for who waits for it

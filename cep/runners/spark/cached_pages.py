@@ -1,10 +1,10 @@
-"""The pages of runs that a worker process wrote last: what it need not ask Spark's state store for again.
+"""The pages of runs that a worker process wrote last, so that it need not read them from Spark's state store.
 
-To bring a megabyte from Spark's state store to Python costs some twenty milliseconds of Java, more than matching; the
-way back costs a tenth of that. So each page is written in every micro-batch that changes it, and read only where its
-last bytes are not at hand: after a start, in another worker, past a number of bytes. A key group remembers in its state
-the hash of what it wrote; only bytes of this hash are taken. So it does not matter which worker, query or try of a
-micro-batch they are from.
+Reading a megabyte from Spark's state store into Python costs some twenty milliseconds of Java, more than matching;
+writing costs a tenth of that. Each page is therefore written in every micro-batch that changes it, and read only if its
+last bytes are not in memory: after a start, in another worker, above a number of bytes. A key group stores the hash of
+the bytes that it wrote, and only bytes of this hash are used. It does not matter which worker, query or attempt of a
+micro-batch wrote them.
 Tested by: tests/runners/spark/test_cached_pages.py
 """
 

@@ -3,10 +3,10 @@
     connector = "client"   kafka.py: librdkafka, read and packed by one task; bounds of a micro-batch, an end, topic ids
     connector = "spark"    here: records come through the JVM to the task that packs them (packed.py)
 
-For a platform on which only Spark's connector is allowed or maintained. It wants the package of `package()`. The same
-records give the same alerts. What it cannot say of a stream is refused: which partitions have more waiting (without
-which a bounded micro-batch would take them for late), where a stream ends, and librdkafka's settings that have no
-counterpart in Java's client.
+For a platform on which only Spark's connector is allowed or maintained. It needs the package of `package()`. The same
+records give the same alerts. Options that it cannot offer are refused: the partitions that have more waiting records
+(without which a bounded micro-batch would treat those as late), the end of a stream, and settings of librdkafka that
+Java's client does not have.
 Tested by: tests/runners/spark/test_connector.py
 """
 
@@ -57,10 +57,9 @@ def package() -> str:
 
 
 def packed_topic(spark: SparkSession, source: TopicSource, job: Job, *, is_end: bool = False) -> DataFrame:
-    """Return the stream of a topic's records as packed rows of a job. `is_end`: it ends where all has been read.
+    """Return the stream of a topic's records as packed rows of a job. `is_end`: it ends when all records are read.
 
-    Raises: UsageError if the connector is not there, has no counterpart for a setting, or is asked for what it cannot
-    keep to.
+    Raises: UsageError if the connector is missing, lacks a setting, or does not support an option.
     """
     asked = {"max_records": source.records_per_trigger, "max_bytes": source.bytes_per_trigger, "ending": source.ending}
     for name, value in asked.items():
@@ -97,7 +96,7 @@ def packed_topic(spark: SparkSession, source: TopicSource, job: Job, *, is_end: 
 def java_settings(client: Mapping[str, str]) -> dict[str, str]:
     """Translate the settings of librdkafka into those of Java's client.
 
-    Raises: UsageError, which names a setting without a counterpart, but no value.
+    Raises: UsageError, which names the unknown setting, but not its value.
     """
     for name in client:
         if name not in _TRANSLATED:

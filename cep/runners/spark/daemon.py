@@ -1,14 +1,14 @@
-"""Spark's process that forks Python workers, with all that a worker needs loaded beforehand.
+"""Spark's process that forks Python workers, with everything that a worker needs loaded beforehand.
 
-A worker that begins cold spends a second on imports and on reading compiled kernels from the disk. Here that happens
-once; a fork has it at once. Spark starts this as `python -m cep.runners.spark.daemon WORKER_MODULE`, by its setting
+A worker that starts cold spends a second on imports and on reading compiled kernels from the disk. Here that happens
+once, and every fork shares it. Spark starts this as `python -m cep.runners.spark.daemon WORKER_MODULE`, by its setting
 spark.python.daemon.module.
 
-Spark's own daemon imports nothing before it forks, because libraries may start threads, which a fork does not have.
-What is loaded here starts none that a worker waits for: Arrow and OpenBLAS begin theirs anew after a fork.
+Spark's own daemon imports nothing before it forks, because libraries may start threads, which a fork does not have. The
+modules loaded here start no thread that a worker waits for: Arrow and OpenBLAS start theirs again after a fork.
 
-A worker collects garbage after every task. With all that is loaded here that took a tenth of a second, more than the
-task; so what is there before the first fork is no longer looked at.
+A worker collects garbage after every task. With all the loaded modules that took a tenth of a second, more than the
+task; so objects from before the first fork are excluded from collection.
 Tested by: tests/runners/spark/test_live.py
 """
 
@@ -38,7 +38,7 @@ _MATCHING_WORKER = "pyspark.worker"
 
 
 def main() -> None:
-    """Load, then serve Spark until it closes standard input. What workers write is for its owner alone."""
+    """Load the modules, then serve Spark until it closes standard input. Files of workers are private."""
     make_private()
     with paused():
         for name in _PRELOADED:

@@ -1,7 +1,7 @@
-"""Spark's message about a query that failed → the error of ours in it, or Spark's reason without stacks and plans.
+"""Spark's message about a failed query → our error in it, or Spark's reason without stacks and plans.
 
-Our errors reach Spark as text when they are raised where it plans or executes in Python. In that text Spark wraps
-Python's traceback, frames of Java and the plan of the query: nothing that tells an operator what to do.
+Our errors reach Spark as text when they are raised where it plans or executes in Python. Around that text Spark puts
+Python's traceback, frames of Java and the plan of the query, which do not help an operator.
 Tested by: tests/runners/spark/test_failures.py, tests/runners/spark/test_live_topic.py
 """
 
@@ -12,7 +12,7 @@ import re
 from cep.base import errors
 from cep.base.errors import CepError, SourceError
 
-# The last line of a Python traceback, and what our message goes on with, up to what Spark or Java add behind it.
+# The last line of a Python traceback, and the rest of our message, up to the text that Spark or Java append.
 _OURS = re.compile(r"cep\.base\.errors\.(\w+): (.+?)\s*(?=\n\s*SQLSTATE|\n\s+at |\n===|\n\n|\Z)", re.DOTALL)
 _PLAN = "\n=== Streaming Query ==="
 _FRAME = re.compile(r"\s+at [\w.$/]+\(.*\)|\s*\.\.\. \d+ more")
@@ -25,7 +25,7 @@ def failure_of(java_text: str) -> CepError:
         name, message = messages[-1]  # of errors that came of each other the last is for the reader
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, CepError):
-            error = kind.__new__(kind)  # the message is made already; an error of its own shape would make it anew
+            error = kind.__new__(kind)  # without its constructor, because the message is complete already
             error.args = (message,)
             return error
     lines = java_text.partition(_PLAN)[0].splitlines()

@@ -9,8 +9,8 @@
     event-ids domain              bucket    secret, event ids and digests of content.
     fired     bucket              0         when rules that suppress last fired (suppress_stage.py).
 
-Spark makes a variable's encoders anew in every task, some four milliseconds of Java each; a variable for each part took
-a quarter of Java's processor time in a small micro-batch.
+Spark creates a variable's encoders again in every task, at some four milliseconds of Java each; one variable per part
+took a quarter of Java's processor time in a small micro-batch.
 Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_state.py
 """
 
@@ -30,7 +30,7 @@ VARIABLE = "parts"
 PROGRESS, PAGES, PAST, SEGMENTS, WAITING, SEEN = "progress", "pages", "past", "segments", "waiting", "event-ids"
 FIRED = "fired"
 _SCHEMAS = "/_stateSchema/"
-# Types, not text: Spark's Python asks Java twice what a text means.
+# Types, not text: Spark's Python asks Java twice for the meaning of a text.
 _KEY = StructType(
     [StructField("part", StringType()), StructField("at", IntegerType()), StructField("number", LongType())]
 )
@@ -45,16 +45,16 @@ class Part:
         self._name = name
 
     def get(self, at: int, number: int = 0) -> bytes | None:
-        """Return the content, None if there is none."""
+        """Return the content; None if the part does not exist."""
         value = self._entries.getValue((self._name, at, number))
         return None if value is None else bytes(value[0])
 
     def put(self, at: int, content: bytes, number: int = 0) -> None:
-        """Put a content in the place of what was there."""
+        """Set the content of a part."""
         self._entries.updateValue((self._name, at, number), (content,))
 
     def remove(self, at: int, number: int = 0) -> None:
-        """Forget what is there."""
+        """Remove a part."""
         self._entries.removeKey((self._name, at, number))
 
 
@@ -100,7 +100,7 @@ def prepare_query(query: Path) -> None:
         if here != places:
             for store, of_store in zip(stores, here, strict=True):
                 store["stateSchemaFilePaths"] = of_store
-            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of what was there
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of the earlier file
             replace_file(path, f"{version}\n{json.dumps(metadata, separators=(',', ':'))}".encode())
 
 

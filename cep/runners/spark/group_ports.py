@@ -1,7 +1,7 @@
 """The keyed state of one key group at one stage, in Spark's state: the Spark runner's side of step/ports.py.
 
-A page, a head of histories or a bucket of ids is an entry of its own (group_parts.py). What is stored, and when to look
-at it again, stands in the group's progress (group_progress.py), so that nothing is read to find that out.
+A page, a head of histories or a bucket of ids is an entry of its own (group_parts.py). The group's progress
+(group_progress.py) lists the entries and their deadlines, so that nothing else is read to find them.
 Tested by: tests/runners/spark/test_group_ports.py, tests/runners/spark/test_live.py
 """
 
@@ -45,7 +45,7 @@ class GroupPorts:
     """The ports of one key group at one stage."""
 
     def __init__(self, rules: JobRules, place: tuple[int, int], progress: GroupProgress, stored: GroupParts) -> None:
-        """`place`: the stage's level and the key group. `progress` is kept up to date with what is stored."""
+        """`place`: the stage's level and the key group. `progress` follows the changes of the stored entries."""
         job, (level, group) = rules.job, place
         self.rules = rules
         self.programs = _PROGRAMS
@@ -163,7 +163,7 @@ class _WaitingEvents:
         """See WaitingEvents.release. Cost: a key domain is read only if it has new events or if any event is due."""
         is_due = self._before_ms is not None and self._before_ms < due_ms
         if is_due and number == 0:
-            self._progress.waiting_ms = None  # every domain is looked at now, and says what is left in it
+            self._progress.waiting_ms = None  # every domain is checked now, and reports its remaining events
         if fresh is None and not is_due:
             return None
         stored = self._part.get(number) if self._before_ms is not None else None
@@ -182,7 +182,7 @@ class _WaitingEvents:
 
 
 class _SeenIds:
-    """The seen ids of a key group (duplicates.SeenIds). `buckets`: those of each domain that `part` has."""
+    """The seen ids of a key group (duplicates.SeenIds). `buckets`: the buckets of each domain in `part`."""
 
     def __init__(self, buckets: dict[int, list[int]], part: Part) -> None:
         self._buckets = buckets
@@ -208,7 +208,7 @@ class _SeenIds:
             self._buckets[number] = [bucket for bucket in buckets if bucket >= oldest]
 
     def _of(self, number: int, bucket: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """Return the secret and the pairs of a bucket; a new secret if it has none."""
+        """Return the secret and the pairs of a bucket; an empty bucket gets a new secret."""
         if bucket in self._buckets.get(number, ()):
             stored = self._part.get(number, bucket)
             if stored is None:

@@ -1,4 +1,4 @@
-"""The progress of one key group at one stage, as Spark's state has it, and an index of what is stored beside it.
+"""The progress of one key group at one stage, as Spark's state has it, and an index of the entries stored with it.
 
 Tested by: tests/runners/spark/test_state.py, tests/runners/spark/test_live.py
 """
@@ -14,12 +14,12 @@ from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.step.event_time import PartitionTimes, times_from_json, times_json
 from cep.step.ties import LastEvent
 
-_VALUES_COUNTS = (9, 10, 11)  # earlier builds had no last event, or no heartbeat that waits either
+_VALUES_COUNTS = (9, 10, 11)  # earlier builds had no last event, or no waiting heartbeat
 
 
 @dataclass(slots=True)
 class GroupProgress:
-    """The progress of a key group (step/step.py) with an index of what it has stored."""
+    """The progress of a key group (step/step.py) with an index of its stored entries."""
 
     rulebook: str = ""  # its digest; empty before the first micro-batch
     watermark_ms: int = TIME_MS_MIN
@@ -44,7 +44,7 @@ class GroupProgress:
 
     @staticmethod
     def from_bytes(data: bytes) -> GroupProgress:
-        """Decode what `to_bytes` made. Raises: StateFormatError."""
+        """Decode the bytes of `to_bytes`. Raises: StateFormatError."""
         values = orjson.loads(data)
         if len(values) not in _VALUES_COUNTS:
             raise StateFormatError(

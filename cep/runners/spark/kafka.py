@@ -31,15 +31,15 @@
     registry.<name>          goes to the schema registry's client: registry.url, registry.basic.auth.user.info …
     schemaFile, message      a schema (avro) or a file of descriptors and the name of a message in it (protobuf)
 
-Offsets are planned where Spark plans, read by range where Spark executes, and kept in Spark's checkpoint directory; the
-starting offsets count only for a query without one. With the offsets goes the clock of the micro-batch, which judges
-events from the future and idle partitions. Some time after the last records there is a micro-batch without any, for the
-watermark. No consumer group is joined. A record that is planned is read or
-the query fails. Partitions that are added are read from their beginning. A topic that was deleted and created again
-ends the query: its id tells, or, where brokers have none, offsets that went backwards.
+Offsets are planned by Spark's planner, read by range in Spark's executors, and stored in Spark's checkpoint directory.
+The starting offsets count only for a query without a checkpoint. The clock of the micro-batch is stored with the
+offsets, and judges events from the future and idle partitions. Some time after the last records there is a micro-batch
+without records, for the watermark. The source joins no consumer group. A planned record is read or the query fails. New
+partitions are read from their beginning. A topic that was deleted and created again ends the query: its id differs, or,
+with brokers without topic ids, its offsets went backwards.
 
-Spark asks a source in five processes before the first task, and a start waits for one after the other. So this file and
-what plans (kafka_readers.py) load nothing that knows events; a task that reads them does (kafka_events.py).
+Spark calls a source in five processes before the first task, and a start waits for one after the other. This file and
+the planner (kafka_readers.py) therefore load no code for events; a task that reads them does (kafka_events.py).
 Tested by: tests/runners/spark/test_kafka_source.py, tests/runners/spark/test_live_kafka.py,
 tests/runners/spark/test_kafka_looks.py, tests/runners/spark/test_future.py
 """

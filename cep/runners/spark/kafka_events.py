@@ -23,9 +23,9 @@ from cep.step.job import Job
 
 
 def read_events(options: Options, ranges: Sequence[OffsetRange], times: TimesRead) -> Iterator[pa.RecordBatch]:
-    """Read the ranges and pack what they hold, so many records at once.
+    """Read the ranges and pack their records, a limited number at once.
 
-    `times` are those of the micro-batch before any of it is read. Raises: UsageError, SourceError.
+    `times` are the event times of the micro-batch before its first record. Raises: UsageError, SourceError.
     """
     if options.job is None:
         raise UsageError(f"{EVENTS_FORMAT} needs option job")

@@ -47,7 +47,7 @@ _CLIENT_PREFIX = "kafka."
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of one read, checked. `job` is what `Job.to_json` made: planning needs two numbers of it."""
+    """The options of one read, checked. `job` has the form of `Job.to_json`: planning needs two of its numbers."""
 
     settings: KafkaSettings
     topics: tuple[str, ...]

@@ -1,6 +1,6 @@
-"""Offsets that a topic has → what a micro-batch reads of it, and by which tasks; kafka.py says what is promised.
+"""Offsets of a topic → the ranges and tasks of a micro-batch; kafka.py describes the guarantees.
 
-Planning knows offsets and a clock. It does not know events, and loads nothing that decodes them.
+Planning knows offsets and a clock. It does not know events, and loads no code that decodes them.
 Tested by: tests/runners/spark/test_kafka_source.py, tests/runners/spark/test_kafka_positions.py,
 tests/runners/spark/test_kafka_looks.py
 """
@@ -36,7 +36,7 @@ from cep.sources.offsets import (
 )
 from cep.step.event_time import NOTHING_READ, PartitionTime, TimesRead
 
-# Of a micro-batch, where maxTasks is given. A task costs as much as decoding some thousand records.
+# Of a micro-batch, if maxTasks is set. A task costs as much as decoding some thousand records.
 _RECORDS_PER_TASK = 5_000
 
 
@@ -50,7 +50,7 @@ class TaskRanges(InputPartition):
 
 
 class KafkaReader(DataSourceReader):
-    """Reads what lies between two offsets of every partition, once."""
+    """Reads the records between two offsets of every partition, once."""
 
     def __init__(self, options: Options) -> None:
         if options.records_per_trigger_max is not None or options.bytes_per_trigger_max is not None:
@@ -73,7 +73,7 @@ class KafkaReader(DataSourceReader):
 
 
 class KafkaStreamReader(AdmittedReader):
-    """Reads micro-batch after micro-batch. What Spark keeps as an offset is a Position."""
+    """Reads micro-batch after micro-batch. The offset that Spark stores is a Position."""
 
     def __init__(self, options: Options) -> None:
         super().__init__(ends=options.ends)
@@ -128,7 +128,7 @@ class KafkaStreamReader(AdmittedReader):
         return reached(position, end, latest, ids, self._look(position, end)).to_json()
 
     def _look(self, start: Position, end: Offsets) -> Look | None:
-        """Return the clock of the next micro-batch; without anything to read or to look for, that of the last one."""
+        """Return the clock of the next micro-batch; the last one's clock without records and without due events."""
         job, now_ms = self._options.job, _clock_ms()
         if job is None:
             return None
@@ -160,7 +160,7 @@ class KafkaStreamReader(AdmittedReader):
 
 
 class KafkaEventsReader(KafkaStreamReader):
-    """Plans as KafkaStreamReader, and packs what it reads."""
+    """Plans as KafkaStreamReader, and packs the records that it reads."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from cep.runners.spark.kafka_events import read_events  # noqa: PLC0415 a second, which planning can do without
@@ -191,9 +191,10 @@ def _plan(options: Options, start: Position, end: Position, records_per_task: in
 
 
 def _times(start: Position, end: Position, look: Look) -> TimesRead:
-    """Return the partitions that a micro-batch reads, that are behind or new, before an event of them is known.
+    """Return the partitions of a micro-batch that are behind or new, before its first event is decoded.
 
-    One that is behind holds the watermark even if nothing of it has been read, and so does a new one for a while.
+    A partition that is behind holds the watermark even if no record of it has been read, and so does a new one for a
+    while.
     """
     partitions: dict[str, PartitionTime] = {}
     for topic, of in end.offsets.items():

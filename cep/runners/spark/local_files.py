@@ -1,9 +1,9 @@
 """Hadoop's local file system without a process for each file.
 
 Where Hadoop's native library is missing, as in Spark's Python package, its local file system starts `chmod` for every
-file that it makes: six a micro-batch, a tenth of a small one's time. Java can set permissions itself. Hadoop has no
-setting for that, but makes one file system per process and keeps it; so one that differs in this method alone, in the
-place of its own, is all that is needed. Its source is compiled by the compiler that Spark has for its own queries.
+file that it makes: six per micro-batch, a tenth of a small micro-batch's time. Java can set permissions itself. Hadoop
+has no setting for that, but creates one file system per process and keeps it. A file system that differs in this method
+alone therefore replaces Hadoop's own. Its source is compiled by the compiler that Spark has for its own queries.
 Tested by: tests/runners/spark/test_local_files.py
 """
 

@@ -4,8 +4,8 @@
                                         ▲                          │
                                         └── what patterns produce ─┘ level by level
 
-It is the replay of replay.py without its session and its driver: nothing is started, nothing runs before the user asks
-for rows. What rules suppress is decided in one task, which sees all alerts, if any rule suppresses at all.
+It is the replay of replay.py without its session and its driver: nothing is started, and nothing runs before the user
+requests rows. If a rule suppresses alerts, one task sees all alerts and decides which go out.
 Tested by: tests/runners/spark/test_match.py
 """
 
@@ -102,7 +102,7 @@ def fields_of(
 
 
 def set_aside(job: Job, rulebook: Rulebook, events: DataFrame, mapping: FieldMapping = PLAIN) -> DataFrame:
-    """Return the records that cannot be read, each as the JSON text of a dead letter. Of a stream they are one too."""
+    """Return the unreadable records, each as the JSON text of a dead letter. For a stream the result is a stream."""
     before = TimesRead({}) if events.isStreaming else _times()
     clocked = events.withColumn(CLOCK_COLUMN, batch_clock()) if events.isStreaming else events
     packed = clocked.mapInArrow(packer(job, None, before=before, mapping=mapping), PACKED_SCHEMA)

@@ -4,12 +4,12 @@
                          ▲
     control ─▶ once to every key group
 
-The stages are those of the live job, so alerts, watermark and order mean what they mean there. Progress and keyed state
-are in the query's own checkpoint. A micro-batch gives the same when it is done again: a sink that takes each of them
+The stages are the stages of the live job, so alerts, watermark and order have the same meaning. Progress and keyed
+state are in the query's own checkpoint. A repeated micro-batch gives the same rows: a sink that takes each micro-batch
 once has each alert once. The counters of a micro-batch are in the query's progress, as observed metrics.
 
-Without a folder the rules never change. With one they change by control records, as those of `cep live`: the folder has
-the rulebooks that keyed state names.
+Without a folder the rules never change. With a folder they change by control records, like the rules of `cep live`: the
+folder has the rulebooks that keyed state names.
 Tested by: tests/runners/spark/test_match_stream.py
 """
 
@@ -52,7 +52,7 @@ _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 # Counters of jobs, which a query does not have.
 _OF_JOBS = ("events_before_start", "events_after_end", "deliveries_retried", "checkpoints_failed", "alerts_refused")
-# What became of records, changes and alerts, and every loss but those rule by rule.
+# Counters of records, changes and alerts, and every loss except those by rule.
 OBSERVED = (
     "records", "events", "control_applied", "alerts",
     *(name for name in LOSSES if not name.startswith("rule_") and name not in _OF_JOBS),
@@ -122,7 +122,7 @@ def _stage(rows: DataFrame, processor: MatchProcessor) -> DataFrame:
 
 
 def _rules_of(rules: StreamRules, spark: SparkSession) -> tuple[JobRules, tuple[str, ...], Place | None]:
-    """Return what tasks are given: the rules, the files of lists that Spark copies to each machine, the folder."""
+    """Return the values for tasks: the rules, the files of lists that Spark copies to each machine, the folder."""
     if rules.folder is not None:
         store = RulebookStore((rules.folder / RULEBOOKS_FOLDER).resolve())
         return JobRules(rules.job, rules.initial, store), (), Place.of_driver(rules.folder.resolve())
@@ -144,7 +144,7 @@ def _with_lists(rules: JobRules, list_files: tuple[str, ...]) -> JobRules:
 
 
 def _ordered(control: DataFrame) -> DataFrame:
-    """Select control records with their order. Raises: UsageError for a stream that has none."""
+    """Select control records with their order. Raises: UsageError for a stream without an order."""
     if not control.isStreaming:
         raise UsageError("control= takes a stream of records; of a finite history give `cep.load(…, control=FILE)`")
     if {"partition", "offset", "value"} <= set(control.columns):

@@ -49,7 +49,7 @@ _PACKED_ARROW = pa.schema(
 )
 # Records decoded together: enough to make the cost per key group small, few enough to stay in memory.
 RECORDS_AT_ONCE = 524_288
-# What a record of Kafka says of its place; a source without them is one partition.
+# The columns for the place of a Kafka record; a source without them is one partition.
 _PLACE = ("topic", "partition")
 _WHOLE = "source"
 PART_COLUMN = "_cep_part"  # of a frame that names files, or parts of them

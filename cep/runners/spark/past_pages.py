@@ -1,7 +1,7 @@
-"""Pages of histories in what a key group keeps: heads by page, segments by page and number.
+"""Pages of histories in the state of a key group: heads by page, segments by page and number.
 
-Segments never change, and are known by the hash of their bytes. So what a worker process has decoded once it holds for
-the micro-batches to come, up to a number of bytes, whichever of its tasks and queries asks.
+Segments never change, and the hash of their bytes identifies them. A worker process therefore keeps a decoded segment
+for later micro-batches, up to a number of bytes, for all of its tasks and queries.
 Tested by: tests/runners/spark/test_live_history.py
 """
 
@@ -27,7 +27,7 @@ class PastPages:
         self._there: dict[int, dict[int, str]] = {}  # of the pages of this call: number → digest
 
     def begin(self, heads: Mapping[int, bytes], segments: Mapping[tuple[int, int], bytes]) -> None:
-        """Take up what was made elsewhere: heads by page, segments by page and number."""
+        """Take state that was made elsewhere: heads by page, segments by page and number."""
         for page, data in heads.items():
             self._heads.put(page, data)
         for (page, number), data in segments.items():

@@ -1,10 +1,10 @@
-"""Partitions that the next micro-batch leaves alone: the driver's word to the source, which Spark plans elsewhere.
+"""Partitions that the next micro-batch skips: a message from the driver to the source, which runs in another process.
 
     CHECKPOINT/paused_partitions.json   {"partitions": ["payments-1", …]}
 
-Spark plans a micro-batch once the one before has ended. Its tasks say how far they have read each partition, and the
-driver writes down which are far ahead of the slowest. The plan has a process of its own, so it reads the file.
-Whatever the file says, a micro-batch that is done again has the plan that Spark has written down.
+Spark plans a micro-batch when the previous one has ended. Its tasks report how far they have read each partition, and
+the driver stores the names of partitions that are far ahead of the slowest. The planner has a process of its own, so it
+reads the file. A repeated micro-batch always has the plan that Spark has stored, whatever the file contains.
 Tested by: tests/runners/spark/test_paused_partitions.py
 """
 
@@ -45,7 +45,7 @@ class PausedPartitions:
 
 
 def read_paused(path: Path) -> frozenset[str]:
-    """Return the partitions that a file names; none if there is no file. Raises: StateCorruptError."""
+    """Return the partitions that a file names; an absent file names none. Raises: StateCorruptError."""
     if not path.exists():
         return frozenset()
     names = read_document(path).get("partitions")
@@ -55,9 +55,9 @@ def read_paused(path: Path) -> frozenset[str]:
 
 
 def without_paused(ranges: Sequence[OffsetRange], end: Offsets, paused: Collection[str]) -> Offsets:
-    """Return `end`, with the partitions that are paused where their ranges start.
+    """Return `end`, with the paused partitions at the start of their ranges.
 
-    If nothing else is to be read, it is all of `end`.
+    If only paused partitions have records, return `end` unchanged.
     """
     waiting = {(r.topic, r.partition): r.start for r in ranges if partition_name(r.topic, r.partition) in paused}
     if len(waiting) in (0, len(ranges)):

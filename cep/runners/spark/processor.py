@@ -1,8 +1,8 @@
-"""A stage as a processor of Spark: it says what the stage keeps, and loads the stage with the first rows.
+"""A stage as a processor of Spark: it describes the state of the stage, and loads the stage with the first rows.
 
-Spark starts a Python process of its own whenever a query starts, for nothing but the question what a processor keeps.
-All that matches takes that process one and a half seconds to load, before the first micro-batch of a job; so it is
-loaded only where rows are.
+When a query starts, Spark starts a Python process only to ask for the state of a processor. Loading the matcher would
+take that process one and a half seconds, before the first micro-batch of a job. The matcher is therefore loaded only in
+processes that receive rows.
 Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_processor.py
 """
 
@@ -25,7 +25,7 @@ class Stage(Protocol):
 
 
 class MatchProcessor(StatefulProcessor):
-    """transformWithState's processor. `stage` makes a task's stage of what its key groups keep, and can be pickled."""
+    """transformWithState's processor. `stage` makes a task's stage from its state, and can be pickled."""
 
     def __init__(self, stage: Callable[[GroupParts], Stage]) -> None:
         self._pickled = pickle.dumps(stage)  # to read it is to load its modules

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def with_progress(spark: SparkSession, title: str, work: Callable[[], T], console: Console) -> T:
-    """Run `work` and show a bar on `console` meanwhile; nothing is shown where the console is no terminal."""
+    """Run `work` and show a bar on `console`; without a terminal nothing is shown."""
     if not console.is_terminal:
         return work()
     tracker = spark.sparkContext.statusTracker()
@@ -48,7 +48,7 @@ def with_progress(spark: SparkSession, title: str, work: Callable[[], T], consol
 
 
 def measures(progress: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, float]]:
-    """Gauges by name, and milliseconds by phase, of what Spark tells about a micro-batch.
+    """Return gauges by name, and milliseconds by phase, from Spark's report about a micro-batch.
 
     `state_bytes` are the files and the memory of the state stores.
     """
@@ -60,10 +60,10 @@ def measures(progress: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, f
 
 
 def positions(progress: Mapping[str, Any]) -> dict[str, int]:
-    """Return the offsets behind the latest micro-batch, by partition; none where the sources are folders."""
+    """Return the offsets after the latest micro-batch, by partition; empty for folders."""
     offsets_of: dict[str, int] = {}
     for source in progress.get("sources") or []:
-        with suppress(SourceError):  # that of a folder is of another form
+        with suppress(SourceError):  # the offset of a folder has another form
             offsets = Position.from_json(source.get("endOffset") or {}).offsets
             offsets_of |= {f"{topic}[{p}]": offset for topic, of in offsets.items() for p, offset in of.items()}
     return offsets_of

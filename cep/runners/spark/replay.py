@@ -4,9 +4,9 @@
                                         ▲                          │
                                         └── what patterns produce ─┘ level by level (rulebook/levels.py)
 
-Nothing of a history is late. Its watermark ends at its last event (history_end.py): windows that are open then stay
-open. Or it ends in a cut, from which a live job goes on (warm_start.py): then each task writes the keyed state of its
-key groups. Where the job looks for duplicates, they are those of a stream in which nothing is late (duplicates.py).
+No event of a history is late. The watermark ends at the last event (history_end.py): windows that are open then stay
+open. A replay can also end in a cut, from which a live job continues (warm_start.py): then each task writes the keyed
+state of its key groups. Duplicates are found as in a stream without late events (duplicates.py).
 Tested by: tests/runners/spark/test_replay.py
 """
 
@@ -258,7 +258,7 @@ def _without_repeats(
 
 
 def _bunches(shares: dict[tuple[int, int], list[EventBatch]]) -> Iterator[tuple[int, EventBatch]]:
-    """(domain, events) of several key groups at a time, so that what the matcher works on stays in the cache."""
+    """Yield (domain, events) of several key groups at a time, so that the matcher's data stays in the cache."""
     bunch: list[EventBatch] = []
     for at, (number, group) in enumerate(ordered := sorted(shares)):
         bunch += shares.pop((number, group))

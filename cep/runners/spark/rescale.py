@@ -20,7 +20,7 @@ from cep.runners.live_checkpoint import QUERY_FOLDER, lock_checkpoint
 from cep.runners.spark.state import job_of, last_batch, planned_batch
 
 PARTITIONS = "spark.sql.shuffle.partitions"
-CAN_REPARTITION = hasattr(SparkSession, "_streamingCheckpointManager")  # Spark 4.1 has none
+CAN_REPARTITION = hasattr(SparkSession, "_streamingCheckpointManager")  # Spark 4.1 does not have it
 
 
 def partitions_of(checkpoint: Path) -> int:
@@ -29,7 +29,10 @@ def partitions_of(checkpoint: Path) -> int:
 
 
 def partitions_next(spark: SparkSession, checkpoint: Path) -> int:
-    """Those of a job that starts now: as Spark's log says, else as the session does. Raises: as partitions_of."""
+    """Return the partitions of a job that starts now: from Spark's log, otherwise from the session.
+
+    Raises: as partitions_of.
+    """
     planned = planned_batch(checkpoint)
     return int(spark.conf.get(PARTITIONS) or 1) if planned is None else _partitions_at(checkpoint, planned)
 

@@ -2,9 +2,9 @@
 
     CHECKPOINT/rulebooks/kept.json    {"since": 4, "swept": 120, "rulebooks": [[batch id, digest], …]}
 
-All key groups change their rulebook in the same micro-batch, and Spark can go back by MICRO_BATCHES_RETAINED of them.
-So a rulebook that was followed by another one longer ago is nobody's any more, and what control records a micro-batch
-was told is nobody's once it has ended. What a job has begun with from elsewhere stays.
+All key groups change their rulebook in the same micro-batch, and Spark can go back by MICRO_BATCHES_RETAINED of them. A
+rulebook that was replaced longer ago is therefore not needed any more, and the control records of a micro-batch are not
+needed after its end. State that a job began with from elsewhere stays.
 Tested by: tests/runners/spark/test_retained_rulebooks.py
 """
 
@@ -49,7 +49,7 @@ class RetainedRulebooks:
             rulebooks = [rulebook for rulebook, end in zip(rulebooks, followed_at, strict=True) if end > oldest]
             ledger["swept"] = batch_id
         write_durably(self._path, orjson.dumps({**ledger, "rulebooks": rulebooks}))
-        if not is_due:  # not before: what the job has had before this list began is not on it
+        if not is_due:  # not earlier, because the list does not have rulebooks from before its start
             return 0
         digests = {entry_digest for _, entry_digest in rulebooks}
         return self._store.prune(digests | ({self._first} if self._first else set()))

@@ -10,8 +10,8 @@ Steps of a savepoint, each of which may be the last one before a crash:
     3  verify   that what the target has, has the bytes that were hashed
     4  publish  the manifest: from here on the savepoint is there, before it is not
 
-A restore fetches every file, verified, into a folder beside the new checkpoint directory and renames that last. A job
-holds its checkpoint directory, so a savepoint of a running job is refused, not torn.
+A restore fetches and verifies every file into a folder next to the new checkpoint directory, and renames that folder
+last. A job locks its checkpoint directory, so a savepoint of a running job is refused, not torn.
 Tested by: tests/runners/spark/test_savepoint.py
 """
 
@@ -35,7 +35,7 @@ _PREFIX, _SUFFIX = "savepoint-", ".manifest"
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A savepoint that is there. Units: bytes; `copied` is what the target did not have."""
+    """An existing savepoint. Units: bytes; `copied` are the bytes that the target did not have."""
 
     name: str
     batch_id: int
@@ -47,8 +47,8 @@ class Saved:
 def save(checkpoint: Path, target: Target) -> Saved:
     """Copy the checkpoint directory of a stopped job.
 
-    Raises: UsageError if it is no job's, or in use; StoreError if the target fails; StateCorruptError if what was
-    written does not come back the same.
+    Raises: UsageError if the folder does not belong to a job, or is in use; StoreError if the target fails;
+    StateCorruptError if the written bytes are read differently.
     """
     job_of(checkpoint)
     batch_id = last_batch(checkpoint)
@@ -78,10 +78,10 @@ def savepoints(target: Target) -> list[str]:
 
 
 def restore(target: Target, checkpoint: Path, name: str | None = None) -> Saved:
-    """Make a checkpoint directory from a savepoint, the latest one if none is named.
+    """Make a checkpoint directory from a savepoint; the latest one is the default.
 
-    Raises: UsageError if there is no such savepoint, or the folder is not empty; StateCorruptError if a file is not
-    what was saved, and nothing has been made then.
+    Raises: UsageError if the savepoint does not exist, or the folder is not empty; StateCorruptError if a file differs
+    from the saved one; then nothing has been made.
     """
     names = savepoints(target)
     if not names:
@@ -108,7 +108,7 @@ def restore(target: Target, checkpoint: Path, name: str | None = None) -> Saved:
 
 
 def _belongs(path: Path) -> bool:
-    """Return True for a file of the job; not its lock, nor what was being written when it ended."""
+    """Return True for a file of the job, but not for its lock or unfinished files."""
     return path.is_file() and path.name != LOCK_FILE and not path.name.endswith(".tmp")
 
 

@@ -24,7 +24,7 @@ from cep.runners.java import check_java
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _PYTHON = Path(__file__).with_name("python.sh")
-_WORKER_PYTHON = "CEP_WORKER_PYTHON"  # what python.sh starts; Java and its workers inherit it
+_WORKER_PYTHON = "CEP_WORKER_PYTHON"  # the program that python.sh starts; Java and its workers inherit the variable
 # The processes that are still started start faster without a helper process in between.
 _FAST_SPAWN = "-Djdk.lang.Process.launchMechanism=VFORK"
 _PACKAGE_ROOT = Path(__file__).parents[3]
@@ -33,14 +33,14 @@ _PACKAGE_ROOT = Path(__file__).parents[3]
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 _ATTEMPTS = "spark.task.maxFailures"
 _SUBMITS = ("spark.master", "spark.driver.host", "spark.driver.bindAddress", "spark.driver.extraJavaOptions", _ATTEMPTS)
-# Else Java looks its machine up by name, which some networks do not know.
+# Otherwise Java looks its machine up by name, which some networks do not know.
 _LOOPBACK = "SPARK_LOCAL_IP", "127.0.0.1"
-# A Python that is started with `-m` looks for modules in the current folder first: whoever may put a numpy.py there
-# would run code in each worker. Java and its workers inherit it.
+# A Python that is started with `-m` looks for modules in the current folder first: a numpy.py in a folder that others
+# can write to would run in each worker. Java and its workers inherit the variable.
 _SAFE_PATH = "PYTHONSAFEPATH", "1"
 _NOISE = re.compile(rb"(Starting )?Streaming TransformWithState\w* Python worker|WARNING: Using incubator modules")
 _TRACEBACK = b"Traceback (most recent call last):"
-# A worker that Java has what it wanted from, and which finds its socket closed when it says goodbye.
+# A worker whose work Java has received, and whose last message finds its socket closed.
 _LATE_FLUSH = re.compile(
     rb'Traceback .*\n(?:  File "[^"]*pyspark/daemon\.py", .*\n(?:    .*\n)*)+BrokenPipeError: .*\n'
 )
@@ -58,8 +58,8 @@ _SETTINGS = {
     # A worker that dies says where.
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
-    # transformWithState runs on RocksDB only. A changelog per micro-batch instead of a snapshot; format version 2 is
-    # what checkpoint repartitioning can read.
+    # transformWithState runs on RocksDB only. A changelog per micro-batch instead of a snapshot; checkpoint
+    # repartitioning can read format version 2.
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
@@ -68,28 +68,28 @@ _SETTINGS = {
     # changelogs instead, some milliseconds each.
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "200",
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
-    # Spark 4.2 reports the snapshots that it reads to a part of itself that a streaming query starts. A verb that reads
-    # a checkpoint has none, and failed. All that the reports give is a warning.
+    # Spark 4.2 reports the snapshots that it reads to a part of itself that only a streaming query starts. A verb that
+    # reads a checkpoint failed without it. The reports cause only a warning.
     "spark.sql.streaming.stateStore.coordinatorReportSnapshotUploadLag": "false",
     "spark.sql.streaming.stateStore.forceSnapshotUploadOnLag": "false",
     # A micro-batch with keyed state makes some thirty small files. On a local disk, Spark's default way of making them
-    # starts some seventy processes (readlink, chmod) a micro-batch, this one few, with local_files.py none; both end
-    # in a rename. A checkpoint directory on HDFS wants the default back, whose rename is atomic there.
+    # starts some seventy processes (readlink, chmod) a micro-batch, this one few, with local_files.py none; both end in
+    # a rename. A checkpoint directory on HDFS wants the default back, whose rename is atomic there.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    # A second checksum file beside the one that Hadoop's local file system keeps and verifies already.
+    # A second checksum file next to the one that Hadoop's local file system already has and verifies.
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     # Event-time timers (absence, expiry) must fire when no record comes.
     "spark.sql.streaming.noDataMicroBatches.enabled": "true",
-    # Hadoop sets the permissions of what Spark writes itself, whatever the process has.
+    # Hadoop sets the permissions of Spark's own files, independent of the process.
     "spark.hadoop.fs.permissions.umask-mode": "077",
-    # Key material has no name that Spark's default expression knows.
+    # Spark's default expression does not cover the names of key material.
     "spark.redaction.options.regex": "(?i)url|secret|password|token|access[.]?key|sasl|[.]pem|ssl[.]key",
 }
 
-# Of a Java that serves this process alone: it makes a secret of its own, and takes no object from whoever lacks that.
-# On a cluster its operator decides.
+# For a Java that serves this process alone: it makes its own secret, and takes no object from a process without it. On
+# a cluster its operator decides.
 _CLOSED = {
     "spark.authenticate": "true",
     "spark.network.crypto.enabled": "true",
@@ -103,11 +103,11 @@ def create_session(
 ) -> SparkSession:
     """Start a Spark session on this machine's first `cores` cores, with as many shuffle partitions.
 
-    Under spark-submit it runs where the options of that say.
-    A task that fails is tried as often as spark.task.maxFailures of `settings` says, else once. `java_options` are for
-    the driver's Java. `settings` come last and win. Workers import `cep` and the caller's other modules from where the
-    driver does. A session that already runs in this process is returned, with the settings that can change at run time.
-    Errors: UsageError for cores < 1, without a Java of version 17 or later, and if that ends at its start.
+    Under spark-submit it runs where the options of spark-submit say. A failed task is tried as often as
+    spark.task.maxFailures of `settings` says, otherwise once. `java_options` are for the driver's Java. `settings` come
+    last and win. Workers import `cep` and the caller's other modules from the driver's folders. A session that already
+    runs in this process is returned, with the settings that can change at run time. Errors: UsageError for cores < 1,
+    without a Java of version 17 or later, and if Java ends at its start.
     Cost: 3 to 5 s the first time.
     """
     if cores < 1:
@@ -159,7 +159,7 @@ def _has_java() -> bool:
 
 
 def _python_of_workers() -> str:
-    """Return what Spark starts as Python on this machine: python.sh if its pyspark is the one that is loaded here."""
+    """Return the Python that Spark starts on this machine: python.sh if its pyspark is the one that is loaded here."""
     package = Path(pyspark.__file__).parent
     is_home = (package / "bin" / "spark-submit").exists() and Path(os.environ.get("SPARK_HOME", package)) == package
     if _has_java() or not is_home or not os.access(_PYTHON, os.X_OK):
@@ -170,10 +170,10 @@ def _python_of_workers() -> str:
 
 @contextmanager
 def _without_noise() -> Iterator[None]:
-    """Java, if it starts in the block, writes to standard error through a filter that drops what says nothing.
+    """If Java starts in the block, its standard error passes a filter that drops useless lines.
 
-    Spark's worker for keyed state prints what it receives, at every start of a query, past every logger; and workers
-    that plan print a traceback where Java has closed their socket before they have.
+    Spark's worker for keyed state prints its input, at every start of a query, past every logger; and workers that plan
+    print a traceback when Java has closed their socket first.
     """
     reading, writing = os.pipe()
     standard_error = os.dup(_STDERR)
@@ -198,7 +198,7 @@ def _pass_on(reading: int, writing: int) -> None:
 
 
 def _whole_tracebacks(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines one by one, those of a traceback together: up to the one that names the error."""
+    """Yield the lines one by one; a traceback is one item, up to the line that names the error."""
     traceback = b""
     for line in lines:
         if traceback and not line.startswith(b" "):
@@ -214,7 +214,7 @@ def _whole_tracebacks(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _import_path() -> list[str]:
-    """Return the folders that a worker needs before its own: ours, and those that only the driver was given."""
+    """Return the folders that a worker needs before its own: our folder, and the folders given only to the driver."""
     installed = (sys.prefix, sys.base_prefix)
     given = [str(Path(p or ".").resolve()) for p in sys.path if not p.startswith(installed)]
     return list(dict.fromkeys([str(_PACKAGE_ROOT), *given]))

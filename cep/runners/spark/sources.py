@@ -39,9 +39,9 @@ class FolderSource:
 
 @dataclass(frozen=True, slots=True)
 class TopicSource:
-    """A Kafka topic. `settings` are librdkafka's. `starting` and `ending` are places as settings say them.
+    """A Kafka topic. `settings` are for librdkafka. `starting` and `ending` are places in the form of the settings.
 
-    `connector` is what reads it: CLIENT (kafka.py) or JVM (connector.py). `ends`: as the option of kafka.py.
+    `connector` reads it: CLIENT (kafka.py) or JVM (connector.py). `ends`: as the option of kafka.py.
     """
 
     servers: str

@@ -1,6 +1,6 @@
 """Spark's checkpoint of a live job → its stored pages and programs, through Spark's state data source.
 
-What is read is the state at the end of the last micro-batch that is recorded.
+The result is the state at the end of the last recorded micro-batch.
 Tested by: tests/runners/spark/test_state.py
 """
 
@@ -31,7 +31,7 @@ from cep.step.programs import Programs
 
 
 def job_of(checkpoint: Path) -> Job:
-    """Read the job whose checkpoint directory this is. Raises: UsageError if it is none, or nothing is stored yet."""
+    """Read the job of a checkpoint directory. Raises: UsageError if it has no job, or nothing is stored yet."""
     job = read_job(checkpoint)
     if job is None:
         raise UsageError(f"{checkpoint} is no checkpoint directory of a live job; give the folder of `--checkpoint`")
@@ -51,7 +51,7 @@ def planned_batch(checkpoint: Path) -> int | None:
 
 
 def stored_pages(spark: SparkSession, checkpoint: Path, job: Job, key: str | None = None) -> Iterator[StoredPage]:
-    """Yield the pages of a checkpoint, one after another; with a key, only those of its key group."""
+    """Yield the pages of a checkpoint, one after another; with a key, only the pages of its key group."""
     for operator in operators(checkpoint):
         frame = stored_part(spark, checkpoint, PAGES, operator)
         if key is not None:
@@ -65,7 +65,7 @@ def stored_pages(spark: SparkSession, checkpoint: Path, job: Job, key: str | Non
 
 
 def stored_pasts(spark: SparkSession, checkpoint: Path, job: Job, key: str | None = None) -> Iterator[StoredPast]:
-    """Yield the pages of histories of a checkpoint; with a key, only those of its key group, with their past events."""
+    """Yield the pages of histories; with a key, only the pages of its key group, with their past events."""
     for operator in operators(checkpoint):
         heads, segments = (stored_part(spark, checkpoint, name, operator) for name in (PAST, SEGMENTS))
         segments_of: dict[int, dict[int, bytes]] = {}
@@ -123,6 +123,6 @@ def unreadable(checkpoint: Path, error: PySparkException) -> StateCorruptError:
 
 
 def _highest(folder: Path) -> int | None:
-    """Return the largest number among a log's file names; what is compacted or being written has other names."""
+    """Return the largest number among a log's file names; compacted and unfinished files have other names."""
     numbers = [int(path.name) for path in folder.glob("*") if path.name.isdigit()] if folder.is_dir() else []
     return max(numbers, default=None)

@@ -1,11 +1,11 @@
-"""The last stage of a query of the user's own: alerts of a micro-batch → those that the rules let out. In one task.
+"""The last stage of a user's own query: alerts of a micro-batch → the alerts that the rules let out. In one task.
 
     part of its state   at       holds
     progress            0        what the rules in force suppress (Policies)
     fired               bucket   when rules last fired on its keys, and for how long that suppresses others
 
-It is step 9 (step/suppress.py). `cep live` does it in its driver and files; here what is remembered goes with Spark's
-state, so that a micro-batch that is done again lets the same alerts out.
+It is step 9 (step/suppress.py). `cep live` does it in its driver and files. Here the last alerts are in Spark's state,
+so that a repeated micro-batch lets the same alerts out.
 Tested by: tests/runners/spark/test_match_stream.py
 """
 
@@ -41,7 +41,7 @@ class SuppressStage:
         self._stored = stored
 
     def rows(self, _group: int, rows: Iterator[Row]) -> Iterator[Row]:
-        """Let alerts out, and pass on what is no alert."""
+        """Let alerts out, and pass on all other rows."""
         tables: list[pa.Table] = []
         status: bytes | None = None
         watermark_ms = TIME_MS_MIN

@@ -53,7 +53,8 @@ _LOG_FILE = re.compile(r"(\d+)(\.compact)?")
 def save_for_both(spark: SparkSession, checkpoint: Path, target: Target) -> Saved:
     """Write the state of a stopped job as a savepoint.
 
-    Raises: UsageError if it is no job's, in use, or its last micro-batch has not ended; StateError, StoreError.
+    Raises: UsageError if the folder does not belong to a job, is in use, or its last micro-batch has not ended;
+    StateError, StoreError.
     """
     job = job_of(checkpoint)
     with lock_checkpoint(checkpoint), tempfile.TemporaryDirectory(prefix="cep-savepoint-", dir=checkpoint) as scratch:
