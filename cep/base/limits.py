@@ -115,6 +115,9 @@ BATCH_BYTES_MAX = 67_108_864
 PARQUET_PAGE_BYTES_MAX = 268_435_456
 # Pages of one column of a row group: a gigabyte, a kilobyte each. A file with more is set aside.
 PARQUET_PAGES_MAX = 1_048_576
+# Texts of a dictionary whose lengths are read one by one, to find the longest. Writers end a dictionary at about a
+# megabyte. In a larger one, the texts that are not empty may be one text: fewer rows are read at once.
+PARQUET_DICTIONARY_TEXTS_MAX = 262_144
 # The header of a page: sizes, and the least and the largest value. A file with a longer one is set aside.
 PARQUET_HEADER_BYTES_MAX = 1_048_576
 # Rows of a file of Parquet for each of its bytes. An event has an id and a time, and takes some bytes; equal rows take

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 from cep.base.limits import (
     BATCH_BYTES_MAX,
+    PARQUET_DICTIONARY_TEXTS_MAX,
     PARQUET_HEADER_BYTES_MAX,
     PARQUET_PAGE_BYTES_MAX,
     PARQUET_PAGES_MAX,
@@ -171,12 +172,15 @@ def _pages_of(raw: BinaryIO, chunk: dict[int, Any], path: str, value_bytes: int)
         place = dictionary_place
     end, values_count = place + _number(chunk, _CHUNK_BYTES), _number(chunk, _COUNT)
     values, longest, count = 0, _WORD_BYTES, 0
-    is_text = chunk.get(_TYPE) == _TEXT
+    is_text, size = chunk.get(_TYPE) == _TEXT, os.fstat(raw.fileno()).st_size
     longest = max(longest, value_bytes) if chunk.get(_TYPE) == _SAME_LENGTH else longest
     while place < end and values < values_count:
         count += 1
         header, begin = _header_at(raw, place)
-        unpacked, packed = _number(header, _UNPACKED), _number(header, _PACKED)
+        packed = _number(header, _PACKED)
+        unpacked = max(packed, _number(header, _UNPACKED))  # Arrow does not compare them where nothing is packed
+        if begin + packed > size:
+            raise pa.ArrowInvalid(f"a page of the column {path} ends after the file")
         if unpacked > PARQUET_PAGE_BYTES_MAX or count > PARQUET_PAGES_MAX:
             raise pa.ArrowInvalid(
                 f"a page of the column {path} takes {unpacked} bytes, and one may take "
@@ -184,7 +188,9 @@ def _pages_of(raw: BinaryIO, chunk: dict[int, Any], path: str, value_bytes: int)
             )
         dictionary, data = header.get(_DICTIONARY), header.get(_DATA) or header.get(_DATA_2)
         if isinstance(dictionary, dict) and is_text:
-            longest = max(longest, _longest_value(raw, begin, packed, unpacked, chunk.get(_CODEC)))
+            raw.seek(begin)
+            texts_count = _number(dictionary, _VALUES)
+            longest = max(longest, _longest_text_of(raw.read(packed), unpacked, texts_count, chunk.get(_CODEC)))
         elif isinstance(data, dict):
             in_page = _number(data, _VALUES)
             encoding = data.get(_ENCODING if _DATA in header else _ENCODING_2)
@@ -195,24 +201,29 @@ def _pages_of(raw: BinaryIO, chunk: dict[int, Any], path: str, value_bytes: int)
     return _Pages(longest, max(values, values_count))
 
 
-def _longest_value(raw: BinaryIO, begin: int, packed: int, unpacked: int, codec: Any) -> int:
-    """Return the bytes of the longest value of a dictionary page; the bytes of the page if it cannot be unpacked."""
-    if codec != _UNCOMPRESSED and codec not in _CODECS:
-        return unpacked
-    raw.seek(begin)
-    page = raw.read(packed)
+def _longest_text_of(page: bytes, unpacked: int, texts_count: int, codec: Any) -> int:
+    """Return the most bytes that the longest text of a dictionary page can have.
+
+    The page has `texts_count` texts, each after its length, and takes `unpacked` bytes once it is unpacked. If it has
+    too many texts to read each length, or cannot be unpacked, all bytes besides the lengths may belong to one text.
+    """
+    most = max(0, unpacked - _LENGTH.size * texts_count)
+    if texts_count > PARQUET_DICTIONARY_TEXTS_MAX or (codec != _UNCOMPRESSED and codec not in _CODECS):
+        return most
     if codec in _CODECS:
         try:
             page = pa.Codec(_CODECS[codec]).decompress(page, unpacked, asbytes=True)
         except (OSError, ValueError, pa.ArrowException):
-            return unpacked
+            return most
     place, longest, end = 0, 0, len(page)
     read = _LENGTH.unpack_from
-    while place + _LENGTH.size <= end:
+    for _ in range(texts_count):
+        if place + _LENGTH.size > end:
+            break
         (length,) = read(page, place)
         place += _LENGTH.size + length
         longest = max(longest, length)
-    return min(longest, unpacked)
+    return min(longest, most)
 
 
 def _number(fields: dict[int, Any], name: int) -> int:

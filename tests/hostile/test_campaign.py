@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
+from tests.hostile import campaign
 from tests.hostile.campaign import run
 from tests.hostile.mutate import broken_bytes, broken_value
 from tests.hostile.record import Part, Tally, divided, left_to_do, read_record
@@ -54,6 +56,27 @@ def test_a_record_that_was_cut_says_what_is_left(tmp_path: Path) -> None:
         shares = divided(left, workers)
         assert sorted(number for share in shares for of in share for number in of) == [*range(10, 30), *range(41, 100)]
         assert max(sum(map(len, share)) for share in shares) - min(sum(map(len, share)) for share in shares) <= 1
+
+
+def test_time_without_a_processor_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, starved_s, alarms = 0.0, 0.0, list[float]()
+    monkeypatch.setattr(campaign, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(campaign, "_starved_s", lambda _: starved_s)
+    monkeypatch.setattr("signal.setitimer", lambda _, seconds: alarms.append(seconds))
+    clock = campaign._Clock()
+    now_s, starved_s = 40.0, 36.0
+    assert not clock.is_past(5)
+    campaign._ring_late(clock)
+    assert alarms == [26.0]
+    now_s = 66.0
+    assert clock.is_past(5)
+    with pytest.raises(campaign._AlarmError):
+        campaign._ring_late(clock)
+
+
+def test_the_system_says_how_long_a_process_lacked_a_processor() -> None:
+    assert campaign._starved_s("self") >= 0
+    assert campaign._starved_s(2**40) == 0
 
 
 @pytest.mark.slow

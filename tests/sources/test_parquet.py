@@ -7,7 +7,7 @@ from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from random import Random
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -187,3 +187,48 @@ def test_lists_without_end_in_a_header_are_refused() -> None:
     header = bytes([0x19, *[0x19] * 100_000])
     with pytest.raises(pa.ArrowInvalid, match="nested too deep"):
         parquet._header_at(BytesIO(header), 0)
+
+
+def _dictionary_of(lengths: Sequence[int]) -> tuple[bytes, int]:
+    page = b"".join(length.to_bytes(4, "little") + b"x" * length for length in lengths)
+    return page, len(lengths)
+
+
+@pytest.mark.parametrize("seed", seeds(40))
+@pytest.mark.parametrize("codec", [0, 1, 2, 6, 99])
+def test_the_longest_text_of_a_dictionary_is_never_underestimated(seed: int, codec: int) -> None:
+    random = Random(seed)
+    page, count = _dictionary_of([random.choice((0, 0, 1, 9, 300)) for _ in range(random.randrange(30))])
+    longest = max((int.from_bytes(page[p : p + 4], "little") for p in _length_places(page)), default=0)
+    packed = bytes(pa.compress(page, parquet._CODECS[codec], asbytes=True)) if codec in parquet._CODECS else page
+    with patch.object(parquet, "PARQUET_DICTIONARY_TEXTS_MAX", random.choice((3, 1_000))):
+        estimate = parquet._longest_text_of(packed, len(page), count, codec)
+        if count <= parquet.PARQUET_DICTIONARY_TEXTS_MAX and codec != 99:
+            assert estimate == longest
+    assert longest <= estimate <= len(page) - 4 * count
+
+
+def _length_places(page: bytes) -> list[int]:
+    places, place = [], 0
+    while place < len(page):
+        places.append(place)
+        place += 4 + int.from_bytes(page[place : place + 4], "little")
+    return places
+
+
+def test_a_dictionary_of_many_empty_texts_is_not_counted_text_by_text() -> None:
+    """A page of some kilobytes unpacks to as many zeros as a page may have, each four of them an empty text."""
+    zeros = bytes(parquet.PARQUET_PAGE_BYTES_MAX // 64)
+    packed = bytes(pa.compress(zeros, "zstd", asbytes=True))
+    with patch.object(parquet, "_LENGTH", Mock(wraps=parquet._LENGTH, size=4)) as lengths:
+        assert parquet._longest_text_of(packed, len(zeros), len(zeros) // 4, 6) == 0
+        assert parquet._longest_text_of(packed, len(zeros), 9, 6) == 0  # only so many texts are read
+        assert lengths.unpack_from.call_count == 9
+
+
+def test_a_page_that_ends_after_the_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"tx_id": ["x"] * 10}), path)
+    header = {2: 10, 3: 1 << 62, 7: {1: 1}}
+    with patch.object(parquet, "_header_at", lambda *_: (header, 9)), pytest.raises(pa.ArrowInvalid, match="after the"):
+        list(read_batches(path, None, 10))
