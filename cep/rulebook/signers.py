@@ -58,6 +58,7 @@ from cep.rulebook.trust import PEOPLE, Scope, Signer, Trust
 _HEAD = b"cep signers 1\n"
 _WITHOUT_MARKS = {"LATIN", "GREEK", "CYRILLIC"}  # scripts that have each accented letter as one character
 _EAST_ASIAN = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL"}
+_LOOK_ALIKE = (("1", "l"), ("0", "o"), ("rn", "m"), ("vv", "w"))  # of small letters; a large I looks like an l
 _VERSION_MAX = 2**31 - 1
 _Text = Annotated[str, Field(min_length=1, max_length=RULE_TEXT_CHARS_MAX)]
 
@@ -241,7 +242,7 @@ def _today() -> str:
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:
-    """Check that names which look alike are equal: one script, and no invisible characters. Raises: UsageError."""
+    """Check that names which look alike are equal: one script, no hidden and no similar letters. Raises: UsageError."""
     scripts: dict[str, str] = {}
     for name in names:
         hidden = [c for c in name if c != " " and (unicodedata.category(c)[0] in "CZ" or HIDDEN.match(c))]
@@ -257,6 +258,19 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
     if len(scripts) > 1:
         shown = ", ".join(f"{script} in `{visible(name)}`" for script, name in scripts.items())
         raise UsageError(f"{path} has names in several scripts, which can look alike: {shown}; use one script")
+    looks: dict[str, str] = {}
+    for name in names:
+        other = looks.setdefault(_look(name), name)
+        if other.casefold() != name.casefold():
+            raise UsageError(f"{path} has names that look alike: {other} and {name}; write one of them in full")
+
+
+def _look(name: str) -> str:
+    """Return a text that is equal for names whose letters look alike: Al and AI, Bern and Bem."""
+    look = name.replace("I", "l").casefold()
+    for letters, others in _LOOK_ALIKE:
+        look = look.replace(letters, others)
+    return look
 
 
 def _script(char: str) -> str:

@@ -147,6 +147,12 @@ class Trust:
         """Return the same trust that asks for the author alone."""
         return replace(self, people=tuple((kind, 1) for kind, _ in self.people))
 
+    @property
+    def in_force(self) -> str:
+        """The digest of the signers file, and the keys that count no more since a day that it names."""
+        ended = [signer.key for signer in self.signers if signer.expires is not None and signer.only is not None]
+        return " ".join([self.file_digest, *ended])
+
     def signer(self, key: str) -> Signer | None:
         """Return whose key it is."""
         return next((signer for signer in self.signers if signer.key == key), None)
@@ -335,11 +341,11 @@ class Accepted:
 
     @property
     def has_new_signers(self) -> bool:
-        """Return True if the audit has to say that another signers file counts."""
-        return self.trust is not None and self._noted_signers not in ("", self.trust.file_digest)
+        """Return True if the audit has to say that another signers file counts, or that a key has expired."""
+        return self.trust is not None and self._noted_signers not in ("", self.trust.in_force)
 
     def note_signers(self) -> list[bytes]:
-        """Return the line of the audit about another signers file; none if it is the same, or the first."""
+        """Return the line of the audit about another signers file or an expired key; none if both are as before."""
         lines = []
         if self.has_new_signers and self.trust is not None:
             trust = self.trust
@@ -351,7 +357,7 @@ class Accepted:
             ]
             self.head, line = extended(self.head, {**facts, **self._vouching()})
             lines.append(line)
-        self._noted_signers = "" if self.trust is None else self.trust.file_digest
+        self._noted_signers = "" if self.trust is None else self.trust.in_force
         return lines
 
     def take_audit(self) -> Accepted:

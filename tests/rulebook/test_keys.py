@@ -59,11 +59,21 @@ def test_a_name_that_looks_like_another_is_no_second_person(tmp_path: Path, name
         (["\u0410\u0434\u0430", "\u0411\u043e\u0431"], False),
         (["\u5c71\u7530 \u592a\u90ce", "\u3084\u307e\u3060"], False),
         (["Ada O'Neill-Smith", "J. R."], False),
+        (["ILKA", "Ilka"], True),
+        (["Ali", "All"], False),
     ],
 )
 def test_names_of_one_script_are_compared_in_one_spelling(tmp_path: Path, names: list[str], are_one: bool) -> None:
     one, other = sign_signers(renamed(tmp_path, *names), ROOT).signers
     assert (one.name.casefold() == other.name.casefold()) == are_one
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("Al", "AI"), ("Al", "A1"), ("Bob", "B0b"), ("Bern", "Bem"), ("Ewa", "Evva"), ("ILSE", "lLse")]
+)
+def test_letters_that_look_alike_make_no_second_person(tmp_path: Path, one: str, other: str) -> None:
+    with pytest.raises(UsageError, match=f"look alike: {one} and {other}"):
+        sign_signers(renamed(tmp_path, one, other), ROOT)
 
 
 def test_a_key_of_small_order_is_no_signer(tmp_path: Path) -> None:
@@ -166,6 +176,16 @@ def test_another_signers_file_is_a_line_of_the_audit() -> None:
     said = orjson.loads(lines[-1])
     assert (said["what"], said["version"], said["root_key"]) == ("signers", 2, NEW_ROOT.public)
     assert [who for who, _, _ in said["people"]] == ["Ada", "Bob", "ada"]
+    # A key expires while the file is the same.
+    ended = tuple(replace(who, expires="2027-01-31", only=() if who.name == "Bob" else None) for who in TRUST.signers)
+    before, again.accepted.trust = again.accepted.trust, replace(again.accepted.trust, signers=ended)
+    assert again.accepted.has_new_signers
+    lines += again.accepted.note_signers()
+    assert again.accepted.note_signers() == []
+    people = orjson.loads(lines[-1])["people"]
+    assert [(name, state) for name, _, state in people if state != "counts"] == [("Bob", "counts for 0 records")]
+    again.accepted.trust = before
+    lines += again.accepted.note_signers()
     more, _, _ = apply_records(again, (by_two(upsert(2, params={"large": 7}), first).to_json(),), 1_000)
     assert verify([Line("", line) for line in [*lines, *more]], again.accepted.head).problems == ()
     restored = rulebook_from_bytes(rulebook_bytes(again), SCHEMA, (("card_id",),))

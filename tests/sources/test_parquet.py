@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cep.base.errors import InputError, UnreadableError
+from cep.base.limits import PARQUET_PAGE_BYTES_MAX
 from cep.columnar.decode import concat_decoded
 from cep.sources import parquet
 from cep.sources.parquet import opened_parquet, read_batches, rows_at_once
@@ -201,10 +202,11 @@ def test_the_longest_text_of_a_dictionary_is_never_underestimated(seed: int, cod
     page, count = _dictionary_of([random.choice((0, 0, 1, 9, 300)) for _ in range(random.randrange(30))])
     longest = max((int.from_bytes(page[p : p + 4], "little") for p in _length_places(page)), default=0)
     packed = bytes(pa.compress(page, parquet._CODECS[codec], asbytes=True)) if codec in parquet._CODECS else page
-    with patch.object(parquet, "PARQUET_DICTIONARY_TEXTS_MAX", random.choice((3, 1_000))):
+    texts_max = random.choice((3, 1_000))
+    with patch.object(parquet, "PARQUET_DICTIONARY_TEXTS_MAX", texts_max):
         estimate = parquet._longest_text_of(packed, len(page), count, codec)
-        if count <= parquet.PARQUET_DICTIONARY_TEXTS_MAX and codec != 99:
-            assert estimate == longest
+    if count <= texts_max and codec != 99:
+        assert estimate == longest
     assert longest <= estimate <= len(page) - 4 * count
 
 
@@ -218,7 +220,7 @@ def _length_places(page: bytes) -> list[int]:
 
 def test_a_dictionary_of_many_empty_texts_is_not_counted_text_by_text() -> None:
     """A page of some kilobytes unpacks to as many zeros as a page may have, each four of them an empty text."""
-    zeros = bytes(parquet.PARQUET_PAGE_BYTES_MAX // 64)
+    zeros = bytes(PARQUET_PAGE_BYTES_MAX // 64)
     packed = bytes(pa.compress(zeros, "zstd", asbytes=True))
     with patch.object(parquet, "_LENGTH", Mock(wraps=parquet._LENGTH, size=4)) as lengths:
         assert parquet._longest_text_of(packed, len(zeros), len(zeros) // 4, 6) == 0

@@ -10,6 +10,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
+import urllib.error
+import urllib.request
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -48,6 +51,8 @@ from cep.step.job import Job
 from tests.cli.test_card_data import assert_absent, records, rules, wrong
 from tests.cli.test_erase import NUMBERS as ERASED_NUMBERS
 from tests.cli.test_erase import events, last_event
+from tests.cli.test_outage import metrics, status
+from tests.cli.test_run import free_port
 from tests.columnar.protected import card_numbers
 from tests.real_kafka import KafkaCluster
 from tests.rulebook.people import ADA, BOB, EVE, RULE_SET, TRUST, by_two, upsert_by_two
@@ -279,9 +284,9 @@ logger.spark.level = info
 """
 
 
-def test_no_log_of_spark_has_a_card_number(rules: Path, tmp_path: Path) -> None:
-    """Spark's own level of logging, as a cluster has it: what the driver and its tasks say, and the job."""
-    out = tmp_path / "out"
+def test_no_log_and_no_answer_of_spark_has_a_card_number(rules: Path, tmp_path: Path) -> None:
+    """The logs of the driver, its tasks and the job, at Spark's own level as a cluster has it, and the port."""
+    out, port = tmp_path / "out", free_port()
     (tmp_path / "events").mkdir()
     out.mkdir()
     (tmp_path / "log4j2.properties").write_text(LOGGING)
@@ -295,16 +300,25 @@ def test_no_log_of_spark_has_a_card_number(rules: Path, tmp_path: Path) -> None:
     words = (
         "live", "--conf", str(tmp_path / "cep.toml"), "--rules", str(rules), "--events", str(tmp_path / "events"),
         "--checkpoint", str(out / "job"), "--alerts", str(out / "alerts"), "--key-groups", "4", "--dedup", "1 d",
-        "--log", "json", "--available-now",
+        "--log", "json", "--listen", f"127.0.0.1:{port}",
     )  # fmt: skip
     command = "import sys; from cep.cli.main import main; sys.exit(main())"
     with (out / "log").open("wb") as log:
-        done = subprocess.run(
-            [sys.executable, "-c", command, *words], cwd=ROOT, stdout=log, stderr=log, check=False, timeout=WAIT_S,
-            env=on_this_spark(),
-        )  # fmt: skip
+        job = subprocess.Popen(
+            [sys.executable, "-c", command, *words], cwd=ROOT, stdout=log, stderr=log, env=on_this_spark()
+        )
+    try:
+        deadline_s = time.monotonic() + WAIT_S
+        while job.poll() is None and not _has_read(port, len(lines)):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
+        answers = [b"".join(_answer(port, path)) for path in ("/metrics", "/health", "/ready", "/live", "/else")]
+        job.terminate()
+        assert job.wait(WAIT_S) == 0, (out / "log").read_bytes()[-5_000:]
+    finally:
+        job.kill()
+    assert b'cep_poison_total{code="no_card_number"}' in answers[0]
     said = (out / "log").read_bytes()
-    assert done.returncode == 0, said[-5_000:]
     for part in (b"INFO org.apache.spark.sql.execution.streaming", b"INFO org.apache.spark.scheduler"):
         assert part in said
     files = [path for path in out.rglob("*") if path.is_file()]
@@ -314,3 +328,18 @@ def test_no_log_of_spark_has_a_card_number(rules: Path, tmp_path: Path) -> None:
         assert_absent([planted], (path.read_bytes() for path in files))
     assert_absent(searched, (path.read_bytes() for path in files))
     assert_absent(searched, (str(path).encode() for path in files))
+    assert_absent(searched, iter(answers))
+
+
+def _has_read(port: int, count: int) -> bool:
+    return status(port, "/live") == 200 and f"cep_records_total {count}.0" in metrics(port)
+
+
+def _answer(port: int, path: str) -> tuple[bytes, bytes]:
+    """Return the headers and the content of an answer."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=WAIT_S) as answer:
+            return bytes(answer.headers), answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return bytes(error.headers), error.read()
