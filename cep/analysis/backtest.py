@@ -155,7 +155,9 @@ def judge(history: History, marks: Marks) -> Judged:
     alerts = history.replayed.alerts
     at_ms = alert_times_ms(history, marks)
     alerts = alerts.filter(pa.array(at_ms <= marks.as_of_ms)).combine_chunks()
-    rule = np.asarray(pc.index_in(alerts["rule_id"].cast(pa.string()), value_set=pa.array(names))).astype(np.int64)
+    rule = np.asarray(pc.index_in(alerts["rule_id"].cast(pa.string()), value_set=pa.array(names, pa.string()))).astype(
+        np.int64
+    )
     bound_alert, rows = history.bound(alerts)
     count = alerts.num_rows
     is_right, is_immature = np.zeros(count, np.bool_), np.zeros(count, np.bool_)

@@ -95,8 +95,11 @@ class History:
 def replay_history(
     deployment: Deployment, pieces_of: Callable[[Schema], Pieces], columns: Sequence[str], cores: int, console: Console
 ) -> History:
-    """Match the history with the rules of the deployment, and keep `columns` of its events. Raises: SourceError."""
-    job = Job(deployment.schema, deployment.key_domains, dedup_ms=DEDUP_MS_DEFAULT)
+    """Match the history with the rules of the deployment, and keep `columns` of its events.
+
+    Without rules events are routed by the first column. Raises: SourceError.
+    """
+    job = Job(deployment.schema, deployment.key_domains or (tuple(columns[:1]),), dedup_ms=DEDUP_MS_DEFAULT)
     parts: dict[int, Decoded] = {}
     pieces = _watched(pieces_of(job.schema), tuple(columns), parts)
     made: list[pa.Table] = []

@@ -5,14 +5,14 @@
     label, kind, episode, amount, reported_ms
 
 A label belongs to one event, or to all events of a key between two times. Labels of the same episode are one fraud. A
-key is in a column `key`, or in a column with the name of the field. In a column of the events every value except empty,
-0, false and no is a fraud; a value other than a plain yes is its kind.
+key is in a column `key`, or in a column with the name of the field. `label_words.py` lists the words that mean fraud
+and honest; a word such as stolen_card is the kind of its fraud.
 Tested by: tests/analysis/test_labels.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ import pyarrow.csv as pcsv
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
+from cep.analysis.label_words import verdicts
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Kind, Schema
@@ -41,9 +42,7 @@ _EVENT_ID, _LABEL, _KIND, _EPISODE, _AMOUNT, _REPORTED = (
 )  # fmt: skip
 _FROM, _TO = "from", "to"
 _NAMES = (_EVENT_ID, KEY, _FROM, _TO, _LABEL, _KIND, _EPISODE, _AMOUNT, _REPORTED)
-_NO = pa.array(["", "nan", "false", "f", "no", "n"])
-_ZERO = r"^[+-]?0+(\.0*)?$"
-_YES = pa.array(["1", "1.0", "true", "t", "yes", "y"])
+_NO_WORDS: Mapping[str, bool] = {}  # the user has said nothing about words
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,8 @@ class Labels:
     """Labels in one form. Shapes: arrays of one length. `field` is the field of `keys`; None for labels of events.
 
     For labels of events, `keys` are event ids. `episode` is null for a label on its own. `reported_ms` is TIME_MS_MIN
-    if the report time is unknown. `is_column`: they come from a column of the events.
+    if the report time is unknown. `is_column`: they come from a column of the events. `name` is the file or the column,
+    and `fields` are the fields of the events that are read from that column.
     """
 
     field: str | None
@@ -64,13 +64,16 @@ class Labels:
     amount: np.ndarray
     reported_ms: np.ndarray
     is_column: bool = False
+    name: str = ""
+    fields: tuple[str, ...] = ()
 
     def taken(self, at: np.ndarray) -> Labels:
         """Take the labels at these rows."""
         rows = pa.array(at)
-        return Labels(
-            self.field, self.keys.take(rows), self.from_ms[at], self.to_ms[at], self.is_fraud[at],
-            self.kind.take(rows), self.episode.take(rows), self.amount[at], self.reported_ms[at], self.is_column,
+        return replace(
+            self, keys=self.keys.take(rows), from_ms=self.from_ms[at], to_ms=self.to_ms[at], kind=self.kind.take(rows),
+            is_fraud=self.is_fraud[at], episode=self.episode.take(rows), amount=self.amount[at],
+            reported_ms=self.reported_ms[at],
         )  # fmt: skip
 
     @property
@@ -78,10 +81,13 @@ class Labels:
         return bool((self.reported_ms != TIME_MS_MIN).any())
 
 
-def read_labels(source: str, events: Records | Path, schema: Schema) -> Labels:
-    """Read `--labels`: the name of a file, or of a column of the events. Raises: UsageError, SourceError."""
+def read_labels(source: str, events: Records | Path, schema: Schema, words: Mapping[str, bool] = _NO_WORDS) -> Labels:
+    """Read `--labels`: the name of a file, or of a column of the events. `words` is what the user said about words.
+
+    Raises: UsageError, SourceError.
+    """
     if Path(source).is_file():
-        return labels_of_table(_read_table(Path(source)), schema, source)
+        return labels_of_table(_read_table(Path(source)), schema, source, words)
     given = Records.of(events)
     tables = [
         table
@@ -89,10 +95,17 @@ def read_labels(source: str, events: Records | Path, schema: Schema) -> Labels:
         for path in given.paths
         for table in _columns_of_events(path, schema, source, view)
     ]
-    return labels_of_column(tables, source, schema)
+    fields = tuple(
+        name
+        for name in schema.columns()
+        if any(name not in view.constants and view.path(name)[0] == source for view in given.mapping.views)
+    )
+    return replace(labels_of_column(tables, source, schema, words), fields=fields)
 
 
-def labels_of_column(tables: Iterable[pa.Table], column: str, schema: Schema) -> Labels:
+def labels_of_column(
+    tables: Iterable[pa.Table], column: str, schema: Schema, words: Mapping[str, bool] = _NO_WORDS
+) -> Labels:
     """Take the labels from a column of the events, given as tables. Raises: UsageError if one lacks it."""
     id_names = _id_names(schema)
     ids, values = [pa.array([], TEXT)], [pa.array([], TEXT)]
@@ -108,12 +121,13 @@ def labels_of_column(tables: Iterable[pa.Table], column: str, schema: Schema) ->
         ids.append(id_.filter(has_label).combine_chunks())
         values.append(_as_texts(table[column].filter(has_label), column).combine_chunks())
     joined = pa.table({_EVENT_ID: pa.concat_arrays(ids), _LABEL: pa.concat_arrays(values)})
-    labels = labels_of_table(joined, schema, f"the column {column}")
+    labels = labels_of_table(joined, schema, f"the column {column}", words)
     # Only the frauds: a no in a column does not mean that anyone has checked.
-    return replace(labels.taken(np.flatnonzero(labels.is_fraud)), is_column=True)
+    fields = (column,) if column in schema.columns() else ()
+    return replace(labels.taken(np.flatnonzero(labels.is_fraud)), is_column=True, fields=fields)
 
 
-def labels_of_table(table: pa.Table, schema: Schema, name: str) -> Labels:
+def labels_of_table(table: pa.Table, schema: Schema, name: str, words: Mapping[str, bool] = _NO_WORDS) -> Labels:
     """Convert a table of labels to the common form. Raises: UsageError with the missing part."""
     fields = [column for column in table.column_names if column in schema.columns() and column not in _NAMES]
     of_events = next((column for column in (_EVENT_ID, *_id_names(schema)) if column in table.column_names), None)
@@ -124,12 +138,12 @@ def labels_of_table(table: pa.Table, schema: Schema, name: str) -> Labels:
     if keys.null_count:
         raise UsageError(f"{name} has {keys.null_count} rows without {of_events or of_keys}; leave them out")
     rows = table.num_rows
-    label = pc.utf8_lower(pc.fill_null(_texts(table, _LABEL), "")) if _LABEL in table.column_names else None
-    is_fraud = np.ones(rows, np.bool_) if label is None else ~_is_no(label)
-    kind = _texts(table, _KIND)
-    if _KIND not in table.column_names and label is not None:
-        plain = pc.or_(pc.is_in(label, value_set=_YES.cast(TEXT)), pa.array(_is_no(label)))
-        kind = pc.if_else(plain, pa.scalar(None, TEXT), _texts(table, _LABEL))
+    is_fraud, kind = np.ones(rows, np.bool_), _texts(table, _KIND)
+    if _LABEL in table.column_names:
+        label = _texts(table, _LABEL)
+        is_fraud, is_kind = verdicts(label, words, name)
+        if _KIND not in table.column_names:
+            kind = pc.if_else(pa.array(is_kind), label, pa.scalar(None, TEXT))
     return Labels(
         None if of_events is not None else of_keys,
         keys,
@@ -140,12 +154,8 @@ def labels_of_table(table: pa.Table, schema: Schema, name: str) -> Labels:
         _texts(table, _EPISODE),
         _amounts(table, name),
         _times(table, _REPORTED, TIME_MS_MIN, name),
+        name=name,
     )
-
-
-def _is_no(label: pa.Array) -> np.ndarray:
-    """Return the labels, in lower case, that mean no fraud: a word, an empty text, or a zero in any form."""
-    return np.asarray(pc.or_(pc.is_in(label, value_set=_NO.cast(TEXT)), pc.match_substring_regex(label, _ZERO)))
 
 
 def _id_names(schema: Schema) -> tuple[str, ...]:

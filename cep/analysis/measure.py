@@ -5,16 +5,18 @@ Tested by: tests/analysis/test_backtest.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 
 from cep.analysis.backtest import Backtest, Judged, backtest, judge
+from cep.analysis.drift import fields_read
 from cep.analysis.history import History, replay_history
 from cep.analysis.labels import Labels, read_labels
+from cep.analysis.leaks import check_unread, warnings_of
 from cep.analysis.marks import Marks, key_field, mark_events
 from cep.base.errors import UsageError
 from cep.base.schema import Schema
@@ -31,7 +33,8 @@ _AMOUNT = "amount"  # the field that is the money of an event unless another one
 class Terms:
     """The terms of a backtest. `amount` is the field of an event's money; the date and the maturity as in `Marks`.
 
-    Events outside of `period` do not count; neither do labels from their column.
+    Events outside of `period` do not count; neither do labels from their column. `label_words` is True for a word that
+    means fraud. With `allow_label` rules may read the column of the labels.
     """
 
     amount: str | None = None
@@ -39,6 +42,8 @@ class Terms:
     maturity_ms: int | None = None
     cores: int = 2
     period: Period = ALWAYS
+    label_words: Mapping[str, bool] = field(default_factory=dict)
+    allow_label: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ def measure_files(
     deployment: Deployment, events: Records | Path, labels: str, terms: Terms, console: Console
 ) -> Measured:
     """Measure the rules on files. `labels` is a file or a column of the events. Raises: UsageError, SourceError."""
-    read = read_labels(labels, events, deployment.schema)
+    read = read_labels(labels, events, deployment.schema, terms.label_words)
     given = Records.of(events)
     return measure(deployment, terms.period.reader(given), read, terms, console)
 
@@ -65,21 +70,26 @@ def measure(
     deployment: Deployment, pieces_of: Callable[[Schema], Pieces], labels: Labels, terms: Terms, console: Console,
     more: Sequence[str] = (),
 ) -> Measured:  # fmt: skip
-    """Replay the history once and measure the rules' findings.
+    """Replay the history once and measure the rules' findings. Print warnings about labels and fields that leak them.
 
     `more` are additional columns of the events. `pieces_of` returns only the events of the period.
 
-    Raises: UsageError, SourceError.
+    Raises: UsageError, also for a rule that reads the column of the labels; SourceError.
     """
     schema, domains = deployment.schema, deployment.key_domains
+    if not terms.allow_label:
+        check_unread(deployment, labels)
     amount, field = amount_field(schema, terms.amount), key_field(labels, domains)
-    wanted = [*more, *(name for domain in domains for name in domain)] + [
+    in_conditions = fields_read(deployment)
+    wanted = [*more, *in_conditions, *(name for domain in domains for name in domain)] + [
         name for name in (amount, field) if name is not None
     ]
     history = replay_history(deployment, pieces_of, tuple(dict.fromkeys(wanted)), terms.cores, console)
     if labels.is_column and not terms.period.cuts_nothing:
         labels = labels.taken(np.flatnonzero(history.events.rows_of(labels.keys) >= 0))
     marks = mark_events(history.events, labels, field, amount, terms.as_of_ms, terms.maturity_ms)
+    for warning in warnings_of(history.events, marks, [*more, *in_conditions], labels):
+        console.print(f"warning: {warning}", markup=False)
     judged = judge(history, marks)
     return Measured(amount, history, marks, judged, backtest(history, marks, judged))
 

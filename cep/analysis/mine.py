@@ -116,7 +116,7 @@ class Ground:
     def before(self, step: Step, same: str = "") -> NDArray[np.int32]:
         """Return for each event the row of the latest earlier one of its key that meets the step, -1 for none.
 
-        With `same` of those with an equal value of that field.
+        With `same` only earlier events with an equal value of that field count.
         """
         conditions = tuple(at for at in step if at >= 0)
         earlier = self._before.get((conditions, same))

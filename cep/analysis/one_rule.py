@@ -40,7 +40,7 @@ class OneRule:
 
     def measure(self, given: Records, labels: str, terms: Terms, errors: Console) -> Measured:
         """Measure the rule as it is. Raises: UsageError, SourceError."""
-        read = read_labels(labels, given, self.deployment.schema)
+        read = read_labels(labels, given, self.deployment.schema, terms.label_words)
         return measure(self.deployment, terms.period.reader(given), read, terms, errors)
 
     def bench(self, given: Records, measured: Measured, parts: Sequence[Part], terms: Terms, errors: Console) -> Bench:

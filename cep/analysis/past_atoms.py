@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from cep.analysis.atoms import FEW, Atom, few_values, numbers, quantiles
 from cep.analysis.history import Events
 from cep.base.schema import EventType, Field, Kind
+from cep.lang.field_names import Role, role_of
 from cep.lang.show import show_duration
 
 _COUNTED_MS = (3_600_000, 86_400_000, 4 * 86_400_000, 7 * 86_400_000)
@@ -62,7 +63,8 @@ def past_atoms(events: Events, of: Rows, is_fraud: NDArray[np.bool_]) -> Iterato
                 if field.type.kind in (Kind.DECIMAL, Kind.FLOAT) and field.name in events.columns:
                     given = numbers(events, of.rows, is_of[event_type.name], field)
                     yield from _beside_average(of, event_type, field, given)
-                    yield from _summed(of, event_type, field, given, is_fraud)
+                    if _is_summable(field, given):
+                        yield from _summed(of, event_type, field, given, is_fraud)
     for past_ms in _COUNTED_MS:
         begin = of.begin(past_ms)
         for _, counted in types:
@@ -71,6 +73,14 @@ def past_atoms(events: Events, of: Rows, is_fraud: NDArray[np.bool_]) -> Iterato
                 count = before[np.arange(len(of.rows))] - before[begin]
                 for _, event_type in types:
                     yield from _counted(event_type, is_of[event_type.name], (counted, where, reads), past_ms, count)
+
+
+def _is_summable(field: Field, given: _Numbers) -> bool:
+    """Return True for amounts: a sum of balances, scores or rates means nothing, and neither has one with a sign."""
+    values, has_value = given
+    role = role_of(field.name)
+    is_amount = role is Role.MONEY or (role is Role.OTHER and field.type.kind is Kind.DECIMAL)
+    return is_amount and bool(values[has_value].min(initial=0.0) >= 0)
 
 
 def _countable(

@@ -11,8 +11,8 @@ Tested by: tests/analysis/test_suggest.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ from cep.analysis.atoms import atoms_of, different
 from cep.analysis.backtest import DAY_MS, Ratio, judge, ratio
 from cep.analysis.history import Events, replay_history
 from cep.analysis.marks import Marks
-from cep.analysis.mine import Ground, mine
+from cep.analysis.mine import Ground, Mined, mine
 from cep.analysis.past_atoms import Rows, past_atoms
 from cep.analysis.suggested_text import declarations, pattern_text, tests_text
 from cep.base.errors import UsageError
@@ -31,6 +31,7 @@ from cep.base.schema import Kind, Schema
 from cep.base.terminal import Terminal
 from cep.columnar.batch import TEXT
 from cep.columnar.texts import encoded
+from cep.lang.field_names import Role, role_of
 from cep.lang.load import load_text
 from cep.model.rule import UpsertRecord
 from cep.rulebook.deploy import deploy
@@ -42,6 +43,49 @@ MINED = 0.7  # of the time
 _VALUES_MIN = 30  # different values of a field whose equality binds two steps
 _COMPARED_MAX = 4  # such fields, the first ones
 _TRIED = 2  # times as many sequences are mined as are wanted: some do not stand the rest of the time
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The wanted suggestions: events of a sequence at most, patterns at most, and precision at least.
+
+    Fields of `exclude` are not read; fields of `use` are read although they are left out by default. Names begin after
+    `suggested_{named}`.
+    """
+
+    steps: int = 3
+    count: int = 5
+    precision: float = 0.8
+    exclude: tuple[str, ...] = ()
+    use: tuple[str, ...] = ()
+    named: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MinedData:
+    """The data that was mined: events and keys of the first part of the time up to `until_ms`, of all that were there.
+
+    `left_out` has the reason for each field that no condition may read.
+    """
+
+    key: str
+    events: int
+    all_events: int
+    keys: int
+    frauds: int
+    from_ms: int
+    until_ms: int
+    fields: tuple[str, ...]
+    left_out: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A mined pattern that is not proposed, the reason, and its precision on the time that chooses."""
+
+    text: str
+    reason: str
+    chosen_for: Ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +108,14 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class Suggested:
-    """The suggestions, best first, and the text of a pattern file that has them all with the event types."""
+    """The suggestions, best first, and the text of a pattern file that has them all with the event types.
+
+    `rejected` are the other mined patterns, the most precise first.
+    """
 
     suggestions: tuple[Suggestion, ...]
+    rejected: tuple[Rejected, ...]
+    data: MinedData
     text: str
     tried: int
     held_out_days: float
@@ -79,66 +128,146 @@ def fields_of(schema: Schema) -> tuple[str, ...]:
     return tuple(name for name in schema.columns() if name not in fixed)
 
 
-def check_wanted(wanted: tuple[int, int, float]) -> None:
+def left_out_fields(schema: Schema, key: str, hidden: Sequence[str], wanted: Wanted) -> dict[str, str]:
+    """Return the fields that no condition may read, each with the reason. `hidden` are read from the labels.
+
+    Raises: UsageError for a name that no field has.
+    """
+    fields = fields_of(schema)
+    for flag, names in (("--exclude", wanted.exclude), ("--use", wanted.use)):
+        unknown = next((name for name in names if name not in fields), None)
+        if unknown is not None:
+            raise UsageError(f"{flag} {unknown} is no field that can be mined; these are: {', '.join(fields)}")
+    types, reasons = schema.columns(), dict[str, str]()
+    for name in fields:
+        role = role_of(name)
+        if name in wanted.exclude:
+            reasons[name] = "excluded"
+        elif types[name].protected:
+            reasons[name] = "protected"
+        elif name in wanted.use or name == key:
+            continue
+        elif name in hidden:
+            reasons[name] = "the column of the labels"
+        elif role in (Role.LABEL, Role.SENSITIVE, Role.COORDINATE):
+            reasons[name] = role.value
+    return reasons
+
+
+def check_wanted(wanted: Wanted) -> None:
     """Refuse numbers of steps and patterns, or a precision, that nothing can have. Raises: UsageError."""
-    steps_max, count, precision = wanted
-    if not 1 <= steps_max <= SUGGEST_STEPS_MAX or count < 1 or not 0 < precision <= 1:
+    if not 1 <= wanted.steps <= SUGGEST_STEPS_MAX or wanted.count < 1 or not 0 < wanted.precision <= 1:
         raise UsageError(f"a sequence has 1 to {SUGGEST_STEPS_MAX} steps; ask for 1 pattern or more, and a precision "
                          "above 0 and up to 1, like 0.8")  # fmt: skip
 
 
 def suggest(
-    events: Events, marks: Marks, pieces_of: Callable[[Schema], Pieces], key: str,
-    wanted: tuple[int, int, float], present: np.ndarray | None = None,
+    events: Events, marks: Marks, pieces_of: Callable[[Schema], Pieces], key: str, wanted: Wanted,
+    present: np.ndarray | None = None, hidden: Sequence[str] = (),
 ) -> Suggested:  # fmt: skip
-    """Mine, replay and choose. `wanted`: steps at most, patterns at most, precision at least. `present` bool[F] are
-    the frauds that present rules find.
+    """Mine, replay and choose. `present` bool[F] are the frauds that present rules find, and `hidden` are the fields
+    that are read from the column of the labels.
 
     Raises: UsageError for a key that the events have not, or a history without frauds.
     """
-    steps_max, count, precision_min = wanted
     if key not in events.columns:
         raise UsageError(f"--key {key} is no field of the events; these are: {', '.join(sorted(events.columns))}")
+    left_out = left_out_fields(events.schema, key, hidden, wanted)
+    read = {name: column for name, column in events.columns.items() if name not in left_out}
     times = events.time_ms[events.time_ms <= marks.as_of_ms]
     first, last = int(times.min(initial=marks.as_of_ms)), int(times.max(initial=0))
     cut_ms = int(first + MINED * (last - first))
-    ground, rows = ground_of(events, marks, key, cut_ms)
+    ground, rows = ground_of(replace(events, columns=read), marks, key, cut_ms)
     if not ground.open_frauds.any():
-        raise UsageError("no fraud is known in the first part of the time: there is nothing to learn from")
+        raise UsageError(
+            f"no fraud with a {key} is known in the first part of the time: there is nothing to learn from"
+        )
+    data = MinedData(
+        key, len(rows), int((events.time_ms < cut_ms).sum()), len(np.unique(ground.key_start)),
+        int(ground.open_frauds.sum()), first, cut_ms, tuple(name for name in read if name != key), left_out,
+    )  # fmt: skip
     windows = [each for each in WINDOWS_MS if each * _WINDOW_SHARE <= last - first] or list(WINDOWS_MS[:1])
-    mined = mine(ground, windows, steps_max, _TRIED * count)
-    head = declarations(events.schema)
-    texts = [pattern_text(f"suggested_{at + 1}", each, ground, key) for at, each in enumerate(mined)]
+    mined = mine(ground, windows, wanted.steps, _TRIED * wanted.count)
     begin_ms = cut_ms + max((each.window_ms for each in mined if len(each.steps) > 1), default=0)
     middle_ms = begin_ms + (last + 1 - begin_ms) // 2
-    figures = _replayed(head, texts, pieces_of, marks, (begin_ms, middle_ms))
+    names = [f"suggested_{wanted.named + number}" for number in range(1, len(mined) + 1)]
+    texts = [pattern_text(name, each, ground, key) for name, each in zip(names, mined, strict=True)]
+    head = declarations(events.schema)
+    figures = _replayed(head, dict(zip(names, texts, strict=True)), pieces_of, marks, (begin_ms, middle_ms))
+    candidates = [Candidate(*each) for each in zip(names, mined, texts, figures, strict=True)]
     frauds = (marks.first_ms >= begin_ms) & (marks.first_ms < middle_ms)
     later = (marks.first_ms >= max(begin_ms, middle_ms)) & (marks.first_ms <= marks.as_of_ms)
-    good = [
-        at for at, (choosing, _, finds) in enumerate(figures)
-        if choosing.whole and choosing.part >= precision_min * choosing.whole and (finds & frauds).any()
-    ]  # fmt: skip
-    good.sort(key=lambda at: (-int((figures[at][2] & frauds).sum()), at))
-    chosen: list[Suggestion] = []
-    covered = np.zeros(marks.frauds_count, np.bool_)
-    for at in good:
-        choosing, reporting, finds = figures[at]
-        hits = finds & frauds
-        if len(chosen) == count or not (hits & ~covered).any():  # others already find these frauds
-            continue
-        tests = tests_text(f"suggested_{at + 1}", f"{head}\n\n{texts[at]}", (mined[at], ground, rows), events)
-        if not tests:
-            continue
-        covered |= hits
-        chosen.append(Suggestion(
-            f"suggested_{at + 1}", f"{texts[at]}\n{tests}", reporting.whole, reporting,
-            ratio(int((finds & later).sum()), int(later.sum())), choosing, mined[at].score,
-            None if present is None else int((finds & later & ~present).sum()),
-        ))  # fmt: skip
-    text = "\n\n".join([head, *(each.text for each in chosen)]) + "\n" if chosen else ""
+
+    def tests_of(each: Candidate) -> str:
+        return tests_text(each.name, f"{head}\n\n{each.text}", (each.mined, ground, rows), events, key)
+
+    chosen, rejected = _chosen(candidates, frauds, wanted, tests_of)
+    suggestions = tuple(_suggestion(each, tests, later, present) for each, tests in chosen)
+    text = "\n\n".join([head, *(each.text for each in suggestions)]) + "\n" if chosen else ""
     checked = load_text(text, "suggested") if text else None
     assert checked is None or checked.ok, "what is written can be read"
-    return Suggested(tuple(chosen), text, len(mined), max(0, last - middle_ms) / DAY_MS, int(later.sum()))
+    days = max(0, last - middle_ms) / DAY_MS
+    return Suggested(suggestions, rejected, data, text, len(mined), days, int(later.sum()))
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A mined sequence as a pattern. `figures`: its precision on the time that chooses and on the time that reports,
+    and the frauds that it finds, bool[F]."""
+
+    name: str
+    mined: Mined
+    text: str
+    figures: tuple[Ratio, Ratio, np.ndarray]
+
+
+def _chosen(
+    candidates: Sequence[Candidate], frauds: np.ndarray, wanted: Wanted, tests_of: Callable[[Candidate], str]
+) -> tuple[list[tuple[Candidate, str]], tuple[Rejected, ...]]:
+    """Return the proposed candidates with their tests, and the others with reasons. `frauds` bool[F] begin in the
+    time that chooses."""
+    chosen: list[tuple[Candidate, str]] = []
+    rejected: list[Rejected] = []
+    covered = np.zeros(len(frauds), np.bool_)
+    for each in sorted(candidates, key=lambda each: -int((each.figures[2] & frauds).sum())):
+        choosing, _, finds = each.figures
+        tests = ""
+        reason = _reason_against(choosing, finds & frauds, covered, wanted)
+        if not reason:
+            tests = tests_of(each)
+            reason = "" if tests else "no three tests of the mined events pass: the past of its key decides"
+        if reason:
+            rejected.append(Rejected(each.text, reason, choosing))
+        else:
+            covered |= finds & frauds
+            chosen.append((each, tests))
+        if len(chosen) == wanted.count:
+            break
+    rejected.sort(key=lambda each: -(each.chosen_for.value or 0.0))
+    return chosen, tuple(rejected)
+
+
+def _reason_against(choosing: Ratio, hits: np.ndarray, covered: np.ndarray, wanted: Wanted) -> str:
+    """Return why a candidate with these figures is not proposed; "" if it may be."""
+    if not choosing.whole:
+        return "it has no alert on the time that chooses"
+    if choosing.part < wanted.precision * choosing.whole:
+        return (
+            f"{choosing.part} of its {choosing.whole} alerts on the time that chooses are right, a precision below "
+            f"{wanted.precision}"
+        )
+    if not hits.any():
+        return "it finds no fraud that begins in the time that chooses"
+    return "" if (hits & ~covered).any() else "the suggestions find its frauds already"
+
+
+def _suggestion(each: Candidate, tests: str, later: np.ndarray, present: np.ndarray | None) -> Suggestion:
+    choosing, reporting, finds = each.figures
+    return Suggestion(
+        each.name, f"{each.text}\n{tests}", reporting.whole, reporting,
+        ratio(int((finds & later).sum()), int(later.sum())), choosing, each.mined.score,
+        None if present is None else int((finds & later & ~present).sum()),
+    )  # fmt: skip
 
 
 def ground_of(events: Events, marks: Marks, key: str, cut_ms: int) -> tuple[Ground, np.ndarray]:
@@ -210,19 +339,23 @@ def _sampled(mask: np.ndarray, code: np.ndarray, room: int) -> tuple[np.ndarray,
 
 
 def _replayed(
-    head: str, texts: Sequence[str], pieces_of: Callable[[Schema], Pieces], marks: Marks, edges_ms: tuple[int, int]
+    head: str,
+    texts: Mapping[str, str],
+    pieces_of: Callable[[Schema], Pieces],
+    marks: Marks,
+    edges_ms: tuple[int, int],
 ) -> list[tuple[Ratio, Ratio, np.ndarray]]:
-    """Replay all patterns. Return for each the precision between the edges, that from the second on, and the frauds
-    that it finds at any time."""
+    """Replay all patterns, by name. Return for each the precision between the edges, the precision from the second one
+    on, and the frauds that it finds at any time."""
     if not texts:
         return []
-    source = "\n\n".join([head, *texts])
+    source = "\n\n".join([head, *texts.values()])
     records = [
         UpsertRecord(
-            id=f"suggested_{at + 1}", version=1, pattern=f"suggested_{at + 1}", status="live", severity="low",
-            owner="suggest", message="{key}", source=source,
+            id=name, version=1, pattern=name, status="live", severity="low", owner="suggest", message="{key}",
+            source=source,
         )
-        for at in range(len(texts))
+        for name in texts
     ]  # fmt: skip
     deployment = deploy(records)
     assert not deployment.set_aside, deployment.set_aside
@@ -230,8 +363,8 @@ def _replayed(
     judged = judge(history, marks)
     begin_ms, middle_ms = edges_ms
     outcome = []
-    for at in range(len(texts)):
-        number = judged.names.index(f"suggested_{at + 1}")
+    for name in texts:
+        number = judged.names.index(name)
         mature = (judged.rule == number) & ~judged.is_immature & (judged.detected_ms >= begin_ms)
         halves = (mature & (judged.detected_ms < middle_ms), mature & (judged.detected_ms >= middle_ms))
         choosing, reporting = (ratio(int((each & judged.is_right).sum()), int(each.sum())) for each in halves)

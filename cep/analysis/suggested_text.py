@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from cep.analysis.atoms import Atom
 from cep.analysis.history import Events
 from cep.analysis.mine import Chains, Ground, Mined
-from cep.base.schema import Schema
+from cep.base.schema import Kind, Schema, Type
 from cep.lang.load import load_text
 from cep.lang.show import show_duration, show_value
 from cep.testing.harness import Outcome
@@ -81,16 +81,25 @@ def _condition(place: int, atom: Atom, params: list[str]) -> str:
     return atom.text(param)
 
 
-def tests_text(name: str, text: str, of: tuple[Mined, Ground, NDArray[np.int64]], events: Events) -> str:
+def key_label(type_: Type) -> str:
+    """Return a label of a key in tests: a name for texts, and a value for a key of any other type."""
+    values = {Kind.INT: "1", Kind.DECIMAL: "1", Kind.BOOL: "true"}
+    return type_.symbols[0] if type_.kind is Kind.ENUM else values.get(type_.kind, "k1")
+
+
+def tests_text(
+    name: str, text: str, of: tuple[Mined, Ground, NDArray[np.int64]], events: Events, key: str
+) -> str:  # fmt: skip
     """Return three tests: a mined fraud fires; an honest event does not; a changed fraud does not.
 
     The change leaves out its first event or its past, or makes it too late, or moves a single event just outside of a
     limit. `text` is the pattern with the event types. The first test of each kind that the engine passes is used:
     without the rest of the key's past, a few events may give another result. "" for a kind without any.
     """
-    kinds = _candidates(of, events)
+    label = key_label(events.schema.columns()[key])
+    kinds = _candidates(of, events, label)
     blocks = [
-        _test(name, f"{at} {number}", given, expected)
+        _test((name, label), f"{at} {number}", given, expected)
         for at, kind in enumerate(kinds) for number, (_, given, expected) in enumerate(kind)
     ]  # fmt: skip
     suite = run_checked(load_text("\n".join([text, *blocks]), "suggested"))
@@ -100,11 +109,11 @@ def tests_text(name: str, text: str, of: tuple[Mined, Ground, NDArray[np.int64]]
         stays = next((each for number, each in enumerate(kind) if f"{at} {number}" in passed), None)
         if stays is None:
             return ""
-        chosen.append(_test(name, *stays))
+        chosen.append(_test((name, label), *stays))
     return "\n".join(chosen)
 
 
-def _candidates(of: tuple[Mined, Ground, NDArray[np.int64]], events: Events) -> list[list[_Candidate]]:
+def _candidates(of: tuple[Mined, Ground, NDArray[np.int64]], events: Events, label: str) -> list[list[_Candidate]]:
     """Return frauds, honest events, and near misses: some of each, as title, events and expectation."""
     mined, ground, rows = of
     chains = ground.chain(mined.steps, mined.window_ms)
@@ -120,7 +129,7 @@ def _candidates(of: tuple[Mined, Ground, NDArray[np.int64]], events: Events) -> 
     fires, misses = list[_Candidate](), list[_Candidate]()
     for chain, past in _frauds(ground, chains, max(atom.past_ms for atom in atoms)):
         at = show_duration(int(ground.time_ms[chain[-1]]) - int(ground.time_ms[past[0]]))
-        fires.append(("a fraud of the data", written(past), f"expect match on k1 at {at}"))
+        fires.append(("a fraud of the data", written(past), f"expect match on {label} at {at}"))
         if len(chain) > 1:
             last = written(chain)[-1]
             late = [*written(chain)[:-1], (last[0] + mined.window_ms, *last[1:])]
@@ -171,11 +180,12 @@ def _outside(event: TestEvent, atoms: Sequence[Atom]) -> TestEvent | None:
     return None
 
 
-def _test(name: str, title: str, given: Sequence[TestEvent], expected: str) -> str:
-    """Write a test whose events are all of one key, the first of them at 0 s."""
+def _test(of: tuple[str, str], title: str, given: Sequence[TestEvent], expected: str) -> str:
+    """Write a test of a pattern whose events are all of one key, with this label; the first of them is at 0 s."""
+    name, label = of
     first_ms = given[0][0]
     lines = []
     for at_ms, event_type, values in given:
         fields = " ".join(f"{field}={value}" for field, value in values.items())
-        lines.append(f"  k1: {show_duration(at_ms - first_ms)}  {event_type} {fields}".rstrip())
+        lines.append(f"  {label}: {show_duration(at_ms - first_ms)}  {event_type} {fields}".rstrip())
     return "\n".join([f'test "{title}" of {name} {{', *lines, f"  {expected}", "}"])

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -28,7 +28,7 @@ from cep.api.naming import Forms, Naming
 from cep.base.errors import UsageError
 from cep.base.schema import Schema
 from cep.columnar.file_form import AS_WRITTEN, FileForm
-from cep.columnar.mapping import FieldMapping, check_fields
+from cep.columnar.mapping import FieldMapping, check_fields, view_of
 from cep.columnar.route import KeyDomain
 from cep.columnar.shown import shown_row
 from cep.columnar.times import counting_skipped
@@ -61,7 +61,7 @@ class Source:
     pieces: Callable[[Schema], Pieces]
     of_key: ReadKey
     like: Like
-    labels: Callable[[Schema, str], Labels]
+    labels: Callable[[Schema, str, Mapping[str, bool]], Labels]
 
     def within(self, period: Period) -> Source:
         """Return the source without the events outside of a period."""
@@ -130,7 +130,7 @@ def open_source(events: Any, naming: Naming) -> Source:
         pieces,
         of_key,
         lambda table: table,
-        lambda schema, column: read_labels(column, Records(paths, mapping), schema),
+        lambda schema, column, words: read_labels(column, Records(paths, mapping), schema, words),
     )
 
 
@@ -167,10 +167,12 @@ def _source_of(frame: Frame, naming: Naming) -> Source:
     def of_key(schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
         return key_of_table(events_table(frame, schema, naming), schema, domain, key, naming.values(schema))
 
-    def labels(schema: Schema, column: str) -> Labels:
+    def labels(schema: Schema, column: str, words: Mapping[str, bool]) -> Labels:
         table, mapping = _with_column(frame, schema, naming, column), naming.values(schema)
         tables = [ids_and_column(table, schema, column, view) for view in mapping.views]
-        return labels_of_column(tables if mapping.has_views else [table], column, schema)
+        read = labels_of_column(tables if mapping.has_views else [table], column, schema, words)
+        sources = {view_of(name)[1]: source for name, source in (naming.columns or {}).items()}
+        return replace(read, fields=tuple(name for name in schema.columns() if sources.get(name, name) == column))
 
     return Source(pieces, of_key, frame.like, labels)
 

@@ -14,15 +14,18 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from cep.base.errors import UsageError
+from cep.lang.explain.render import render_text
+from cep.lang.load import bundle_source, load_files
 from cep.lists.store import ListStore
 from cep.model.rule import ControlRecord, RetireRecord, UpsertRecord
 from cep.nfa.deployed import DeployedRule
-from cep.nfa.given_lists import GivenList
+from cep.nfa.given_lists import GivenList, given_lists
 from cep.rulebook.changes import with_signatures
 from cep.rulebook.compatible import KeyDomains, checked_text
 from cep.rulebook.deploy import Deployment, deploy, deploy_to_job
 from cep.rulebook.files import list_record, read_control, read_lists, read_rules
 from cep.rulebook.levels import levels_needed
+from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.signed_lists import first_lists
 from cep.rulebook.trust import Trust
 
@@ -103,6 +106,19 @@ class GivenRules:
         deployment = deploy([*given, *records], store)
         levels_count = levels_needed(deployment.rulebook.deployed())
         return GivenRules(shown, (*given, *records), (), deployment, levels_count, store)
+
+    @staticmethod
+    def of_file(path: Path) -> GivenRules:
+        """Make a rule of each pattern of a file. Raises: UsageError with all mistakes, each with its line."""
+        checked = load_files([path])
+        lists = given_lists(checked)
+        mistakes = [each for each in (*checked.diagnostics, *lists.diagnostics) if each.is_error]
+        if mistakes:
+            raise UsageError(f"{path} has mistakes:\n{render_text(mistakes, checked.sources)}")
+        if not checked.patterns:
+            schema = checked.schema
+            return GivenRules(str(path), (), (), Deployment(schema, Rulebook(schema, None), ()), 1, ListStore())
+        return GivenRules.of_patterns(bundle_source(path), str(path), tuple(lists.lists.values()))
 
     def newest(self, rule_id: str) -> UpsertRecord:
         """Return the record of the highest version. Raises: UsageError for an unknown rule."""

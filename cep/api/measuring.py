@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cep.analysis.label_words import label_words
 from cep.analysis.measure import Terms
 from cep.api.events import ReplayForms, parted
 from cep.api.naming import Naming
@@ -20,19 +21,22 @@ class Measuring(ReplayForms, total=False):
     """The terms of a backtest, and the form of its events: the flags of `cep backtest`, with underscores.
 
     `amount` names the field of money. Labels count as reported at the time `as_of`. An event without a report counts as
-    honest at the age `maturity`, like `30 d`. `columns`, `tz`, `cores`, `since`, `until` and `to_the_end` are as in
-    `match`.
+    honest at the age `maturity`, like `30 d`. `label_words` says of words of the labels whether they mean `fraud` or
+    `honest`, and `*` of all others. With `allow_label` rules may read the column of the labels. `columns`, `tz`,
+    `cores`, `since`, `until` and `to_the_end` are as in `match`.
     """
 
     amount: str | None
     as_of: str | None
     maturity: str | None
+    label_words: Mapping[str, str]
+    allow_label: bool
     columns: Mapping[str, str] | None
     tz: str | None
     cores: int | None
 
 
-_OWN = ("amount", "as_of", "maturity", "columns", "tz", "cores")
+_OWN = ("amount", "as_of", "maturity", "label_words", "allow_label", "columns", "tz", "cores")
 
 
 def measuring(given: Measuring) -> tuple[Naming, Terms]:
@@ -45,5 +49,9 @@ def measuring(given: Measuring) -> tuple[Naming, Terms]:
     except ValueError as error:
         raise UsageError(f"as_of: {error}") from error
     maturity_ms = None if maturity is None else length_ms("maturity", maturity)
-    terms = Terms(given.get("amount"), as_of_ms, maturity_ms, given.get("cores") or processors_count(), period)
+    words = label_words([f"{word}={verdict}" for word, verdict in given.get("label_words", {}).items()], "label_words")
+    terms = Terms(
+        given.get("amount"), as_of_ms, maturity_ms, given.get("cores") or processors_count(), period, words,
+        allow_label=given.get("allow_label", False),
+    )  # fmt: skip
     return Naming(given.get("columns"), given.get("tz"), written), terms

@@ -20,7 +20,7 @@ from cep.analysis.measure import Measured, measure
 from cep.analysis.measure import Terms as MeasureTerms
 from cep.analysis.one_rule import OneRule, one_rule_of
 from cep.analysis.split import parts_of_time
-from cep.analysis.suggest import Suggested, check_wanted, fields_of, suggest
+from cep.analysis.suggest import Suggested, Wanted, check_wanted, fields_of, left_out_fields, suggest
 from cep.analysis.sweep import Bench
 from cep.analysis.thresholds import Replays, drawn
 from cep.analysis.tune import Aim, Objective, Tuned, tune
@@ -219,15 +219,21 @@ class Rules:
         """Measure the findings of each rule by labels, as `cep backtest` does: precision and recall with intervals,
         money, lead times.
 
-        `labels` is a column of the events, the path of a file, or a frame. Keyword arguments: `amount`, the field of
-        money; `as_of`, the time at which labels count as reported; `maturity`, the age at which an event without a
-        report counts as honest, like `"30 d"`; and `columns`, `tz`, `cores`, `since`, `until`, `to_the_end` and the
-        forms of values, as in `match`. Raises: UsageError, SourceError.
+        `labels` is a column of the events, the path of a file, or a frame. `label_words` says what their words mean,
+        like `{"review": "honest", "*": "fraud"}`. With `allow_label` rules may read the column of the labels.
+
+        Other keyword arguments: `amount`, the field of money; `as_of`, the time at which labels count as reported;
+        `maturity`, the age at which an event without a report counts as honest, like `"30 d"`; and `columns`, `tz`,
+        `cores`, `since`, `until`, `to_the_end` and the forms of values, as in `match`. Raises: UsageError, SourceError.
         """
         naming, terms = measuring(given)
         source = open_source(events, naming).within(terms.period)
         replays = Replays(
-            self._one_rule, source.pieces, lambda schema: _labels(source, labels, schema), terms, Terminal(quiet=True)
+            self._one_rule,
+            source.pieces,
+            lambda schema: _labels(source, labels, schema, terms),
+            terms,
+            Terminal(quiet=True),
         )
         measured = self._measured(source, labels, terms, ())
         warn_of_replay(measured.history.replayed, given)
@@ -235,22 +241,27 @@ class Rules:
 
     def suggest(
         self, events: Any, labels: Any, key: str, *, steps: int = 3, count: int = 5, precision: float = 0.8,
-        **given: Unpack[Measuring],
+        exclude: Sequence[str] = (), use: Sequence[str] = (), **given: Unpack[Measuring],
     ) -> Suggested:  # fmt: skip
         """Find sequences of a key that labelled frauds have and other events lack, as `cep suggest` does.
 
         `text` of the result is a pattern file with tests, or "" if nothing is precise enough on later time. `steps` and
-        `count` are the maximum events of a sequence and the maximum patterns; the others are those of `backtest`.
-        Raises: UsageError, SourceError.
+        `count` are the maximum events of a sequence and the maximum patterns. No condition reads a field of `exclude`;
+        `use` takes in fields that are left out by default. The others are those of `backtest`. Raises: UsageError,
+        SourceError.
         """
         naming, terms = measuring(given)
         source = open_source(events, naming).within(terms.period)
-        check_wanted(wanted := (steps, count, precision))
-        fields = fields_of(self._given.deployment.schema)
-        measured = self._measured(source, labels, terms, fields)
+        check_wanted(wanted := Wanted(steps, count, precision, tuple(exclude), tuple(use)))
+        schema = self._given.deployment.schema
+        labelled = _labels(source, labels, schema, terms)
+        left_out = left_out_fields(schema, key, labelled.fields, wanted)
+        fields = [name for name in fields_of(schema) if name not in left_out]
+        measured = measure(self._given.deployment, source.pieces, labelled, terms, Terminal(quiet=True), fields)
         warn_of_replay(measured.history.replayed, given)
         detected_now = np.asarray(measured.judged.has_detected.any(axis=0))
-        return suggest(measured.history.events, measured.marks, source.pieces, key, wanted, detected_now)
+        history, marks = measured.history, measured.marks
+        return suggest(history.events, marks, source.pieces, key, wanted, detected_now, labelled.fields)
 
     def tune(
         self, rule_id: str, events: Any, labels: Any, *, objective: Objective = "f1",
@@ -269,7 +280,7 @@ class Rules:
         axes = axes_of(rule.pattern, rule.record.params, tries or {})
         gap_ms = rule.gap_ms if gap is None else length_ms("gap", gap)
         console = Terminal(quiet=True)
-        labelled = _labels(source, labels, rule.deployment.schema)
+        labelled = _labels(source, labels, rule.deployment.schema, terms)
         measured = measure(rule.deployment, source.pieces, labelled, terms, console)
         warn_of_replay(measured.history.replayed, given)
         parts = parts_of_time(measured.history.events, measured.marks, gap_ms)
@@ -284,7 +295,7 @@ class Rules:
     def _measured(self, source: Source, labels: Any, terms: MeasureTerms, fields: Sequence[str]) -> Measured:
         """Replay and judge."""
         deployment = self._given.deployment
-        given = _labels(source, labels, deployment.schema)
+        given = _labels(source, labels, deployment.schema, terms)
         return measure(deployment, source.pieces, given, terms, Terminal(quiet=True), fields)
 
     def __getitem__(self, rule_id: str) -> Rule:
@@ -309,13 +320,13 @@ class Rules:
         return "\n".join([*(repr(rule) for rule in self), *self.problems])
 
 
-def _labels(source: Source, labels: Any, schema: Schema) -> Labels:
+def _labels(source: Source, labels: Any, schema: Schema, terms: MeasureTerms) -> Labels:
     """Read labels: a frame, the path of a file, or a column of the events. Raises: UsageError, SourceError."""
     if not isinstance(labels, str | Path):
-        return labels_of_table(open_frame(labels).whole(), schema, "the frame of labels")
+        return labels_of_table(open_frame(labels).whole(), schema, "the frame of labels", terms.label_words)
     if Path(labels).is_file():
-        return read_labels(str(labels), Path(), schema)
-    return source.labels(schema, str(labels))
+        return read_labels(str(labels), Path(), schema, terms.label_words)
+    return source.labels(schema, str(labels), terms.label_words)
 
 
 def load(rules: str | Path, *, control: str | Path | None = None) -> Rules:

@@ -19,7 +19,14 @@ from cep.analysis.show import time_text, with_interval
 from cep.base.secrets import use_secrets_file
 from cep.base.terminal import Terminal
 from cep.cli.given_events import given_events
-from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_json
+from cep.cli.labelled import (
+    add_label_arguments,
+    add_rules_argument,
+    deployed_folder,
+    rules_path,
+    terms_of,
+    write_json,
+)
 from cep.cli.rejected import judged
 from cep.runners.output import check_writable
 
@@ -37,7 +44,7 @@ _WIDTH_MAX = 10_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the verb."""
-    parser.add_argument("--rules", type=Path, required=True, metavar="FOLDER", help="rule files (*.toml)")
+    add_rules_argument(parser)
     add_label_arguments(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here, too")
 
@@ -48,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json is not None:
         check_writable(options.json)
     errors = Terminal(stderr=True, highlight=False)
-    deployment = deployed_folder(options.rules, errors)
+    deployment = deployed_folder(rules_path(options), errors)
     measured = measure_files(
         deployment, given_events(options, deployment.schema), options.labels, terms_of(options), errors
     )

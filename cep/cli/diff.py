@@ -14,12 +14,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cep.analysis.label_words import label_words
 from cep.analysis.measure import Measured, Terms, measure_files
 from cep.base.limits import DEDUP_MS_DEFAULT
 from cep.base.terminal import Terminal
 from cep.cli.backtest import show_ratio
 from cep.cli.given_events import add_events_arguments, given_events
-from cep.cli.labelled import deployed_folder
+from cep.cli.labelled import add_label_terms, deployed_folder
 from cep.cli.period import add_period_arguments, add_to_the_end_argument, given_period
 from cep.cli.rejected import judged
 from cep.rulebook.compare import Comparison, compare
@@ -52,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="COLUMN|FILE",
         help="column of the events that is true, or 1, for bad ones, or a file of labels",
     )
+    add_label_terms(parser)
     parser.add_argument("--examples", type=int, default=3, metavar="N", help="alerts shown of each kind (3)")
     parser.add_argument("--cores", type=int, default=2, metavar="N", help="cores of this machine to use (default 2)")
 
@@ -70,7 +72,8 @@ def run(options: argparse.Namespace) -> int:
     measured: list[Measured] = []
     readers = [period.reader(given) for given in records]
     if options.label is not None:
-        terms = Terms(cores=options.cores, period=period)
+        words = label_words(options.label_words)
+        terms = Terms(cores=options.cores, period=period, label_words=words, allow_label=options.allow_label)
         measured = [
             measure_files(each, given, options.label, terms, errors)
             for each, given in zip(deployments, records, strict=True)

@@ -8,11 +8,14 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
+from typing import cast
 
 import orjson
 from rich.console import Console
 
+from cep.analysis.label_words import label_words
 from cep.analysis.measure import Terms
+from cep.api.given import GivenRules
 from cep.base.durable import replace_file, repository_root
 from cep.base.errors import SinkError, UsageError
 from cep.base.utc import utc_ms
@@ -38,6 +41,7 @@ def add_label_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE|COLUMN",
         help="a file of labels, or a column of the events that is true, 1 or a kind of fraud for bad ones",
     )
+    add_label_terms(parser)
     parser.add_argument("--amount", metavar="FIELD", help="field of an event's money (default: amount)")
     parser.add_argument(
         "--as-of",
@@ -54,6 +58,22 @@ def add_label_arguments(parser: argparse.ArgumentParser) -> None:
     add_secrets_argument(parser)
 
 
+def add_label_terms(parser: argparse.ArgumentParser) -> None:
+    """Declare what words of labels mean, and whether rules may read the labels."""
+    parser.add_argument(
+        "--label-words",
+        action="append",
+        default=[],
+        metavar="WORD=fraud|honest",
+        help="what a word of the labels means; *=fraud or *=honest is for all words that no list knows (default: no, "
+        "false, 0, none, legit, genuine, normal, OK and the like are honest, yes, true, 1, fraud and kinds such as "
+        "stolen_card are fraud, any other word is an error that lists it)",
+    )
+    parser.add_argument(
+        "--allow-label", action="store_true", help="measure rules although they read the column of the labels"
+    )
+
+
 def terms_of(options: argparse.Namespace) -> Terms:
     """Return the terms that the flags ask for. Raises: UsageError."""
     if options.cores < 1:
@@ -63,7 +83,11 @@ def terms_of(options: argparse.Namespace) -> Terms:
         maturity_ms = None if options.maturity is None else duration_ms(options.maturity)
     except ValueError as error:
         raise UsageError(f"--as-of or --maturity: {error}") from error
-    return Terms(options.amount, as_of_ms, maturity_ms, options.cores, given_period(options))
+    words = label_words(options.label_words)
+    period = given_period(options)
+    return Terms(
+        options.amount, as_of_ms, maturity_ms, options.cores, period, words, allow_label=options.allow_label
+    )  # fmt: skip
 
 
 def alerts_a_day(text: str) -> float:
@@ -74,10 +98,34 @@ def alerts_a_day(text: str) -> float:
     return float(written[1])
 
 
-def deployed_folder(folder: Path, errors: Console) -> Deployment:
-    """Deploy the rules of a folder, and print why others are not in force. Raises: UsageError if none is."""
+def add_rules_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare where the rules are: a pattern file, or a folder of rule files."""
+    parser.add_argument(
+        "patterns", nargs="?", type=Path, metavar="FILE.cep", help="a pattern file: each of its patterns is a rule"
+    )
+    parser.add_argument("--rules", type=Path, metavar="FOLDER", help="rule files (*.toml), in place of a pattern file")
+
+
+def rules_path(options: argparse.Namespace) -> Path:
+    """Return the pattern file or the folder that is meant. Raises: UsageError unless there is one of them."""
+    paths = [path for path in (options.patterns, options.rules) if path is not None]
+    if len(paths) != 1:
+        raise UsageError("name a pattern file (*.cep), or a folder of rule files with --rules, and not both")
+    return cast("Path", paths[0])
+
+
+def deployed_folder(folder: Path, errors: Console, *, needs_rules: bool = True) -> Deployment:
+    """Deploy the rules of a folder, or the patterns of a file, and print why others are not in force.
+
+    Raises: UsageError if none is. Without `needs_rules` a file may have event types alone.
+    """
+    if folder.suffix == ".cep" and folder.is_file():
+        of_file = GivenRules.of_file(folder).deployment
+        if not of_file.key_domains and (needs_rules or not of_file.schema.event_types):
+            raise UsageError(f"{folder} has no pattern; write one, or name another file")
+        return of_file
     if not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder of rules")
+        raise UsageError(f"{folder} is neither a folder of rules nor a pattern file (*.cep)")
     records, problems = read_rules(folder)
     lists = ListStore()
     given, more = read_lists(folder, lists)

@@ -18,7 +18,15 @@ from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
 from cep.base.terminal import Terminal
 from cep.cli.given_events import given_events
-from cep.cli.labelled import add_label_arguments, alerts_a_day, deployed_folder, terms_of, write_json
+from cep.cli.labelled import (
+    add_label_arguments,
+    add_rules_argument,
+    alerts_a_day,
+    deployed_folder,
+    rules_path,
+    terms_of,
+    write_json,
+)
 from cep.cli.rejected import judged
 from cep.runners.output import check_writable
 
@@ -35,7 +43,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the verb."""
-    parser.add_argument("--rules", type=Path, required=True, metavar="FOLDER", help="rule files (*.toml)")
+    add_rules_argument(parser)
     add_label_arguments(parser)
     parser.add_argument(
         "--tolerance", type=float, default=0.0, metavar="SHARE", help="recall of frauds that may be lost (default 0)"
@@ -56,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json is not None:
         check_writable(options.json)
     errors = Terminal(stderr=True, highlight=False)
-    deployment = deployed_folder(options.rules, errors)
+    deployment = deployed_folder(rules_path(options), errors)
     measured = measure_files(
         deployment, given_events(options, deployment.schema), options.labels, terms_of(options), errors
     )

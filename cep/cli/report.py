@@ -91,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
     replays = Replays(
         partial(one_rule, options.rules),
         pieces_of,
-        lambda schema: read_labels(options.labels, given_events(options, schema), schema),
+        lambda schema: read_labels(options.labels, given_events(options, schema), schema, terms.label_words),
         terms,
         errors,
     )

@@ -6,6 +6,8 @@ Tested by: tests/cli/test_suggest.py
 from __future__ import annotations
 
 import argparse
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +17,24 @@ from rich.table import Table
 
 from cep.analysis.labels import read_labels
 from cep.analysis.measure import measure
-from cep.analysis.suggest import Suggested, check_wanted, fields_of, suggest
+from cep.analysis.suggest import Suggested, Wanted, check_wanted, fields_of, left_out_fields, suggest
 from cep.base.errors import UsageError
 from cep.base.limits import SUGGEST_STEPS_MAX
 from cep.base.secrets import use_secrets_file
 from cep.base.terminal import Terminal
+from cep.base.utc import utc_text
 from cep.cli.backtest import show_ratio
 from cep.cli.given_events import given_events
-from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_bytes
+from cep.cli.labelled import (
+    add_label_arguments,
+    add_rules_argument,
+    deployed_folder,
+    rules_path,
+    terms_of,
+    write_bytes,
+)
 from cep.cli.rejected import judged
+from cep.rulebook.deploy import Deployment
 from cep.runners.output import check_writable
 
 HELP = """\
@@ -38,11 +49,13 @@ examples:
   cep suggest --rules rules --events history.parquet --labels is_fraud --key card_id
   cep suggest --rules rules --events history/ --labels fraud.csv --key card_id --max-steps 4 --out suggested.cep
 """
+_NAME = re.compile(r"suggested_(\d{1,9})")
+_REJECTED_SHOWN = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the verb."""
-    parser.add_argument("--rules", type=Path, required=True, metavar="FOLDER", help="rule files (*.toml) in force")
+    add_rules_argument(parser)
     add_label_arguments(parser)
     parser.add_argument("--key", required=True, metavar="FIELD", help="field that the events of a sequence share")
     parser.add_argument(
@@ -60,7 +73,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="least precision on the time that chooses (default 0.8)",
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the patterns here instead of printing them")
+    parser.add_argument(
+        "--exclude", action="append", default=[], metavar="FIELD", help="a field that no condition may read; repeatable"
+    )
+    parser.add_argument(
+        "--use",
+        action="append",
+        default=[],
+        metavar="FIELD",
+        help="a field that conditions may read although its name looks like a label, a personal trait or a coordinate; "
+        "repeatable",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="write the patterns to this new file instead of printing them"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -69,28 +95,31 @@ def run(options: argparse.Namespace) -> int:
     Raises: UsageError and other CepErrors.
     """
     use_secrets_file(options.secrets)
-    check_wanted(wanted := (options.max_steps, options.count, options.precision))
+    wanted = Wanted(options.max_steps, options.count, options.precision, tuple(options.exclude), tuple(options.use))
+    check_wanted(wanted)
     if options.out is not None:
+        _check_new(options.out)
         check_writable(options.out)
     errors = Terminal(stderr=True, highlight=False)
-    deployment = deployed_folder(options.rules, errors)
+    deployment = deployed_folder(rules_path(options), errors, needs_rules=False)
     schema = deployment.schema
     fields = fields_of(schema)
     if options.key not in fields:
         raise UsageError(f"--key {options.key} is no field of the rules' events; these are: {', '.join(fields)}")
+    wanted = replace(wanted, named=_last_name(deployment, options.out))
     given = given_events(options, schema)
     terms = terms_of(options)
     pieces_of = terms.period.reader(given)
-    labels = read_labels(options.labels, given, schema)
-    measured = measure(deployment, pieces_of, labels, terms, errors, fields)
+    labels = read_labels(options.labels, given, schema, terms.label_words)
+    left_out = left_out_fields(schema, options.key, labels.fields, wanted)
+    more = (options.key, *(name for name in fields if name not in left_out))
+    measured = measure(deployment, pieces_of, labels, terms, errors, more)
     present = np.asarray(measured.judged.has_detected.any(axis=0))
-    outcome = suggest(measured.history.events, measured.marks, pieces_of, options.key, wanted, present)
+    outcome = suggest(measured.history.events, measured.marks, pieces_of, options.key, wanted, present, labels.fields)
     console = Terminal(highlight=False, soft_wrap=True)
     _print(outcome, options.precision, console)
     if outcome.suggestions and options.out is not None:
-        write_bytes(outcome.text.encode(), options.out)
-        for each in outcome.suggestions:
-            write_bytes(_rule_file(each.name, options.out.name).encode(), options.out.with_name(f"{each.name}.toml"))
+        _write(outcome, options.out)
         console.print(
             f"wrote {options.out}, and {len(outcome.suggestions)} rules in status shadow beside it; run its tests "
             f"with: cep test {options.out}", markup=False,
@@ -98,6 +127,30 @@ def run(options: argparse.Namespace) -> int:
     elif outcome.suggestions:
         console.print(f"\n{outcome.text}", markup=False)
     return judged(options, errors, int(not outcome.suggestions), measured.history.replayed)
+
+
+def _check_new(path: Path) -> None:
+    """Refuse a file that is there: somebody may have edited it. Raises: UsageError."""
+    if path.exists():
+        raise UsageError(f"{path} is there already, and may be edited; name a new file")
+
+
+def _last_name(deployment: Deployment, out: Path | None) -> int:
+    """Return the greatest number of a rule or a file beside `out` that is named suggested_N, 0 without one."""
+    names = [rule.rule_id for rule in deployment.rulebook.deployed()]
+    names += [rule.pattern.name for rule in deployment.rulebook.deployed()]
+    names += [] if out is None else [path.stem for path in out.parent.glob("suggested_*.toml")]
+    numbers = [int(found[1]) for name in names if (found := _NAME.fullmatch(name))]
+    return max(numbers, default=0)
+
+
+def _write(outcome: Suggested, out: Path) -> None:
+    """Write the patterns, and a rule of each beside them. Raises: UsageError if a file is there, SinkError."""
+    rules = {out.with_name(f"{each.name}.toml"): _rule_file(each.name, out.name) for each in outcome.suggestions}
+    for path in (out, *rules):
+        _check_new(path)
+    for path, text in {out: outcome.text, **rules}.items():
+        write_bytes(text.encode(), path)
 
 
 def _rule_file(name: str, file: str) -> str:
@@ -115,11 +168,22 @@ message  = "{{key}} did what labelled frauds do"
 
 
 def _print(outcome: Suggested, precision: float, console: Console) -> None:
+    data = outcome.data
+    console.print(
+        f"mined {data.events:,} of {data.all_events:,} events of {data.keys:,} {data.key} with {data.frauds:,} frauds, "
+        f"{utc_text(data.from_ms)[:10]} to {utc_text(data.until_ms)[:10]}", markup=False,
+    )  # fmt: skip
+    console.print(f"fields: {', '.join(data.fields) or 'none'}", markup=False)
+    if data.left_out:
+        reasons = ", ".join(f"{name} ({reason})" for name, reason in data.left_out.items())
+        console.print(f"left out: {reasons}; --use FIELD takes one in", markup=False)
     console.print(
         f"{outcome.tried} sequences mined. {len(outcome.suggestions)} have a precision of {precision} or more on the "
         "time that chooses, and frauds of their own there"
     )
     if not outcome.suggestions:
+        for each in outcome.rejected[:_REJECTED_SHOWN]:
+            console.print(f"\nnot proposed: {each.reason}\n{each.text}", markup=False)
         return
     console.print(
         f"the last {outcome.held_out_days:.1f} days, which had no say, have {outcome.held_out_frauds:,} frauds"

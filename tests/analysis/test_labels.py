@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.analysis.history import Events
+from cep.analysis.label_words import label_words
 from cep.analysis.labels import labels_of_column, labels_of_table, read_labels
 from cep.analysis.marks import Marks, key_field, mark_events
 from cep.base.errors import UsageError
@@ -123,9 +124,30 @@ def test_keys_of_card_numbers_are_compared_as_tokens() -> None:
 
 def test_a_column_of_kinds() -> None:
     table = pa.table({"tx_id": [1, 2, 3, 4], "fraud": ["0", "leaked", None, "true"]})
-    labels = labels_of_column([table], "fraud", SCHEMA)
+    labels = labels_of_column([table], "fraud", SCHEMA, {"leaked": True})
     assert labels.keys.to_pylist() == ["2", "4"]
     assert labels.kind.to_pylist() == ["leaked", None]
+
+
+def test_words_of_labels() -> None:
+    """A word that means honest in one of the usual ways is no fraud, and no unknown word is guessed."""
+    honest = ["none", "legit", "Genuine", "normal", "OK", "N/A", "not fraud", "non-fraud", "0.0", "", None, "FALSE"]
+    fraud = ["Fraud", "1", "TRUE", "y", "stolen_card", "Account takeover"]
+    table = pa.table({"tx_id": range(len(honest + fraud)), "fraud": honest + fraud})
+    labels = labels_of_column([table], "fraud", SCHEMA)
+    assert labels.keys.to_pylist() == [str(number) for number in range(len(honest), len(honest + fraud))]
+    assert labels.kind.to_pylist() == [None, None, None, None, "stolen_card", "Account takeover"]
+    doubtful = pa.table({"tx_id": range(4), "fraud": ["review", "odd", "review", "legit"]})
+    with pytest.raises(UsageError, match=r"'review' \(2\), 'odd' \(1\).*--label-words review=honest.* legit, "):
+        labels_of_column([doubtful], "fraud", SCHEMA)
+    words = label_words(["Review=honest", "*=fraud"])
+    labels = labels_of_column([doubtful], "fraud", SCHEMA, words)
+    assert (labels.keys.to_pylist(), labels.kind.to_pylist()) == (["1"], ["odd"])
+    with pytest.raises(UsageError, match="write WORD=fraud or WORD=honest"):
+        label_words(["review=maybe"])
+    many = pa.table({"tx_id": range(1_200), "fraud": [f"text {number}" for number in range(1_200)]})
+    with pytest.raises(UsageError, match="and more"):
+        labels_of_column([many], "fraud", SCHEMA)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])

@@ -21,7 +21,7 @@ from cep.analysis.labels import labels_of_column
 from cep.analysis.marks import Marks
 from cep.analysis.measure import Terms, measure
 from cep.analysis.mine import Ground, Link
-from cep.analysis.suggest import Suggested, ground_of, suggest
+from cep.analysis.suggest import Suggested, Wanted, ground_of, suggest
 from cep.base.errors import UsageError
 from cep.lang.load import load_text
 from cep.rulebook.deploy import deploy
@@ -105,7 +105,7 @@ def learned(table: pa.Table, folder: Path) -> tuple[Events, Marks, Any]:
 
 def suggested(seed: int, folder: Path) -> Suggested:
     events, marks, pieces_of = learned(planted(seed, count=4_000), folder)
-    return suggest(events, marks, pieces_of, "card_id", (3, 3, 0.8))
+    return suggest(events, marks, pieces_of, "card_id", Wanted(3, 3, 0.8))
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=RELEASE)])
@@ -195,7 +195,7 @@ def unusual(draw: random.Random) -> list[list[dict[str, Any]]]:
 def test_what_is_more_than_an_order_of_events(plant: Any, wanted: str, tmp_path: Path) -> None:
     draw = random.Random(5)
     events, marks, pieces_of = learned(spread(draw, 40, plant(draw)), tmp_path)
-    answer = suggest(events, marks, pieces_of, "card_id", (2, 1, 0.8))
+    answer = suggest(events, marks, pieces_of, "card_id", Wanted(2, 1, 0.8))
     (best,) = answer.suggestions
     assert wanted in best.text
     assert (best.precision.value or 0) >= 0.8
@@ -305,7 +305,7 @@ def first_of_two(draw: random.Random) -> list[list[dict[str, Any]]]:
 def test_a_fraud_that_the_next_event_gives_away_is_found(tmp_path: Path) -> None:
     draw = random.Random(7)
     events, marks, pieces_of = learned(spread(draw, 40, first_of_two(draw)), tmp_path)
-    answer = suggest(events, marks, pieces_of, "card_id", (2, 1, 0.8))
+    answer = suggest(events, marks, pieces_of, "card_id", Wanted(2, 1, 0.8))
     (best,) = answer.suggestions
     assert " -> s2" in best.text
     assert "skip   to last s2" in best.text
@@ -316,6 +316,6 @@ def test_a_fraud_that_the_next_event_gives_away_is_found(tmp_path: Path) -> None
 def test_nothing_to_learn_from(tmp_path: Path) -> None:
     events, marks, pieces_of = learned(planted(1, frauds=0, count=300), tmp_path)
     with pytest.raises(UsageError, match="no fraud is known"):
-        suggest(events, marks, pieces_of, "card_id", (3, 3, 0.8))
+        suggest(events, marks, pieces_of, "card_id", Wanted(3, 3, 0.8))
     with pytest.raises(UsageError, match="--key nobody is no field"):
-        suggest(events, marks, pieces_of, "nobody", (3, 3, 0.8))
+        suggest(events, marks, pieces_of, "nobody", Wanted(3, 3, 0.8))

@@ -36,7 +36,7 @@ from cep.analysis.one_rule import one_rule_of
 from cep.analysis.prune import prune
 from cep.analysis.report import report
 from cep.analysis.split import parts_of_time
-from cep.analysis.suggest import fields_of, suggest
+from cep.analysis.suggest import Wanted, fields_of, suggest
 from cep.analysis.sweep import Bench
 from cep.analysis.thresholds import Replays, drawn
 from cep.analysis.tune import Aim, tune
@@ -227,7 +227,7 @@ def suggested(rules: list[UpsertRecord], events: pa.Table, labels: pa.Table, fol
     for key in ("customer_id", "terminal_id"):
         began = time.monotonic()
         measured = measure(deployment, pieces_of, given, Terms(), SILENT, fields_of(deployment.schema))
-        answer = suggest(measured.history.events, measured.marks, pieces_of, key, (3, 5, 0.5))
+        answer = suggest(measured.history.events, measured.marks, pieces_of, key, Wanted(3, 5, 0.5))
         rows.append((key, f"{answer.tried:,}", str(len(answer.suggestions)), f"{time.monotonic() - began:.0f} s"))
     title = f"Suggestions from {len(measured.history.events):,} events, by the clock"
     show(title, ("key", "sequences mined", "proposed", "took"), rows)

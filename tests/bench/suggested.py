@@ -28,7 +28,7 @@ from rich.console import Console
 
 from cep.analysis.measure import Measured
 from cep.analysis.split import Part
-from cep.analysis.suggest import MINED, Suggested, fields_of, suggest
+from cep.analysis.suggest import MINED, Suggested, Wanted, fields_of, suggest
 from cep.lang.load import load_files, load_text
 from cep.rulebook.deploy import deploy
 from cep.sources.pieces import read_pieces
@@ -59,7 +59,7 @@ def recovered(seed: int, folder: Path) -> tuple[str, bool]:
     draw = random.Random(seed)
     table = planted(seed) if plant is None else spread(draw, 40, plant(draw))
     events, marks, pieces_of = learned(table, folder)
-    answer = suggest(events, marks, pieces_of, "card_id", (3, 3, 0.8))
+    answer = suggest(events, marks, pieces_of, "card_id", Wanted(3, 3, 0.8))
     back = any((each.precision.value or 0) >= 0.8 and (each.recall.value or 0) >= 0.5 for each in answer.suggestions)
     return "order" if plant is None else plant.__name__, back and tests_pass(answer)
 
@@ -98,7 +98,7 @@ def run(of: Given, precision: float, folder: Path) -> None:
     rows, suggestions = [by_rule[0][1]], []
     for key in _KEYS[of.name]:
         began = time.process_time()
-        answer = suggest(events, marks, partial(read_pieces, path), key, (3, 5, precision))
+        answer = suggest(events, marks, partial(read_pieces, path), key, Wanted(3, 5, precision))
         seconds = time.process_time() - began
         for number, each in enumerate(answer.suggestions):
             suggestions.append(upsert(answer.text, each.name).model_copy(update={"id": f"{key}_{number + 1}"}))

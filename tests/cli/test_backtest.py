@@ -55,6 +55,22 @@ def test_a_table_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert figures["about"]["maturity_seconds"] == 5 * 86_400
 
 
+def test_a_pattern_file_needs_no_folder_of_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_folder(tmp_path)
+    file = folder / "patterns" / "pays.cep"
+    terms = ["--events", str(folder / "events.parquet"), "--labels", str(folder / "labels.parquet")]
+    assert main(["backtest", str(file), *terms]) == 0
+    assert "busy_shop  large  never  small_large" in " ".join(capsys.readouterr().out.split()).replace(" ", "  ")
+    assert main(["backtest", *terms]) == 2
+    assert "name a pattern file (*.cep), or a folder" in capsys.readouterr().err
+    file.write_text(SOURCE.replace("amount > large", "amount > lrge", 1))
+    assert main(["backtest", str(file), *terms]) == 2
+    assert "did you mean `large`" in capsys.readouterr().err
+    file.write_text(SOURCE[: SOURCE.index("pattern")])
+    assert main(["backtest", str(file), *terms]) == 2
+    assert "has no pattern" in capsys.readouterr().err
+
+
 def test_a_label_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_folder(tmp_path, "large")
     assert backtest(folder, "nobody") == 2

@@ -36,7 +36,7 @@ import cep
 import cep.base.limits as limits_module
 from cep.analysis.backtest import Backtest, Figures, Ratio
 from cep.analysis.prune import Pruned, Removed
-from cep.analysis.suggest import Suggested, Suggestion
+from cep.analysis.suggest import MinedData, Rejected, Suggested, Suggestion
 from cep.analysis.tune import Row, Tuned
 from cep.api.alerts import Alerts
 from cep.api.describe import Draft
@@ -72,7 +72,7 @@ SAID_ONCE = {"changes", "by", "reason", "nonce", "signed"}  # fields that the fi
 # What functions of `import cep` give, and what that gives.
 KINDS: tuple[type, ...] = (
     Rules, Rule, Alerts, Why, Picture, Plot, Difference, Quality, Backtest, Figures, Ratio, Pruned, Removed, Tuned, Row,
-    Suggested, Suggestion, Draft,
+    Suggested, Suggestion, Rejected, MinedData, Draft,
 )  # fmt: skip
 _GROUPS = {
     "1": "Syntax", "2": "Names", "3": "Types", "4": "Structure", "5": "Parameters", "6": "Tests",

@@ -132,6 +132,11 @@ FINDINGS: dict[str, Entry] = {
         "`skip to first x`, where each match begins with x, skips nothing: it acts like `skip to next`. SQL stops with "
         "an error there.",
     ),
+    "CEP712": Entry(
+        "condition on a label",
+        "`is_fraud` says which events were fraud, and nobody knows that when the event comes. A rule that reads it is "
+        "perfect on a history and finds nothing live. The name is only a guess: silence it if the value is known.",
+    ),
     # -------------------------------------------------------------------------------- lists that may change
     "CEP801": Entry(
         "list that cannot be read",

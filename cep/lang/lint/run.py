@@ -15,7 +15,17 @@ from dataclasses import dataclass
 from cep.lang.diagnostics import Collector, Diagnostic, Severity, Span, did_you_mean, nearest_fix
 from cep.lang.explain.catalogue import CATALOGUE
 from cep.lang.explain.render import lines_of
-from cep.lang.lint import dead_negation, endless, evasion, first_skip, never_true, retention, untested, unused
+from cep.lang.lint import (
+    dead_negation,
+    endless,
+    evasion,
+    first_skip,
+    label_field,
+    never_true,
+    retention,
+    untested,
+    unused,
+)
 from cep.lang.load import Checked
 from cep.lang.parse.lexer import lex
 
@@ -28,6 +38,7 @@ LINTS: tuple[Callable[[Checked], Iterator[Diagnostic]], ...] = (
     endless.find,
     evasion.find,
     first_skip.find,
+    label_field.find,
 )
 ALLOW_CODE = "CEP710"
 _ALLOW = re.compile(r"#\s*allow\(\s*(\w*)\s*\)\s*(?::\s*(.*))?$")
