@@ -23,7 +23,7 @@ from cep.base.schema import Kind
 from cep.columnar.texts import encoded
 from cep.lang.ir import CurrentField, VarField
 from cep.lang.show import show_value
-from cep.lang.walk import nodes_of
+from cep.lang.walk import nodes
 from cep.rulebook.deploy import Deployment
 
 _FRAUDS_MIN = 10  # fewer frauds say nothing
@@ -39,8 +39,8 @@ def check_unread(deployment: Deployment, labels: Labels) -> None:
     if not hidden:
         return
     for rule in deployment.rulebook.deployed():
-        read = {node.field for kind in (CurrentField, VarField) for node in nodes_of(rule.pattern, kind)} & hidden
-        read |= hidden & set(rule.pattern.key)
+        read = {node.field for node in nodes(rule.pattern) if isinstance(node, CurrentField | VarField)}
+        read = (read | set(rule.pattern.key)) & hidden
         if read:
             raise UsageError(
                 f"the rule {rule.rule_id} reads `{min(read)}`, the column of the labels, so its figures would only "
@@ -105,7 +105,7 @@ def _word(column: pa.Array, is_fraud: NDArray[np.bool_], of: tuple[str, int], ev
     type_ = events.schema.columns()[name]
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     coded = encoded(column) if is_text else pc.dictionary_encode(column)
-    words: Sequence[object] = coded.dictionary.slice(0, _VALUES_MAX + 1).to_pylist()
+    words: Sequence[str | int | bool] = coded.dictionary.slice(0, _VALUES_MAX + 1).to_pylist()
     if len(words) > _VALUES_MAX:
         return ""
     codes = np.asarray(coded.indices.fill_null(-1)).astype(np.int64)

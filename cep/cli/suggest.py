@@ -182,8 +182,8 @@ def _print(outcome: Suggested, precision: float, console: Console) -> None:
         "time that chooses, and frauds of their own there"
     )
     if not outcome.suggestions:
-        for each in outcome.rejected[:_REJECTED_SHOWN]:
-            console.print(f"\nnot proposed: {each.reason}\n{each.text}", markup=False)
+        for rejected in outcome.rejected[:_REJECTED_SHOWN]:
+            console.print(f"\nnot proposed: {rejected.reason}\n{rejected.text}", markup=False)
         return
     console.print(
         f"the last {outcome.held_out_days:.1f} days, which had no say, have {outcome.held_out_frauds:,} frauds"
