@@ -1,6 +1,6 @@
 """Every limit of the engine, with its reason and its effect.
 
-Tested by: tests/base/test_limits.py and the test of whoever hits the bound
+Tested by: tests/base/test_limits.py and the tests of the code that hits a bound
 """
 
 # Times are int64 ms, UTC. The ends stand for "since ever" and "for ever"; sums with a window must not wrap.
@@ -44,8 +44,8 @@ RUNS_PER_KEY_MAX = 1_000
 # as much as events of different keys.
 NODES_PER_KEY_MAX = 25_000
 # Bytes of the texts of a bound event (its id, and the texts that rules read later) for which it counts once more above.
-# So the texts of one rule's runs on one key take at most 13 MB. Few events have that much text. Of prefixes that
-# several rules share, each start counts once.
+# The texts of one rule's runs on one key therefore take at most 13 MB. Few events have that much text. If several
+# rules share a prefix, each start counts once.
 NODE_TEXT_BYTES = 256
 # Matches completed by one event, per rule; the rest are dropped; `matches_dropped` and `rule_matches_dropped` count
 # them. No analyst reads a hundred alerts of one payment. Each takes about 250 bytes until it is written, so one event
@@ -78,16 +78,16 @@ KEY_GROUPS_DEFAULT = 128
 # fast.
 KEY_GROUPS_LIVE_DEFAULT = 32
 KEY_GROUPS_MAX = 32_768
-# Time for which a partition without unread records holds back the watermark, if it has no new records or falls behind
-# the clock.
+# Time for which a partition without unread records holds back the watermark, if it gets no records or lags the
+# clock.
 IDLE_MS_DEFAULT = 10_000
 
 # How far, in event time and in addition to the lateness, a partition with a backlog is read ahead of the slowest one.
 # Events ahead only wait for the watermark, so this limits the waiting events. One hour: pausing a partition discards
 # its fetched records, and partitions of one topic are rarely that far apart.
 READ_AHEAD_MS_MAX = 3_600_000
-# A partition with a backlog is read to the time that one in so many of its records reaches. So whoever sends fewer
-# events of another time does not move it. That is judged once for so many records: until then they wait.
+# A partition with a backlog is read to the time that one in so many of its records reaches. A sender of fewer
+# events of another time therefore does not move it. The job judges this once for so many records: until then they wait.
 SUPPORT_SHARE = 10
 SUPPORT_RECORDS_MIN = 1_000
 # Parts into which records are divided by their times, and parts that are remembered until there are enough records.
@@ -143,8 +143,8 @@ CHANGES_BEFORE_EVENTS_MAX = 100_000
 # Compiled rules that a process caches, including removed versions: a few kB each. Beyond the limit the oldest are
 # compiled again when they are needed.
 PIECES_CACHED_MAX = 20_000
-# Constants, columns, conditions and instructions that compiled rules of a process share. Those of removed rules stay,
-# so beyond the limit all are dropped and the rules in force are compiled again.
+# Constants, columns, conditions and instructions that compiled rules of a process share. The entries of removed rules
+# stay, so beyond the limit all are dropped and the rules in force are compiled again.
 SYMBOLS_MAX = 262_144
 # Micro-batches of a live job that it can go back by: as many as Spark keeps (spark.sql.streaming.minBatchesToRetain).
 MICRO_BATCHES_RETAINED = 100
@@ -308,8 +308,8 @@ POSTGRES_WAIT_MS_MAX = 3_000
 
 # A file with one secret of a settings file, such as a password: a wrong path gives a larger one.
 SECRET_FILE_BYTES_MAX = 65_536
-# Simultaneous connections to a job's port. There are few scrapers and probes; a refused connection costs neither a
-# thread nor memory. Requests other than probes leave some of the connections free, so that a probe always gets one.
+# Simultaneous connections to a job's port. Few clients are scrapers and probes; a refused connection does not
+# cost a thread or memory. Requests other than probes leave some connections free, so that a probe always gets one.
 HTTP_CONNECTIONS_MAX = 32
 HTTP_PROBE_CONNECTIONS = 8
 # Seconds for the headers of a request, which an honest client sends within milliseconds, and for the answer. A new

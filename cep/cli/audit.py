@@ -34,13 +34,13 @@ from cep.state.target import Target
 from cep.step.audit_head import read_head
 
 HELP = """\
-Show or verify the audit trail of a job: of one whose rules change while it runs, or that has signers. It is among the
-dead letters of the job, as lines with the code `audit`. Each has the hash of the line before. Give their folder, or
-their topic. Beside a topic the lines are also in `audit` of the checkpoint folder.
+Show or verify the audit trail of a job whose rules can change or that has signers. The trail is among the dead letters
+of the job, as lines with the code `audit`. Each line has the hash of the line before. Give the folder or the topic of
+the dead letters. If they go to a topic, the lines are also in `audit` of the checkpoint folder.
 
-`verify` finds lines that were removed, changed, inserted or moved. It finds lines missing at the end if it has the
-head of the chain: the job says it on its status topic and in its checkpoint folder, or --head names it. A head is
-signed if the job has CEP_MANIFEST_KEY. Give `verify` the same key, and it takes no other head.
+`verify` finds lines that were removed, changed, inserted or moved. It finds lines missing at the end if it has the head
+of the chain: the job writes it to its status topic and its checkpoint folder, or --head names it. A head is signed if
+the job has CEP_MANIFEST_KEY. With the same key, `verify` does not accept another head.
 
 examples:
   cep audit verify job/dead_letters --conf cep.toml
@@ -53,7 +53,7 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verbs below `cep audit` and their arguments."""
     verbs = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
-    for name, line in (("verify", "say what is wrong with the trail"), ("show", "print the trail")):
+    for name, line in (("verify", "report the faults of the trail"), ("show", "print the trail")):
         verb = verbs.add_parser(name, help=line)
         verb.add_argument(
             "path", nargs="?", type=Path, metavar="PATH",

@@ -31,9 +31,9 @@ from cep.cli.rejected import judged
 from cep.runners.output import check_writable
 
 HELP = """\
-Replay a history, in this process, and measure by labels what each rule and all together have found: precision and
-recall with intervals of 95 %, money, lead times, and what a rule adds to the others. All matches count, also those of
-shadow versions and suppressed alerts. `cep docs guides/measure` says what each figure means.
+Replay a history, in this process, and measure by labels the alerts of each rule and of all together: precision and
+recall with intervals of 95 %, money, lead times, and the contribution of each rule. All matches count, including shadow
+versions and suppressed alerts. `cep docs guides/measure` explains each figure.
 
 examples:
   cep backtest --rules rules --events history.parquet --labels is_fraud

@@ -24,8 +24,8 @@ from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_lists, read_rules, root_of_rules
 
 HELP = """\
-Check pattern files: every mistake of every file, with its place and the nearest valid name. Of a folder also its rule
-files are checked: their fields, and that their parameters suit the patterns.
+Check pattern files: every mistake of every file, with its place and the nearest valid name. In a folder, rule files are
+checked, too: their fields, and that their parameters suit the patterns.
 
 examples:
   cep check patterns rules

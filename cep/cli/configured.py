@@ -69,7 +69,7 @@ def add_secrets_argument(parser: argparse.ArgumentParser) -> None:
         "--secrets",
         type=Path,
         metavar="FILE",
-        help="the file of keys of fields that are declared pan or sensitive (else CEP_SECRETS_FILE or CEP_SECRETS)",
+        help="the file of keys of fields that are declared pan or sensitive (default: CEP_SECRETS_FILE or CEP_SECRETS)",
     )
 
 

@@ -14,8 +14,8 @@ from cep.api.describe import describe
 from cep.columnar.file_form import form_of_flags
 
 HELP = """\
-Draft the event declaration that fits records: types, enums, what may be null, and the flags for names that no field can
-have. Read it before you use it: a value that the file does not have may still come.
+Draft the event declaration that fits records: types, enums, nullable fields, and the flags for names that a field
+cannot have. Read it before you use it: a value that the file does not have may still come.
 
 examples:
   cep describe payments.parquet --name payment > patterns/events.cep

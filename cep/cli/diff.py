@@ -31,9 +31,9 @@ from cep.step.job import Job
 
 HELP = """\
 Replay a history with two sets of rules, in this process, and compare them. The report says which alerts come and go,
-with examples, and what an event costs with each set. With --label, a column of the events or a file says which are
-bad, and the report has precision and recall, of all rules and of each. All matches count, also those of shadow versions
-and suppressed alerts.
+with examples, and the cost of an event with each set. With --label, a column of the events or a file says which events
+are bad, and the report has precision and recall of all rules together and of each rule. All matches count, including
+shadow versions and suppressed alerts.
 
 examples:
   git worktree add /tmp/before main && cep diff /tmp/before/rules rules --events history.parquet

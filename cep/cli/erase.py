@@ -46,8 +46,8 @@ from cep.step.job import Job
 
 HELP = """\
 Remove keys from the state of a stopped job of `cep run`, or from a portable savepoint: runs, waiting events, histories,
-the memory of what was alerted, snoozes, dead letters, and what the audit says of them. The folder then has one new
-checkpoint, and no older one. At the end every file and entry is searched for the keys. All other keys go on as before.
+times of suppression, snoozes, dead letters, and the texts of the audit about them. The folder then has one new
+checkpoint, and no older one. At the end every file and entry is searched for the keys. Other keys are not changed.
 
 examples:
   cep erase --key card_id=c17 --checkpoint /var/lib/cep/job
@@ -59,7 +59,7 @@ examples:
 A job on Spark: `cep savepoint --portable`, then `cep erase --savepoint`, then `cep restore --engine spark` into a new
 folder. Remove the old one.
 
-A job that takes signed changes erases what two people have signed:
+A job that takes signed changes erases keys only if two people have signed the request:
   cep erase --key card_id=c17 --checkpoint job --request erase.json --sign-with ada.pem
   cep erase --key card_id=c17 --checkpoint job --request erase.json --sign-with bob.pem
   cep erase --key card_id=c17 --checkpoint job --request erase.json
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--audit",
         type=Path,
         metavar="FOLDER",
-        help="with --savepoint: a folder of the job's dead letters, whose audit loses what it says of the keys",
+        help="with --savepoint: a folder of the job's dead letters, whose audit loses its texts about the keys",
     )
     parser.add_argument(
         "--dead-letter-topic",

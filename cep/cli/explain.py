@@ -15,7 +15,7 @@ from cep.lang.explain.catalogue import CATALOGUE, explain
 from cep.lang.explain.examples import examples
 
 HELP = """\
-Explain the code of a mistake or a finding: why it is refused, what to write instead, and an example.
+Explain the code of a mistake or a finding: the reason, a correction, and an example.
 
 examples:
   cep explain CEP401

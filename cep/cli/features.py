@@ -26,9 +26,9 @@ from cep.cli.rejected import tell_rejections
 from cep.sinks.csv_cells import write_csv
 
 HELP = """\
-Work out functions of past events at every event, and write the events with a column for each. The values are those that
-conditions of patterns compare. The key of a function is --by, or else the fields behind its own `by`. In a CSV file a
-text that a spreadsheet would run as a formula has an apostrophe in front.
+Compute functions of past events at every event, and write the events with a column for each function. Conditions of
+patterns compare the same values. The key of a function is --by, otherwise the fields after its own `by`. In a CSV file
+a text that a spreadsheet would run as a formula has an apostrophe in front.
 
 examples:
   cep features --events payments.parquet --out features.parquet "spent=sum(payment.amount over 7 d by card_id)"

@@ -20,10 +20,11 @@ from cep.rulebook.statement import sign_heartbeat
 from cep.rulebook.trust import reason_against_heartbeat
 
 HELP = """\
-Say that no event before a time is to come, so that a job whose sources are silent gets on: absences end, and what waits
-for the watermark is matched. It counts for what comes behind it. What stands in the source before it is never late.
+Say that no event before a time will come, so that a job with silent sources continues: absences end, and events that
+wait for the watermark are matched. A heartbeat applies to the records after it. Records before it in the source are
+never late.
 
-Only who writes the events can know it. Send it after the last of them.
+The writer of the events sends it, after the last event.
 
 examples:
   cep heartbeat --conf cep.toml

@@ -37,21 +37,24 @@ PASSPHRASE = "CEP_KEY_PASSPHRASE"  # noqa: S105 the name of the variable
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verbs below `cep keys` and their arguments."""
     verbs = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
-    for name, line in (("new", "make a key: FILE and the .pub beside it"), ("show", "print the public part of a key")):
+    for name, line in (
+        ("new", "make a key: FILE, and FILE with the ending .pub"),
+        ("show", "print the public part of a key"),
+    ):
         verbs.add_parser(name, help=line).add_argument("file", type=Path, metavar="FILE", help="the private key")
     trust = verbs.add_parser("trust", help="sign a signers file with the root key")
-    trust.add_argument("file", type=Path, metavar="FILE", help="who may sign what (signers.toml)")
+    trust.add_argument("file", type=Path, metavar="FILE", help="file of signers (signers.toml)")
     trust.add_argument("--sign-with", type=Path, required=True, metavar="FILE", help="the root key")
     gone = verbs.add_parser("withdraw", help="withdraw a key, but for the versions that it has signed")
-    gone.add_argument("file", type=Path, metavar="FILE", help="who may sign what, with signed changes beside it")
+    gone.add_argument("file", type=Path, metavar="FILE", help="file of signers; the signed changes are next to it")
     gone.add_argument("--key", required=True, metavar="KEY", help="public key of the person (ed25519:…)")
     gone.add_argument("--sign-with", type=Path, required=True, metavar="FILE", help="the root key")
     rotate = verbs.add_parser("rotate", help="sign the change to another root key with the old one")
-    rotate.add_argument("file", type=Path, metavar="FILE", help="who may sign what (signers.toml)")
+    rotate.add_argument("file", type=Path, metavar="FILE", help="file of signers (signers.toml)")
     rotate.add_argument("--key", required=True, metavar="KEY", help="public part of the new root key (ed25519:…)")
     rotate.add_argument("--sign-with", type=Path, required=True, metavar="FILE", help="the old root key")
-    check = verbs.add_parser("check", help="check a signers file, and print who may sign what")
-    check.add_argument("file", type=Path, metavar="FILE", help="who may sign what (signers.toml)")
+    check = verbs.add_parser("check", help="check a signers file, and print the rights of each person")
+    check.add_argument("file", type=Path, metavar="FILE", help="file of signers (signers.toml)")
     check.add_argument("--root-key", required=True, metavar="KEY", help="public key that it is signed with")
 
 

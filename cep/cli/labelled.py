@@ -46,13 +46,13 @@ def add_label_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--as-of",
         metavar="TIME",
-        help="use only events before this time and what had been reported by then, like 2026-03-01T00:00:00Z",
+        help="use only events and reports from before this time, like 2026-03-01T00:00:00Z",
     )
     parser.add_argument(
         "--maturity",
         metavar="TIME",
-        help="age at which an event that nobody has reported counts as honest, like 30d (default: that at which 95 of "
-        "100 frauds are reported, 0 s if the labels have no reported_at)",
+        help="age at which an event without a report counts as honest, like 30d (default: the age at which 95 "
+        "of 100 frauds are reported; 0 s without reported_at in the labels)",
     )
     parser.add_argument("--cores", type=int, default=2, metavar="N", help="cores of this machine to use (default 2)")
     add_secrets_argument(parser)

@@ -46,12 +46,12 @@ from cep.sources.pieces import Piece, Pieces, read_pieces
 from cep.step.job import Job
 
 HELP = """\
-Bring the late events of a job, and records that somebody has repaired, back through the engine. The history is replayed
-without them and with them: what is gained would have been alerts, what is lost would have been none. `list` shows the
-alerts that receivers have refused, and `send` sends them again.
+Replay a history without and with the late events of a job and repaired records. Alerts that are gained would have been
+sent, alerts that are lost would not have been sent. `list` shows the alerts that receivers have refused, and `send`
+sends them again.
 
-The letters name late events by their ids, and the history has them. Repaired records stand in files of their own.
-A repaired record takes the place of an event of its id, whose values could not all be read.
+The letters name late events by their ids; the history must contain these events. Repaired records are in separate
+files. A repaired record replaces the event with the same id, of which some values could not be read.
 
 examples:
   cep letters list job/dead_letters
@@ -78,7 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sent = what.add_parser(
         "send",
         help="send refused alerts again",
-        description="Send refused alerts again to the receivers of the settings. Those that arrive leave the files.",
+        description="Send refused alerts again to the receivers of the settings. Delivered alerts are removed "
+        "from the files.",
     )
     for parser_of_refused in (shown, sent):
         parser_of_refused.add_argument("letters", type=Path, metavar="LETTERS", help=where)
@@ -86,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     old = what.add_parser(
         "remove",
         help="delete letters that are older",
-        description="Delete the files of letters that nobody has written to for a time. Lines of the audit stay.",
+        description="Delete files of letters that are older than a time. Lines of the audit stay.",
     )
     old.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="dead letters, or suppressed alerts")
     old.add_argument("--older-than", required=True, metavar="TIME", help='as "90 d"')

@@ -20,9 +20,9 @@ from cep.nfa.diagnose import compilable
 from cep.report import budget
 
 HELP = """\
-Find what is allowed in pattern files but probably not meant: conditions that are never true, names that nothing uses,
-patterns without tests, windows beyond what is kept, too much state. Mistakes that `cep check` reports come first.
-Silence a finding on its line with `# allow(CEP702): reason`.
+Find code in pattern files that is allowed but probably not meant: conditions that are never true, unused names,
+patterns without tests, windows longer than events are kept, too much state. Mistakes that `cep check` reports come
+first. Silence a finding on its line with `# allow(CEP702): reason`.
 
 examples:
   cep lint patterns

@@ -44,10 +44,10 @@ from cep.rulebook.publish_lists import next_version, pointless_keys, replacing, 
 from cep.runners.control_topic import read_control_topic
 
 HELP = """\
-Show the lists that the patterns of a folder's rules declare with a type, and change lists of a job that runs. A change
-holds from an event time on, as changes of rules do. No rule is compiled again.
+Show the lists that the patterns of a folder's rules declare with a type, and change lists of a running job. A change
+holds from an event time on, like a change of a rule. Rules are not compiled again.
 
-  cep lists show                                print the declared lists; with topics, those of the job too
+  cep lists show                                print the declared lists; with topics, the job's lists, too
   cep lists add blocked C-104 C-105             add entries
   cep lists remove blocked C-104                remove entries
   cep lists replace blocked --from blocked.csv  give all entries, up to millions; `cep publish` gives declared ones
@@ -63,15 +63,17 @@ _PIPE_WIDTH = 240  # A pipe has no width. Lines stay whole, so that they can be 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the verb."""
     what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
-    show = what.add_parser("show", help="what lists hold", description=HELP.split("\n\n", maxsplit=1)[0])
+    show = what.add_parser("show", help="entries of lists", description=HELP.split("\n\n", maxsplit=1)[0])
     show.add_argument("--rules", type=Path, default=Path("rules"), metavar="FOLDER", help="rule files (rules)")
     add_topic_arguments(show)
     for name, line in (("add", "entries more"), ("remove", "entries less"), ("replace", "all entries")):
         changes = what.add_parser(name, help=line, description=HELP.split("\n\n", maxsplit=1)[0])
         changes.add_argument("list", metavar="LIST", help="the list's name")
-        changes.add_argument("entries", nargs="*", metavar="ENTRY", help="entries; or those of a file, with --from")
+        changes.add_argument("entries", nargs="*", metavar="ENTRY", help="entries; or entries of a file, with --from")
         changes.add_argument("--from", dest="file", type=Path, metavar="FILE", help="an entry a line, or a .csv file")
-        changes.add_argument("--of", metavar="KIND", help="string, int, decimal(2), prefix or cidr (that of the list)")
+        changes.add_argument(
+            "--of", metavar="KIND", help="string, int, decimal(2), prefix or cidr (default: the list's type)"
+        )
         add_person_arguments(changes)
         add_topic_arguments(changes)
 

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 HELP = """\
 Match a stream as it comes, with Spark Structured Streaming, until it is stopped. A job that starts again with the same
-checkpoint directory goes on where it was.
+checkpoint directory continues where it stopped.
 
 examples:
   cep live --rules rules --bootstrap-servers kafka:9092 --topic payments --checkpoint /var/lib/cep/job

@@ -74,39 +74,39 @@ _GROUPS = {
         "check": _Verb("report every mistake in pattern files", "check", is_colored=True),
         "test": _Verb("run the tests of pattern files", "test", is_colored=True),
         "explain": _Verb("explain a diagnostic's code", "explain"),
-        "lint": _Verb("warn of what is allowed but probably not meant", "lint", is_colored=True),
+        "lint": _Verb("warn of code that is allowed but probably not meant", "lint", is_colored=True),
         "fmt": _Verb("bring pattern files into the canonical layout", "fmt"),
-        "plan": _Verb("show the automaton of patterns and what they cost", "plan", is_colored=True),
+        "plan": _Verb("show the automaton of patterns and their cost", "plan", is_colored=True),
         "lsp": _Verb("serve an editor", "lsp"),
     },
     "Find fraud in the past, and ask about alerts": {
         "replay": _Verb("match a finite history", "replay", is_private=True),
         "diff": _Verb("compare two sets of rules on a history", "diff", is_private=True),
-        "backtest": _Verb("measure what rules have found, by labels", "backtest", is_private=True),
-        "report": _Verb("write a page about what rules have found", "report", is_private=True),
+        "backtest": _Verb("measure the alerts of rules by labels", "backtest", is_private=True),
+        "report": _Verb("write a page about the alerts of rules", "report", is_private=True),
         "tune": _Verb("find the parameters of a rule that meet an aim best", "tune", is_private=True),
-        "prune": _Verb("say which rules find nothing that others do not", "prune", is_private=True),
+        "prune": _Verb("name rules whose frauds other rules find, too", "prune", is_private=True),
         "suggest": _Verb("look for patterns in labelled events", "suggest", is_private=True),
-        "features": _Verb("work out functions of past events at every event", "features", is_private=True),
+        "features": _Verb("compute functions of past events at every event", "features", is_private=True),
         "letters": _Verb(
             "send refused alerts again; say which alerts late events would have given", "letters", is_private=True
         ),
         "why": _Verb("show how an alert came about", "why", is_colored=True),
-        "why-not": _Verb("say what stopped an alert", "why", "_not", is_colored=True),
+        "why-not": _Verb("say why there is no alert", "why", "_not", is_colored=True),
     },
     "Put rules in force": {
         "rules": _Verb("list, lock and number the rules of a folder", "rules"),
         "keys": _Verb("make keys, and say who may sign changes", "keys"),
         "sign": _Verb("sign a version of a rule as its author", "sign"),
-        "approve": _Verb("approve what another person has signed", "sign", "_approve"),
-        "audit": _Verb("show who changed what, or verify it", "audit"),
-        "lists": _Verb("show lists, and change those of a job that runs", "lists"),
-        "publish": _Verb("bring rules into a job that runs", "publish"),
+        "approve": _Verb("approve a change that another person has signed", "sign", "_approve"),
+        "audit": _Verb("show or verify the history of changes", "audit"),
+        "lists": _Verb("show lists, and change the lists of a running job", "lists"),
+        "publish": _Verb("bring rules into a running job", "publish"),
         "rollback": _Verb("put an earlier version of a rule in force", "rollback"),
-        "pause": _Verb("stop a rule of a job that runs", "pause"),
-        "resume": _Verb("let a paused rule go on", "pause", "_resume"),
+        "pause": _Verb("stop a rule of a running job", "pause"),
+        "resume": _Verb("let a paused rule continue", "pause", "_resume"),
         "snooze": _Verb("suppress a rule's alerts until a date", "snooze"),
-        "heartbeat": _Verb("say that no earlier event is to come", "heartbeat"),
+        "heartbeat": _Verb("say that no earlier event will come", "heartbeat"),
         "shadow": _Verb("compare a version in shadow with the live one", "shadow"),
     },
     "Run jobs": {
@@ -123,8 +123,8 @@ _GROUPS = {
 }
 _VERBS = {name: verb for group in _GROUPS.values() for name, verb in group.items()}
 _INTRODUCTION = """\
-Complex event processing for fraud rules. A pattern says what fraud looks like over several events of a card or an
-account. A rule puts a pattern in force. A job matches rules against a stream, a replay against a history."""
+Complex event processing for fraud rules. A pattern describes fraud over several events of a card or an account. A rule
+puts a pattern in force. A job matches rules against a stream, a replay against a history."""
 _ENDING = """\
 example: from nothing to an alert
   cep demo --into day

@@ -75,7 +75,7 @@ test "the large approval is not large enough" of {name} {{
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the verb."""
-    parser.add_argument("what", choices=("pattern",), help="what to write")
+    parser.add_argument("what", choices=("pattern",), help="the kind of skeleton")
     parser.add_argument("name", metavar="NAME", help="its name, in lower case with underscores")
     parser.add_argument("--folder", default=".", metavar="DIR", help="where the file goes; here by default")
     parser.add_argument(

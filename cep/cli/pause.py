@@ -22,8 +22,9 @@ from cep.cli.topics import (
 from cep.model.rule import PauseRecord, ResumeRecord
 
 HELP = """\
-Stop a rule until `cep resume`. It matches nothing, and its open runs are dropped. Versions that are published meanwhile
-count: after `cep resume` the one in force matches. To only suppress a rule's alerts, use `cep snooze`.
+Stop a rule until `cep resume`. A paused rule does not match, and its open runs are dropped. Versions that are published
+during the pause count: after `cep resume` the version in force matches. To only suppress a rule's alerts, use `cep
+snooze`.
 
 examples:
   cep pause card_testing --why "floods the queue" --at-once --conf cep.toml

@@ -19,9 +19,9 @@ from cep.report.plan import plan
 from cep.report.plan_text import plan_text
 
 HELP = """\
-Show how the engine sees patterns: the automaton with its states and the ways to go on, and what a busy key costs.
-Conditions come in two groups. The event alone decides the first group, which is evaluated once for all patterns. The
-second group needs the run.
+Show how the engine sees patterns: the automaton with its states and transitions, and the cost of a busy key. Conditions
+come in two groups. The event alone decides the first group, which is evaluated once for all patterns. The second group
+needs the run.
 
 examples:
   cep plan patterns

@@ -31,9 +31,9 @@ from cep.cli.rejected import judged
 from cep.runners.output import check_writable
 
 HELP = """\
-Say which rules could go without losing frauds: the rules that stay find as many, or nearly as many with --tolerance.
-With --budget they have at most so many alerts a day, and find as many frauds as can be expected of these. Each of the
-others is listed with what it would have added. Nothing is changed.
+Say which rules could go without losing frauds: the remaining rules find as many, or nearly as many with --tolerance.
+With --budget the remaining rules have at most so many alerts a day, and find as many frauds as a set with that limit
+can be expected to find. Each other rule is listed with the frauds that it would have added. Rules are not changed.
 
 examples:
   cep prune --rules rules --events history.parquet --labels is_fraud

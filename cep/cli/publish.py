@@ -63,17 +63,16 @@ from cep.testing.harness import Outcome
 from cep.testing.suite import run_checked
 
 HELP = """\
-Bring the rules of a folder into a job that runs. These checks come first:
+Bring the rules of a folder into a running job. These checks come first:
 
   the files are sound, and agree with rules.lock   cep rules lock, cep rules bump
   their patterns have no mistakes and no findings  cep check, cep lint
   the patterns' tests pass                         cep test
   two people stand for each change                 if [publish] two_person = true is set
-  the signatures of those who stand for it         cep sign, cep approve; if the job has signers
+  the signatures of these two people               cep sign, cep approve; if the job has signers
 
-Declared lists that the rules ask are published with them if their entries have changed.
-Then the rules are compared with those that run, and sent to the control topic. The job acknowledges them on its
-status topic.
+Declared lists that the rules use are published with them if their entries have changed. The rules are compared with the
+running rules, and sent to the control topic. The job acknowledges them on its status topic.
 
 examples:
   cep publish --dry-run --conf cep.toml
@@ -89,10 +88,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rules", type=Path, default=Path("rules"), metavar="FOLDER", help="rule files (rules)")
     parser.add_argument("--only", action="append", metavar="RULE", help="this rule and no other; may be given again")
     parser.add_argument("--dry-run", action="store_true", help="check, compare, and send nothing")
-    parser.add_argument("--retire-missing", action="store_true", help="end rules that run and have no file")
-    parser.add_argument(
-        "--change", action="append", type=Path, metavar="FILE", help="send this signed change and nothing else"
-    )
+    parser.add_argument("--retire-missing", action="store_true", help="end running rules without a file")
+    parser.add_argument("--change", action="append", type=Path, metavar="FILE", help="send only this signed change")
     add_person_arguments(parser)
     add_topic_arguments(parser)
 

@@ -56,12 +56,12 @@ HELP = """\
 Match a finite history, in this process or on Spark (--engine), and write its alerts. The same rules on the same
 events give the same alerts as the live job.
 
-With --rules alone that job began with these rules. With --control too it then got the control records, in their order.
-What that job refused is refused here, with the same letter.
+With --rules alone, that job began with these rules. With --control, it also got the control records, in their order.
+Records that the job refused are refused here, with the same letter.
 
-A later rule is refused if it reads event types or fields that the first rules do not declare. It is refused if it is
-keyed by what the job did not route by (--key), or if no level was left (--levels). With --control alone the job begins
-with all of the records, which find their levels together.
+A later rule is refused if it reads event types or fields that the first rules do not declare. It is also refused if the
+job did not route by its key (--key), or if no level was left (--levels). With --control alone the job begins with all
+of the records, which find their levels together.
 """
 
 
@@ -88,9 +88,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
         choices=("spark", "embedded"),
-        help="embedded matches in this process, from memory and without Java; spark starts in half a minute and also "
-        "takes what does not fit into memory; both give the same alerts (default: embedded for up to "
-        f"{IN_PROCESS_BYTES_MAX >> 20} MB of events, or where there is no Java, else spark)",
+        help="embedded matches in this process, from memory and without Java; spark starts in half a minute "
+        "and can match more than fits into memory; both give the same alerts (default: embedded for up to "
+        f"{IN_PROCESS_BYTES_MAX >> 20} MB of events or without Java, otherwise spark)",
     )
     parser.add_argument("--cores", type=int, default=2, metavar="N", help="cores of this machine to use (default 2)")
     parser.add_argument(
@@ -122,7 +122,8 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FIELDS",
-        help="with --control: fields by which the job routes beside those of its first rules, as the live job's --key",
+        help="with --control: fields by which the job routes, in addition to the keys of its first rules; "
+        "like the live job's --key",
     )
     parser.add_argument(
         "--dedup",
@@ -136,8 +137,8 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
         "--ahead-max",
         default="1 min",
         metavar="TIME",
-        help="how far ahead of this machine's clock an event may be dated; what is further is set aside "
-        "(default 1 min; off: as far as it likes)",
+        help="how far ahead of this machine's clock an event may be dated; later events are set aside "
+        "(default 1 min; off: no limit)",
     )
     parser.add_argument(
         "--savepoint",
@@ -149,8 +150,8 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--until",
         metavar="TIME",
-        help="events from this event time on are left out, like 2026-03-01T00:00:00Z; with --savepoint it is the cut: "
-        "the rest belongs to the job that goes on (default: just behind the last event)",
+        help="events from this event time on are left out, like 2026-03-01T00:00:00Z; with --savepoint it is "
+        "the cut: the rest belongs to the job that continues (default: just after the last event)",
     )
     add_to_the_end_argument(parser)
     parser.add_argument("--since", metavar="TIME", help="events before this event time are left out")

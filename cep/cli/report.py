@@ -24,10 +24,10 @@ from cep.cli.rejected import judged
 from cep.runners.output import check_writable
 
 HELP = """\
-Replay a history, in this process, and write a report about what the rules have found. It has alerts by day, the
-figures of each rule, and what a team with so many alerts a day would find. It says what each rule adds, how far frauds
-came in each pattern and what stopped them. It shows the weeks with the values that conditions read, and some alerts and
-misses with their events.
+Replay a history, in this process, and write a report about the alerts of the rules. It has alerts by day, the figures
+of each rule, and the frauds that a team with a given number of alerts a day would find. It shows the contribution of
+each rule, how far frauds came in each pattern, and the conditions that stopped them. It shows the weeks with the values
+that conditions read, and some alerts and misses with their events.
 
 It is one file below a megabyte that needs no network and no script. The same input gives the same bytes. Values of
 protected fields are hidden. Charts need the extra `charts`: pip install 'cep[charts]'.
@@ -46,18 +46,19 @@ _NONE = "none"  # of --thresholds: draw nothing
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the verb."""
     parser.add_argument("--rules", type=Path, required=True, metavar="FOLDER", help="rule files (*.toml)")
-    parser.add_argument("--against", type=Path, metavar="FOLDER", help="other rules, to be shown beside these")
+    parser.add_argument("--against", type=Path, metavar="FOLDER", help="other rules, to be shown next to these")
     add_label_arguments(parser)
     parser.add_argument(
-        "--review-cost", type=float, default=0.0, metavar="MONEY", help="what it costs to look at an alert (default 0)"
+        "--review-cost", type=float, default=0.0, metavar="MONEY", help="cost of the review of an alert (default 0)"
     )
     parser.add_argument(
         "--thresholds",
         action="append",
         metavar="RULE",
-        help="draw what this rule would have found with other values of each parameter that is a number or a length of "
-        "time, from a quarter of what it is to four times that, and which alerts are near the line: dozens of replays. "
-        "May be given several times; `none` draws nothing (default: the rule with the most alerts that has such "
+        help="draw the results of this rule with other values of each parameter that is a number or a length "
+        "of time, from a quarter of its value to four times its value, and the alerts near the threshold: "
+        "dozens of replays. May be given several times; `none` leaves it out (default: the rule with the most "
+        "alerts that has such "
         f"parameters, in a history of up to {REPORT_REPLAYED_EVENTS_MAX:,} events)",
     )
     parser.add_argument(

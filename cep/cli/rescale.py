@@ -12,8 +12,8 @@ from cep.base.terminal import Terminal
 from cep.cli.paths import printed
 
 HELP = """\
-Change the number of matching tasks of a stopped live job. Its key groups are moved whole; nothing is read or matched.
-From then on the job has the new number of tasks, whatever --partitions says.
+Change the number of matching tasks of a stopped live job. Its key groups are moved whole; no record is read or matched.
+From then on the job has the new number of tasks, even if --partitions differs.
 
 Make a savepoint first: Spark calls its repartitioning experimental.
 

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--on-update",
         choices=("drain", "restart", "carry"),
         default="drain",
-        help="what becomes of the runs of the version that goes (drain)",
+        help="how the runs of the replaced version end (drain)",
     )
     add_person_arguments(parser)
     add_topic_arguments(parser)

@@ -38,8 +38,8 @@ from cep.rulebook.signed_lists import entries_name, list_name
 from cep.rulebook.signers import given_trust
 
 HELP = """\
-List, show, lock and number the rules of a folder. rules.lock ties each version to the hash of its meaning, so that a
-version never changes what it means.
+List, show, lock and number the rules of a folder. rules.lock ties each version to the hash of its meaning, so that the
+meaning of a version never changes.
 
 examples:
   cep rules list
@@ -58,7 +58,7 @@ _SHORT = 12  # characters of a hash that a person can compare
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verbs below `cep rules` and their arguments."""
     verbs = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
-    _folder(verbs.add_parser("list", help="all rules with version, status and what is wrong with them"))
+    _folder(verbs.add_parser("list", help="all rules with version, status and mistakes"))
     _folder(_rule(verbs.add_parser("show", help="one rule: its meaning, key, parameters and text")))
     _folder(_rule(verbs.add_parser("history", help="the versions of a rule in git, the newest first")))
     _folder(verbs.add_parser("lock", help="write the versions that rules.lock has not; refuse changed meanings"))

@@ -83,7 +83,7 @@ from cep.step.job import Job
 
 HELP = """\
 Match a stream in this process, without Java: a topic, files that appear in a folder, or JSON lines on standard input. A
-job that starts again with the same checkpoint folder goes on where it was; without one nothing is kept.
+job that starts again with the same checkpoint folder continues where it stopped; without a folder no state is kept.
 
 examples:
   cep run --rules rules --events payments.jsonl --available-now

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="checkpoint folder of the stopped job; for `cep run` the folders of all its processes",
     )
-    parser.add_argument("--to", required=True, metavar="PLACE", help="a folder, or what fsspec takes")
+    parser.add_argument("--to", required=True, metavar="PLACE", help="a folder, or a URL of fsspec")
     parser.add_argument(
         "--portable", action="store_true", help="write a job on Spark in the form that `cep run` can start from too"
     )
@@ -78,10 +78,10 @@ def add_arguments_restore(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--watermark-back",
         metavar="TIME",
-        help="set the watermark back to this time, such as 2026-03-01T00:00:00Z: for a job whose events are all late "
-        "because one was from the future. Says what that means, and does it with --yes",
+        help="set the watermark back to this time, such as 2026-03-01T00:00:00Z: for a job whose events are "
+        "all late because one was from the future. Prints the consequences, and does it with --yes",
     )
-    parser.add_argument("--yes", action="store_true", help="what --watermark-back means is understood")
+    parser.add_argument("--yes", action="store_true", help="accept the consequences of --watermark-back")
     parser.add_argument(
         "--store", choices=("rocksdb", "memory"), default="rocksdb", help="store of `cep run` (default rocksdb)"
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from cep.model.settings import default_file, read_settings
 
 HELP = """\
-Print a settings file with every setting, its default and what it means; or check a file that is there.
+Print a settings file with every setting, its default and its meaning; or check an existing file.
 
 examples:
   cep settings > cep.toml

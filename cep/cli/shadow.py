@@ -36,12 +36,12 @@ from cep.sources.offsets import OffsetRange
 _COLUMNS = ("rule_id", "key", "message", "detected_at", "events")
 _READ = (*_COLUMNS, "version", "match_start")
 HELP = """\
-Compare the alerts of a shadow version with those that the live version of the rule has sent, since the shadow's start.
-The shadow's alerts are in the job's checkpoint folder. The live ones are where the job sends them: in a folder of JSON
+Compare the alerts of a shadow version with the alerts of the live version of the rule, since the shadow's start. The
+shadow's alerts are in the job's checkpoint folder. The live alerts are where the job sends them: in a folder of JSON
 lines (`--alerts FOLDER`) or in a topic (`--alerts kafka:TOPIC`).
 
-The cost is the number of open runs that an event was offered to, counted by the job while both versions ran. `cep diff`
-gives it in microseconds.
+The cost is the number of open runs to which an event was offered, counted by the job while both versions ran. `cep
+diff` gives it in microseconds.
 
 examples:
   cep shadow report card_testing --checkpoint /var/lib/cep/job --alerts alerts

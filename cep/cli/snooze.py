@@ -27,8 +27,8 @@ from cep.model.rule import SnoozeRecord
 from cep.rulebook.before_sending import values_in
 
 HELP = """\
-Suppress the alerts of a rule until a date. The rule goes on matching. Suppressed alerts are recorded in the job's
-folder (held/) and counted, so nothing is lost. A date in the past ends a snooze.
+Suppress the alerts of a rule until a date. The rule continues to match. Suppressed alerts are recorded in the job's
+folder (held/) and counted, so they are not lost. A date in the past ends a snooze.
 
 examples:
   cep snooze card_testing --until 2026-07-01T00:00:00Z --why "campaign of the issuer" --conf cep.toml

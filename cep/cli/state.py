@@ -29,14 +29,14 @@ _RULES_SHOWN = 5
 
 HELP = """\
 Show the keyed state of a live job at the end of its last finished micro-batch: pages, keys, runs and bytes of each
-rule. The past that conditions look back at is listed with the rules that ask for it. A part that several rules ask for
-is kept and counted once.
+rule. The stored past events are listed with the rules that need them. A part that several rules need is kept and
+counted once.
 
 With --busiest, name the keys nearest to a limit. At its limit a rule loses the oldest runs of a key; metrics and logs
-say of which rule, but name no key.
+name the rule, but not the key.
 
-With --key, show every open run of one key, with its events and what it waits for. Its past follows: counts and sums as
-they stand, and the last events.
+With --key, show every open run of one key, with its events and the events that it waits for. Its past follows: counts
+and sums as they stand, and the last events.
 
 examples:
   cep state --checkpoint /var/lib/cep/job

@@ -38,12 +38,14 @@ from cep.rulebook.deploy import Deployment
 from cep.runners.output import check_writable
 
 HELP = """\
-Look for sequences that frauds have and other events have not, and write the best ones as patterns. They are mined from
-the first seven tenths of the time. The rest, behind a gap, is cut in two: what is precise on its first half is
-proposed, each with three tests from the data, and the second half, which has no say, shows what to expect.
+Look for sequences that occur in frauds and not in other events, and write the best ones as patterns. They are mined
+from the first seven tenths of the time. The rest, after a gap, is cut in two. A sequence that is precise on the first
+half is proposed, with three tests from the data. The second half does not affect the choice, so it shows the quality to
+expect.
 
-The rules of the folder say which events there are; what they find already is told apart. With --out stands a rule of
-each beside it, in status shadow. Nothing is put in force: give a pattern a name, and say why it is fraud.
+The rules of the folder declare the events; frauds that they already find are reported separately. With --out, each
+pattern gets a rule file next to it, in status shadow. No rule is put in force: give a pattern a name, and say why it is
+fraud.
 
 examples:
   cep suggest --rules rules --events history.parquet --labels is_fraud --key card_id

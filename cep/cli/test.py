@@ -32,8 +32,8 @@ from cep.testing.report import difference_lines, story_lines
 from cep.testing.suite import Suite, run_suite
 
 HELP = """\
-Run the tests that stand beside the patterns, on the engine that runs in production. A test that fails shows what was
-expected, what came, and how far the runs of each key got.
+Run the tests in pattern files, on the production engine. A failed test shows the expected matches, the actual matches,
+and how far the runs of each key got.
 
 examples:
   cep test

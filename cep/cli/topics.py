@@ -68,7 +68,7 @@ def add_topic_arguments(parser: argparse.ArgumentParser) -> None:
 def add_person_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare who changes something, and why."""
     parser.add_argument("--by", metavar="NAME", help="who wants it (default: your name on this machine)")
-    parser.add_argument("--why", "--reason", metavar="TEXT", help="for those who ask later")
+    parser.add_argument("--why", "--reason", metavar="TEXT", help="the reason, for the record")
 
 
 def made_topics(settings: Settings) -> StatusTopic | None:

@@ -30,8 +30,8 @@ from cep.model.setting_types import duration_ms
 
 HELP = """\
 Find the parameters of a rule that meet an aim best on labelled events. The first three fifths of the time choose, the
-next fifth confirms, and the last fifth, which has no say, shows what to expect; between them is a gap. Ends with the
-change of the rule's file. Nothing is written without --write.
+next fifth confirms, and the last fifth, which does not affect the choice, shows the quality to expect; between them is
+a gap. The output ends with the change of the rule's file. The file is changed only with --write.
 
 examples:
   cep tune card_testing --rules rules --events history.parquet --labels is_fraud --objective f1
@@ -54,7 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--objective",
         choices=("f1", "recall", "money"),
         default="f1",
-        help="what is to be large: f1 of precision and recall of frauds, their recall, or the money found (default f1)",
+        help="the figure to maximize: f1 of precision and recall of frauds, their recall, or the money found "
+        "(default f1)",
     )
     parser.add_argument("--budget", metavar="N/day", help="the most alerts a day, on average")
     parser.add_argument(
@@ -62,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         metavar="MONEY",
-        help="what an alert costs, taken from the money found",
+        help="cost of an alert, subtracted from the money found",
     )
     parser.add_argument(
         "--try",
@@ -71,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="tries",
         metavar="PARAM=VALUES",
         help="values to try: 1,2,5, or 100..500, or 100..500/9 for nine of them (default: each threshold that is a "
-        "number, 21 values from a quarter of what it is to four times that)",
+        "number, 21 values from a quarter of its value to four times its value)",
     )
     parser.add_argument("--gap", metavar="TIME", help="time between the parts (default: the rule's window, or a day)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here, too")

@@ -34,16 +34,16 @@ from cep.rulebook.signers import given_trust
 from cep.sources.files import read_key
 
 HELP = """\
-Show how an alert came about: each event that it binds, what its condition saw, and what the match emits.
+Show how an alert came about: each event that it binds, the values in its condition, and the emitted values.
 
 example:
   cep why --alerts alerts.parquet --alert 3f2a… --rules rules --events history/
   cep why --alerts alerts.jsonl --alert 3f2a… --rules rules --control control.jsonl --events history/
 """
 HELP_NOT = """\
-Say why a rule gives no alert for a key. The answer is the run that came furthest, and what stopped it: a condition, an
-event that closed it, a window that was over, an event that came too late, or a version that was not in force. Or the
-alert is held back: by shadow, snooze, suppression, or another rule of the same group.
+Say why a rule gives no alert for a key. The answer is the run that came furthest, and the reason why it stopped: a
+condition, an event that closed it, a window that was over, an event that came too late, or a version that was not in
+force. It may also be a suppressed alert: by shadow, snooze, suppression time, or another rule of the same group.
 
 examples:
   cep why-not --rule card_testing --key card-17 --events history/

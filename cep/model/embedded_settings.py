@@ -34,7 +34,7 @@ class EmbeddedSettings(Section):
     )
     target: str | None = _setting(
         None,
-        "Where checkpoints go: a folder, or what fsspec takes (s3://…); in the checkpoint folder if not given.",
+        "Where checkpoints go: a folder, or a URL of fsspec (s3://…); in the checkpoint folder if not given.",
         "--checkpoint-target",
         "URL",
         '"s3://bucket/job"',
@@ -42,7 +42,7 @@ class EmbeddedSettings(Section):
     kept: Positive = _setting(3, "Checkpoints that are kept.")
     changelog: str | None = _setting(
         None,
-        "Compacted topic that gets what each commit changes, with its alerts; a job without its folder reads it.",
+        "Compacted topic that gets the changes of each commit, with its alerts; a job without its folder reads it.",
         "--changelog",
         "TOPIC",
         '"payments-state"',

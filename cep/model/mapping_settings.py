@@ -37,7 +37,7 @@ class MappingSettings(Section):
     minor: tuple[str, ...] = setting(
         (),
         "Decimals that come as whole minor units, such as cents; FIELD:CURRENCY names the field with the code of the "
-        "currency (ISO 4217: JPY has no cents), FIELD:base64 reads the bytes of Debezium.",
+        "currency (ISO 4217: JPY is without cents), FIELD:base64 reads the bytes of Debezium.",
         "--minor",
         "FIELD",
         '["amount:currency"]',
@@ -51,7 +51,7 @@ class MappingSettings(Section):
         "--time-base", "TIME", '"2013-09-01T00:00:00Z"'
     )  # fmt: skip
     time_form: str = setting(
-        "", "Form of times that are texts, as strptime has it; else ISO 8601.", "--time-form", "FORM",
+        "", "Form of times that are texts, as for strptime (default ISO 8601).", "--time-form", "FORM",
         '"%d.%m.%Y %H:%M:%S"',
     )  # fmt: skip
     time_zone: str = setting(

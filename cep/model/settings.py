@@ -81,7 +81,7 @@ class JobSettings(_Section):
         None, "Folder of progress and keyed state; kept over restarts.", "--checkpoint", "FOLDER", '"/var/lib/cep/job"'
     )
     lateness: DurationMs = _setting(
-        0, "Disorder to expect: how far the watermark stays behind the newest event.", "--lateness", "TIME", '"0 s"'
+        0, "Disorder to expect: the time by which the watermark lags the newest event.", "--lateness", "TIME", '"0 s"'
     )
     order: Literal["event_time", "arrival"] = _setting(
         "event_time",
@@ -99,8 +99,7 @@ class JobSettings(_Section):
     )
     ahead_max: DurationMsOrOff = _setting(
         AHEAD_MS_DEFAULT,
-        "How far ahead of the job's clock an event may be dated; what is further is set aside. `off`: as far as it "
-        "likes.",
+        "How far ahead of the job's clock an event may be dated; later events are set aside. `off`: no limit.",
         "--ahead-max",
         "TIME",
         '"1 min"',
@@ -147,7 +146,7 @@ class _PlaceSettings(_Section):
     topic: str | None = _setting(None, "Topic of events.", "--topic", "NAME", '"payments"')
     connector: Literal["client", "spark"] = _setting(
         "client",
-        "What reads the topic: client (librdkafka), or spark (its JVM's connector; the package in [spark] conf).",
+        "Reader of the topic: client (librdkafka), or spark (its JVM's connector; the package in [spark] conf).",
         "--connector",
         "WHICH",
     )
@@ -156,7 +155,7 @@ class _PlaceSettings(_Section):
     )
     schema_file: PathText | None = _setting(
         None,
-        "Schema of Avro values (*.avsc; without a registry: of values that have nothing in front), or Protobuf's "
+        "Schema of Avro values (*.avsc; without a registry: of values without a prefix), or Protobuf's "
         "descriptors (protoc --include_imports --descriptor_set_out).",
         "--schema-file",
         "FILE",
@@ -169,8 +168,8 @@ class _PlaceSettings(_Section):
         _setting(
             {},
             "Settings of the schema registry's client; `env:NAME` and `file:PATH` take a value from elsewhere. The "
-            'address has no user and no query: give "basic.auth.user.info", or "bearer.auth.credentials.source" '
-            "with its own.",
+            'address must not contain a user or a query: give "basic.auth.user.info", or '
+            '"bearer.auth.credentials.source" with its settings.',
             example='{ "url" = "https://registry:8081", "basic.auth.user.info" = "env:REGISTRY_USER" }',
         )
     )
@@ -183,8 +182,8 @@ class _PlaceSettings(_Section):
     )
     ending: Place | None = _setting(
         None,
-        "Where a start with --available-now ends in the topic, said in the same ways; what comes behind it waits for "
-        "the next start.",
+        "Where a start with --available-now ends in the topic, in the same forms; later records wait for the "
+        "next start.",
         "--ending",
         "WHERE",
         '"2026-03-02T00:00:00Z"',
@@ -216,7 +215,7 @@ class ControlSettings(_Section):
     )
     topic: str | None = _setting(None, "Topic of control records.", "--control-topic", "NAME", '"rules"')
     status_topic: str | None = _setting(
-        None, "Topic on which the job says what its rules are.", "--status-topic", "NAME", '"rules-status"'
+        None, "Topic for the status of the job's rules.", "--status-topic", "NAME", '"rules-status"'
     )
     signers: PathText | None = _setting(
         None, "Who may sign changes; without signatures they are refused.", "--signers", "FILE", '"signers.toml"'
@@ -326,8 +325,8 @@ class ObserveSettings(_Section):
     )
     hosts: Texts = _setting(
         (),
-        "More names that the header Host of a request may have. An address, localhost and the host of `listen` need "
-        "no setting, nor does a request with the token.",
+        "More names that the header Host of a request may have. An address, localhost, the host of `listen` "
+        "and a request with the token do not need this setting.",
         example='["cep.bank.example"]',
     )
     answer_keys: bool = _setting(
@@ -447,7 +446,7 @@ def read_settings(path: Path | None, flags: Mapping[str, Mapping[str, Any]]) -> 
 def default_file() -> str:
     """Write a settings file with every default and the meaning of each setting. The file is valid."""
     lines = ["# Settings of a cep job. A flag of the command line wins over the file."]
-    lines.append("# What is commented out has no default; the value is an example.")
+    lines.append("# A setting in a comment has no default; the value is an example.")
     for section, model in SECTIONS.items():
         lines += ["", f"# {(model.__doc__ or '').strip()}", f"[{section}]"]
         for name, info in model.model_fields.items():

@@ -14,22 +14,22 @@ ALERT_FIELDS = {
     "severity": "as in the rule file",
     "priority": "alerts of one event come out in this order, the smallest first",
     "score": "as in the rule file",
-    "kind": "`match`, or `timeout` for what `on timeout emit` gives",
+    "kind": "`match`, or `timeout` for a result of `on timeout emit`",
     "key": "the key, such as the card; fields of a key of several have U+001F between them",
     "message": "the rule's sentence with its names filled in",
     "description": "the `##` lines of the pattern",
     "measures": "the values of `emit`, as a JSON object",
     "events": "the bound events in order",
     "origins": (
-        "the events of the source behind those that patterns have produced, the first 500: the bound event (from 0) "
-        "that was made of it, and the variables of all matches between. Level 2 is of the match that made the event"
+        "the first 500 source events from which patterns have produced bound events: the place of the bound event "
+        "(from 0), and the variables of all matches in between. Level 2 is the match that produced the bound event"
     ),
     "history_cut": "a condition asked for a value of a sub-key whose events may be forgotten",
     "history_folded": "a condition looked at a window whose older events are summed up",
-    "history_from": "the time since when the past is complete, if a condition looked back further",
+    "history_from": "the time from which the past is complete, if a condition looked back further",
     "unconfirmed": "the history ended before the alert was certain; only `--to-the-end` gives such alerts",
     "match_start": "event time of the first bound event",
     "match_end": "event time of the last bound event",
     "detected_at": "event time at which the match became certain",
-    "content_hash": "the meaning of the rule's version, as `cep rules history` knows it",
+    "content_hash": "hash of the meaning of the rule's version, as in `cep rules history`",
 }

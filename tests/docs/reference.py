@@ -156,7 +156,10 @@ def control_records() -> str:
         kind = model.model_fields["kind"].default
         lines += ["", f"## `{kind}`", *_prose(inspect.getdoc(model) or "")]
         if model is UpsertRecord:
-            lines += ["", "Beside `kind` and `source` it has the names of a [rule file](rule-files.md), except `file`."]
+            lines += [
+                "",
+                "In addition to `kind` and `source` it has the names of a [rule file](rule-files.md), except `file`.",
+            ]
             continue
         lines += ["", "| name | required |", "| --- | --- |", f"| `kind` | yes: `{kind}` |"]
         for name, info in model.model_fields.items():
@@ -178,7 +181,7 @@ def metrics() -> str:
         lines.append(f"| `cep_{name}{_labels(GAUGE_LABELS.get(name, ()))}` | {_cell(text)} |")
     lines += ["", "## Histograms", "", "| metric | meaning |", "| --- | --- |"]
     lines += [f"| `cep_{name}` | {_cell(text)} |" for name, text in HISTOGRAMS.items()]
-    lines += ["", "Beside them are those of the process, such as `process_resident_memory_bytes`, `process_open_fds`,"]
+    lines += ["", "The process has further metrics, such as `process_resident_memory_bytes`, `process_open_fds`,"]
     lines += ["`process_cpu_seconds_total` and `python_info`. Both runners have one set of names. On Spark the process"]
     lines += ["is the driver's Python."]
     return "\n".join(lines) + "\n"

@@ -49,8 +49,7 @@ _HEAD = """
 Generated from a table that the tests check cell by cell.
 
 The job takes [signed changes](../guides/approve.md) and protects card numbers with [`pan`](../guides/card-data.md).
-*No* means that cep refuses, ignores or reports the attempt. `SECURITY.md` says what
-is not promised.
+*No* means that cep refuses, ignores or reports the attempt. `SECURITY.md` lists the limits of these promises.
 """
 
 

@@ -10,7 +10,7 @@ from cep.lang.explain.entry import Entry
 FINDINGS: dict[str, Entry] = {
     # --------------------------------------------------------------------------------------------- parameters
     "CEP501": Entry("unknown parameter", "The rule gives an argument for a parameter that the pattern does not have."),
-    "CEP502": Entry("parameter not given", "The rule has to give every parameter that has no default."),
+    "CEP502": Entry("parameter not given", "The rule has to give every parameter without a default."),
     "CEP503": Entry(
         "argument of another type",
         "The argument is not a value of the parameter's type. Give a decimal as text or as a number, with no more "
@@ -40,8 +40,9 @@ FINDINGS: dict[str, Entry] = {
         "same file, or in one that is checked with it.",
     ),
     "CEP602": Entry(
-        "test that expects nothing, or what cannot be",
-        "A test says what comes out: `expect match …`, `expect matches 3`, `expect timeout …`, or `expect none`. "
+        "test without an expectation, or with an impossible one",
+        "A test lists the expected results: `expect match …`, `expect matches 3`, `expect timeout …`, or "
+        "`expect none`. "
         "`none` and a match on one key exclude each other.",
     ),
     "CEP603": Entry(
@@ -51,8 +52,9 @@ FINDINGS: dict[str, Entry] = {
     ),
     "CEP604": Entry(
         "value of another type",
-        "Values in tests are constants of the field's type. A decimal has at most the field's digits. A text has "
-        "quotes, a symbol has none. A duration has a unit. Write a time as the time since the start of the test.",
+        "Values in tests are constants of the field's type. A decimal has at most the field's digits. Write a "
+        "text with quotes, a symbol without. A duration has a unit. Write a time as the time since the start "
+        "of the test.",
     ),
     "CEP605": Entry(
         "key of a test",
@@ -66,40 +68,40 @@ FINDINGS: dict[str, Entry] = {
     ),
     "CEP607": Entry(
         "time-out that is never emitted",
-        "Only patterns with `on timeout emit` give partial matches whose time ran out. For others, write "
+        "Partial matches whose time ran out need a pattern with `on timeout emit`. For other patterns, write "
         "`expect none`.",
     ),
     "CEP608": Entry(
         "events with one id",
-        "An id tells a repeated delivery from a new event. So each event of a test has an id of its own.",
+        "An id distinguishes a repeated delivery from a new event, so each event of a test has its own id.",
     ),
     "CEP609": Entry("too many events", "A test has a limited number of events. Repetitions count."),
     "CEP610": Entry("events out of order", "A test has the events of a key in the order of their times."),
     # -------------------------------------------------------------------------------------------------- lints
     "CEP701": Entry(
         "condition that is never true",
-        "The parts of the condition contradict each other, like `amount > 500 and amount < 2`. So the pattern can "
-        "never match, and nobody would notice: a rule that never fires looks like a quiet day.",
+        "The parts of the condition contradict each other, like `amount > 500 and amount < 2`. The pattern "
+        "can never match, and this is hard to notice: a rule that never fires looks like a quiet day.",
     ),
     "CEP702": Entry(
         "unused name",
         "Nothing uses this name. An unused parameter is the worst case: a rule that sets it seems to change something. "
-        "A variable that nothing mentions and that has no condition takes any event, which is seldom meant.",
+        "An unused variable without a condition takes any event, which is seldom meant.",
     ),
     "CEP703": Entry(
         "absence that excludes nothing",
-        "In `a -> !b -> c` no event fulfils the condition of b, so the pattern means `a -> c`. The exclusion that "
-        "somebody relies on is not there.",
+        "In `a -> !b -> c` no event fulfils the condition of b, so the pattern means `a -> c`. The pattern "
+        "does not exclude any event.",
     ),
     "CEP704": Entry(
         "pattern that is not tested both ways",
-        "A test that expects a match shows that the pattern finds what it is for. A test that expects none shows that "
+        "A test that expects a match shows that the pattern finds the fraud. A test that expects none shows that "
         "it leaves similar events alone. Most false alarms come from patterns that have only the first.",
     ),
     "CEP705": Entry(
         "window longer than the retention",
-        "Events are kept as long as `retain` of their event type says. A window or a history that reaches further "
-        "back sees only what is still there. Its counts and sums come out too small.",
+        "Events are kept as long as `retain` of their event type says. A window or a history that reaches "
+        "further back sees only the stored events. Its counts and sums come out too small.",
     ),
     "CEP706": Entry(
         "keyed state above the budget",
@@ -108,7 +110,7 @@ FINDINGS: dict[str, Entry] = {
     ),
     "CEP707": Entry(
         "partial matches without an end",
-        "`a -> b`, `(a & b) -> c` and `a -> !b -> c` without a window wait for the last event for ever. Each a stays "
+        "`a -> b`, `(a & b) -> c` and `a -> !b -> c` without a window wait for the last event forever. Each a stays "
         "in the state of its key, and under `in order` it keeps back the matches that start later. `within` ends the "
         "wait, as does a time in every step: `a ->[5 min] b`.",
     ),
@@ -120,12 +122,12 @@ FINDINGS: dict[str, Entry] = {
     "CEP709": Entry(
         "value that a cheap event makes known",
         "`not exists(payment over previous 90 d by country)` asks for a country that was never seen. An attacker who "
-        "pays a cent there before makes it known. Let past events of a smallest amount count alone.",
+        "pays a cent there before makes it known. Count only past events of at least a smallest amount.",
     ),
     "CEP710": Entry(
         "silence that says too little",
         "`# allow(CODE): reason` silences one code on its line, or on the next line when it stands alone. It needs a "
-        "reason, a known code, and a finding to silence. Else it hides more than it tells.",
+        "reason, a known code, and a finding to silence. Otherwise it hides more than it tells.",
     ),
     "CEP711": Entry(
         "skip to the first event",
@@ -140,14 +142,14 @@ FINDINGS: dict[str, Entry] = {
     # -------------------------------------------------------------------------------- lists that may change
     "CEP801": Entry(
         "list that cannot be read",
-        '`list blocked: string from "blocked.csv"` reads a file beside the one that names it. The file is UTF-8 text '
-        "with one entry a line, or a .csv file with a header. Of a .csv file the column with the list's name counts, "
-        "else the first one.",
+        '`list blocked: string from "blocked.csv"` reads a file next to the pattern file. The file is UTF-8 text '
+        "with one entry a line, or a .csv file with a header. In a .csv file the column with the list's name "
+        "counts, otherwise the first column.",
     ),
     "CEP802": Entry(
         "entry of the wrong type",
         "An entry has the type that the list declares: a text, a whole number, a number with so many decimals, or a "
-        "network. A network has no bits behind its prefix length, like 10.0.0.0/8. A list with a wrong entry is "
+        "network. A network must not have bits after its prefix length: write 10.0.0.0/8. A list with a wrong entry is "
         "refused.",
     ),
     "CEP803": Entry(
@@ -156,6 +158,7 @@ FINDINGS: dict[str, Entry] = {
     ),
     "CEP804": Entry(
         "entries that are there twice",
-        "A list holds each entry once. A second one changes nothing. In files they are counted, and not listed.",
+        "A list holds each entry once. A second one has no effect. In files, repeated entries are counted, "
+        "and not listed.",
     ),
 }

@@ -14,7 +14,7 @@ MISTAKES: dict[str, Entry] = {
         "Outside of texts and comments, a pattern file has letters, digits, `_` and the operators of the language. "
         "Copied text often brings other characters along, like typographic quotes. Replace them. Characters that "
         "cannot be seen, such as control characters and marks of direction, are refused in texts and comments too: "
-        "with them a pattern can look different from what it does.",
+        "with them a pattern can look different from its meaning.",
     ),
     "CEP102": Entry(
         "text cannot be read",
@@ -32,8 +32,8 @@ MISTAKES: dict[str, Entry] = {
         "minutes. A duration is a whole number of milliseconds.",
     ),
     "CEP105": Entry(
-        "something else was expected",
-        "The text does not follow the grammar here. The message names what could stand at this place. "
+        "unexpected text",
+        "The text does not follow the grammar here. The message names the texts that are possible at this place. "
         "`cep docs grammar` prints the grammar.",
     ),
     "CEP106": Entry(
@@ -52,7 +52,8 @@ MISTAKES: dict[str, Entry] = {
     ),
     "CEP109": Entry(
         "not a declaration",
-        "A file holds `event`, `list`, `define`, `pattern`, `test` and `import`. Nothing else can stand at this level.",
+        "A file holds `event`, `list`, `define`, `pattern`, `test` and `import`. Other texts are not possible "
+        "at this level.",
     ),
     "CEP110": Entry(
         "file cannot be read",
@@ -69,19 +70,19 @@ MISTAKES: dict[str, Entry] = {
     # -------------------------------------------------------------------------------------------------- names
     "CEP201": Entry(
         "unknown name",
-        "A bare name in a condition is a field of the event under test or a parameter of the pattern. Beside an enum "
-        "it can be one of its symbols. A definition sees only its own parameters and the fields.",
+        "A bare name in a condition is a field of the event under test or a parameter of the pattern. Next to "
+        "an enum it can be one of its symbols. A definition sees only its own parameters and the fields.",
     ),
     "CEP202": Entry(
         "unknown event type",
         "An entry of `where` begins with the event type: `hit: transaction  amount > 500`. Declare event types with "
         "`event`, in the file or in one that it imports.",
     ),
-    "CEP203": Entry("unknown field", "The event type of this variable has no such field."),
+    "CEP203": Entry("unknown field", "The event type of this variable does not have this field."),
     "CEP204": Entry(
         "unknown variable",
-        "The variables of a pattern are the names in its `seq`. A definition sees none of them. Give it one as an "
-        "argument: declare `define far(a) = country != a.country`, and use it as `far(here)`.",
+        "The variables of a pattern are the names in its `seq`. A definition cannot use them. Give it a "
+        "variable as an argument: declare `define far(a) = country != a.country`, and use it as `far(here)`.",
     ),
     "CEP205": Entry(
         "unknown function",
@@ -102,8 +103,8 @@ MISTAKES: dict[str, Entry] = {
     ),
     "CEP209": Entry(
         "imports form a circle",
-        "A file cannot import a file that imports it, directly or through others. Move what both need into a third "
-        "file.",
+        "A file cannot import a file that imports it, directly or through others. Move the common "
+        "declarations into a third file.",
     ),
     "CEP210": Entry(
         "definition uses itself",
@@ -111,7 +112,7 @@ MISTAKES: dict[str, Entry] = {
     ),
     "CEP211": Entry(
         "no current event",
-        "`emit` is about a whole match, so there is no event under test. Name the variable whose event you mean: "
+        "`emit` is about a whole match, not about one event under test. Name the variable whose event you mean: "
         "`hit.amount`.",
     ),
     "CEP212": Entry(
@@ -121,18 +122,19 @@ MISTAKES: dict[str, Entry] = {
     ),
     "CEP213": Entry(
         "event type without identity",
-        "Every event type has exactly one field of type id, and a field `event_time` of type time. The id tells a "
-        "repeated delivery from a new event. Neither can be null. Other fields of type time are values, and may be "
+        "Every event type has exactly one field of type id, and a field `event_time` of type time. The id "
+        "distinguishes a repeated delivery from a new event. Both must not be null. Other fields of type time "
+        "are values, and may be "
         "null: `opened time?`.",
     ),
     "CEP215": Entry(
         "one field name with two types",
-        "All event types of a job share their columns. So a field name has the same type everywhere, whether or not it "
-        "may be null.",
+        "All event types of a job share their columns, so a field name has the same type everywhere. It may "
+        "be nullable in some of them.",
     ),
     "CEP216": Entry(
         "variable without an event type",
-        "There are several event types, so each variable needs an entry in `where`: `a: transaction`.",
+        "The pattern has several event types, so each variable needs an entry in `where`: `a: transaction`.",
     ),
     "CEP217": Entry(
         "field that cannot order events",
@@ -142,7 +144,7 @@ MISTAKES: dict[str, Entry] = {
     # -------------------------------------------------------------------------------------------------- types
     "CEP301": Entry(
         "types do not fit",
-        "Both sides of an operator need the same type. Numbers are converted where nothing is lost. A time minus a "
+        "Both sides of an operator need the same type. Numbers are converted if the value stays exact. A time minus a "
         "time is a duration. Compare text only with text, and a symbol only with its enum.",
     ),
     "CEP302": Entry(
@@ -160,7 +162,7 @@ MISTAKES: dict[str, Entry] = {
     ),
     "CEP305": Entry(
         "not a symbol of the enum",
-        "The value beside an enum has to be one of its symbols, written without quotes.",
+        "The value next to an enum has to be one of its symbols, written without quotes.",
     ),
     "CEP306": Entry(
         "values without an order",
@@ -199,8 +201,9 @@ MISTAKES: dict[str, Entry] = {
     ),
     "CEP315": Entry(
         "regular expression that cannot be used",
-        "`matches` takes the expressions of RE2, whose time grows with the text alone. They have no back-references, "
-        "no look-ahead and no look-behind. The expression may match anywhere. `^` and `$` bind it to the ends.",
+        "`matches` takes the expressions of RE2, whose time grows with the text alone. They do not include "
+        "back-references, look-ahead or look-behind assertions. The expression may match anywhere. `^` and "
+        "`$` bind it to the ends.",
     ),
     "CEP316": Entry(
         "constant that means nothing here",
@@ -210,7 +213,7 @@ MISTAKES: dict[str, Entry] = {
     "CEP317": Entry(
         "function of past events misused",
         "`count(transaction over 1 h where status == declined)` looks back from the event under test, at events with "
-        "the same key. In `emit` it looks back from the last event of the match. It does not stand inside another "
+        "the same key. In `emit` it looks back from the last event of the match. It cannot be inside another "
         "aggregate. It names an event type, or a field of one.",
     ),
     "CEP318": Entry(
@@ -221,24 +224,26 @@ MISTAKES: dict[str, Entry] = {
     "CEP319": Entry(
         "approximate where only the exact form is kept",
         "`approx_distinct` and `approx_percentile` keep a few bytes for each 64th of their window. They need a length "
-        "of time, like `over 90 d`. They work neither for a sub-key (`by`) nor for a calendar unit (`over month`). "
-        "There, use `distinct` and `percentile`: they are exact, and keep each event.",
+        "of time, like `over 90 d`. They do not work for a sub-key (`by`) or a calendar unit (`over month`). "
+        "For these, use `distinct` and `percentile`: they are exact, and keep each event.",
     ),
     "CEP320": Entry(
         "value where a rule has a token",
-        "A field of type `pan` or `sensitive` is replaced by a token while events are decoded. So a rule never sees "
-        "its value, and a literal that is no token equals nothing. It would bring a card number into a file of rules. "
+        "A field of type `pan` or `sensitive` is replaced by a token while events are decoded. A rule never "
+        "sees its value, so a literal that is not a token is never equal to it. The literal would also bring "
+        "a card number into a file of rules. "
         "Write the token, which alerts and `cep why` show. Lists of tokens work as other lists do.",
     ),
     "CEP321": Entry(
         "look into a token",
-        "The token of a card number has nothing of its digits, so no function of text says anything about it. Let the "
-        "producer send what a rule needs as a field of its own: the issuer's first digits, the domain of an address.",
+        "The token of a card number does not contain its digits, so a function of text cannot be applied to "
+        "it. Let the producer send the part that a rule needs as a separate field: the issuer's first digits, "
+        "the domain of an address.",
     ),
     # ---------------------------------------------------------------------------------------------- structure
     "CEP401": Entry(
         "absence without a window",
-        "`a -> !b` at the end is only certain when a window closes. Without one the pattern would wait for ever. "
+        "`a -> !b` at the end is only certain when a window closes. Without one the pattern would wait forever. "
         "Add `within 5 min`, or let an event follow: `a -> !b -> c`.",
     ),
     "CEP402": Entry(
@@ -247,17 +252,17 @@ MISTAKES: dict[str, Entry] = {
     ),
     "CEP403": Entry(
         "repetition of nothing",
-        "In `(a?)+` the group can match without an event, so it could be repeated for ever. Leave out the `?` inside "
+        "In `(a?)+` the group can match without an event, so it could be repeated forever. Leave out the `?` inside "
         "or the `+` outside.",
     ),
     "CEP404": Entry(
         "`greedy` in the wrong place",
-        "`greedy` lets a repeated variable take as many events as it can. It means nothing on a group, without a "
-        "repetition, or beside `any`, which tries every combination.",
+        "`greedy` lets a repeated variable take as many events as it can. It has no meaning on a group, "
+        "without a repetition, or together with `any`, which tries every combination.",
     ),
     "CEP405": Entry(
         "`until` on a bounded repetition",
-        "`until` ends a repetition that has no maximum: `a+ until (…)`, `a* until (…)`, `a{2,} until (…)`.",
+        "`until` ends a repetition without a maximum: `a+ until (…)`, `a* until (…)`, `a{2,} until (…)`.",
     ),
     "CEP406": Entry(
         "variable twice",
@@ -265,12 +270,12 @@ MISTAKES: dict[str, Entry] = {
     ),
     "CEP407": Entry(
         "variable that is bound later",
-        "A condition is tested when its event arrives. It can use what is bound by then, and nothing later. "
+        "A condition is tested when its event arrives. It can use only variables that are bound by then. "
         "Put the comparison into the condition of the later variable.",
     ),
     "CEP408": Entry(
         "variable that is never bound",
-        "`!b` says that no b comes, so there is no event of b to use.",
+        "`!b` says that no b comes, so an event of b does not exist.",
     ),
     "CEP409": Entry(
         "bad repetition",
@@ -282,12 +287,12 @@ MISTAKES: dict[str, Entry] = {
     ),
     "CEP411": Entry(
         "absence that cannot be said",
-        "An absence is of one variable, once: `!b`. It cannot be repeated, and cannot stand in `|` or `&`.",
+        "An absence has one variable, once: `!b`. It cannot be repeated, and cannot stand in `|` or `&`.",
     ),
     "CEP412": Entry(
         "pattern without an event",
-        "Every element of the pattern may be left out. A match of nothing is never given. So any one event that fits "
-        "any element is a match. Require the element that matters.",
+        "Every element of the pattern may be left out. An empty match is never given, so any one event that "
+        "fits any element is a match. Require the element that matters.",
     ),
     "CEP413": Entry(
         "gap without a repetition",
@@ -308,7 +313,8 @@ MISTAKES: dict[str, Entry] = {
     ),
     "CEP417": Entry(
         "key does not fit an event type",
-        "Events are grouped by the key. So every event type of the pattern has the key fields, and their values can be "
+        "Events are grouped by the key, so every event type of the pattern needs the key fields, and their "
+        "values can be "
         "compared exactly.",
     ),
     "CEP418": Entry(
@@ -317,7 +323,7 @@ MISTAKES: dict[str, Entry] = {
     ),
     "CEP419": Entry(
         "timeout without a window",
-        "`on timeout emit` is for partial matches whose window has closed. Without a window none ever does.",
+        "`on timeout emit` is for partial matches whose window has closed. Without a window this never happens.",
     ),
     "CEP420": Entry(
         "repetition without an end",
@@ -340,33 +346,35 @@ MISTAKES: dict[str, Entry] = {
     ),
     "CEP424": Entry(
         "nothing can follow this group",
-        "In `(a -> !b within 5 min) -> c` the group ends when its window closes. That is no event, so c has nothing to "
-        "follow. Put what follows into a pattern of its own, or the window around everything: "
+        "In `(a -> !b within 5 min) -> c` the group ends when its window closes. The end of a window is not "
+        "an event, so c cannot follow it. Put c into its own pattern, or the window around everything: "
         "`a -> !b -> c within 5 min`.",
     ),
     "CEP425": Entry(
         "automaton too large",
         "The structure is written out as an automaton. A group that repeats stands there once for each repetition, and "
-        "`a & b & c` once for each order. There are limits for states, for ways to go on from one, and for what a run "
-        "remembers. `cep plan` shows the automaton. Repeat a single variable instead, `a{100}`, which is never written "
+        "`a & b & c` once for each order. The number of states, of transitions from a state, and of values "
+        "that a run remembers is limited. `cep plan` shows the automaton. Repeat a single variable instead, "
+        "`a{100}`, which is never written "
         "out, or split the pattern.",
     ),
     "CEP426": Entry(
         "match that makes no whole event",
-        "`produce hop` turns each match into an event `hop`. The values that the pattern emits are its fields. So each "
-        "value has the name and the type of a field, and the pattern emits every field that cannot be null. The id and "
-        "the time are those of the match.",
+        "`produce hop` turns each match into an event `hop`. The values that the pattern emits are its "
+        "fields. Each value therefore has the name and the type of a field, and the pattern emits every field "
+        "that cannot be null. The event has the id and the time of the match.",
     ),
     "CEP427": Entry(
         "patterns that feed each other in a circle",
-        "A pattern that reads the events of another one comes after it. In a circle there is no such order. Chains "
+        "A pattern that reads the events of another one comes after it. In a circle this order does not exist. Chains "
         "have a limit, too, because each pattern of a chain costs another pass over the events.",
     ),
     "CEP428": Entry(
         "`greedy` at the end",
-        "A match is emitted as soon as its last event comes. At the end of a pattern no event tells that a loop is "
-        "over, so each event of the loop completes a match, greedy or not. To get one match with all events, wait "
-        "until no more can come: `a{2,}[5 min] ->[5 min] !other`, where `other` has the condition of `a`. With "
+        "A match is emitted as soon as its last event comes. At the end of a pattern no event shows that a "
+        "loop is over, so each event of the loop completes a match, greedy or not. To get one match with all "
+        "events, wait until no further event can come: `a{2,}[5 min] ->[5 min] !other`, where `other` has "
+        "the condition of `a`. With "
         "`strict` write `a{2,} strict, !other`; the next event decides.",
     ),
 }
