@@ -65,7 +65,7 @@ def add_label_terms(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="WORD=fraud|honest",
-        help="what a word of the labels means; *=fraud or *=honest is for all words that no list knows (default: no, "
+        help="meaning of a word of the labels; *=fraud or *=honest is for all words that no list knows (default: no, "
         "false, 0, none, legit, genuine, normal, OK and the like are honest, yes, true, 1, fraud and kinds such as "
         "stolen_card are fraud, any other word is an error that lists it)",
     )

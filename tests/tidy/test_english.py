@@ -36,7 +36,7 @@ TIMES = {
     "cep/lang": (2.0, 10.0),
     "cep/base": (2.0, 6.0),
     "cep/demo": (2.0, 3.0),
-    "cep/docs": (1.0, 1.0),
+    "cep/docs": (1.5, 1.0),
     "cep/lists": (2.0, 6.0),
     "cep/model": (2.0, 3.0),
     "cep/nfa": (2.0, 2.0),
