@@ -84,6 +84,12 @@ def show_value(value: Slot, type_: Type) -> str:
     return show_time(value) if type_.kind is Kind.TIME else str(value)
 
 
+def written_float(value: float) -> str:
+    """Return ten digits if they are the whole number, else as many as the float has."""
+    short = f"{value:.10g}"
+    return short if float(short) == value else repr(value)
+
+
 def show_expr(expr: Expr) -> str:
     """Return an expression as it could have been written, with parameters and definitions put in."""
     return _show(expr, "")[0]
@@ -93,7 +99,8 @@ def _show(expr: Expr, owner: str) -> tuple[str, int]:
     """Text and precedence. Inside an aggregate `owner` is the variable whose fields are meant."""
     match expr:
         case Const():
-            return show_value(expr.value, expr.type), _ATOM
+            text = written_float(expr.value) if isinstance(expr.value, float) else show_value(expr.value, expr.type)
+            return text, _ATOM
         case Param():
             return expr.name, _ATOM
         case CurrentField():

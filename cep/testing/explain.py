@@ -18,7 +18,7 @@ from cep.lang.show import show_duration, show_expr, show_value
 from cep.nfa.positions import Guard, Wait
 from cep.testing.conditions import Conditions, parts_of
 from cep.testing.journal import Closing, Miss, Run, Trace, Why
-from cep.testing.show import operands
+from cep.testing.show import merged, operands
 from cep.testing.values import value_of
 
 Clock = Callable[[int], str]
@@ -151,7 +151,7 @@ class Explainer:
         parts = self._parts[variable]
         if len(miss.failed) == len(parts) > 1:
             fields, bound = event.fields, self._conditions.bound(run)
-            seen = dict.fromkeys(pair for part in parts for pair in operands(part, fields, bound))
+            seen = merged(pair for part in parts for pair in operands(part, fields, bound))
             return [head + ", ".join(f"{text} = {value}" for text, value in seen)]
         if miss.stopped and not miss.failed:
             assert wait.untils, "only `until` stops"
@@ -221,8 +221,8 @@ class Explainer:
         assert guard.variable is not None, "an absence is of a variable"
         assert closing.row is not None, "an event closed it"
         fields, bound = self.trace.events[closing.row].fields, self._conditions.bound(run)
-        seen = [pair for part in self._parts[guard.variable] for pair in operands(part, fields, bound)]
-        shown = ", ".join(f"{text} = {value}" for text, value in dict.fromkeys(seen))
+        seen = merged(pair for part in self._parts[guard.variable] for pair in operands(part, fields, bound))
+        shown = ", ".join(f"{text} = {value}" for text, value in seen)
         return [f"{event} at {at} is {guard.variable}, which must not come" + (f" ({shown})" if shown else "")]
 
     def _covered_by(self, number: int | None) -> str:
@@ -241,8 +241,8 @@ class Explainer:
             assert step.parent is not None, "a run that has taken an event came from another"
             event, name = self.trace.events[step.row], self._positions[step.position].variable
             bound = self._conditions.bound(step.parent)
-            seen = [pair for part in self._parts[name] for pair in operands(part, event.fields, bound)]
-            shown = ", ".join(f"{text} = {value}" for text, value in dict.fromkeys(seen))
+            seen = merged(pair for part in self._parts[name] for pair in operands(part, event.fields, bound))
+            shown = ", ".join(f"{text} = {value}" for text, value in seen)
             steps.append((self.clock(event.time_ms), event.event_id, name, shown))
         return steps
 

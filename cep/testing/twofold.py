@@ -65,7 +65,7 @@ def spread_of(numbers: Sequence[int | float], scale: int | None) -> float:
 
 def compared(expr: Binary, value: Callable[[Expr], Slot], average: Callable[[Expr], Twofold | None]) -> bool | None:
     """Compare two sides, one of which has an average in it. `value` and `average` work out the parts."""
-    left, right = (_side(side, value, average) for side in (expr.left, expr.right))
+    left, right = (side_of(side, value, average) for side in (expr.left, expr.right))
     if left is None or right is None:
         return None
     difference = (left.high - right.high) + (left.low - right.low)
@@ -87,7 +87,8 @@ def compared(expr: Binary, value: Callable[[Expr], Slot], average: Callable[[Exp
             return difference != 0
 
 
-def _side(expr: Expr, value: Callable[[Expr], Slot], average: Callable[[Expr], Twofold | None]) -> Twofold | None:
+def side_of(expr: Expr, value: Callable[[Expr], Slot], average: Callable[[Expr], Twofold | None]) -> Twofold | None:
+    """Return one side of a comparison as the comparison computes with it."""
     if is_average(expr):
         return average(expr)
     if not expr.type.is_float:
@@ -98,13 +99,13 @@ def _side(expr: Expr, value: Callable[[Expr], Slot], average: Callable[[Expr], T
         case Cast() if not expr.argument.type.is_float:
             return _of_decimal(value(expr.argument), expr.argument.type.scale)
         case Cast():
-            return _side(expr.argument, value, average)
+            return side_of(expr.argument, value, average)
         case Unary(op="neg" | "abs"):
-            number = _side(expr.argument, value, average)
+            number = side_of(expr.argument, value, average)
             turned = number is not None and (expr.op == "neg" or number.high < 0)
             return Twofold(-number.high, -number.low, number.size) if number is not None and turned else number
         case Binary(op="+" | "-" | "*" | "/"):
-            left, right = _side(expr.left, value, average), _side(expr.right, value, average)
+            left, right = side_of(expr.left, value, average), side_of(expr.right, value, average)
             return None if left is None or right is None else _arithmetic(expr.op, left, right)
         case _:
             slot = value(expr)

@@ -29,7 +29,7 @@ from cep.lang.ir_tests import Slot
 from cep.lang.show import show_expr
 from cep.nfa.code import EARTH_RADIUS_KM, same_units
 from cep.nfa.twofold import has_average
-from cep.testing.twofold import Twofold, compared, exact, mean_of, spread_of
+from cep.testing.twofold import Twofold, compared, exact, mean_of, side_of, spread_of
 
 Fields = Mapping[str, Slot]
 BoundFields = Mapping[str, Sequence[Fields]]
@@ -80,6 +80,17 @@ def value_of(expr: Expr, event: Fields, bound: BoundFields) -> Slot:
             return _call(expr, [value_of(argument, event, bound) for argument in expr.arguments])
         case _:
             return _given(expr, event)
+
+
+def twofold_sides(expr: Binary, event: Fields, bound: BoundFields) -> tuple[Twofold, Twofold]:
+    """Return the sides of a comparison with an average, which are not null, as the comparison computes with them."""
+
+    def twofold(side: Expr) -> Twofold:
+        number = side_of(side, lambda e: value_of(e, event, bound), lambda e: _average(e, event, bound))
+        assert number is not None, "a comparison with an outcome has two sides"
+        return number
+
+    return twofold(expr.left), twofold(expr.right)
 
 
 def _given(expr: Expr, event: Fields) -> Slot:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from functools import cache, partial
 
@@ -39,6 +40,16 @@ def alerts(form: str, cents: tuple[int, ...]) -> int:
     )
     pattern = f"{_EVENT}pattern p by card {{ {form} }}"
     return len(cep.parse(pattern).match(events))
+
+
+def reason(condition: str, *amounts: str) -> str:
+    """Return the values that `why_not` prints for the last of these payments, one a second."""
+    times = pa.array([_START_MS + 1000 * at for at in range(len(amounts))], pa.timestamp("ms", "UTC"))
+    names = [str(at) for at in range(len(amounts))]
+    events = pa.table({"tx_id": names, "event_time": times, "card": ["c"] * len(names), "amount": list(amounts)})
+    events = events.append_column("km", pa.array([0.0] * len(names))).append_column("n", pa.array([1] * len(names)))
+    rules = cep.parse(f"{_EVENT}pattern p by card {{ seq a{{2}} -> b where a: tx  b: tx {condition} }}")
+    return "".join(re.findall(r"\((amount = .*)\)$", str(rules.why_not("p", "c", events)), re.MULTILINE)[-1:])
 
 
 def _equal(cents: int) -> list[Row]:
@@ -127,6 +138,18 @@ ROWS = [
     Row("F", "5 minor units of EURO", "", lambda: minor("amount:currency", 5, "EURO")),
     Row("F", "Debezium's BBo=", "10.50", lambda: minor("amount:base64", "BBo=", "EUR")),
     Row("F", "decimal(18)", "1.000000000000000003", lambda: finest(("0.000000000000000001", "1.000000000000000002"))),
+    Row(
+        "C",
+        "why not: an equal average",
+        "amount = 1.10, avg(a.amount) = 1.1",
+        lambda: reason("amount > avg(a.amount)", "1.10", "1.10", "1.10"),
+    ),
+    Row(
+        "C",
+        "why not: an equal product",
+        "amount = 0.12, 1.2 * avg(a.amount) = 0.12",
+        lambda: reason("amount != 1.2 * avg(a.amount)", "0.10", "0.10", "0.12"),
+    ),
     _factor(">=", "3", (110, 110, 110, 330), 1),
     _factor(">", "3", (110, 110, 110, 330), 0),
     _factor(">=", "1.2", (1000, 1000, 1000, 1200), 1),
