@@ -1,14 +1,15 @@
 """A replay, watched → its alerts, and the events that it read as a few columns.
 
 The pieces of a history are decoded once. While the replay takes them, the ids, times and the columns that are asked for
-stay here, in the order of the history. Records that were set aside are not among them.
+stay here, in the order of the history. Records that were set aside are not among them, and an event that comes again
+is there once, as for the replay.
 Tested by: tests/analysis/test_backtest.py
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -18,14 +19,17 @@ from rich.console import Console
 
 from cep.base.limits import DEDUP_MS_DEFAULT, PRODUCE_DEPTH_MAX
 from cep.base.schema import Kind, Schema
-from cep.columnar.batch import TEXT, arrow_type, joined_orders
+from cep.columnar.batch import TEXT, WHOLES, arrow_type, joined_orders
 from cep.columnar.decode import Decoded
+from cep.columnar.digests import CONTENT, KEYS
 from cep.columnar.texts import rows_among
 from cep.engine.alerts import ALERT_ID_CHARS
+from cep.kernels.repeats import NEW
 from cep.rulebook.deploy import Deployment
 from cep.runners.embedded.replay import replay_shown
 from cep.runners.output import Replayed
 from cep.sources.pieces import Piece, Pieces
+from cep.step.duplicates import first_rows, prepare
 from cep.step.job import Job
 
 # The end of a derived event's id: "~" and the id of its alert (engine/produced.py).
@@ -69,12 +73,21 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The outcome of a replay of the rules in force, and the events that it read."""
+    """The outcome of a replay of the rules in force, and the events that it read.
+
+    `repeats` has, by the number of a piece of the history, the rows of events that the replay left out: repeated events
+    and those with a reused id.
+    """
 
     deployment: Deployment
     replayed: Replayed
     events: Events
     made: pa.Table | None = None
+    repeats: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
+
+    def unique_pieces(self, pieces_of: Callable[[Schema], Pieces]) -> Callable[[Schema], Pieces]:
+        """Return a function that reads the same pieces again, without the repeats."""
+        return lambda schema: _thinned(pieces_of(schema), self.repeats)
 
     def bound(self, alerts: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (alert, row of the event) of all bound events; a derived event is replaced by its source events.
@@ -99,13 +112,24 @@ def replay_history(
 
     Without rules events are routed by the first column. Raises: SourceError.
     """
-    job = Job(deployment.schema, deployment.key_domains or (tuple(columns[:1]),), dedup_ms=DEDUP_MS_DEFAULT)
+    pieces = pieces_of(deployment.schema)
+    dedup_ms = DEDUP_MS_DEFAULT if pieces.dedup_ms is None else pieces.dedup_ms
+    job = Job(deployment.schema, deployment.key_domains or (tuple(columns[:1]),), dedup_ms=dedup_ms)
     parts: dict[int, Decoded] = {}
-    pieces = _watched(pieces_of(job.schema), tuple(columns), parts)
     made: list[pa.Table] = []
-    replayed = replay_shown(job, deployment.rulebook, pieces, cores, console, made=made)
-    events = _joined(job.schema, tuple(columns), [parts[at] for at in sorted(parts)])
-    return History(deployment, replayed, events, pa.concat_tables(made).combine_chunks() if made else None)
+    watched = _watched(job, pieces, tuple(columns), parts)
+    replayed = replay_shown(job, deployment.rulebook, watched, cores, console, made=made)
+    numbers = sorted(parts)
+    decoded = _joined(job, tuple(columns), [parts[number] for number in numbers])
+    verdicts, _ = first_rows(job, decoded)
+    is_new = verdicts == NEW
+    rows = np.split(is_new, np.cumsum([len(parts[number]) for number in numbers])[:-1])
+    repeats = {number: np.flatnonzero(~of_piece) for number, of_piece in zip(numbers, rows, strict=False)}
+    kept = decoded if is_new.all() else decoded.take(np.flatnonzero(is_new))
+    chosen = {name: kept.columns[name] for name in columns}
+    events = Events(job.schema, kept.event_id, kept.event_type, kept.time_ms, chosen, kept.order)
+    produced = pa.concat_tables(made).combine_chunks() if made else None
+    return History(deployment, replayed, events, produced, {n: gone for n, gone in repeats.items() if len(gone)})
 
 
 def _sources(alert: NDArray[np.int64], ids: pa.Array, made: pa.Table) -> tuple[NDArray[np.int64], pa.Array]:
@@ -127,13 +151,26 @@ def _sources(alert: NDArray[np.int64], ids: pa.Array, made: pa.Table) -> tuple[N
     return alert, ids
 
 
-def _watched(pieces: Pieces, columns: tuple[str, ...], parts: dict[int, Decoded]) -> Pieces:
-    """Return pieces that store their decoded events in `parts`, by number."""
+def _thinned(pieces: Pieces, repeats: Mapping[int, NDArray[np.int64]]) -> Pieces:
+    """Return the pieces without these rows of theirs."""
+
+    def thinned(number: int, piece: Piece) -> Piece:
+        def decode() -> Decoded:
+            decoded = piece.decode()
+            return decoded.take(np.delete(np.arange(len(decoded)), repeats[number]))
+
+        return Piece(piece.size, decode) if number in repeats else piece
+
+    return replace(pieces, pieces=(thinned(number, piece) for number, piece in enumerate(pieces.pieces)))
+
+
+def _watched(job: Job, pieces: Pieces, columns: tuple[str, ...], parts: dict[int, Decoded]) -> Pieces:
+    """Return pieces that store their decoded events in `parts`, by number, with the columns that tell repeats."""
 
     def watch(number: int, piece: Piece) -> Piece:
         def decode() -> Decoded:
-            decoded = piece.decode()
-            lean = {name: decoded.columns[name] for name in columns}
+            decoded = prepare(job, piece.decode())
+            lean = {name: decoded.columns[name] for name in (*columns, *_digests(job))}
             parts[number] = replace(decoded, columns=lean, poison=())
             return decoded
 
@@ -142,16 +179,22 @@ def _watched(pieces: Pieces, columns: tuple[str, ...], parts: dict[int, Decoded]
     return replace(pieces, pieces=(watch(number, piece) for number, piece in enumerate(pieces.pieces)))
 
 
-def _joined(schema: Schema, columns: tuple[str, ...], parts: Sequence[Decoded]) -> Events:
-    types = schema.columns()
-    return Events(
-        schema,
+def _digests(job: Job) -> tuple[str, ...]:
+    """Return the columns by which repeated events are known."""
+    return (KEYS, CONTENT) if job.dedup_ms else ()
+
+
+def _joined(job: Job, columns: tuple[str, ...], parts: Sequence[Decoded]) -> Decoded:
+    types = {name: arrow_type(type_) for name, type_ in job.schema.columns().items()}
+    names = (*columns, *_digests(job))
+    return Decoded(
         pa.concat_arrays([pa.array([], TEXT), *(part.event_id.cast(TEXT) for part in parts)]),
         np.concatenate([np.empty(0, np.int16), *(part.event_type for part in parts)]),
         np.concatenate([np.empty(0, np.int64), *(part.time_ms for part in parts)]),
         {
-            name: pa.concat_arrays([pa.array([], arrow_type(types[name])), *(part.columns[name] for part in parts)])
-            for name in columns
+            name: pa.concat_arrays([pa.array([], types.get(name, WHOLES)), *(part.columns[name] for part in parts)])
+            for name in names
         },
+        (),
         joined_orders([(part.order, len(part)) for part in parts]),
     )

@@ -52,6 +52,7 @@ def report(
     Raises: UsageError without the extra `charts`.
     """
     judged, marks, history = measured.judged, measured.marks, measured.history
+    pieces_of = history.unique_pieces(pieces_of)
     funnels, endings = walk_frauds(measured, pieces_of)
     parts = Parts(
         measured,

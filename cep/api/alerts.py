@@ -100,7 +100,9 @@ class Alerts:
 
         Raises: UsageError if there is no such alert.
         """
-        return explain(self._given, self._row(which), Past(self._source.of_key, self._source.pieces))
+        return explain(
+            self._given, self._row(which), Past(self._source.of_key, self._source.pieces, self._source.dedup_ms)
+        )
 
     def timeline(self, which: int | str = 0) -> Picture:
         """Draw the events of an alert over time, a line for each variable. Raises: UsageError."""

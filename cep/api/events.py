@@ -26,6 +26,7 @@ from cep.api.columns import known_column
 from cep.api.frames import Frame, Like, events_table, open_frame
 from cep.api.naming import Forms, Naming
 from cep.base.errors import UsageError
+from cep.base.limits import DEDUP_MS_DEFAULT
 from cep.base.schema import Schema
 from cep.columnar.file_form import AS_WRITTEN, FileForm
 from cep.columnar.mapping import FieldMapping, check_fields, view_of
@@ -33,6 +34,7 @@ from cep.columnar.route import KeyDomain
 from cep.columnar.shown import shown_row
 from cep.columnar.times import counting_skipped
 from cep.lang.diagnostics import did_you_mean
+from cep.model.setting_types import length_ms
 from cep.sources.check import check_records
 from cep.sources.files import KeyRecords, key_of_table, read_key
 from cep.sources.inputs import Records, given_inputs
@@ -41,7 +43,7 @@ from cep.sources.pieces import Piece, Pieces, pieces_of_table, read_pieces
 from cep.sources.whole_table import joined_tables, read_whole
 
 # From the event types, a key domain and a key to the records of that key.
-_OF_HISTORY = ("since", "until", "strict", "to_the_end")
+_OF_HISTORY = ("since", "until", "dedup", "strict", "to_the_end")
 ReadKey = Callable[[Schema, KeyDomain, str], KeyRecords]
 # How a verb says what to do, and how Python says the same.
 _WORDS = (
@@ -56,12 +58,13 @@ _WORDS = (
 @dataclass(frozen=True, slots=True)
 class Source:
     """Events: their pieces for a schema, the records of one key, how a table becomes the kind of frame they are, and
-    the labels that a column of theirs has."""
+    the labels that a column of theirs has. `dedup_ms`: for how long event ids are remembered."""
 
     pieces: Callable[[Schema], Pieces]
     of_key: ReadKey
     like: Like
     labels: Callable[[Schema, str, Mapping[str, bool]], Labels]
+    dedup_ms: int = DEDUP_MS_DEFAULT
 
     def within(self, period: Period) -> Source:
         """Return the source without the events outside of a period."""
@@ -69,14 +72,17 @@ class Source:
             self,
             pieces=lambda schema: period.cut(self.pieces(schema)),
             of_key=lambda schema, domain, key: period.cut_key(self.of_key(schema, domain, key)),
+            dedup_ms=period.dedup_ms,
         )
 
 
 class HistoryForms(Forms, total=False):
-    """The forms of values, the period in which events count, and whether a rejected record is an error."""
+    """The forms of values, the period in which events count, for how long event ids are remembered, and whether a
+    rejected record is an error."""
 
     since: str
     until: str
+    dedup: str
     strict: bool
 
 
@@ -90,7 +96,9 @@ def parted(forms: HistoryForms | ReplayForms) -> tuple[Forms, Period]:
     """Part how values are written from the period. Raises: UsageError for a time that is none."""
     written = {name: value for name, value in forms.items() if name not in _OF_HISTORY}
     to_the_end = bool(forms.get("to_the_end"))
-    return cast("Forms", written), period_of(forms.get("since"), forms.get("until"), to_the_end=to_the_end)
+    dedup_ms = length_ms("dedup", forms["dedup"]) if "dedup" in forms else DEDUP_MS_DEFAULT
+    period = period_of(forms.get("since"), forms.get("until"), to_the_end=to_the_end, dedup_ms=dedup_ms)
+    return cast("Forms", written), period
 
 
 def paths_of(events: Any) -> tuple[Path, ...] | None:

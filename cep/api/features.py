@@ -36,12 +36,15 @@ from cep.columnar.redact import redact
 from cep.columnar.route import KeyDomain, route
 from cep.engine.keyed_state import empty_state
 from cep.engine.table import prepare
+from cep.kernels.repeats import NEW, OTHER
 from cep.lang.explain.render import render_text
 from cep.lang.ir import History, PatternIR, Unary
 from cep.lang.load import bundle_source, load_text
 from cep.lang.walk import histories
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
+from cep.step.duplicates import first_rows, reused_letters
+from cep.step.job import Job
 from cep.step.rejections import Rejections, rejections_of_poison
 
 _OF_EVENTS = re.compile(r"\(\s*([A-Za-z_]\w*)")
@@ -59,7 +62,8 @@ def features(
     without one it is what `cep.describe` drafts. `events`, `columns`, `tz`, `fixed`, `minor`, `time_unit`, `time_form`
     and `strict` are as in `Rules.match`; so are `since` and `until`: the rows of other events are left out.
 
-    An event without a key has no value, and neither has a record that cannot be read.
+    An event without a key has no value, and neither has a record that cannot be read. An event that comes again within
+    `dedup` ("10 min") counts once, and its rows have the same value. Another event with its id is a rejected record.
 
     Raises: UsageError for what is no such expression, SourceError if no event can be read.
 
@@ -102,26 +106,31 @@ def rejecting_features(
     schema = load_text(declared).schema
     read = whole.decode(schema, naming)
     decoded, rows = read.decoded, read.rows
-    rejections = rejections_of_poison(len(decoded), [redact(schema, poison) for poison in decoded.poison])
-    if rejections.count and not len(decoded):
-        raise SourceError(f"no event can be read: {rejections.summary()}; declare the fields as their values are")
+    poison = [redact(schema, each) for each in decoded.poison]
+    if poison and not len(decoded):
+        summary = rejections_of_poison(0, poison).summary()
+        raise SourceError(f"no event can be read: {summary}; declare the fields as their values are")
     if not period.cuts_nothing:
         is_in = (decoded.time_ms >= period.since_ms) & (decoded.time_ms < period.until_ms)
         table, decoded = table.take(pa.array(rows[is_in])), decoded.between(period.since_ms, period.until_ms)
         rows = np.arange(len(decoded))
-    places = np.full(table.num_rows, -1, np.int64)
-    places[rows] = np.arange(len(rows))
-    is_rejected = places < 0
     by_key: dict[KeyDomain, list[str]] = {}
     for name, pattern in asked.items():
         by_key.setdefault(pattern.key, []).append(name)
+    job = Job(schema, tuple(by_key), dedup_ms=period.dedup_ms)
+    verdicts, first_row = first_rows(job, decoded)
+    reused = decoded.take(np.flatnonzero(verdicts == OTHER))
+    rejections = rejections_of_poison(len(decoded), poison, reused_letters(reused))
+    places = np.full(table.num_rows, -1, np.int64)
+    places[rows] = np.where(verdicts == OTHER, -1, (np.cumsum(verdicts == NEW) - 1)[first_row])
+    decoded = decoded.take(np.flatnonzero(verdicts == NEW))
     made: dict[str, pa.Array] = {}
     for domain, names in by_key.items():
         made |= _values(schema, domain, {name: asked[name] for name in names}, decoded)
     for name in named:
         if name in frame.names:
             raise UsageError(f"the frame has a column `{name}` already; give a dict that names the feature otherwise")
-        values = made[name] if not is_rejected.any() else made[name].take(pa.array(places, mask=is_rejected))
+        values = made[name].take(pa.array(places, mask=places < 0))
         table = table.append_column(name, values)
     return Features(frame.like(table), table.num_rows, rejections)
 

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from cep.api.events import ReadKey
 from cep.api.given import GivenRules
 from cep.api.replay import Terms, job_of
-from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.base.limits import DEDUP_MS_DEFAULT, TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Schema
 from cep.columnar.batch import concat_batches
 from cep.columnar.decode import Decoded, concat_decoded
@@ -40,10 +40,12 @@ from cep.step.programs import programs_by_level
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """The records of a history: the records of one key, and all of them in pieces."""
+    """The records of a history: the records of one key, and all of them in pieces. `dedup_ms`: for how long event ids
+    are remembered."""
 
     of_key: ReadKey
     pieces: Callable[[Schema], Pieces]
+    dedup_ms: int = DEDUP_MS_DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ def produce(given: GivenRules, pieces: Pieces) -> Produced:
         for domain, program in programs.items():
             output = MatchOutput(since_ms=int(seen.time_ms.min()) if len(seen) else TIME_MS_MAX, made=[])
             batch, _ = route(events, domain, schema.columns())
-            match_events(program, None, without_repeats(job, batch), watermark_ms, output, is_end=True)
+            match_events(program, None, without_repeats(job, batch)[0], watermark_ms, output, is_end=True)
             produced += [within_history(job, each) for each in output.produced]
             made += output.made or []
     matches = {row["alert_id"]: row["events"] for table in made for row in table.to_pylist()}
@@ -120,7 +122,8 @@ def end_of(given: GivenRules, pieces: Pieces) -> int:
 def _read(given: GivenRules, pieces: Pieces) -> tuple[Decoded, Job, int]:
     """Return the events of a history, the job that replays it, and the watermark at its end."""
     now_ms = int(time.time() * 1_000)
-    job = job_of(given.deployment, Terms(until_ms=pieces.until_ms))
+    dedup_ms = DEDUP_MS_DEFAULT if pieces.dedup_ms is None else pieces.dedup_ms
+    job = job_of(given.deployment, Terms(until_ms=pieces.until_ms, dedup_ms=dedup_ms))
     decoded = [piece.decode().between(TIME_MS_MIN, job.latest_ms(now_ms) + 1) for piece in pieces.pieces]
     seen = concat_decoded(job.schema, decoded)
     return seen, job, watermark_at_end(job, int(seen.time_ms.max(initial=TIME_MS_MIN)), now_ms)

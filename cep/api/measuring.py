@@ -23,7 +23,7 @@ class Measuring(ReplayForms, total=False):
     `amount` names the field of money. Labels count as reported at the time `as_of`. An event without a report counts as
     honest at the age `maturity`, like `30 d`. `label_words` says of words of the labels whether they mean `fraud` or
     `honest`, and `*` of all others. With `allow_label` rules may read the column of the labels. `columns`, `tz`,
-    `cores`, `since`, `until` and `to_the_end` are as in `match`.
+    `cores`, `since`, `until`, `dedup` and `to_the_end` are as in `match`.
     """
 
     amount: str | None

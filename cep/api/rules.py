@@ -99,7 +99,7 @@ class Rules:
 
     def match(
         self, events: Any, *, columns: Mapping[str, str] | None = None, tz: str | None = None,
-        dedup: str = "10 min", ahead_max: str = "1 min", cores: int | None = None, partitions: int | None = None,
+        ahead_max: str = "1 min", cores: int | None = None, partitions: int | None = None,
         **forms: Unpack[ReplayForms],
     ) -> Alerts:  # fmt: skip
         """Match a history and return its alerts, which equal the alerts of `cep replay`, byte for byte.
@@ -110,7 +110,10 @@ class Rules:
         `fixed` gives fields one value in every row, `minor` names decimals in whole cents; `time_unit` ("s", "ms",
         "us", "ns") and `time_form` (as in strptime) describe the form of times. `since` and `until` leave out events
         before the first time, and from the second on. A window that is open at the end gives no alert; with
-        `to_the_end` it does, and the alert is `unconfirmed`. The other arguments are the flags of `cep replay`.
+        `to_the_end` it does, and the alert is `unconfirmed`.
+
+        An event that comes again within `dedup` ("10 min") counts once. The other arguments are the flags of
+        `cep replay`.
 
         A RejectedRecordsWarning names the most frequent reason if records are rejected: they are set aside, or have an
         unreadable value. With `strict` that is a RejectedRecordsError.
@@ -128,7 +131,7 @@ class Rules:
         written, period = parted(forms)
         terms = Terms(
             cores=cores or processors_count(),
-            dedup_ms=length_ms("dedup", dedup),
+            dedup_ms=period.dedup_ms,
             ahead_ms=None if ahead_max == OFF else length_ms("ahead_max", ahead_max),
             since_ms=period.since_ms,
             until_ms=period.until_ms,
@@ -187,13 +190,13 @@ class Rules:
     ) -> Why:  # fmt: skip
         """Say why a rule gives no alert for a key, around the time `at` if that is given.
 
-        A key of several fields is a list of its values. `columns`, `tz`, `since`, `until` and how values are written
-        are as in `match`. Raises: UsageError, SourceError.
+        A key of several fields is a list of its values. `columns`, `tz`, `since`, `until`, `dedup` and how values are
+        written are as in `match`. Raises: UsageError, SourceError.
         """
         written, period = parted(forms)
         source = open_source(events, Naming(columns, tz, written)).within(period)
         values = [key] if isinstance(key, str) else list(key)
-        answer = explain_not(self._given, rule_id, values, Past(source.of_key, source.pieces), at)
+        answer = explain_not(self._given, rule_id, values, Past(source.of_key, source.pieces, source.dedup_ms), at)
         warn_of(answer.rejections, forms)
         return answer
 
@@ -204,8 +207,8 @@ class Rules:
         """Compare the findings of these rules with those of others, the earlier ones. All matches count, including
         suppressed alerts.
 
-        `columns`, `tz`, `since`, `until`, `to_the_end` and the forms of values are as in `match`. Raises: UsageError,
-        SourceError.
+        `columns`, `tz`, `since`, `until`, `to_the_end`, `dedup` and the forms of values are as in `match`. Raises:
+        UsageError, SourceError.
         """
         written, period = parted(forms)
         terms = Terms(cores=cores or processors_count(), until_ms=period.until_ms)
@@ -224,7 +227,8 @@ class Rules:
 
         Other keyword arguments: `amount`, the field of money; `as_of`, the time at which labels count as reported;
         `maturity`, the age at which an event without a report counts as honest, like `"30 d"`; and `columns`, `tz`,
-        `cores`, `since`, `until`, `to_the_end` and the forms of values, as in `match`. Raises: UsageError, SourceError.
+        `cores`, `since`, `until`, `to_the_end`, `dedup` and the forms of values, as in `match`. Raises: UsageError,
+        SourceError.
         """
         naming, terms = measuring(given)
         source = open_source(events, naming).within(terms.period)

@@ -86,7 +86,7 @@ def explain(given: GivenRules, alert: dict[str, Any], past: Past) -> Why:
         return Why(False, tuple(parts))
     if rule.content_hash != alert["content_hash"]:
         parts.append(Text("the rule's content has changed since: what follows is what it says now", style="yellow"))
-    records, produced = _records(given, rule, past, alert["key"])
+    records, produced, rejections = _records(given, rule, past, alert["key"])
     answer = why(
         _world(given, [rule], past, to_the_end=bool(alert.get("unconfirmed"))),
         rule,
@@ -95,7 +95,6 @@ def explain(given: GivenRules, alert: dict[str, Any], past: Past) -> Why:
         is_timeout=alert.get("kind") == "timeout",
     )
     parts += _poison(records)
-    rejections = rejections_of_poison(len(records.batch), records.poison)
     if not answer.matches:
         parts += [Text("these rules and events do not give this alert:", style="bold"), *_reasons(answer)]
         return Why(False, tuple(parts), rejections)
@@ -122,12 +121,11 @@ def explain_not(
     versions = [rule for rule in versions if rule.pattern.key == domain]
     deployment = given.deployment
     values = tokens_of_key(deployment.schema, domain, key)[0]
-    records, produced = _records(given, versions[-1], past, key_of(values))
+    records, produced, rejections = _records(given, versions[-1], past, key_of(values))
     late = frozenset[str]() if late_ids is None else late_ids(domain, key_of(values))
     world = _world(given, versions, past)
     answer = why_not(world, versions, records.batch, at_ms, late)
     shown = f"{rule_id} for {', '.join(f'{f} {v}' for f, v in zip(domain, values, strict=True))}"
-    rejections = rejections_of_poison(len(records.batch), records.poison)
     parts: list[Text | Table] = [*_poison(records), *_doc(versions[-1])]
     parts += [Text(line, style="yellow") for line in given.set_aside(rule_id)]
     if not answer.matches:
@@ -162,17 +160,21 @@ def _world(
     return World(deployment.schema, deployment.rulebook.lists.timelines(), end_ms)
 
 
-def _records(given: GivenRules, rule: DeployedRule, past: Past, key: str) -> tuple[KeyRecords, Produced | None]:
-    """Read the records of a key, repeated events once; for a rule that reads produced events also those, which cost a
-    whole replay."""
+def _records(
+    given: GivenRules, rule: DeployedRule, past: Past, key: str
+) -> tuple[KeyRecords, Produced | None, Rejections]:
+    """Read the records of a key, repeated events once, and report on rejected ones; for a rule that reads produced
+    events also those, which cost a whole replay."""
     schema, domain = given.deployment.schema, rule.pattern.key
     records = past.of_key(schema, domain, key)
-    job = job_of(given.deployment, Terms())
-    records = replace(records, batch=without_repeats(job, records.batch))
+    job = job_of(given.deployment, Terms(dedup_ms=past.dedup_ms))
+    batch, reused_ids = without_repeats(job, records.batch)
+    rejections = rejections_of_poison(len(records.batch), records.poison, reused_ids)
+    records = replace(records, batch=batch)
     if not reads_produced(rule, schema):
-        return records, None
+        return records, None, rejections
     produced = produce(given, past.pieces(schema))
-    return produced.with_key(records, schema, domain, key), produced
+    return produced.with_key(records, schema, domain, key), produced, rejections
 
 
 def _below(given: GivenRules, rule: DeployedRule) -> list[Text]:

@@ -16,7 +16,6 @@ from rich.text import Text
 
 from cep.analysis.label_words import label_words
 from cep.analysis.measure import Measured, Terms, measure_files
-from cep.base.limits import DEDUP_MS_DEFAULT
 from cep.base.terminal import Terminal
 from cep.cli.backtest import show_ratio
 from cep.cli.given_events import add_events_arguments, given_events
@@ -82,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         replays = [
             embedded.replay_shown(
-                Job(each.schema, each.key_domains, dedup_ms=DEDUP_MS_DEFAULT),
+                Job(each.schema, each.key_domains, dedup_ms=period.dedup_ms),
                 each.rulebook,
                 read(each.schema),
                 options.cores,

@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     by = () if options.by is None else tuple(field.strip() for field in options.by.split(","))
     columns, tz, forms = given_forms(options)
     zone = options.tz or tz
-    period = {name: at for name in ("since", "until") if (at := getattr(options, name)) is not None}
+    period = {name: at for name in ("since", "until", "dedup") if (at := getattr(options, name)) is not None}
     naming = Naming(columns, zone, forms)
     made = rejecting_features(options.events, expressions, by, options.declare, naming, cast("HistoryForms", period))
     try:

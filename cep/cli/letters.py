@@ -26,7 +26,6 @@ from rich.console import Console
 from cep.base.audit import is_audit
 from cep.base.durable import replace_file
 from cep.base.errors import UnreadableError, UsageError
-from cep.base.limits import DEDUP_MS_DEFAULT
 from cep.base.reading import read_lines
 from cep.base.schema import Schema
 from cep.base.terminal import Terminal
@@ -34,10 +33,11 @@ from cep.cli.configured import add_setting_arguments
 from cep.cli.diff import print_changes
 from cep.cli.given_events import add_events_arguments, given_events
 from cep.cli.labelled import deployed_folder
+from cep.cli.period import add_dedup_argument
 from cep.cli.refused import list_refused, send_refused
 from cep.cli.rejected import judged
 from cep.columnar.batch import NO_TEXTS, TEXT
-from cep.model.setting_types import duration_ms
+from cep.model.setting_types import duration_ms, length_ms
 from cep.rulebook.compare import compare
 from cep.runners.embedded.replay import replay_shown
 from cep.runners.output import Replayed
@@ -73,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     again.add_argument("--examples", type=int, default=3, metavar="N", help="alerts shown of each kind (3)")
     again.add_argument("--cores", type=int, default=2, metavar="N", help="cores of this machine to use (2)")
     add_events_arguments(again)
+    add_dedup_argument(again)
     where = "folder or file of dead letters, or kafka:TOPIC"
     shown = what.add_parser("list", help="show refused alerts", description="Show alerts that receivers have refused.")
     sent = what.add_parser(
@@ -110,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     counts, late_ids = _read_dead_letters(options.letters)
     deployment = deployed_folder(options.rules, errors)
-    job = Job(deployment.schema, deployment.key_domains, dedup_ms=DEDUP_MS_DEFAULT)
+    job = Job(deployment.schema, deployment.key_domains, dedup_ms=length_ms("--dedup", options.dedup))
     before = given_events(options, deployment.schema)
     options.events = [*options.events, *(options.repaired or ())]
     after = given_events(options, deployment.schema)

@@ -30,7 +30,7 @@ from cep.base.utc import utc_text
 from cep.cli.configured import add_secrets_argument
 from cep.cli.given_events import add_events_arguments, given_events
 from cep.cli.help_pages import RULE_FILES, with_page
-from cep.cli.period import add_to_the_end_argument
+from cep.cli.period import add_dedup_argument, add_to_the_end_argument, given_period
 from cep.cli.rejected import judged
 from cep.cli.trust_flags import add_trust_arguments
 from cep.lang.explain.render import render_text
@@ -125,14 +125,7 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
         help="with --control: fields by which the job routes, in addition to the keys of its first rules; "
         "like the live job's --key",
     )
-    parser.add_argument(
-        "--dedup",
-        default="10 min",
-        metavar="TIME",
-        help="event time for which event ids are remembered, as in the live job that had these events: an event that "
-        "comes again is ignored and counted as a duplicate, another event of its type and keys with its id is set "
-        "aside (default 10 min; 0 s: never)",
-    )
+    add_dedup_argument(parser)
     parser.add_argument(
         "--ahead-max",
         default="1 min",
@@ -209,15 +202,15 @@ def _ending(options: argparse.Namespace) -> Ending | None:
 def _job(options: argparse.Namespace, deployment: Deployment, levels_count: int) -> Job:
     """Describe the job. Raises: UsageError for an invalid time."""
     ahead_ms = None if options.ahead_max == OFF else length_ms("--ahead-max", options.ahead_max)
-    period = period_of(options.since, options.until, "--")
+    period = given_period(options)
     terms = Terms(
         options.cores,
         options.key_groups,
-        length_ms("--dedup", options.dedup),
+        period.dedup_ms,
         ahead_ms,
         period.since_ms,
         period.until_ms if options.savepoint is None else TIME_MS_MAX,
-        options.to_the_end,
+        period.to_the_end,
     )
     return job_of(deployment, terms, levels_count)
 

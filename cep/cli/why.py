@@ -134,6 +134,7 @@ def _past(options: argparse.Namespace, rules: GivenRules) -> Past:
     return Past(
         lambda schema, domain, key: period.cut_key(read_key(given.paths, schema, domain, key, given.mapping)),
         period.reader(given),
+        period.dedup_ms,
     )
 
 

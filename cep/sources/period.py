@@ -1,5 +1,6 @@
 """A span of event time → the events of a history within it, as if the history had no others.
 
+All questions about a history have the same terms: the span, the end, and how long ids of events are remembered.
 Unreadable records have no time: they stay, and are set aside as usual.
 Tested by: tests/api/test_period.py
 """
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cep.base.errors import UsageError
-from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.base.limits import DEDUP_MS_DEFAULT, TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Schema
 from cep.base.utc import utc_ms
 from cep.columnar.decode import Decoded
@@ -25,12 +26,14 @@ from cep.sources.pieces import Piece, Pieces, read_pieces
 class Period:
     """A span of event time in milliseconds UTC: from `since_ms` on, and before `until_ms`.
 
-    `to_the_end`: all windows that are open at its end close there.
+    `to_the_end`: all windows that are open at its end close there. `dedup_ms`: for how long event ids are remembered,
+    so that an event that comes again does not count; 0: not at all.
     """
 
     since_ms: int = TIME_MS_MIN
     until_ms: int = TIME_MS_MAX
     to_the_end: bool = False
+    dedup_ms: int = DEDUP_MS_DEFAULT
 
     @property
     def cuts_nothing(self) -> bool:
@@ -40,8 +43,9 @@ class Period:
     def cut(self, pieces: Pieces) -> Pieces:
         """Return the pieces without the events outside of the period."""
         if self.cuts_nothing:
-            return replace(pieces, to_the_end=self.to_the_end)
-        return Pieces(pieces.rows, pieces.size, self._cut(pieces.pieces), self.until_ms, self.to_the_end)
+            return replace(pieces, to_the_end=self.to_the_end, dedup_ms=self.dedup_ms)
+        cut = self._cut(pieces.pieces)
+        return Pieces(pieces.rows, pieces.size, cut, self.until_ms, self.to_the_end, self.dedup_ms)
 
     def _cut(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
         return (Piece(piece.size, self._decoder(piece.decode)) for piece in pieces)
@@ -66,12 +70,15 @@ class Period:
 ALWAYS = Period()
 
 
-def period_of(since: str | None, until: str | None, flag: str = "", *, to_the_end: bool = False) -> Period:
+def period_of(
+    since: str | None, until: str | None, flag: str = "", *, to_the_end: bool = False, dedup_ms: int = DEDUP_MS_DEFAULT
+) -> Period:
     """Read a period. `flag` precedes the names in messages. Raises: UsageError for an invalid time."""
     return Period(
         _moment(f"{flag}since", since, TIME_MS_MIN),
         _moment(f"{flag}until", until, TIME_MS_MAX),
         to_the_end,
+        dedup_ms,
     )
 
 

@@ -52,7 +52,8 @@ class Pieces:
     """The records of a path, in the order of files and rows. `rows` estimates how many; `size` None is not known.
 
     `until_ms`: the history ends at this time, although its last event may be earlier (step/history_end.py).
-    `to_the_end`: all windows that are open there close.
+    `to_the_end`: all windows that are open there close. `dedup_ms`: for how long event ids are remembered; None: as the
+    job says.
     """
 
     rows: int
@@ -60,6 +61,7 @@ class Pieces:
     pieces: Iterator[Piece]
     until_ms: int = TIME_MS_MAX
     to_the_end: bool = False
+    dedup_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

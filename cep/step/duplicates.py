@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 
 from cep.base.errors import StateCorruptError, StateFormatError
 from cep.columnar.batch import EventBatch, concat_batches, read_only, slot_values, text_buffers
+from cep.columnar.decode import Decoded
 from cep.columnar.digests import CONTENT, KEYS, E, with_digests, without_digests
 from cep.kernels.repeats import NEW, NO_PAIR, OTHER, SAME, judge_against_sorted, judge_pairs
 from cep.kernels.siphash import keyed_id_hashes
@@ -59,8 +60,12 @@ Letters = list[dict[str, Any]]
 
 
 def prepare(job: Job, decoded: E) -> E:
-    """Add to events, before they are routed, the columns that `drop_duplicates` reads, if the job looks for any."""
-    return with_digests(job.schema, job.domains, decoded) if job.dedup_ms else decoded
+    """Add to events, before they are routed, the columns that `drop_duplicates` reads, if the job looks for any.
+
+    Events that have these columns are returned as they are.
+    """
+    has_digests = not job.dedup_ms or KEYS in decoded.columns
+    return decoded if has_digests else with_digests(job.schema, job.domains, decoded)
 
 
 def drop_duplicates(
@@ -101,9 +106,32 @@ def first_ones(job: Job, number: int, parts: Sequence[EventBatch], output: Match
     return _settled(job, number, batch, judged(pairs), (output, letters)), letters
 
 
-def without_repeats(job: Job, batch: EventBatch) -> EventBatch:
-    """Leave out the events of a finite history, as they were decoded, whose id came before."""
-    return first_ones(job, 0, [prepare(job, batch)], MatchOutput())[0] if job.dedup_ms else batch
+def without_repeats(job: Job, batch: EventBatch) -> tuple[EventBatch, Letters]:
+    """Leave out the events of a finite history, as they were decoded, whose id came before, as `first_ones` does."""
+    return first_ones(job, 0, [prepare(job, batch)], MatchOutput()) if job.dedup_ms else (batch, Letters())
+
+
+def first_rows(job: Job, events: Decoded) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Judge the events of a finite history by the earlier ones.
+
+    Returns: the verdict on each event uint8[N], and the row of the first event of its id int64[N].
+    """
+    rows, verdicts = np.arange(len(events)), np.full(len(events), NEW, np.uint8)
+    if not job.dedup_ms:
+        return verdicts, rows
+    events = prepare(job, events)
+    kinds = slot_values(events.columns[KEYS]) + time_buckets(events, job.dedup_ms)
+    pairs = _pairs(kinds, events, new_secrets(1))
+    verdicts = judged(pairs)
+    if np.count_nonzero(verdicts):
+        _, firsts, numbers = np.unique(pairs[0], return_index=True, return_inverse=True)
+        rows = firsts[numbers].astype(np.int64)
+    return verdicts, rows
+
+
+def reused_letters(events: Decoded) -> Letters:
+    """Describe events with a reused id, before they are routed to keys."""
+    return [{"code": REUSED_CODE, "reason": _REASON, "event_id": event_id} for event_id in events.event_id.to_pylist()]
 
 
 def _settled(
@@ -142,7 +170,7 @@ def event_ids(batch: EventBatch, secrets: NDArray[np.uint64]) -> NDArray[np.uint
     return _pairs(slot_values(batch.columns[KEYS]), batch, secrets)
 
 
-def _pairs(kinds: NDArray[np.int64], batch: EventBatch, secrets: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _pairs(kinds: NDArray[np.int64], batch: E, secrets: NDArray[np.uint64]) -> NDArray[np.uint64]:
     pairs = np.empty((2, len(batch)), np.uint64)
     if len(batch):
         keyed_id_hashes(
@@ -157,7 +185,7 @@ def new_secrets(count: int) -> NDArray[np.uint64]:
     return np.frombuffer(token_bytes(SECRET_BYTES * count), np.uint64).reshape(-1, 2).copy()
 
 
-def time_buckets(batch: EventBatch, window_ms: int) -> NDArray[np.int64]:
+def time_buckets(batch: E, window_ms: int) -> NDArray[np.int64]:
     """Return the bucket of each event's time: int64[N]."""
     buckets: NDArray[np.int64] = batch.time_ms // bucket_width(window_ms)
     return buckets

@@ -20,7 +20,7 @@ import orjson
 from cep.base.audit import is_audit
 from cep.base.visible import visible
 from cep.columnar.decode import Poison
-from cep.step.dead_letters import dead_letter
+from cep.step.dead_letters import dead_letter, event_dead_letters
 
 FLAWED_EVENTS = "flawed_events"
 _FIELD = re.compile(r"field `([^`]*)`")
@@ -151,11 +151,14 @@ def rejections_of(counters: Mapping[str, int], dead_letters: Iterable[bytes]) ->
     return Rejections.of(counters, examples)
 
 
-def rejections_of_poison(events_count: int, poison: Sequence[Poison]) -> Rejections:
-    """Report on rejected records, of which flawed ones are among so many events."""
+def rejections_of_poison(
+    events_count: int, poison: Sequence[Poison], reused_ids: Sequence[Mapping[str, Any]] = ()
+) -> Rejections:
+    """Report on rejected records; flawed ones and events with a reused id are among so many events."""
     counters = poison_counts(poison)
     counters["records"] = events_count + len(poison) - counters[FLAWED_EVENTS]
-    return rejections_of(counters, map(dead_letter, poison))
+    counters["reused_ids"] = len(reused_ids)
+    return rejections_of(counters, [*map(dead_letter, poison), *event_dead_letters(reused_ids)])
 
 
 def poison_counts(poison: Iterable[Poison]) -> Counter[str]:

@@ -131,7 +131,8 @@ def replay(
     """
     started = time.monotonic()
     to_the_end = job.to_the_end or history.to_the_end
-    job = replace(job, ends_ms=min(job.ends_ms, history.until_ms), to_the_end=to_the_end)
+    dedup_ms = job.dedup_ms if history.dedup_ms is None else history.dedup_ms
+    job = replace(job, ends_ms=min(job.ends_ms, history.until_ms), to_the_end=to_the_end, dedup_ms=dedup_ms)
     pa.set_cpu_count(workers)
     now_ms = int(time.time() * 1_000)  # one clock for the whole history
     levels = programs_by_level(rulebook, job.schema, job.levels_count)
