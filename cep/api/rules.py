@@ -362,8 +362,9 @@ def parse(text: str) -> Rules:
     """Read patterns from a text; each one is a rule. Raises: PatternError with all mistakes, each with its line.
 
     >>> rules = cep.parse('''
-    ... event transaction { tx_id id  event_time time  card_id string  amount decimal(2) } ... pattern large by card_id
-    { seq t  where t: transaction amount > 500.00  emit amount = t.amount } ... ''')
+    ... event transaction { tx_id id  event_time time  card_id string  amount decimal(2) }
+    ... pattern large by card_id { seq t  where t: transaction amount > 500.00  emit amount = t.amount }
+    ... ''')
     >>> rules["large"].key
     ('card_id',)
     """

@@ -37,7 +37,7 @@ _SINGLE_UNITS_MAX = 1.0  # between two float32: beyond, several numbers of units
 # Numbers as text (JSON, CSV) with more digits than the field has: the 17 significant ones of a double fit from 0.001
 # on. One digit less than 38 in all, because Arrow's subtraction wants one more than its arguments have.
 WIDE_DECIMAL = pa.decimal128(37, 19)
-_ROUNDED_MAX = pa.scalar(10**18 - 1, pa.decimal128(19, 0))  # such a number has 18 digits before the point when rounded
+_ROUNDED_MAX = 10**18 - 1  # a smaller number has at most 18 digits before the point when rounded
 _WHOLE_DECIMAL = pa.decimal128(38, 18)  # whole numbers that are written with a point
 
 
@@ -333,7 +333,7 @@ def _nearest_units(source: pa.Array, scale: int) -> pa.Array:
 
     Above 2**53 units no double has them all, so a number there must be exact.
     """
-    fits = pc.less(pc.abs(source), _ROUNDED_MAX)
+    fits = pc.less(pc.abs(source), pa.scalar(_ROUNDED_MAX, pa.decimal128(19, 0)))
     source = pc.if_else(fits, source, pa.scalar(None, source.type))
     rounded = pc.round(source, scale)
     lost = np.asarray(pc.subtract(source, rounded).cast(pa.float64()).fill_null(0.0)) * 10.0**scale

@@ -26,7 +26,7 @@ _BY_DIGITS = {
     3: "BHD IQD JOD KWD LYD OMR TND",
     4: "CLF UYW",
 }
-_CODES = pa.array([code for codes in _BY_DIGITS.values() for code in codes.split()], TEXT)
+_CODES = [code for codes in _BY_DIGITS.values() for code in codes.split()]
 _DIGITS = np.array([digits for digits, codes in _BY_DIGITS.items() for _ in codes.split()] + [0], np.int64)
 _INT64_MAX = 2**63 - 1
 
@@ -38,7 +38,7 @@ def in_currencies(amounts: Converted, type_: Type, source: pa.Array | None) -> C
     """
     minor, is_there = slot_values(amounts.values), np.asarray(pc.is_valid(amounts.values))
     codes = pa.nulls(len(minor), TEXT) if source is None else convert(source, Type(Kind.STRING)).values
-    places = pc.index_in(pc.utf8_upper(pc.utf8_trim_whitespace(codes)), value_set=_CODES)
+    places = pc.index_in(pc.utf8_upper(pc.utf8_trim_whitespace(codes)), value_set=pa.array(_CODES, TEXT))
     shift = type_.scale - _DIGITS[slot_values(places.cast(pa.int64()).fill_null(-1))]
     up, down = 10 ** np.maximum(shift, 0), 10 ** np.maximum(-shift, 0)
     fits = np.asarray(pc.is_valid(places)) & (minor % down == 0) & (np.abs(minor) <= _INT64_MAX // up)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from decimal import Decimal
 from functools import cache, partial
 
@@ -75,7 +76,10 @@ def minor(how: str, amount: object, currency: str) -> str:
     time = pa.array([_START_MS], pa.timestamp("ms", "UTC"))
     events = pa.table({"tx_id": ["1"], "event_time": time, "card": ["c"], "amount": [amount], "currency": [currency]})
     rules = cep.parse(f"{_MONEY}pattern p by card {{ seq t where t: tx amount > 0 emit amount = t.amount }}")
-    return " ".join(str(row["amount"]) for row in rules.match(events, minor=[how]).measures("p").to_pylist())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cep.RejectedRecordsWarning)
+        matches = rules.match(events, minor=[how])
+    return " ".join(str(row["amount"]) for row in matches.measures("p").to_pylist())
 
 
 def finest(amounts: tuple[str, ...]) -> str:

@@ -22,7 +22,8 @@ from cep.rulebook.statement import Signable, with_nonce
 from cep.runners.handover.erase import ways_to_write
 from tests.cli.test_card_data import RULE, START_MS, assert_absent, rules, stored
 from tests.columnar.protected import card_numbers
-from tests.rulebook.people import ADA, BOB, ROOT, by_two, upsert_by_two, write_key, write_signers
+from tests.rulebook.people import ROOT, by_two, upsert_by_two, write_signers
+from tests.rulebook.requests import signed_request
 
 __all__ = ["rules"]
 NUMBERS = card_numbers(21, 6)
@@ -138,18 +139,6 @@ pattern pairs by (card, shop) {
 """
 
 
-def requested(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Let two people sign the erasure, once for the job and its savepoint. Return the arguments that name the file."""
-    assert main(words) == USAGE
-    assert "two people must sign the erasure" in capsys.readouterr().err
-    file = tmp_path / "request.json"
-    is_new = not file.exists()
-    for name, key in (("ada", ADA), ("bob", BOB)) if is_new else ():
-        assert main([*words, "--request", str(file), "--sign-with", str(write_key(tmp_path / name, key))]) == 0
-    capsys.readouterr()
-    return ["--request", str(file)]
-
-
 @pytest.mark.slow
 @pytest.mark.always
 @pytest.mark.parametrize("is_signed", [True, False])
@@ -201,7 +190,7 @@ def test_keys_of_several_fields_in_a_savepoint_of_an_audited_job(
         folder = tmp_path / ("saved" if what == "savepoint" else "job")
         also = ["--audit", str(tmp_path / "trail")] if what == "savepoint" else []
         words = ["erase", "--keys-file", str(tmp_path / "keys"), f"--{what}", str(folder), *also]
-        assert main([*words, *(requested(words, tmp_path, capsys) if is_signed else ())]) == 0
+        assert main([*words, *(signed_request(words, tmp_path, capsys) if is_signed else ())]) == 0
         said = capsys.readouterr().out
         assert "removed: 2 snoozes" in said
         assert "removed: 3 texts of the audit" in said, "the refused one too, or the copy"

@@ -19,7 +19,7 @@ PATTERN = """import "events.cep"
 pattern p(least: int = 2)
   by card_id
 {
-  seq    probe{least,} -> hit  within 1 h
+  seq    probe{least,} greedy -> hit  within 1 h
   where  probe: transaction  status == declined
          hit:   transaction  amount > probe.amount
   emit   total = sum(probe.amount)
@@ -215,5 +215,5 @@ test "is wrong" of p { c: 0s transactio  expect none }
 @pytest.mark.always
 def test_what_only_the_compiler_knows_is_told_while_typing(session: Session) -> None:
     session.open(PATTERN)
-    found = session.change("probe{least,} -> hit", "(probe -> hit){9} -> ((x -> y){90} -> z){90}")
+    found = session.change("probe{least,} greedy -> hit", "(probe -> hit){9} -> ((x -> y){90} -> z){90}")
     assert "CEP425" in codes(found)

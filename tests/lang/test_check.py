@@ -66,7 +66,7 @@ def test_a_faulty_event_type_is_reported_once_and_keeps_its_patterns_out() -> No
         ("w: duration = 5", ["CEP505"]),
         ("n: integer", ["CEP212"]),
         ("n: int?", ["CEP506"]),
-        ("d: decimal(12)", ["CEP308"]),
+        ("d: decimal(19)", ["CEP308"]),
         ("amount: int", ["CEP508"]),
     ],
 )

@@ -81,7 +81,7 @@ def test_dumps(text: str, expected: str) -> None:
         ("(if online then null else null) is null", []),
         ("amont > 1 and amonut < 2", ["CEP201", "CEP201"]),
         ("status == (if online then aproved else declined)", ["CEP305"]),
-        ("amount > 0.0000000001", ["CEP309"]),
+        ("amount > 0.0000000000000000001", ["CEP309"]),
     ],
 )
 def test_mistakes(text: str, codes: list[str]) -> None:

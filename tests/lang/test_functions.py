@@ -49,7 +49,7 @@ def test_types(text: str, dump: str | None) -> None:
     ("text", "code"),
     [
         ("round(country) == 1", "CEP301"),
-        ("round(amount, 10) == 1", "CEP301"),
+        ("round(amount, 19) == 1", "CEP301"),
         ("round(amount, 1, 2) == 1", "CEP307"),
         ("lower(amount) == 1", "CEP301"),
         ("lower() == 1", "CEP307"),

@@ -21,6 +21,7 @@ from cep.rulebook.statement import Signable, approve, digest_of, sign, unsigned
 from cep.runners.control_topic import read_control_topic, read_status
 from tests.real_kafka import KafkaCluster
 from tests.rulebook.people import ADA, BOB, EVE, ROOT, RULE_SET, by_two, upsert_by_two, write_signers
+from tests.rulebook.requests import signed_request
 from tests.runners.embedded.cases import day
 from tests.runners.embedded.test_run import written
 
@@ -186,6 +187,7 @@ def verify_erasure(kafka: KafkaCluster, job: SignedJob, name: str, capsys: pytes
     erase = ["erase", "--key", "card_id=c-without-payments", "--checkpoint", str(job.folder / "topic")]
     verify = ["audit", "verify", "--dead-letter-topic", name, *broker]
     count = len(job.audit())
+    erase += signed_request(erase, job.folder, capsys)
     assert main(erase) == 0
     (line,) = (line.encode() for line in capsys.readouterr().out.splitlines() if line.startswith("{"))
     assert not (job.folder / "topic" / "dead_letters").exists(), "the trail is elsewhere"

@@ -64,8 +64,8 @@ PLACES: dict[str, tuple[Callable[..., None], Any, str]] = {
     "insert": (before, PostgresSink, "_insert"),
     "inserting": (after, Cursor, "executemany"),  # all rows are sent, and the transaction is not committed
     "inserted": (after, PostgresSink, "_insert"),
-    "post": (before, WebhookSink, "_send"),
-    "posted": (after, WebhookSink, "_send"),
+    "post": (before, WebhookSink, "_status"),
+    "posted": (after, WebhookSink, "_status"),
     "5": (before, live_output, "write_progress"),
     "6": (after, live_output, "write_progress"),
 }

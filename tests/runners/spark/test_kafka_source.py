@@ -127,7 +127,8 @@ def test_records_that_retention_took(spark: SparkSession, kafka: MockKafka, tmp_
     send_numbers(kafka, "retained", 0, 8)
     assert stream(spark, kafka, "retained", tmp_path) == [list(range(8))]
     kafka.send("retained", ({"partition": 0, "value": b"x" * 1_000} for _ in range(9_000)))
-    with pytest.raises(Exception, match=r"SourceError: retained\[0\].*: offset 2 is gone, retained\[0\] now has \d{4}"):
+    pattern = r"SourceGoneError: retained\[0\].*: offset 2 is gone, retained\[0\] now has \d{4}"
+    with pytest.raises(Exception, match=pattern):
         stream(spark, kafka, "retained", tmp_path)
 
 
