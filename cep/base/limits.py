@@ -15,7 +15,7 @@ EVENT_TIME_MS_MAX = 221_845_392_000_000
 SOURCE_BYTES_MAX = 1_048_576
 # Depth of nesting of groups and expressions: the parser recurses, and a file must never end the process.
 NESTING_MAX = 64
-# Diagnostics shown for one file: past that the first mistake is the one that matters.
+# Diagnostics shown for one file: beyond that the first mistake is the one that matters.
 DIAGNOSTICS_MAX = 100
 
 VARIABLES_MAX = 64  # of one pattern; a reader loses the thread long before
@@ -70,7 +70,7 @@ SECRET_CHARS_MIN = 32
 PAN_DIGITS_MIN = 12
 PAN_DIGITS_MAX = 19
 
-DECIMAL_SCALE_MAX = 18  # a decimal has 18 digits in all, which 64 bits hold
+DECIMAL_SCALE_MAX = 18  # a decimal has 18 digits in all, which fit into 64 bits
 
 # Key groups: the unit of distribution and rescaling, and the upper bound of the parallelism.
 KEY_GROUPS_DEFAULT = 128

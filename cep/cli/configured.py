@@ -21,7 +21,7 @@ _SEPARATOR = "."
 def add_setting_arguments(parser: argparse.ArgumentParser, *sections: str) -> None:
     """Declare `--conf` and a flag for each setting of these sections that has one."""
     parser.add_argument(
-        "--conf", type=Path, metavar="FILE", help="settings file (TOML); flags win over it. `cep settings` prints one"
+        "--conf", type=Path, metavar="FILE", help="settings file (TOML); flags override it. `cep settings` prints one"
     )
     for section in sections:
         group = parser.add_argument_group(section, (SECTIONS[section].__doc__ or "").strip())

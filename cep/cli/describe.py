@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the verb."""
     parser.add_argument("events", type=Path, metavar="PATH", help="a file or folder of Parquet, CSV or JSON lines")
     for sign in _SIGNS:
-        parser.add_argument(f"--{sign}", metavar="SIGN", help="of CSV, as in cep replay (default: found by a look)")
+        parser.add_argument(f"--{sign}", metavar="SIGN", help="of CSV, as in cep replay (default: detected)")
     parser.add_argument("--name", metavar="NAME", help="of the event type (default: from the name of the path)")
 
 

@@ -25,7 +25,7 @@ class EmbeddedSettings(Section):
     )
     store: Literal["rocksdb", "memory"] = _setting(
         "rocksdb",
-        "Where keyed state is kept: rocksdb, safe with each commit, or memory, safe with each checkpoint.",
+        "Store of keyed state: rocksdb, safe after each commit, or memory, safe after each checkpoint.",
         "--store",
         "WHERE",
     )
@@ -49,8 +49,8 @@ class EmbeddedSettings(Section):
     )
     standby: bool = _setting(
         False,
-        "Several processes are started alike: one works, the others follow its changelog, and one of them takes its "
-        "place when it dies.",
+        "Several processes are started with the same command: one works, the others follow its changelog, and "
+        "one of them takes over when it dies.",
         "--standby",
     )
     interval: DurationMs | None = _setting(

@@ -43,11 +43,11 @@ class MappingSettings(Section):
         '["amount:currency"]',
     )
     time_unit: Literal["", "s", "ms", "us", "ns", "min", "h", "d"] = setting(
-        "", "Unit of times that are numbers: s, ms, us, ns; ms if it is not said; after --time-base also min, h, d.",
+        "", "Unit of times that are numbers: s, ms, us, ns; default ms; after --time-base also min, h, d.",
         "--time-unit", "UNIT", '"s"'
     )  # fmt: skip
     time_base: str = setting(
-        "", "The moment since which times count units (seconds if no unit is said), where they are not since 1970.",
+        "", "The moment from which times count units (default seconds), if they do not count from 1970.",
         "--time-base", "TIME", '"2013-09-01T00:00:00Z"'
     )  # fmt: skip
     time_form: str = setting(
@@ -55,24 +55,22 @@ class MappingSettings(Section):
         '"%d.%m.%Y %H:%M:%S"',
     )  # fmt: skip
     time_zone: str = setting(
-        "", "Zone of times that name none, such as UTC or Europe/Berlin.", "--time-zone", "ZONE", '"Europe/Berlin"'
+        "", "Zone of times without a zone, such as UTC or Europe/Berlin.", "--time-zone", "ZONE", '"Europe/Berlin"'
     )
     delimiter: str = setting(
-        "", "The sign between the fields of CSV, such as ; or tab; found by a look at each file if it is not said.",
+        "", "The sign between the fields of CSV, such as ; or tab; detected in each file if not given.",
         "--delimiter", "SIGN", '";"'
     )  # fmt: skip
-    quote: str = setting(
-        "", "The sign around texts of CSV; found by a look if it is not said.", "--quote", "SIGN", '"\'"'
-    )
+    quote: str = setting("", "The sign around texts of CSV; detected if not given.", "--quote", "SIGN", '"\'"')
     encoding: str = setting(
-        "", "Encoding of CSV: utf-8, utf-16, cp1252, …; found by a look if it is not said.", "--encoding", "NAME",
+        "", "Encoding of CSV: utf-8, utf-16, cp1252, …; detected if not given.", "--encoding", "NAME",
         '"cp1252"'
     )  # fmt: skip
     decimal: str = setting(
-        "", "The decimal sign of numbers that are texts: . or , ; in CSV found by a look if it is not said.",
+        "", "The decimal sign of numbers that are texts: . or , ; in CSV detected if not given.",
         "--decimal", "SIGN", '","'
     )  # fmt: skip
     thousands: str = setting(
-        "", "The sign for thousands in numbers that are texts; in CSV found by a look if it is not said.",
+        "", "The sign for thousands in numbers that are texts; in CSV detected if not given.",
         "--thousands", "SIGN", '"."'
     )  # fmt: skip

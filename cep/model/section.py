@@ -30,8 +30,8 @@ class SecretsSettings(Section):
 
     file: PathText | None = setting(
         None,
-        "File of keys, a line each: an id, a secret of 32 characters or more, and perhaps the event time from which it "
-        "counts. Without it CEP_SECRETS_FILE names the file, or CEP_SECRETS has its text.",
+        "File of keys, a line each: an id, a secret of 32 characters or more, and optionally the event time from which "
+        "it counts. Without it CEP_SECRETS_FILE names the file, or CEP_SECRETS has its text.",
         "--secrets",
         "FILE",
         '"/run/secrets/cep-keys"',

@@ -71,8 +71,8 @@ class JobSettings(_Section):
     )
     warm_start: str | None = _setting(
         None,
-        "Where a replay has put the state to begin with (`cep replay --savepoint`), with its rules; counts at the "
-        "first start.",
+        "Folder with the state of a replay to begin with (`cep replay --savepoint`), and its rules; used only "
+        "at the first start.",
         "--from",
         "PLACE",
         '"/var/lib/cep/history"',
@@ -124,8 +124,8 @@ class JobSettings(_Section):
     )
     levels: Annotated[int, Field(ge=1, le=PRODUCE_DEPTH_MAX + 1, strict=True)] = _setting(
         1,
-        "Levels of patterns that feed each other, for the job's whole life: as many as the rules need that it begins "
-        "with, and at least these for later ones. Each is a stage of every micro-batch.",
+        "Levels of patterns that feed each other, for the job's whole life: as many as its first rules need, "
+        "and at least this number for later rules. Each level is a stage of every micro-batch.",
         "--levels",
         "N",
     )
@@ -229,13 +229,17 @@ class PublishSettings(_Section):
     """The conditions of `cep publish` before it changes the rules of a job, and who signs changes."""
 
     sign_with: PathText | None = _setting(
-        None, "Private key of who changes something, where changes are signed.", "--sign-with", "FILE", '"ada.pem"'
+        None,
+        "Private key of the person who makes the change, if changes are signed.",
+        "--sign-with",
+        "FILE",
+        '"ada.pem"',
     )
 
     two_person: bool = _setting(False, "Whether `author` and `approved_by` of a changed rule must name two people.")
     lead: DurationMs = _setting(
         10_000,
-        "How far ahead of now a change without `effective_at` starts, in event time.",
+        "Time from now until a change without `effective_at` starts, in event time.",
         "--lead",
         "TIME",
         '"10 s"',
@@ -319,7 +323,8 @@ class ObserveSettings(_Section):
     )
     token: Annotated[SecretStr | None, AfterValidator(secret_from_environment)] = _setting(
         None,
-        "Bearer token that all but the three of health need; `env:NAME` takes it from the environment. A job that "
+        "Bearer token for all requests except /live, /ready and /health; `env:NAME` takes it from the "
+        "environment. A job that "
         "listens to other machines needs one.",
         example='"env:CEP_TOKEN"',
     )
@@ -340,7 +345,7 @@ class ObserveSettings(_Section):
     )
     traces: bool = _setting(
         False,
-        "An OpenTelemetry span for each micro-batch, sent as the variables OTEL_… of the environment say; needs the "
+        "An OpenTelemetry span for each micro-batch; the environment variables OTEL_… say where to send it; needs the "
         "extra `otel`.",
         "--traces",
     )
@@ -353,7 +358,7 @@ class ObserveSettings(_Section):
     )
     stalled: DurationMs = _setting(
         300_000,
-        "Time without a finished micro-batch after which /live and /health say no, while there is work.",
+        "Time without a finished micro-batch after which /live and /health report the job as stuck, if records wait.",
         example='"5 min"',
     )
 
@@ -380,7 +385,7 @@ class SparkSettings(_Section):
     )
     conf: dict[str, str] = _setting(
         {},
-        "Settings of Spark, which win over ours.",
+        "Settings of Spark, which override the job's own.",
         example='{ "spark.driver.memory" = "4g" }',
     )
 
@@ -445,7 +450,7 @@ def read_settings(path: Path | None, flags: Mapping[str, Mapping[str, Any]]) -> 
 
 def default_file() -> str:
     """Write a settings file with every default and the meaning of each setting. The file is valid."""
-    lines = ["# Settings of a cep job. A flag of the command line wins over the file."]
+    lines = ["# Settings of a cep job. A flag of the command line overrides the file."]
     lines.append("# A setting in a comment has no default; the value is an example.")
     for section, model in SECTIONS.items():
         lines += ["", f"# {(model.__doc__ or '').strip()}", f"[{section}]"]

@@ -126,9 +126,9 @@ def settings() -> str:
         "# Settings",
         "",
         MADE,
-        "`cep settings` prints a file with all of them; `cep settings --check FILE` checks one.",
+        "`cep settings` prints a file with all settings; `cep settings --check FILE` checks one.",
     ]
-    lines += ["A flag of the command line wins over the file."]
+    lines += ["A flag of the command line overrides the file."]
     for section, model in SECTIONS.items():
         lines += ["", f"## `[{section}]`", "", (model.__doc__ or "").strip()]
         lines += ["", "| setting | flag | default | meaning |", "| --- | --- | --- | --- |"]
@@ -172,7 +172,9 @@ def control_records() -> str:
 def metrics() -> str:
     """Return the page of counters and gauges."""
     lines = ["# Metrics", "", MADE, "A job started with `--listen 9464` answers `/metrics` in Prometheus' text format."]
-    lines += ["Counters go on over restarts. `cep replay`, `cep run` and `cep live` print the same names at their end."]
+    lines += [
+        "Counters continue after restarts. `cep replay`, `cep run` and `cep live` print the same names at their end."
+    ]
     lines += ["", "## Counters", "", "| metric | meaning |", "| --- | --- |"]
     for name, text in {**FROM_ZERO, **COUNTERS}.items():
         lines.append(f"| `cep_{name}_total{_labels(LABELS.get(name, ()))}` | {_cell(text)} |")
