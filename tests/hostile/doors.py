@@ -63,6 +63,7 @@ from tests.sources.registry.test_registry import AVRO
 _SECRET = "TOP-SECRET-OF-ANOTHER-FOLDER"
 _NOW_MS, _STEP_MS = 1_772_323_200_000, 10_000
 _INPUTS_A_JOB = 300
+_TEXT_BYTES_MAX = 1 << 25  # of a column, written out in a Parquet file; a dictionary may stand for more
 _RULE = """
 event payment {
   tx_id       id
@@ -165,8 +166,10 @@ def hostile_parquet(random: Random) -> bytes:
     rows = random.choice((1, 3, 40, 2_000))
     good = {name: str(value) for name, value in common.GOOD.items()}
     columns: dict[str, pa.Array] = {}
+    longest = 0
     for name, value in good.items():
         text = random.choice((value, value, "x" * random.choice((10, 3_000, 70_000)), "\x1b[2J", ""))
+        longest = max(longest, len(text))
         same = pa.DictionaryArray.from_arrays(pa.nulls(rows, pa.int32()).fill_null(0), pa.array([text]))
         columns[name] = random.choice((
             lambda same=same: same, lambda same=same: same, lambda: pa.nulls(rows),
@@ -180,7 +183,7 @@ def hostile_parquet(random: Random) -> bytes:
     sink = io.BytesIO()
     pq.write_table(
         pa.table(columns), sink, compression=random.choice(("zstd", "gzip", "snappy", "none")),
-        store_schema=random.random() < 0.5, use_dictionary=random.random() < 0.7,
+        store_schema=random.random() < 0.5, use_dictionary=random.random() < 0.7 or rows * longest > _TEXT_BYTES_MAX,
         data_page_version=random.choice(("1.0", "2.0")), row_group_size=random.choice((1_000_000, 13, 500)),
     )  # fmt: skip
     data = sink.getvalue()
