@@ -50,7 +50,7 @@ from cep.state.target import Target
 from cep.step.job import Job
 from tests.cli.test_card_data import assert_absent, records, rules, wrong
 from tests.cli.test_erase import NUMBERS as ERASED_NUMBERS
-from tests.cli.test_erase import events, last_event
+from tests.cli.test_erase import events, last_event, requested
 from tests.cli.test_outage import metrics, status
 from tests.cli.test_run import free_port
 from tests.columnar.protected import card_numbers
@@ -159,7 +159,7 @@ def stored(savepoint: Path) -> Iterator[bytes]:
 
 
 def test_signed_changes_and_card_numbers(
-    spark: SparkSession, kafka_broker: KafkaCluster, rules: Path, tmp_path: Path
+    spark: SparkSession, kafka_broker: KafkaCluster, rules: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Run(spark, kafka_broker, tmp_path, rules)
     lines = records(5, NUMBERS)
@@ -187,7 +187,7 @@ def test_signed_changes_and_card_numbers(
     assert any(gone.encode() in content for content in stored(tmp_path / "saved"))
     (tmp_path / "keys").write_text(f"card={NUMBERS[0]}\n")
     erase = ["erase", "--keys-file", str(tmp_path / "keys"), "--savepoint", str(tmp_path / "saved")]
-    assert main(erase) == 0
+    assert main([*erase, *requested(erase, tmp_path, capsys)]) == 0
     assert_absent([gone], stored(tmp_path / "saved"))
     run.checkpoint = tmp_path / "again"
     restore = ["restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(run.checkpoint), "--engine", "spark"]
@@ -200,7 +200,7 @@ def test_signed_changes_and_card_numbers(
 
 
 def test_others_go_on_as_if_nothing_was_erased(
-    spark: SparkSession, kafka_broker: KafkaCluster, rules: Path, tmp_path: Path
+    spark: SparkSession, kafka_broker: KafkaCluster, rules: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The alerts of all others are those of a replay of everything, and of one without the events of the key."""
     run = Run(spark, kafka_broker, tmp_path, rules)
@@ -209,7 +209,8 @@ def test_others_go_on_as_if_nothing_was_erased(
     run.phase(lines[:120])
     save_for_both(spark, run.checkpoint, Target(str(tmp_path / "saved")))
     assert any(gone.encode() in content for content in stored(tmp_path / "saved"))
-    assert main(["erase", "--key", f"card={gone}", "--savepoint", str(tmp_path / "saved")]) == 0
+    erase = ["erase", "--key", f"card={gone}", "--savepoint", str(tmp_path / "saved")]
+    assert main([*erase, *requested(erase, tmp_path, capsys)]) == 0
     assert_absent([gone], stored(tmp_path / "saved"))
     run.checkpoint = tmp_path / "again"
     restore = ["restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(run.checkpoint), "--engine", "spark"]
@@ -300,7 +301,7 @@ def test_no_log_and_no_answer_of_spark_has_a_card_number(rules: Path, tmp_path: 
     words = (
         "live", "--conf", str(tmp_path / "cep.toml"), "--rules", str(rules), "--events", str(tmp_path / "events"),
         "--checkpoint", str(out / "job"), "--alerts", str(out / "alerts"), "--key-groups", "4", "--dedup", "1 d",
-        "--log", "json", "--listen", f"127.0.0.1:{port}",
+        "--log", "json", "--rejected-max", "1", "--listen", f"127.0.0.1:{port}",
     )  # fmt: skip
     command = "import sys; from cep.cli.main import main; sys.exit(main())"
     with (out / "log").open("wb") as log:
