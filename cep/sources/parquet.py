@@ -41,6 +41,7 @@ _UNCOMPRESSED, _CODECS = 0, {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: 
 _TEXT, _SAME_LENGTH = 6, 7
 _GROUPS, _COLUMNS, _ABOUT, _TYPE, _CODEC = 4, 1, 3, 1, 4
 _COUNT, _CHUNK_BYTES, _DATA_PLACE, _DICTIONARY_PLACE = 5, 7, 9, 11
+_TEXTS_A_BYTE = 8  # of a packed dictionary, at most; numbers in order take a byte or two each
 _WORD_BYTES = 16  # of a number, a time or a decimal, at most
 _LENGTH = struct.Struct("<I")
 # Fields of a page's header (parquet.thrift).
@@ -78,8 +79,12 @@ def read_batches(
             raise pa.ArrowInvalid("two of its columns have one name; rename one")
         chunks = _column_chunks(raw)
         wanted = names if columns is None else [name for name in columns if name in names]
+        bytes_left = os.fstat(raw.fileno()).st_size
         for group in range(file.metadata.num_row_groups) if groups is None else groups:
-            rows, read = _plan(file, raw, chunks[group], wanted, rows_max)
+            rows, read, chunk_bytes = _plan(file, raw, chunks[group], wanted, rows_max)
+            bytes_left -= chunk_bytes
+            if bytes_left < 0:  # each row group names the same pages, and each takes time
+                raise pa.ArrowInvalid("its column chunks overlap")
             for batch in file.iter_batches(rows, [group], read or None):
                 yield _completed(batch, wanted, file.schema_arrow)
 
@@ -121,30 +126,35 @@ def _longest_text(texts: pa.Array) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Pages:
-    """The pages of a column chunk: the bytes of its longest value, where known, and the number of values."""
+    """The pages of a column chunk: the bytes of the longest value, where known, the values, the bytes of the pages."""
 
     value_bytes: int
     values: int
+    file_bytes: int
 
 
 def _plan(
     file: pq.ParquetFile, raw: BinaryIO, chunks: Sequence[dict[int, Any]], wanted: Sequence[str], rows_max: int
-) -> tuple[int, list[str]]:
-    """Return how many rows of a row group are read at once, and the columns. Raises: ArrowInvalid beyond the limits."""
+) -> tuple[int, list[str], int]:
+    """Return how many rows of a row group are read at once, the columns, and the bytes of their pages in the file.
+
+    Raises: ArrowInvalid beyond the limits.
+    """
     schema = file.schema
-    bytes_a_row, left_out = 0, set[str]()
+    bytes_a_row, file_bytes, left_out = 0, 0, set[str]()
     for number, chunk in enumerate(chunks):
         leaf = schema.column(number)
         top = leaf.path.partition(".")[0] if leaf.path not in wanted else leaf.path
         if top not in wanted and leaf.path not in wanted:
             continue
         pages = _pages_of(raw, chunk, leaf.path, leaf.length)
+        file_bytes += pages.file_bytes
         if leaf.max_repetition_level and pages.values * pages.value_bytes > BATCH_BYTES_MAX:
             left_out.add(top)
             continue
         bytes_a_row += pages.value_bytes
     rows = max(1, min(rows_max, BATCH_BYTES_MAX // max(bytes_a_row, 1)))
-    return rows, [name for name in wanted if name not in left_out]
+    return rows, [name for name in wanted if name not in left_out], file_bytes
 
 
 def _column_chunks(raw: BinaryIO) -> list[list[dict[int, Any]]]:
@@ -170,6 +180,7 @@ def _pages_of(raw: BinaryIO, chunk: dict[int, Any], path: str, value_bytes: int)
     place, dictionary_place = _number(chunk, _DATA_PLACE), chunk.get(_DICTIONARY_PLACE)
     if isinstance(dictionary_place, int) and 0 < dictionary_place < place:
         place = dictionary_place
+    begin_chunk = place
     end, values_count = place + _number(chunk, _CHUNK_BYTES), _number(chunk, _COUNT)
     values, longest, count = 0, _WORD_BYTES, 0
     is_text, size = chunk.get(_TYPE) == _TEXT, os.fstat(raw.fileno()).st_size
@@ -187,6 +198,8 @@ def _pages_of(raw: BinaryIO, chunk: dict[int, Any], path: str, value_bytes: int)
                 f"{PARQUET_PAGE_BYTES_MAX}; a column chunk may have {PARQUET_PAGES_MAX} pages"
             )
         dictionary, data = header.get(_DICTIONARY), header.get(_DATA) or header.get(_DATA_2)
+        if isinstance(dictionary, dict) and count > 1:
+            raise pa.ArrowInvalid(f"a dictionary of the column {path} is not its first page")
         if isinstance(dictionary, dict) and is_text:
             raw.seek(begin)
             texts_count = _number(dictionary, _VALUES)
@@ -198,17 +211,19 @@ def _pages_of(raw: BinaryIO, chunk: dict[int, Any], path: str, value_bytes: int)
             values += in_page
             longest = max(longest, share) if is_text else longest
         place = begin + packed
-    return _Pages(longest, max(values, values_count))
+    return _Pages(longest, max(values, values_count), place - begin_chunk)
 
 
 def _longest_text_of(page: bytes, unpacked: int, texts_count: int, codec: Any) -> int:
     """Return the most bytes that the longest text of a dictionary page can have.
 
     The page has `texts_count` texts, each after its length, and takes `unpacked` bytes once it is unpacked. If it has
-    too many texts to read each length, or cannot be unpacked, all bytes besides the lengths may belong to one text.
+    too many texts to read each length, or cannot be unpacked, all bytes besides the lengths may belong to one text. The
+    texts of a dictionary differ, so many of them in a few packed bytes are no honest page.
     """
     most = max(0, unpacked - _LENGTH.size * texts_count)
-    if texts_count > PARQUET_DICTIONARY_TEXTS_MAX or (codec != _UNCOMPRESSED and codec not in _CODECS):
+    texts_max = min(PARQUET_DICTIONARY_TEXTS_MAX, _TEXTS_A_BYTE * len(page))
+    if texts_count > texts_max or (codec != _UNCOMPRESSED and codec not in _CODECS):
         return most
     if codec in _CODECS:
         try:

@@ -205,7 +205,7 @@ def test_the_longest_text_of_a_dictionary_is_never_underestimated(seed: int, cod
     texts_max = random.choice((3, 1_000))
     with patch.object(parquet, "PARQUET_DICTIONARY_TEXTS_MAX", texts_max):
         estimate = parquet._longest_text_of(packed, len(page), count, codec)
-    if count <= texts_max and codec != 99:
+    if count <= min(texts_max, 8 * len(packed)) and codec != 99:
         assert estimate == longest
     assert longest <= estimate <= len(page) - 4 * count
 
@@ -224,6 +224,10 @@ def test_a_dictionary_of_many_empty_texts_is_not_counted_text_by_text() -> None:
     packed = bytes(pa.compress(zeros, "zstd", asbytes=True))
     with patch.object(parquet, "_LENGTH", Mock(wraps=parquet._LENGTH, size=4)) as lengths:
         assert parquet._longest_text_of(packed, len(zeros), len(zeros) // 4, 6) == 0
+        assert (
+            parquet._longest_text_of(packed, len(zeros), 200_000, 6) == len(zeros) - 800_000
+        )  # too many for its bytes
+        assert lengths.unpack_from.call_count == 0
         assert parquet._longest_text_of(packed, len(zeros), 9, 6) == 0  # only so many texts are read
         assert lengths.unpack_from.call_count == 9
 
@@ -233,4 +237,25 @@ def test_a_page_that_ends_after_the_file_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"tx_id": ["x"] * 10}), path)
     header = {2: 10, 3: 1 << 62, 7: {1: 1}}
     with patch.object(parquet, "_header_at", lambda *_: (header, 9)), pytest.raises(pa.ArrowInvalid, match="after the"):
+        list(read_batches(path, None, 10))
+
+
+def test_pages_that_row_groups_share_are_refused(tmp_path: Path) -> None:
+    """A footer can name one page a thousand times. A file whose row groups do not overlap has each byte once."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"tx_id": ["x" * 900, "y" * 900] * 10}), path, row_group_size=4, compression="none")
+    assert sum(batch.num_rows for batch in read_batches(path, None, 10)) == 20
+    with path.open("rb") as file:
+        first, *others = parquet._column_chunks(file)
+    chunks = [first] * (1 + len(others))
+    with patch.object(parquet, "_column_chunks", lambda _: chunks), pytest.raises(pa.ArrowInvalid, match="overlap"):
+        list(read_batches(path, ["tx_id"], 10, [0] * 20))
+
+
+def test_a_second_dictionary_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"tx_id": ["x"] * 10}), path)
+    header = {2: 10, 3: 1, 7: {1: 1}}
+    patched = patch.object(parquet, "_header_at", lambda _, place: (header, place))
+    with patched, pytest.raises(pa.ArrowInvalid, match="is not its first page"):
         list(read_batches(path, None, 10))
