@@ -19,7 +19,6 @@ from cep.rulebook.files import read_rules
 from cep.rulebook.kafka import StatusTopic, Topic
 from cep.rulebook.statement import Signable, approve, digest_of, sign, unsigned
 from cep.runners.control_topic import read_control_topic, read_status
-from tests.cli.test_erase import requested
 from tests.real_kafka import KafkaCluster
 from tests.rulebook.people import ADA, BOB, EVE, ROOT, RULE_SET, by_two, upsert_by_two, write_signers
 from tests.rulebook.requests import signed_request
@@ -186,7 +185,6 @@ def verify_erasure(kafka: KafkaCluster, job: SignedJob, name: str, capsys: pytes
     """The trail in a topic goes on with what is erased: `cep erase` writes the line there, or somebody else has to."""
     broker = ["--bootstrap-servers", job.status.servers]
     erase = ["erase", "--key", "card_id=c-without-payments", "--checkpoint", str(job.folder / "topic")]
-    erase += requested(erase, job.folder, capsys)
     verify = ["audit", "verify", "--dead-letter-topic", name, *broker]
     count = len(job.audit())
     erase += signed_request(erase, job.folder, capsys)

@@ -50,12 +50,13 @@ from cep.state.target import Target
 from cep.step.job import Job
 from tests.cli.test_card_data import assert_absent, records, rules, wrong
 from tests.cli.test_erase import NUMBERS as ERASED_NUMBERS
-from tests.cli.test_erase import events, last_event, requested
+from tests.cli.test_erase import events, last_event
 from tests.cli.test_outage import metrics, status
 from tests.cli.test_run import free_port
 from tests.columnar.protected import card_numbers
 from tests.real_kafka import KafkaCluster
 from tests.rulebook.people import ADA, BOB, EVE, RULE_SET, TRUST, by_two, upsert_by_two
+from tests.rulebook.requests import signed_request
 from tests.runners.embedded.test_run import written
 from tests.sinks.test_kafka import consumed
 from tests.spark_versions import on_this_spark
@@ -187,7 +188,7 @@ def test_signed_changes_and_card_numbers(
     assert any(gone.encode() in content for content in stored(tmp_path / "saved"))
     (tmp_path / "keys").write_text(f"card={NUMBERS[0]}\n")
     erase = ["erase", "--keys-file", str(tmp_path / "keys"), "--savepoint", str(tmp_path / "saved")]
-    assert main([*erase, *requested(erase, tmp_path, capsys)]) == 0
+    assert main([*erase, *signed_request(erase, tmp_path, capsys)]) == 0
     assert_absent([gone], stored(tmp_path / "saved"))
     run.checkpoint = tmp_path / "again"
     restore = ["restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(run.checkpoint), "--engine", "spark"]
@@ -210,7 +211,7 @@ def test_others_go_on_as_if_nothing_was_erased(
     save_for_both(spark, run.checkpoint, Target(str(tmp_path / "saved")))
     assert any(gone.encode() in content for content in stored(tmp_path / "saved"))
     erase = ["erase", "--key", f"card={gone}", "--savepoint", str(tmp_path / "saved")]
-    assert main([*erase, *requested(erase, tmp_path, capsys)]) == 0
+    assert main([*erase, *signed_request(erase, tmp_path, capsys)]) == 0
     assert_absent([gone], stored(tmp_path / "saved"))
     run.checkpoint = tmp_path / "again"
     restore = ["restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(run.checkpoint), "--engine", "spark"]
