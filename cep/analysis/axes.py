@@ -51,7 +51,7 @@ def axes_of(pattern: PatternIR, present: Mapping[str, ParamValue], tries: Mappin
     if strange:
         raise UsageError(f"--try {strange[0]}: the pattern's parameters are {', '.join(declared) or 'none'}")
     senses = {name: _sense(pattern, name) for name in declared}
-    names = tries or [name for name, param in declared.items() if senses[name] and param.type.is_number]
+    names = tries or [name for name in declared if not _reason_against(declared[name], present, senses[name])]
     if not names:
         raise UsageError(f"{pattern.name} has no threshold that is a parameter; name what to try with --try")
     axes = []
@@ -59,6 +59,29 @@ def axes_of(pattern: PatternIR, present: Mapping[str, ParamValue], tries: Mappin
         values = _given(declared[name], tries[name]) if name in tries else _around(declared[name], present[name])
         axes.append(_axis(name, values, senses[name]))
     return tuple(axes)
+
+
+def skipped_params(
+    pattern: PatternIR, values: Mapping[str, ParamValue], axes: Sequence[Axis], tries: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the parameters that are not tried, each with the reason."""
+    tried = {axis.name for axis in axes}
+    return {
+        param.name: "--try names others" if tries else _reason_against(param, values, _sense(pattern, param.name))
+        for param in pattern.params if param.name not in tried
+    }  # fmt: skip
+
+
+def _reason_against(param: ParamDecl, values: Mapping[str, ParamValue], sense: int) -> str:
+    """Return why a parameter is not tried by default, "" for one that is."""
+    value = values.get(param.name)
+    if not param.type.is_number:
+        return f"it is a {param.type.kind.value}: name its values with --try"
+    if not sense:
+        return "no comparison grows with it alone, so it is not a threshold: name its values with --try"
+    if not isinstance(value, int | float) or value <= 0:
+        return f"it is {value}, and values are tried around one above 0: name them with --try"
+    return ""
 
 
 def numeric_axes(pattern: PatternIR, present: Mapping[str, ParamValue]) -> tuple[Axis, ...]:

@@ -109,10 +109,15 @@ def _spread(
         return (), ()
     numbered = encoded(column.cast(pa.large_string()))
     code = np.asarray(numbered.indices.fill_null(-1)).astype(np.int64)
-    texts = numbered.dictionary.to_pylist()
+    texts = [_shown(text, type_) for text in numbered.dictionary.to_pylist()]
     counts = np.bincount(code[code >= 0], minlength=len(texts))
     top = sorted(range(len(texts)), key=lambda at: (-int(counts[at]), texts[at]))[:_VALUES]
     return tuple(texts[at] for at in top), tuple(_shares(code, top, weeks))
+
+
+def _shown(text: str, type_: Type) -> str:
+    """Return a value of a text, an enum or a bool as people know it. Columns have an enum's symbols by number."""
+    return type_.symbols[int(text)] if type_.kind is Kind.ENUM and text.isdigit() else text
 
 
 def _quantiles(column: pa.Array, type_: Type, weeks: NDArray[np.int64]) -> list[dict[str, Any]]:

@@ -51,7 +51,8 @@ class Labels:
 
     For labels of events, `keys` are event ids. `episode` is null for a label on its own. `reported_ms` is TIME_MS_MIN
     if the report time is unknown. `is_column`: they come from a column of the events. `name` is the file or the column,
-    and `fields` are the fields of the events that are read from that column.
+    and `fields` are the fields of the events that are read from that column. `views` are the names after which the ids
+    of a record's events end, if each record is several events: a label is of the record.
     """
 
     field: str | None
@@ -66,6 +67,7 @@ class Labels:
     is_column: bool = False
     name: str = ""
     fields: tuple[str, ...] = ()
+    views: tuple[str, ...] = ()
 
     def taken(self, at: np.ndarray) -> Labels:
         """Take the labels at these rows."""
@@ -86,9 +88,10 @@ def read_labels(source: str, events: Records | Path, schema: Schema, words: Mapp
 
     Raises: UsageError, SourceError.
     """
-    if Path(source).is_file():
-        return labels_of_table(_read_table(Path(source)), schema, source, words)
     given = Records.of(events)
+    views = given.mapping.view_names
+    if Path(source).is_file():
+        return replace(labels_of_table(_read_table(Path(source)), schema, source, words), views=views)
     tables = [
         table
         for view in given.mapping.views
@@ -100,7 +103,7 @@ def read_labels(source: str, events: Records | Path, schema: Schema, words: Mapp
         for name in schema.columns()
         if any(name not in view.constants and view.path(name)[0] == source for view in given.mapping.views)
     )
-    return replace(labels_of_column(tables, source, schema, words), fields=fields)
+    return replace(labels_of_column(tables, source, schema, words), fields=fields, views=views)
 
 
 def labels_of_column(

@@ -1,7 +1,11 @@
 """Labels and the events of a history → which events are of which fraud, as known on a date.
 
-A fraud is an episode, or a label that stands for itself. It counts if it was reported by the date. An event that is not
-of a known fraud may still become one: it is mature if a label says no, or if it is old enough (`maturity_ms`).
+A fraud is an episode, or a label that stands for itself. It counts if it was reported by the date. Labels of a column
+have no episodes: events of one key with short gaps between them are one fraud (`Episodes`).
+
+A recent event may still be reported. It is mature once it is old enough (`maturity_ms`). Other events count for neither
+side, whatever is known of them: frauds that are reported early would otherwise count, and early honest events not. A
+label belongs to a record: the events that several views make of one record are one event here.
 Tested by: tests/analysis/test_labels.py, tests/analysis/test_backtest.py
 """
 
@@ -32,9 +36,11 @@ _ALONE = "\x1f"  # precedes the number of a label without an episode: no episode
 class Marks:
     """The known frauds F of a history of N events, and the maturity of the other events.
 
-    Shapes: `fraud` int32[N] is the number of the event's fraud, -1 for none; `is_mature` bool[N] is True if an event
-    without a fraud counts as honest. `kind`, `amount`, `first_ms` and `last_ms` are of length F. `unmatched_count`
-    labels belong to no event, `later_count` labels were reported after the date.
+    Shapes: `fraud` int32[N] is the number of the event's fraud, -1 for none; `is_mature` bool[N] is True for an event
+    that is old enough to count. `kind`, `amount`, `first_ms` and `last_ms` are of length F. `money` float64[N] is the
+    part of the fraud's amount that its event has; `record` int64[N] numbers the records. `unmatched_count` labels
+    belong to no event, `later_count` labels were reported after the date, `immature_count` records of frauds are not
+    old enough to count.
     """
 
     fraud: NDArray[np.int32]
@@ -47,10 +53,27 @@ class Marks:
     maturity_ms: int
     unmatched_count: int
     later_count: int
+    immature_count: int
+    money: NDArray[np.float64]
+    record: NDArray[np.int64]
 
     @property
     def frauds_count(self) -> int:
         return len(self.kind)
+
+    def records_count(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> int:
+        """Count the records of these events. Cost: one pass, no sort."""
+        has_row = np.zeros(len(self.record), np.bool_)
+        has_row[self.record[rows]] = True
+        return int(has_row.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Episodes:
+    """How the labels of a column become frauds: labelled events of one key at most `gap_ms` apart are one fraud."""
+
+    domain: KeyDomain
+    gap_ms: int
 
 
 def key_field(labels: Labels, domains: tuple[KeyDomain, ...]) -> str | None:
@@ -65,13 +88,14 @@ def key_field(labels: Labels, domains: tuple[KeyDomain, ...]) -> str | None:
 
 def mark_events(
     events: Events, labels: Labels, field: str | None, amount: str | None,
-    as_of_ms: int | None = None, maturity_ms: int | None = None,
+    as_of_ms: int | None = None, maturity_ms: int | None = None, episodes: Episodes | None = None,
 ) -> Marks:  # fmt: skip
     """Assign each event to its fraud. `field` belongs to `key_field`, `amount` is the field of an event's money.
 
     Without a date all present labels count. Raises: nothing.
     """
-    label_of, event_of = _pairs(events, labels, field)
+    record = _records(events, labels)
+    label_of, event_of = _pairs(events, labels, field, record)
     unmatched_count = len(labels.keys) - len(np.unique(label_of))
     last_ms = int(events.time_ms.max(initial=TIME_MS_MIN))
     if as_of_ms is None:
@@ -81,26 +105,56 @@ def mark_events(
     bad = labels.is_fraud[label_of]
     if maturity_ms is None:
         maturity_ms = _usual_delay_ms(events, labels, label_of[bad], event_of[bad])
+    is_mature = events.time_ms <= as_of_ms - maturity_ms
+    immature_count = len(np.unique(record[event_of[bad & ~is_mature[event_of]]]))
+    bad &= is_mature[event_of]
     kinds, numbers = _episodes(labels, label_of[bad])
+    if episodes is not None:
+        numbers, first = _episodes_by_key(events, event_of[bad], episodes)
+        kinds = tuple(labels.kind.take(pa.array(label_of[bad][first])).fill_null("").to_pylist())
     fraud = np.full(len(events), -1, np.int32)
     fraud[event_of[bad][::-1]] = numbers[::-1]  # the first label of an event counts
-    money = _amounts(events, labels, amount, (label_of[bad], numbers, fraud))
+    money = _amounts(events, labels, amount, (label_of[bad], numbers, fraud), record)
     with_events, dense = np.unique(fraud[fraud >= 0], return_inverse=True)
     fraud[fraud >= 0] = dense
-    is_mature = events.time_ms <= as_of_ms - maturity_ms
-    is_mature[event_of[~bad]] = True
+    sums = np.bincount(fraud[fraud >= 0], weights=money[fraud >= 0], minlength=len(with_events))
     rows, count = np.flatnonzero(fraud >= 0), len(with_events)
     first_ms, last_fraud_ms = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
     np.minimum.at(first_ms, fraud[rows], events.time_ms[rows])
     np.maximum.at(last_fraud_ms, fraud[rows], events.time_ms[rows])
     return Marks(
-        fraud, is_mature, tuple(kinds[at] for at in with_events), money[with_events], first_ms, last_fraud_ms,
-        as_of_ms, maturity_ms, unmatched_count, int((labels.reported_ms > as_of_ms).sum()),
+        fraud, is_mature, tuple(kinds[at] for at in with_events), sums.astype(np.float64), first_ms, last_fraud_ms,
+        as_of_ms, maturity_ms, unmatched_count, int((labels.reported_ms > as_of_ms).sum()), immature_count, money,
+        record,
     )  # fmt: skip
 
 
-def _pairs(events: Events, labels: Labels, field: str | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _record_ids(event_ids: pa.Array, views: tuple[str, ...]) -> pa.Array:
+    """Return the ids of records for the ids of their events, which end in the name of a view."""
+    return pc.replace_substring_regex(event_ids.cast(TEXT), pattern=f"#({'|'.join(views)})$", replacement="")
+
+
+def _records(events: Events, labels: Labels) -> NDArray[np.int64]:
+    """Return the number of each event's record: int64[N]. Without views each event is a record."""
+    if not labels.views:
+        return np.arange(len(events))
+    return np.asarray(encoded(_record_ids(events.event_id, labels.views)).indices).astype(np.int64)
+
+
+def _pairs(
+    events: Events, labels: Labels, field: str | None, record: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (label, event) for each event that a label is of, by label."""
+    if field is None and labels.views:
+        first_rows = np.unique(record, return_index=True)[1]
+        record_ids = _record_ids(events.event_id.take(pa.array(first_rows)), labels.views)
+        wanted = rows_among(_record_ids(labels.keys, labels.views), record_ids)
+        order = np.argsort(record, kind="stable")
+        low = np.searchsorted(record[order], wanted)
+        high = np.searchsorted(record[order], wanted, side="right")
+        counts = np.where(wanted >= 0, high - low, 0)
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.repeat(np.arange(len(counts)), counts), order[np.repeat(low, counts) + within]
     if field is None:
         rows = events.rows_of(labels.keys)
         has_event = np.flatnonzero(rows >= 0)
@@ -158,10 +212,34 @@ def _episodes(labels: Labels, label_of: np.ndarray) -> tuple[tuple[str, ...], ND
     return tuple(kinds), numbers
 
 
+def _episodes_by_key(
+    events: Events, event_of: NDArray[np.int64], episodes: Episodes
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return the number of each labelled event's fraud, and the place of each fraud's first event.
+
+    An event without a key is a fraud by itself.
+    """
+    names = [events.columns[name].take(pa.array(event_of)).cast(TEXT) for name in episodes.domain]
+    key = pc.binary_join_element_wise(*names, pa.scalar(_ALONE, TEXT))
+    code = np.asarray(encoded(key.fill_null("")).indices).astype(np.int64)
+    time_ms = events.time_ms[event_of]
+    order = np.lexsort((time_ms, code))
+    begins = np.ones(len(order), np.bool_)
+    begins[1:] = (code[order][1:] != code[order][:-1]) | (np.diff(time_ms[order]) > episodes.gap_ms)
+    begins |= np.asarray(pc.is_null(key))[order]
+    numbers = np.empty(len(order), np.int32)
+    numbers[order] = np.cumsum(begins) - 1
+    return numbers, order[begins]
+
+
 def _amounts(
-    events: Events, labels: Labels, amount: str | None, at: tuple[np.ndarray, np.ndarray, np.ndarray]
-) -> NDArray[np.float64]:
-    """Return the money of each fraud: from its labels, or from its events; 0 if neither has it."""
+    events: Events, labels: Labels, amount: str | None, at: tuple[np.ndarray, np.ndarray, np.ndarray],
+    record: NDArray[np.int64],
+) -> NDArray[np.float64]:  # fmt: skip
+    """Return the money of each event of a fraud, float64[N]: its own, or its share of the labels' amount.
+
+    A record counts once. Without an amount it is 0.
+    """
     label_of, numbers, fraud = at
     count = int(numbers.max(initial=-1)) + 1
     said = np.zeros(count)
@@ -171,8 +249,14 @@ def _amounts(
     np.add.at(said, number_of[chosen], np.nan_to_num(labels.amount[chosen]))
     has_said = np.zeros(count, np.bool_)
     has_said[number_of[chosen[~np.isnan(labels.amount[chosen])]]] = True
-    summed = np.zeros(count)
+    money = np.zeros(len(events))
+    rows = np.flatnonzero(fraud >= 0)
+    rows = rows[np.unique(record[rows], return_index=True)[1]]
     if amount is not None:
-        rows = np.flatnonzero(fraud >= 0)
-        np.add.at(summed, fraud[rows], np.nan_to_num(events.numbers(amount)[rows]))
-    return np.where(has_said, said, summed)
+        money[rows] = np.nan_to_num(events.numbers(amount)[rows])
+    summed = np.bincount(fraud[rows], weights=money[rows], minlength=count)
+    counts = np.bincount(fraud[rows], minlength=count)
+    of = fraud[rows]
+    even, share = said[of] / counts[of], money[rows] / np.where(summed[of] == 0, 1, summed[of])
+    money[rows] = np.where(has_said[of], np.where(summed[of] == 0, even, said[of] * share), money[rows])
+    return money

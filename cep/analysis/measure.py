@@ -12,14 +12,16 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from cep.analysis.backtest import Backtest, Judged, backtest, judge
+from cep.analysis.backtest import DAY_MS, Backtest, Judged, backtest, detections, judge
 from cep.analysis.drift import fields_read
 from cep.analysis.history import History, replay_history
 from cep.analysis.labels import Labels, read_labels
 from cep.analysis.leaks import check_unread, warnings_of
-from cep.analysis.marks import Marks, key_field, mark_events
+from cep.analysis.marks import Episodes, Marks, key_field, mark_events
 from cep.base.errors import UsageError
 from cep.base.schema import Schema
+from cep.columnar.route import KeyDomain
+from cep.model.setting_types import duration_ms
 from cep.report.plan import plan
 from cep.rulebook.deploy import Deployment
 from cep.sources.inputs import Records
@@ -34,7 +36,9 @@ class Terms:
     """The terms of a backtest. `amount` is the field of an event's money; the date and the maturity as in `Marks`.
 
     Events outside of `period` do not count; neither do labels from their column. `label_words` is True for a word that
-    means fraud. With `allow_label` rules may read the column of the labels.
+    means fraud. With `allow_label` rules may read the column of the labels. Labels of a column that are at most
+    `episode_gap_ms` apart on a key are one fraud; 0: each is a fraud by itself. The key is `episode_key`, or the rules'
+    key if all have the same.
     """
 
     amount: str | None = None
@@ -44,17 +48,23 @@ class Terms:
     period: Period = ALWAYS
     label_words: Mapping[str, bool] = field(default_factory=dict)
     allow_label: bool = False
+    episode_gap_ms: int = DAY_MS
+    episode_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A history with its known frauds, judged alerts and figures. `amount` is the field of an event's money."""
+    """A history with its known frauds, judged alerts and figures. `amount` is the field of an event's money.
+
+    `judged` are the alerts that are sent. `marks_at(time_ms)` has the frauds that were known at a time.
+    """
 
     amount: str | None
     history: History
     marks: Marks
     judged: Judged
     figures: Backtest
+    marks_at: Callable[[int], Marks]
 
 
 def measure_files(
@@ -82,16 +92,46 @@ def measure(
     amount, field = amount_field(schema, terms.amount), key_field(labels, domains)
     in_conditions = fields_read(deployment)
     wanted = [*more, *in_conditions, *(name for domain in domains for name in domain)] + [
-        name for name in (amount, field) if name is not None
+        name for name in (amount, field, terms.episode_key) if name is not None
     ]
+    if terms.episode_key is not None and terms.episode_key not in schema.columns():
+        raise UsageError(f"--episodes {terms.episode_key}: the rules' events have these fields: "
+                         f"{', '.join(schema.columns())}")  # fmt: skip
     history = replay_history(deployment, pieces_of, tuple(dict.fromkeys(wanted)), terms.cores, console)
     if labels.is_column and not terms.period.cuts_nothing:
         labels = labels.taken(np.flatnonzero(history.events.rows_of(labels.keys) >= 0))
-    marks = mark_events(history.events, labels, field, amount, terms.as_of_ms, terms.maturity_ms)
+    episodes = _episodes(labels, domains, terms)
+    marks = mark_events(history.events, labels, field, amount, terms.as_of_ms, terms.maturity_ms, episodes)
     for warning in warnings_of(history.events, marks, [*more, *in_conditions], labels):
         console.print(f"warning: {warning}", markup=False)
-    judged = judge(history, marks)
-    return Measured(amount, history, marks, judged, backtest(history, marks, judged))
+    found = detections(history)
+    judged = judge(history, marks, found, is_sent_only=True)
+    matched = judged if found.is_sent.all() else judge(history, marks, found)
+
+    def marks_at(time_ms: int) -> Marks:
+        if time_ms >= marks.as_of_ms or not (labels.has_reports or marks.maturity_ms):
+            return marks
+        return mark_events(history.events, labels, field, amount, time_ms, marks.maturity_ms, episodes)
+
+    return Measured(amount, history, marks, judged, backtest(history, marks, found, judged, matched), marks_at)
+
+
+def _episodes(labels: Labels, domains: Sequence[KeyDomain], terms: Terms) -> Episodes | None:
+    """Return how labels of a column become frauds; None if each label, or its own episode, is a fraud."""
+    if not labels.is_column or not terms.episode_gap_ms or labels.views:
+        return None
+    if terms.episode_key is not None:
+        return Episodes((terms.episode_key,), terms.episode_gap_ms)
+    return Episodes(domains[0], terms.episode_gap_ms) if len(domains) == 1 else None
+
+
+def episodes_of(name: str, text: str) -> tuple[str | None, int]:
+    """Read the key and the gap of episodes, like `card_id:12h`. Raises: UsageError, with the name of the setting."""
+    key, _, gap = text.rpartition(":")
+    try:
+        return key or None, duration_ms(gap)
+    except ValueError as error:
+        raise UsageError(f"{name} {text}: {error}; write it like 1d or card_id:12h") from error
 
 
 def state_bytes(measured: Measured) -> dict[str, int]:

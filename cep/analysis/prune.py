@@ -9,12 +9,16 @@ A budget limits the alerts. The rules that find the most within it are hard to c
 frauds per alert, and compared with the single rule that finds the most: the better of the two finds at least 0.39 of
 the possible frauds (Khuller, Moss and Naor 1999). Its findings must be kept, and then fewer rules may suffice, as
 above, with no more alerts.
+
+An alert has a cost, in frauds. Without it, a rule with thousands of alerts would stay for one fraud. So a rule goes,
+too, if the frauds that only it finds are worth less than its alerts, the worst first. By default an alert costs a tenth
+of the frauds that one alert of the budget finds on average; without a budget, one of the present alerts.
 Tested by: tests/analysis/test_prune.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -23,6 +27,8 @@ from numpy.typing import NDArray
 
 from cep.analysis.backtest import Judged
 from cep.analysis.marks import Marks
+
+_COST_SHARE = 0.1  # of the frauds that an alert finds on average: what an alert costs by default
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,10 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """The rules that stay, in the order in which they were needed; frauds and alerts before and after."""
+    """The rules that stay, in the order in which they were needed; frauds and alerts before and after.
+
+    `alert_cost` is the cost of an alert, in frauds.
+    """
 
     stay: tuple[str, ...]
     removed: tuple[Removed, ...]
@@ -50,13 +59,20 @@ class Pruned:
     alerts_after: int
     wrong_before: int
     wrong_after: int
+    alert_cost: float
 
 
-def prune(judged: Judged, marks: Marks, tolerance: float = 0.0, alerts_max: float | None = None) -> Pruned:
-    """Choose rules whose recall of frauds is at most `tolerance` below the recall of all.
+def prune(
+    judged: Judged, marks: Marks, tolerance: float = 0.0, alerts_max: float | None = None,
+    alert_cost: float | None = None, spared: Collection[str] = (),
+) -> Pruned:  # fmt: skip
+    """Choose rules whose recall of frauds is at most `tolerance` below the recall of all, if alerts cost nothing.
 
-    With `alerts_max`, below the recall that is possible with so many alerts in all. Cost: rules² × frauds.
+    With `alerts_max`, below the recall that is possible with so many alerts in all. `alert_cost` is in frauds, None for
+    the default. Rules in `spared` send no alerts, so they neither stay nor go. Cost: rules² × frauds.
     """
+    if spared:
+        judged = judged.of_rules([name for name in judged.names if name not in spared])
     count = len(judged.names)
     finds = judged.has_detected
     wrong = np.bincount(judged.rule[~judged.is_right & ~judged.is_immature], minlength=count)
@@ -69,6 +85,9 @@ def prune(judged: Judged, marks: Marks, tolerance: float = 0.0, alerts_max: floa
         within[at]
         for at in _spared(finds[within], wrong[within], _greedy(finds[within], wrong[within], needed), needed)
     ]
+    if alert_cost is None:
+        alert_cost = _COST_SHARE * before / max(1.0, float(alerts.sum()) if alerts_max is None else alerts_max)
+    stay = _worth(finds, alerts, stay, alert_cost)
     covered = finds[stay].any(axis=0) if stay else np.zeros(marks.frauds_count, np.bool_)
     others = [at for at in range(count) if at not in stay]
     return Pruned(
@@ -82,6 +101,7 @@ def prune(judged: Judged, marks: Marks, tolerance: float = 0.0, alerts_max: floa
         ),
         marks.frauds_count, before, int(covered.sum()),
         int(alerts.sum()), int(alerts[stay].sum()), int(wrong.sum()), int(wrong[stay].sum()),
+        alert_cost,
     )  # fmt: skip
 
 
@@ -121,4 +141,17 @@ def _spared(finds: NDArray[np.bool_], wrong: NDArray[np.int64], chosen: Sequence
         rest = [other for other in stay if other != at]
         if int(finds[rest].any(axis=0).sum()) >= needed:
             stay = rest
+    return stay
+
+
+def _worth(finds: NDArray[np.bool_], alerts: NDArray[np.int64], chosen: Sequence[int], cost: float) -> list[int]:
+    """Leave out, one by one, the rule that costs most above the frauds that only it finds, until each is worth it."""
+    stay = list(chosen)
+    while stay:
+        times = finds[stay].sum(axis=0)
+        losses = {at: cost * int(alerts[at]) - int((finds[at] & (times == 1)).sum()) for at in stay}
+        worst = max(stay, key=lambda at: losses[at])
+        if losses[worst] <= 0:
+            break
+        stay.remove(worst)
     return stay

@@ -89,8 +89,8 @@ def _in_force(about: Mapping[str, Any], parts: Parts) -> str:
 def days(parts: Parts, names: Sequence[str]) -> str:
     """Return the charts of alerts by day."""
     text = (
-        "An alert is right if it binds an event of a known fraud. It is immature if it is not, and its events are too "
-        "recent for anybody to know; then it counts neither way."
+        "An alert is right if it binds an event of a known fraud. It is immature if one of its events is too recent "
+        "for a report; then it counts neither way, whatever is known."
     )
     more = len(parts.measured.figures.rules) - len(names)
     note = paragraph(f"{more} rules with fewer alerts are not drawn.", is_note=True) if more > 0 else ""
@@ -104,17 +104,19 @@ _COLUMNS: dict[str, Callable[[Figures], Cell]] = {
     "a day": lambda each: f"{each.alerts_per_day:,.1f}",
     "keys": lambda each: f"{each.keys:,}",
     "precision": lambda each: with_interval(each.precision),
+    "of keys right": lambda each: with_interval(each.key_precision),
+    "of cases right": lambda each: with_interval(each.case_precision),
     "immature": lambda each: f"{each.immature:,}",
     "recall of frauds": lambda each: with_interval(each.fraud_recall),
     "of events": lambda each: with_interval(each.event_recall),
     "of keys": lambda each: None if each.key_recall is None else with_interval(each.key_recall),
     "lift": lambda each: None if each.lift is None else f"{each.lift:,.1f}",
     "money found": lambda each: f"{each.money_found:,.2f}",
+    "from the alert on": lambda each: f"{each.money_after_alert:,.2f}",
     "money missed": lambda each: f"{each.money_missed:,.2f}",
     "repeats": lambda each: percent(each.repeat_rate),
     "first event to alert": lambda each: time_text(each.seconds_to_alert),
     "alert to last event": lambda each: time_text(each.seconds_ahead),
-    "run steps an event": lambda each: None if each.steps_per_event is None else f"{each.steps_per_event:.3f}",
 }
 
 
@@ -123,6 +125,14 @@ def rules(parts: Parts) -> str:
     figures, sizes = parts.measured.figures, state_bytes(parts.measured)
     shown = {*draw.most_alerted(figures, parts.detail.rows - 1)}
     every = (*(each for each in figures.rules if each.rule in shown), figures.together)
+    matches = figures.all_matches
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in figures.about["matches_not_sent"].items())
+    all_rows = [
+        [column(each) for column in _COLUMNS.values()]
+        for each in (*(each for each in matches.rules if each.rule in shown), matches.together)
+    ]
+    not_sent = "Every match is sent." if not reasons else f"Alerts that are not sent: {reasons}."
+    second = "<h3>All matches</h3>" + table((*_COLUMNS,), all_rows, detail=parts.detail) if reasons else ""
     counts = figures.about["frauds_by_kind"]
     kinds = sorted(sorted(counts, key=lambda kind: (-counts[kind], kind))[: parts.detail.columns])
     by_kind = ""
@@ -142,8 +152,10 @@ def rules(parts: Parts) -> str:
     more = len(figures.rules) - len(shown)
     note += f" {more} rules with fewer alerts are not shown." if more > 0 else ""
     return (
-        table((*_COLUMNS, "state of a key"), worth, detail=parts.detail)
+        paragraph(f"Figures are of the alerts as they are sent. {not_sent}")
+        + table((*_COLUMNS, "state of a key"), worth, detail=parts.detail)
         + paragraph(note, is_note=True)
+        + second
         + charts(draw.rule_intervals(figures, parts.detail), parts.detail)
         + by_kind
     )
@@ -169,7 +181,9 @@ def thresholds(parts: Parts) -> str:
         return paragraph(drawn.note or "The rule has no parameter that is a number above 0.")
     text = (
         "What a rule would have found with another value of one parameter, the others as they are. Each value was "
-        "replayed over the whole history. A dashed line is the present value."
+        "replayed over the whole history. A dashed line is the present value. These figures are in-sample: the value "
+        "that is best here is chosen by the same frauds that judge it, so it will find less later. cep tune judges a "
+        "value on time that did not choose it."
     )
     heads = ("value", "alerts", "a day", "precision", "recall of frauds", "money found")
     tables = []
@@ -261,7 +275,7 @@ def overlap(parts: Parts) -> str:
         "A rule adds the frauds that no other rule finds. Its share counts each fraud that it finds, divided among the "
         "rules that find it: what it adds, averaged over all orders in which rules could have come (Shapley's value)."
     )
-    rows = [(each.rule, f"{each.fraud_recall.part:,}", f"{each.adds:,}", f"{each.share:,.1f}", f"{each.wrong:,}")
+    rows = [(each.rule, f"{each.fraud_recall.part:,}", f"{each.adds or 0:,}", f"{each.share:,.1f}", f"{each.wrong:,}")
             for each in figures.rules]  # fmt: skip
     heads = ("rule", "frauds found", "it alone", "its share", "wrong alerts")
     sets = [(" + ".join(row["rules"]) or "no rule", f"{row['frauds']:,}") for row in figures.overlap]

@@ -1,21 +1,25 @@
 """A history with known frauds → three parts of its time: to choose on, to confirm, and to report.
 
 Between two parts there is a gap that belongs to neither, so that nothing begins in one part and ends in the next. An
-alert belongs to the part of its detection, a fraud to the part in which it begins.
+alert belongs to the part of its detection, a fraud to the part in which it begins. Each part has the frauds that were
+known at its end: on that day, nobody could have chosen by a later report.
 Tested by: tests/analysis/test_tune.py
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cep.analysis.backtest import DAY_MS
+from cep.analysis.backtest import DAY_MS, distinct_days
 from cep.analysis.history import Events
 from cep.analysis.marks import Marks
+from cep.base.errors import UsageError
+from cep.base.utc import utc_text
 
 NAMES = ("train", "validation", "test")
 _SHARES = (0.6, 0.8)  # of the time, where the parts end
@@ -23,36 +27,69 @@ _SHARES = (0.6, 0.8)  # of the time, where the parts end
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of the time: [from_ms, until_ms), with the frauds F that begin in it, bool[F]."""
+    """One part of the time: [from_ms, until_ms), with the marks at its end.
+
+    `frauds` bool[F] are the frauds of these marks that begin in it. `days` is its length, or the days with events if
+    these are fewer.
+    """
 
     name: str
     from_ms: int
     until_ms: int
     frauds: NDArray[np.bool_]
-
-    @property
-    def days(self) -> float:
-        return (self.until_ms - self.from_ms) / DAY_MS
+    marks: Marks
+    days: float
 
     def has(self, time_ms: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Say of each time whether it is in the part."""
         inside: NDArray[np.bool_] = (time_ms >= self.from_ms) & (time_ms < self.until_ms)
         return inside
 
+    @property
+    def title(self) -> str:
+        """The name with its dates and the number of its frauds."""
+        first, last = (utc_text(at)[:10] for at in (self.from_ms, self.until_ms))
+        return f"{self.name} ({first} to {last}, n = {int(self.frauds.sum())} frauds)"
 
-def parts_of_time(events: Events, marks: Marks, gap_ms: int) -> tuple[Part, ...]:
-    """Cut the time of the history into three parts, with a gap after the first and the second."""
+
+def parts_of_time(
+    events: Events, marks: Marks, gap_ms: int, marks_at: Callable[[int], Marks] | None = None
+) -> tuple[Part, ...]:
+    """Cut the time of the history into three parts, with a gap after the first and the second.
+
+    `marks_at` returns what was known at a time; without it, each part has all of `marks`.
+    """
     times = events.time_ms[events.time_ms <= marks.as_of_ms]
     first, last = int(times.min(initial=marks.as_of_ms)), int(times.max(initial=0)) + 1
+    known_at = marks_at or (lambda _: marks)
     edges = [first, *(int(first + share * (last - first)) for share in _SHARES), last]
-    spans = [(low + (gap_ms if at else 0), high) for at, (low, high) in enumerate(pairwise(edges))]
-    return tuple(
-        Part(name, low, max(low, high), (marks.first_ms >= low) & (marks.first_ms < high))
-        for name, (low, high) in zip(NAMES, spans, strict=True)
-    )
+    parts = []
+    for at, (name, (low, high)) in enumerate(zip(NAMES, pairwise(edges), strict=True)):
+        begin = low + (gap_ms if at else 0)
+        known = marks if name == NAMES[-1] else known_at(high - 1)
+        parts.append(_part((name, begin, max(begin, high)), times, known))
+    return tuple(parts)
+
+
+def _part(span: tuple[str, int, int], times: NDArray[np.int64], marks: Marks) -> Part:
+    name, low, high = span
+    times = times[(times >= low) & (times < high)]
+    days = min((high - low) / DAY_MS, distinct_days(times))
+    return Part(name, low, high, (marks.first_ms >= low) & (marks.first_ms < high), marks, float(days))
 
 
 def whole_time(events: Events, marks: Marks) -> Part:
     """Return all of the time as one part, with all frauds."""
     first = int(events.time_ms.min(initial=marks.as_of_ms))
-    return Part("all", first, marks.as_of_ms + 1, np.ones(marks.frauds_count, np.bool_))
+    part = _part(("all", first, marks.as_of_ms + 1), events.time_ms, marks)
+    return Part("all", part.from_ms, part.until_ms, np.ones(marks.frauds_count, np.bool_), marks, part.days)
+
+
+def check_frauds(parts: Sequence[Part]) -> None:
+    """Refuse a cut whose parts cannot be compared. Raises: UsageError with the number of frauds of each part."""
+    empty = [part for part in parts if not part.frauds.any()]
+    if empty:
+        raise UsageError(
+            f"no fraud was known in {empty[0].name} when it ended: {', '.join(part.title for part in parts)}; give a "
+            "longer history, a shorter --gap, or a shorter --maturity"
+        )

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from cep.analysis.axes import Axis, loosest
-from cep.analysis.backtest import Judged, judge
+from cep.analysis.backtest import Detections, Judged, detections, judge
 from cep.analysis.history import History, replay_history
 from cep.analysis.marks import Marks
 from cep.analysis.split import Part
@@ -38,7 +38,10 @@ _DROPS = ("matches_dropped", "runs_evicted")
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The figures of S settings in one part: arrays of length S. `money` is the money of the found frauds."""
+    """The figures of S settings in one part: arrays of length S. `money` is the money of the found frauds.
+
+    Alerts are counted as they are sent, with the rule's own `suppress`.
+    """
 
     alerts: NDArray[np.int64]
     right: NDArray[np.int64]
@@ -68,20 +71,25 @@ class Bench:
         records = [
             self.record.model_copy(
                 update={"id": f"s{number:06}", "params": {**self.record.params, **setting}, "version": 1,
-                        "effective_at": None, "status": "live"}
+                        "effective_at": None, "status": "live", "exclusive": None}
             )
             for number, setting in enumerate(settings)
         ]  # fmt: skip
         return deploy([*self.lists[0], *records], self.lists[1])
 
-    def judged(self, settings: Sequence[Setting]) -> tuple[History, Judged]:
+    def replayed(self, settings: Sequence[Setting]) -> tuple[History, Detections]:
         """Replay the rule with each of these settings, all at once. The number of a setting is the rule number."""
         deployment = self.deployment(settings)
         if deployment.set_aside:
             aside = deployment.set_aside[0]
             raise UsageError(f"{self.record.id} with {dict(settings[int(aside.rule_id[1:])])}: {aside.reason}")
         history = replay_history(deployment, self.pieces_of, (), self.cores, self.console)
-        return history, judge(history, self.marks)
+        return history, detections(history)
+
+    def judged(self, settings: Sequence[Setting]) -> tuple[History, Judged]:
+        """Replay the settings, and judge the alerts that are sent by all that is known."""
+        history, found = self.replayed(settings)
+        return history, judge(history, self.marks, found, is_sent_only=True)
 
 
 def replayed_scores(bench: Bench, settings: Sequence[Setting], at_once: int = TUNE_RULES_AT_ONCE) -> tuple[Scores, ...]:
@@ -89,13 +97,15 @@ def replayed_scores(bench: Bench, settings: Sequence[Setting], at_once: int = TU
     blocks = []
     for at in range(0, len(settings), at_once):
         some = settings[at : at + at_once]
-        _, judged = bench.judged(some)
-        blocks.append([_counted(judged, bench.marks, part, len(some)) for part in bench.parts])
-    return tuple(_joined([block[at] for block in blocks]) for at in range(len(bench.parts)))
+        history, found = bench.replayed(some)
+        blocks.append([
+            _counted(judge(history, part.marks, found, is_sent_only=True), part, len(some)) for part in bench.parts
+        ])  # fmt: skip
+    return joined_scores(blocks)
 
 
-def _counted(judged: Judged, marks: Marks, part: Part, count: int) -> Scores:
-    inside = part.has(judged.detected_ms)
+def _counted(judged: Judged, part: Part, count: int) -> Scores:
+    inside, marks = part.has(judged.detected_ms), part.marks
     fraud = marks.fraud[judged.bound_row]
     hits = np.flatnonzero((fraud >= 0) & inside[judged.bound_alert])
     hits = hits[part.frauds[fraud[hits]]]
@@ -107,6 +117,11 @@ def _counted(judged: Judged, marks: Marks, part: Part, count: int) -> Scores:
         np.bincount(pairs[:, 0], minlength=count),
         np.bincount(pairs[:, 0], weights=marks.amount[pairs[:, 1]], minlength=count).astype(np.float64),
     )
+
+
+def joined_scores(blocks: Sequence[Sequence[Scores]]) -> tuple[Scores, ...]:
+    """Join blocks of settings, each with the scores of every part."""
+    return tuple(_joined([block[at] for block in blocks]) for at in range(len(blocks[0]))) if blocks else ()
 
 
 def _joined(parts: Sequence[Scores]) -> Scores:
@@ -125,10 +140,8 @@ class _Levels:
 
     level: NDArray[np.int64]
     detected_ms: NDArray[np.int64]
-    is_right: NDArray[np.bool_]
-    is_immature: NDArray[np.bool_]
-    bound_alert: NDArray[np.int64]
-    bound_fraud: NDArray[np.int64]
+    history: History
+    found: Detections
 
 
 def every_setting(axes: Sequence[Axis]) -> list[Setting]:
@@ -154,21 +167,22 @@ def combined_scores(bench: Bench, axes: Sequence[Axis]) -> tuple[tuple[Scores, .
         count += replays
         if levels is None:
             return None
-        blocks.append([_combined(levels, bench.marks, part, thresholds) for part in bench.parts])
-    return tuple(_joined([block[at] for block in blocks]) for at in range(len(bench.parts))), count
+        blocks.append([_combined(levels, part, thresholds) for part in bench.parts])
+    return joined_scores(blocks), count
 
 
 def _levels(bench: Bench, fixed: Setting, axes: Sequence[Axis]) -> tuple[_Levels | None, int]:
     """Replay each value of each threshold. Return the levels, or None if they are not nested."""
     base = {**fixed, **loosest(axes)}
-    history, judged = bench.judged([base])
+    first_history, found = bench.replayed([base])
+    judged = judge(first_history, bench.marks, found)
     total = len(judged.detected_ms)
     if total > TUNE_ALERTS_MAX:
         raise UsageError(
             f"{bench.record.id} has {total:,} alerts with {base}, and the most is {TUNE_ALERTS_MAX:,}; begin with "
             "tighter values (--try)"
         )
-    if _has_dropped(history):
+    if _has_dropped(first_history):
         return None, 1
     names, width = _identities(judged, None)
     if width == 0 and total:
@@ -189,11 +203,7 @@ def _levels(bench: Bench, fixed: Setting, axes: Sequence[Axis]) -> tuple[_Levels
                 return None, 1 + len(asked)
             level[:, at] += passes
             previous[at] = passes
-    fraud = bench.marks.fraud[judged.bound_row].astype(np.int64)
-    hits = fraud >= 0
-    return _Levels(
-        level, judged.detected_ms, judged.is_right, judged.is_immature, judged.bound_alert[hits], fraud[hits]
-    ), 1 + len(asked)  # fmt: skip
+    return _Levels(level, judged.detected_ms, first_history, found), 1 + len(asked)
 
 
 def _has_dropped(history: History) -> bool:
@@ -221,11 +231,14 @@ def _has_rows(all_rows: NDArray[np.int64], some: NDArray[np.int64]) -> NDArray[n
     return passes if int(passes.sum()) == len(some) else None
 
 
-def _combined(levels: _Levels, marks: Marks, part: Part, axes: Sequence[Axis]) -> Scores:
+def _combined(levels: _Levels, part: Part, axes: Sequence[Axis]) -> Scores:
     """Count for every combination the alerts that reach it: sums over all equally or more tight ones, axis by axis."""
     shape = tuple(len(axis.values) for axis in axes)
-    inside = part.has(levels.detected_ms)
-    place = tuple(levels.level.T - 1)
+    judged = judge(levels.history, part.marks, levels.found)
+    level = levels.level[levels.detected_ms <= part.marks.as_of_ms]
+    assert len(level) == len(judged.detected_ms), "a part has the alerts up to its end"
+    inside = part.has(judged.detected_ms)
+    place = tuple(level.T - 1)
 
     def reaching(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
         counts = np.zeros(shape, np.int64)
@@ -234,11 +247,11 @@ def _combined(levels: _Levels, marks: Marks, part: Part, axes: Sequence[Axis]) -
             counts = np.flip(np.cumsum(np.flip(counts, at), at), at)
         return counts.reshape(-1)
 
-    hits = inside[levels.bound_alert] & part.frauds[levels.bound_fraud]
-    frauds, money = _frauds_reaching(
-        levels.level[levels.bound_alert[hits]], levels.bound_fraud[hits], marks.amount, shape
-    )
-    right, immature = reaching(inside & levels.is_right), reaching(inside & levels.is_immature)
+    fraud = part.marks.fraud[judged.bound_row].astype(np.int64)
+    hits = np.flatnonzero((fraud >= 0) & inside[judged.bound_alert])
+    hits = hits[part.frauds[fraud[hits]]]
+    frauds, money = _frauds_reaching(level[judged.bound_alert[hits]], fraud[hits], part.marks.amount, shape)
+    right, immature = reaching(inside & judged.is_right), reaching(inside & judged.is_immature)
     return Scores(reaching(inside), right, immature, frauds, money)
 
 

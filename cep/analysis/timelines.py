@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cep.analysis.backtest import alert_times_ms
 from cep.analysis.cases import Ending, first_events, key_batches, keys_of_events, sampled
 from cep.analysis.measure import Measured
 from cep.base.schema import Schema
@@ -58,9 +57,7 @@ def alert_timelines(measured: Measured, pieces_of: Callable[[Schema], Pieces]) -
     half = _SHOWN // 2
     few = max(half, _SHOWN - len(right)), max(half, _SHOWN - len(others))
     chosen = [*(right[sampled(len(right), few[1])]), *(others[sampled(len(others), few[0])])][:_SHOWN]
-    alerts = history.replayed.alerts
-    seen = np.flatnonzero(alert_times_ms(history, measured.marks) <= measured.marks.as_of_ms)
-    rows = alerts.take(pa.array(seen[chosen], pa.int64())).to_pylist()
+    rows = history.replayed.alerts.take(pa.array(judged.row[chosen], pa.int64())).to_pylist()
     domain_of = {rule.rule_id: rule.pattern.key for rule in history.deployment.rulebook.deployed()}
     batches = _batches(measured, pieces_of, [(domain_of[row["rule_id"]], row["key"]) for row in rows])
     frauds = _fraud_ids(measured)

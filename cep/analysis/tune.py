@@ -1,35 +1,51 @@
-"""A rule, a history, labels and an aim → the setting of its parameters that meets the aim best.
+"""A rule, a history, labels and an aim → the setting of its parameters that meets the aim best, or the present one.
 
-1. The time is cut into train, validation and test (split.py).
+1. The time is cut into train, validation and test, each with the frauds known at its end (split.py).
 2. Settings are scored: all combinations if that is exact or if they are few; otherwise along the axes, from the present
-   setting to the best neighbour, until none is
-   better (sweep.py).
-3. The few best on train within the budget are compared on validation; the best is proposed.
-4. The present setting, the proposed one and the other few are replayed, so that the shown figures come from the engine.
+   setting to the best neighbour, until none is better (sweep.py).
+3. The few that are better than the present setting on train, within the budget, are compared on validation. The best is
+   the candidate, if it is better than the present setting there, too.
+4. The candidate is proposed if it is better on test: a paired bootstrap must exclude that it is not (evidence.py). Test
+   has no say in the choice of the candidate, so this one comparison needs no correction.
 
-Tested by: tests/analysis/test_tune.py
+The present setting stays in every other case. It and the candidate are replayed, so that the shown figures come from
+the engine.
+Tested by: tests/analysis/test_tune.py, tests/analysis/test_evidence.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cep.analysis.axes import Axis, is_divisible
-from cep.analysis.sweep import Bench, Scores, Setting, combined_scores, every_setting, replayed_scores
+from cep.analysis.backtest import Ratio, judge, ratio
+from cep.analysis.evidence import Interval, Objective, compare, objective_values
+from cep.analysis.split import Part, check_frauds
+from cep.analysis.sweep import (
+    Bench,
+    Scores,
+    Setting,
+    combined_scores,
+    every_setting,
+    joined_scores,
+    replayed_scores,
+)
 from cep.base.errors import UsageError
 from cep.base.limits import TUNE_REPLAYED_MAX, TUNE_SETTINGS_MAX
+from cep.base.utc import utc_text
 from cep.lang.ir import PatternIR
 
-Objective = Literal["f1", "recall", "money"]
 Way = Literal["combined", "replayed", "along the axes"]
+Outcome = Literal["better", "within the budget", "not better", "the present setting is the best"]
 _FINALISTS = 10
 _ROUNDS_MAX = 8  # along the axes; each is a replay of every value of every parameter
+_TIE = 1e-12  # figures that differ by less are equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,53 +59,116 @@ class Aim:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The figures of one setting in one part of the time."""
+    """The figures of one setting in one part of the time, with intervals of 95 %. `value` is None over the budget."""
 
     part: str
     alerts: int
     alerts_per_day: float
-    precision: float | None
-    recall: float | None
+    precision: Ratio
+    recall: Ratio
     f1: float
     money: float
     value: float | None
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """One part of the time: its dates, days, and the frauds in it that were known at its end."""
+
+    name: str
+    since: str
+    until: str
+    days: float
+    frauds: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tuned:
     """The proposal. `settings_count` settings were compared, for which `replayed_count` were replayed.
 
-    `value` is the aim's figure on train of the proposed setting as it was compared.
+    `candidate` is the best setting of train and validation. `proposed` is the candidate if the outcome is `better` or
+    `within the budget`, otherwise the present setting. `difference` is the aim's figure of the candidate minus that of
+    the present setting on test, and `test` has both figures. `tried` has all settings as columns of equal length.
+    `skipped` has the parameters that were not tried, with reasons.
     """
 
+    outcome: Outcome
     way: Way
     settings_count: int
     replayed_count: int
+    parts: tuple[Span, ...]
     present: Setting
+    candidate: Setting
     proposed: Setting
     present_rows: tuple[Row, ...]
-    proposed_rows: tuple[Row, ...]
+    candidate_rows: tuple[Row, ...]
+    test: tuple[Interval, Interval]
+    difference: Interval
+    skipped: Mapping[str, str]
+    tried: Mapping[str, list[Any]]
 
 
-def tune(bench: Bench, pattern: PatternIR, bound: PatternIR, axes: Sequence[Axis], aim: Aim) -> Tuned:
+def tune(
+    bench: Bench, pattern: PatternIR, bound: PatternIR, axes: Sequence[Axis], aim: Aim,
+    skipped: Mapping[str, str] | None = None,
+) -> Tuned:  # fmt: skip
     """Find the best setting. `pattern` has open parameters, `bound` the present ones. Raises: UsageError."""
     total = prod(len(axis.values) for axis in axes)
     if total > TUNE_SETTINGS_MAX:
         raise UsageError(f"{total:,} settings are over the limit of {TUNE_SETTINGS_MAX:,}; try fewer values (--try)")
+    check_frauds(bench.parts)
     present = {axis.name: bench.record.params[axis.name] for axis in axes}
     way, settings, scores, replays = _scored(bench, pattern, bound, axes, aim, present)
+    if present not in settings:
+        settings, scores = [present, *settings], joined_scores([replayed_scores(bench, [present]), scores])
+        replays += 1
+    here = settings.index(present)
     train, validation = (_values(scores[at], bench, at, aim) for at in (0, 1))
-    order = np.lexsort((scores[0].alerts, -train))[:_FINALISTS]
-    order = order[train[order] > -np.inf]
-    if not len(order):
+    order = np.lexsort((scores[0].alerts, -train))
+    better = order[(train[order] > -np.inf) & (train[order] > train[here] + _TIE)][:_FINALISTS]
+    if train[here] == -np.inf and not len(better):
         raise UsageError(_nothing_fits(bench, scores[0], settings, aim))
-    best = settings[order[int(np.argmax(validation[order]))]]
-    shown = replayed_scores(bench, [present, best])
+    best = int(better[int(np.argmax(validation[better]))]) if len(better) else here
+    if train[here] > -np.inf and validation[best] <= validation[here] + _TIE:
+        best = here
+    candidate = settings[best]
+    history, found = bench.replayed([present, candidate])
+    part = bench.parts[-1]
+    judged = judge(history, part.marks, found, is_sent_only=True)
+    *figures, difference = compare(judged, part, aim.objective, aim.review_cost)
+    shown = replayed_scores(bench, [present, candidate])
+    outcome: Outcome = "better" if difference.low > _TIE else "not better"
+    if best == here:
+        outcome = "the present setting is the best"
+    elif train[here] == -np.inf:
+        outcome = "within the budget"
+    rows = [tuple(_row(shown[at], bench, at, number, aim) for at in range(len(bench.parts))) for number in (0, 1)]
     return Tuned(
-        way, len(settings), replays, present, best,
-        tuple(_row(shown[at], bench, at, 0, aim) for at in range(len(bench.parts))),
-        tuple(_row(shown[at], bench, at, 1, aim) for at in range(len(bench.parts))),
+        outcome, way, len(settings), replays, tuple(map(_span, bench.parts)), present, candidate,
+        candidate if outcome in ("better", "within the budget") else present,
+        rows[0], rows[1], (figures[0], figures[1]), difference, dict(skipped or {}),
+        _tried(settings, scores, bench, aim),
     )  # fmt: skip
+
+
+def _span(part: Part) -> Span:
+    return Span(part.name, utc_text(part.from_ms), utc_text(part.until_ms), part.days, int(part.frauds.sum()))
+
+
+def _tried(settings: Sequence[Setting], scores: Sequence[Scores], bench: Bench, aim: Aim) -> dict[str, list[Any]]:
+    """Return the values of each setting and its figures on train and validation, as columns."""
+    columns: dict[str, list[Any]] = {name: [setting[name] for setting in settings] for name in settings[0]}
+    for at in (0, 1):
+        name, (precision, recall) = bench.parts[at].name, _shares(scores[at], bench, at)
+        values = _values(scores[at], bench, at, aim)
+        columns |= {
+            f"{name}_alerts": scores[at].alerts.tolist(),
+            f"{name}_precision": precision.tolist(),
+            f"{name}_recall": recall.tolist(),
+            f"{name}_money": scores[at].money.tolist(),
+            f"{name}_value": [None if value == -np.inf else value for value in values.tolist()],
+        }
+    return columns
 
 
 def _nothing_fits(bench: Bench, train: Scores, settings: Sequence[Setting], aim: Aim) -> str:
@@ -108,7 +187,7 @@ def _scored(
     bench: Bench, pattern: PatternIR, bound: PatternIR, axes: Sequence[Axis], aim: Aim, present: Setting
 ) -> tuple[Way, list[Setting], tuple[Scores, ...], int]:
     """Return how settings were scored, which, their scores by part, and how many were replayed."""
-    if is_divisible(pattern, bound, axes):
+    if bench.record.suppress is None and is_divisible(pattern, bound, axes):  # a sent alert suppresses others
         combined = combined_scores(bench, axes)
         if combined is not None:
             return "combined", every_setting(axes), *combined
@@ -141,11 +220,7 @@ def _along_axes(
         if ranks[best] <= rank:
             break
         here, rank = others[best], ranks[best]
-    joined = tuple(
-        Scores(*(np.concatenate([getattr(block[at], name) for block in blocks]) for name in Scores.__slots__))
-        for at in range(len(bench.parts))
-    )
-    return "along the axes", settings, joined, len(settings)
+    return "along the axes", settings, joined_scores(blocks), len(settings)
 
 
 def _rank(train: Scores, bench: Bench, aim: Aim) -> list[tuple[float, int]]:
@@ -158,14 +233,10 @@ def _rank(train: Scores, bench: Bench, aim: Aim) -> list[tuple[float, int]]:
 
 def _values(scores: Scores, bench: Bench, at: int, aim: Aim) -> NDArray[np.float64]:
     """Return the figure that is to be large, of each setting; minus infinity over the budget."""
-    precision, recall = _shares(scores, bench, at)
-    match aim.objective:
-        case "f1":
-            values = 2 * precision * recall / np.maximum(precision + recall, 1e-300)
-        case "recall":
-            values = recall
-        case _:
-            values = scores.money - aim.review_cost * scores.alerts
+    numbers = (scores.alerts, scores.alerts - scores.immature, scores.right, scores.frauds, scores.money)
+    sums = tuple(each.astype(np.float64) for each in numbers)
+    frauds = np.full(len(scores.alerts), float(bench.parts[at].frauds.sum()))
+    values = objective_values(aim.objective, sums, frauds, aim.review_cost)
     if aim.budget is not None:
         values = np.where(scores.alerts <= aim.budget * bench.parts[at].days, values, -np.inf)
     return values
@@ -185,8 +256,8 @@ def _row(scores: Scores, bench: Bench, at: int, number: int, aim: Aim) -> Row:
         part.name,
         alerts,
         alerts / part.days if part.days else 0.0,
-        precision if alerts > int(scores.immature[number]) else None,
-        recall if part.frauds.any() else None,
+        ratio(int(scores.right[number]), alerts - int(scores.immature[number])),
+        ratio(int(scores.frauds[number]), int(part.frauds.sum())),
         2 * precision * recall / (precision + recall) if precision + recall else 0.0,
         float(scores.money[number]),
         None if value == -np.inf else value,

@@ -58,12 +58,14 @@ _WORDS = (
 @dataclass(frozen=True, slots=True)
 class Source:
     """Events: their pieces for a schema, the records of one key, how a table becomes the kind of frame they are, and
-    the labels that a column of theirs has. `dedup_ms`: for how long event ids are remembered."""
+    the labels that a column of theirs has. `views` are the views that make several events of a record, if any.
+    `dedup_ms`: for how long event ids are remembered."""
 
     pieces: Callable[[Schema], Pieces]
     of_key: ReadKey
     like: Like
     labels: Callable[[Schema, str, Mapping[str, bool]], Labels]
+    views: Callable[[Schema], tuple[str, ...]]
     dedup_ms: int = DEDUP_MS_DEFAULT
 
     def within(self, period: Period) -> Source:
@@ -139,6 +141,7 @@ def open_source(events: Any, naming: Naming) -> Source:
         of_key,
         lambda table: table,
         lambda schema, column, words: read_labels(column, Records(paths, mapping), schema, words),
+        lambda _: mapping.view_names,
     )
 
 
@@ -182,7 +185,7 @@ def _source_of(frame: Frame, naming: Naming) -> Source:
         sources = {view_of(name)[1]: source for name, source in (naming.columns or {}).items()}
         return replace(read, fields=tuple(name for name in schema.columns() if sources.get(name, name) == column))
 
-    return Source(pieces, of_key, frame.like, labels)
+    return Source(pieces, of_key, frame.like, labels, lambda schema: naming.values(schema).view_names)
 
 
 def _with_skipped(pieces: Pieces, count: int) -> Pieces:

@@ -26,6 +26,7 @@ from cep.base.durable import replace_file
 from cep.base.errors import SinkError, UsageError
 from cep.base.schema import Schema
 from cep.rulebook.compare import compare
+from cep.rulebook.suppression import SHADOW
 from cep.sources.pieces import Pieces
 
 
@@ -96,15 +97,21 @@ class Quality:
             raise SinkError(f"{page} cannot be written: {error}; make room or name another file") from error
         return page
 
-    def prune(self, *, tolerance: float = 0.0, budget: float | None = None) -> Pruned:
+    def prune(
+        self, *, tolerance: float = 0.0, budget: float | None = None, alert_cost: float | None = None
+    ) -> Pruned:  # fmt: skip
         """Say which rules could go without losing more than this share of the frauds, as `cep prune` does.
 
-        With a `budget` the rules that stay have at most so many alerts a day together. Raises: UsageError.
+        With a `budget` the rules that stay have at most so many alerts a day together. `alert_cost` is the cost of an
+        alert in frauds. Raises: UsageError.
         """
         if not 0 <= tolerance < 1:
             raise UsageError(f"tolerance {tolerance}: a share of the frauds, like 0.01")
         alerts_max = None if budget is None else budget * self.figures.about["days"]
-        return prune(self._measured.judged, self._measured.marks, tolerance, alerts_max)
+        if alert_cost is not None and not alert_cost >= 0:
+            raise UsageError(f"alert_cost {alert_cost}: a number of frauds for an alert, like 0.01")
+        spared = [each.rule for each in self.figures.rules if each.status == SHADOW]
+        return prune(self._measured.judged, self._measured.marks, tolerance, alerts_max, alert_cost, spared)
 
     def _measured_by(self, other: Quality) -> Measured:
         return other._measured

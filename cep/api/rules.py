@@ -14,7 +14,8 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from cep.analysis.axes import axes_of
+from cep.analysis.axes import axes_of, skipped_params
+from cep.analysis.evidence import Objective
 from cep.analysis.labels import Labels, labels_of_table, read_labels
 from cep.analysis.measure import Measured, measure
 from cep.analysis.measure import Terms as MeasureTerms
@@ -23,7 +24,7 @@ from cep.analysis.split import parts_of_time
 from cep.analysis.suggest import Suggested, Wanted, check_wanted, fields_of, left_out_fields, suggest
 from cep.analysis.sweep import Bench
 from cep.analysis.thresholds import Replays, drawn
-from cep.analysis.tune import Aim, Objective, Tuned, tune
+from cep.analysis.tune import Aim, Tuned, tune
 from cep.api.alerts import Alerts
 from cep.api.events import HistoryForms, ReplayForms, Source, open_source, parted
 from cep.api.frames import open_frame
@@ -256,6 +257,7 @@ class Rules:
         """
         naming, terms = measuring(given)
         source = open_source(events, naming).within(terms.period)
+        terms = replace(terms, episode_gap_ms=0)  # each labelled event is to be found
         check_wanted(wanted := Wanted(steps, count, precision, tuple(exclude), tuple(use)))
         schema = self._given.deployment.schema
         labelled = _labels(source, labels, schema, terms)
@@ -274,6 +276,8 @@ class Rules:
     ) -> Tuned:  # fmt: skip
         """Find the best parameters of a rule, as `cep tune` does: `proposed` of the result, and figures on later time.
 
+        `proposed` is the present setting unless another one is better on the last part of the time (`outcome`).
+
         `tries` has values by parameter, like `{"large": "100..900/17"}`; `budget` is the maximum of alerts per day,
         `review_cost` the cost of one, `gap` the time between the parts, like `2 d`; the others are those of `backtest`.
         Nothing is written. Raises: UsageError, SourceError.
@@ -287,9 +291,10 @@ class Rules:
         labelled = _labels(source, labels, rule.deployment.schema, terms)
         measured = measure(rule.deployment, source.pieces, labelled, terms, console)
         warn_of_replay(measured.history.replayed, given)
-        parts = parts_of_time(measured.history.events, measured.marks, gap_ms)
+        parts = parts_of_time(measured.history.events, measured.marks, gap_ms, measured.marks_at)
         bench = Bench(rule.record, rule.lists, source.pieces, measured.marks, tuple(parts), terms.cores, console)
-        return tune(bench, rule.pattern, rule.bound, axes, Aim(objective, budget, review_cost))
+        skipped = skipped_params(rule.pattern, rule.record.params, axes, tries or {})
+        return tune(bench, rule.pattern, rule.bound, axes, Aim(objective, budget, review_cost), skipped)
 
     def _one_rule(self, rule_id: str) -> OneRule:
         given = self._given
@@ -327,10 +332,12 @@ class Rules:
 def _labels(source: Source, labels: Any, schema: Schema, terms: MeasureTerms) -> Labels:
     """Read labels: a frame, the path of a file, or a column of the events. Raises: UsageError, SourceError."""
     if not isinstance(labels, str | Path):
-        return labels_of_table(open_frame(labels).whole(), schema, "the frame of labels", terms.label_words)
-    if Path(labels).is_file():
-        return read_labels(str(labels), Path(), schema, terms.label_words)
-    return source.labels(schema, str(labels), terms.label_words)
+        read = labels_of_table(open_frame(labels).whole(), schema, "the frame of labels", terms.label_words)
+    elif Path(labels).is_file():
+        read = read_labels(str(labels), Path(), schema, terms.label_words)
+    else:
+        read = source.labels(schema, str(labels), terms.label_words)
+    return replace(read, views=source.views(schema))
 
 
 def load(rules: str | Path, *, control: str | Path | None = None) -> Rules:

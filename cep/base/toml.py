@@ -7,8 +7,11 @@ Tested by: tests/base/test_toml.py
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
+from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 from cep.base.limits import NESTING_MAX, TOML_NAME_PARTS_MAX
@@ -21,6 +24,16 @@ _TOKEN = re.compile(
     r"'[^'\n]*'|"
     r"\#[^\n]*|"
     r"[\[\]{}.,=\n]",
+    re.DOTALL,
+)
+
+
+_VALUE = re.compile(
+    r'"""(?:[^\\"]|\\.|"(?!""))*"""|'
+    r"'''(?:[^']|'(?!''))*'''|"
+    r'"(?:[^\\"\n]|\\.)*"|'
+    r"'[^'\n]*'|"
+    r"[^\s,}\]#]+",
     re.DOTALL,
 )
 
@@ -67,3 +80,56 @@ def _check_bounds(text: str) -> None:
                 raise ValueError(f"line {place}: brackets are nested more than {NESTING_MAX} deep; nest them less")
         elif mark in "]}":
             depth = max(0, depth - 1)
+
+
+def with_value(text: str, names: tuple[str, ...], value: object) -> str:
+    """Return the text of a TOML file with one value changed or added. All other text stays, comments too.
+
+    `names` are the tables and the key. Each place that may have the value is tried. The first changed text that means
+    exactly the tables with the new value is the result, so no form of a table or a key leads to another change. Raises:
+    ValueError if no place fits, or if the text is invalid. Cost: the lines squared; meant for files of a person.
+    """
+    wanted = tomllib.loads(text)
+    if _value_at(wanted, names) == value:
+        return text
+    wanted = deepcopy(wanted)
+    table = wanted
+    for name in names[:-1]:
+        table = table.setdefault(name, {})
+        if not isinstance(table, dict):
+            raise ValueError(f"`{name}` is not a table")  # noqa: TRY004 - the file is wrong, not the caller
+    table[names[-1]] = value
+    for changed in _changed_texts(text, names, json.dumps(value, ensure_ascii=False)):
+        try:
+            if tomllib.loads(changed) == wanted:
+                return changed
+        except tomllib.TOMLDecodeError:
+            continue
+    raise ValueError(f"has no place for `{'.'.join(names)} = {value}`; change it by hand")
+
+
+def _value_at(tables: dict[str, Any], names: tuple[str, ...]) -> object:
+    value: Any = tables
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _changed_texts(text: str, names: tuple[str, ...], written: str) -> Iterator[str]:
+    """Propose texts with the new value, the least change first."""
+    key = names[-1]
+    for match in re.finditer(rf"""(["']?){re.escape(key)}\1[ \t]*=[ \t]*""", text):
+        value = _VALUE.match(text, match.end())
+        if value is not None:
+            yield text[: match.end()] + written + text[value.end() :]
+    end = "\r\n" if "\r\n" in text else "\n"
+    whole = text if not text or text.endswith("\n") else text + end
+    starts = [match.end() for match in re.finditer("\n", whole)]
+    for at in starts:
+        yield f"{whole[:at]}{key} = {written}{end}{whole[at:]}"
+    for match in re.finditer(r"\{[ \t]*(\})?", text):
+        yield f"{text[: match.start()]}{{ {key} = {written}{' }' if match[1] else ', '}{text[match.end() :]}"
+    if len(names) > 1:
+        yield f"{whole}{end}[{'.'.join(names[:-1])}]{end}{key} = {written}{end}"
+    for at in starts:
+        yield f"{whole[:at]}{'.'.join(names)} = {written}{end}{whole[at:]}"

@@ -6,7 +6,7 @@ Tested by: tests/cli/test_backtest.py
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -32,8 +32,9 @@ from cep.runners.output import check_writable
 
 HELP = """\
 Replay a history, in this process, and measure by labels the alerts of each rule and of all together: precision and
-recall with intervals of 95 %, money, lead times, and the contribution of each rule. All matches count, including shadow
-versions and suppressed alerts. `cep docs guides/measure` explains each figure.
+recall with intervals of 95 %, money, lead times, and the contribution of each rule. The first figures describe the
+alerts that are sent. Then come the figures of all matches, including shadow versions and suppressed alerts. `cep docs
+guides/measure` explains each figure.
 
 examples:
   cep backtest --rules rules --events history.parquet --labels is_fraud
@@ -67,46 +68,64 @@ def run(options: argparse.Namespace) -> int:
     return judged(options, errors, 0, measured.history.replayed)
 
 
-_ROWS: dict[str, Callable[[Figures], str]] = {
+_Columns = Mapping[str, Callable[[Figures], str]]
+_COLUMNS: _Columns = {
     "alerts": lambda each: f"{each.alerts:,}",
-    "alerts a day": lambda each: f"{each.alerts_per_day:,.1f}",
-    "keys": lambda each: f"{each.keys:,}",
+    "a day": lambda each: f"{each.alerts_per_day:,.1f}",
     "precision": lambda each: with_interval(each.precision),
+    "of cases": lambda each: show_ratio(each.case_precision),
+    "of keys": lambda each: show_ratio(each.key_precision),
     "not mature": lambda each: f"{each.immature:,}",
     "recall of frauds": lambda each: with_interval(each.fraud_recall),
-    "recall of events": lambda each: with_interval(each.event_recall),
-    "recall of keys": lambda each: "–" if each.key_recall is None else with_interval(each.key_recall),
-    "lift": lambda each: "–" if each.lift is None else f"{each.lift:,.1f}",
     "money found": lambda each: f"{each.money_found:,.2f}",
+    "from the alert on": lambda each: f"{each.money_after_alert:,.2f}",
+}
+_MORE: _Columns = {
+    "recall of events": lambda each: show_ratio(each.event_recall),
+    "of keys": lambda each: "–" if each.key_recall is None else show_ratio(each.key_recall),
+    "lift": lambda each: "–" if each.lift is None else f"{each.lift:,.1f}",
     "money missed": lambda each: f"{each.money_missed:,.2f}",
     "repeats": lambda each: "–" if each.repeat_rate is None else f"{each.repeat_rate:.1%}",
     "first event to alert": lambda each: time_text(each.seconds_to_alert),
     "alert to last event": lambda each: time_text(each.seconds_ahead),
-    "frauds it alone finds": lambda each: f"{each.adds:,}",
-    "its share of frauds": lambda each: f"{each.share:,.1f}",
-    "run steps an event": lambda each: "–" if each.steps_per_event is None else f"{each.steps_per_event:.3f}",
+    "it alone finds": lambda each: "–" if each.adds is None else f"{each.adds:,}",
+    "its share": lambda each: f"{each.share:,.1f}",
 }
 
 
 def print_figures(figures: Backtest, console: Console) -> None:
-    """Print a line about the history, then a column for each rule and one for all."""
+    """Print a line about the history, then a row for each rule and one for all: as sent, and of all matches."""
     about = figures.about
     console.print(
         f"{about['events']:,} events of {about['days']:,} days; {about['frauds']:,} frauds with "
         f"{about['fraud_events']:,} events are known as of {about['as_of']}"
     )
+    if about["fraud_events_immature"]:
+        console.print(f"{about['fraud_events_immature']:,} events of frauds are too recent to count")
     if about["labels_without_event"]:
         console.print(f"{about['labels_without_event']:,} labels are of no event of this history")
-    console.print()
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("", no_wrap=True)
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in about["matches_not_sent"].items())
     every = (*figures.rules, figures.together)
+    _print_table(
+        f"as sent{f' ({reasons} are not)' if reasons else ', which are all matches'}", every, _COLUMNS, console
+    )
+    _print_table("as sent: more", every, _MORE, console)
+    if reasons:
+        matches = figures.all_matches
+        _print_table("all matches", (*matches.rules, matches.together), _COLUMNS, console)
+
+
+def _print_table(title: str, every: Sequence[Figures], columns: _Columns, console: Console) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("rule", no_wrap=True)
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
     for each in every:
-        table.add_column(each.rule, justify="right", no_wrap=True)
-    for name, text in _ROWS.items():
-        table.add_row(name, *(text(each) for each in every))
+        table.add_row(each.rule, *(text(each) for text in columns.values()))
     wide = console.options.update(width=_WIDTH_MAX)
     console.width = max(console.width, Measurement.get(console, wide, table).maximum)  # whole cells, if long lines
+    console.print()
+    console.print(f"{title}:", markup=False)
     console.print(table)
 
 

@@ -100,11 +100,11 @@ def _print_figures(replays: Sequence[Replayed], measured: Sequence[Measured], co
     for title in ("", "old", "new"):
         table.add_column(title, justify="right" if title else "left")
     table.add_row("alerts", *(f"{each.alerts.num_rows:,}" for each in replays))
-    together = [each.figures.together for each in measured]
+    together = [each.figures.all_matches.together for each in measured]
     if together:
         table.add_row("precision", *(show_ratio(each.precision) for each in together))
         table.add_row("recall", *(show_ratio(each.event_recall) for each in together))
-    of_rules = [{each.rule: each for each in one.figures.rules} for one in measured]
+    of_rules = [{each.rule: each for each in one.figures.all_matches.rules} for one in measured]
     names = sorted({name for rules in of_rules for name in rules})
     for name in names if len(names) > 1 else ():
         given = [rules.get(name) for rules in of_rules]

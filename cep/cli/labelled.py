@@ -13,8 +13,9 @@ from typing import cast
 import orjson
 from rich.console import Console
 
+from cep.analysis.backtest import DAY_MS
 from cep.analysis.label_words import label_words
-from cep.analysis.measure import Terms
+from cep.analysis.measure import Terms, episodes_of
 from cep.api.given import GivenRules
 from cep.base.durable import replace_file, repository_root
 from cep.base.errors import SinkError, UsageError
@@ -54,6 +55,12 @@ def add_label_arguments(parser: argparse.ArgumentParser) -> None:
         help="age at which an event without a report counts as honest, like 30d (default: the age at which 95 "
         "of 100 frauds are reported; 0 s without reported_at in the labels)",
     )
+    parser.add_argument(
+        "--episodes",
+        metavar="[KEY:]TIME",
+        help="with a column of labels: labelled events of a key at most so far apart are one fraud, like 1d or "
+        "card_id:12h; 0s for each event by itself (default: 1d, by the rules' key if all have the same)",
+    )
     parser.add_argument("--cores", type=int, default=2, metavar="N", help="cores of this machine to use (default 2)")
     add_secrets_argument(parser)
 
@@ -84,9 +91,10 @@ def terms_of(options: argparse.Namespace) -> Terms:
     except ValueError as error:
         raise UsageError(f"--as-of or --maturity: {error}") from error
     words = label_words(options.label_words)
-    period = given_period(options)
+    key, gap_ms = (None, DAY_MS) if options.episodes is None else episodes_of("--episodes", options.episodes)
     return Terms(
-        options.amount, as_of_ms, maturity_ms, options.cores, period, words, allow_label=options.allow_label
+        options.amount, as_of_ms, maturity_ms, options.cores, given_period(options), words,
+        allow_label=options.allow_label, episode_gap_ms=gap_ms, episode_key=key,
     )  # fmt: skip
 
 

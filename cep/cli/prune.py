@@ -28,10 +28,14 @@ from cep.cli.labelled import (
     write_json,
 )
 from cep.cli.rejected import judged
+from cep.rulebook.suppression import SHADOW
 from cep.runners.output import check_writable
 
 HELP = """\
-Say which rules could go without losing frauds: the remaining rules find as many, or nearly as many with --tolerance.
+Say which rules could go: the remaining rules find as many frauds as all, or nearly as many with --tolerance. A rule
+also goes if its alerts cost more than the frauds that only this rule finds (--alert-cost). Alerts are counted as they
+are sent.
+
 With --budget the remaining rules have at most so many alerts a day, and find as many frauds as a set with that limit
 can be expected to find. Each other rule is listed with the frauds that it would have added. Rules are not changed.
 
@@ -49,6 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tolerance", type=float, default=0.0, metavar="SHARE", help="recall of frauds that may be lost (default 0)"
     )
     parser.add_argument("--budget", metavar="N/day", help="the most alerts a day of the rules that stay, on average")
+    parser.add_argument(
+        "--alert-cost",
+        type=float,
+        metavar="FRAUDS",
+        help="how many frauds an alert must find to be worth a look, 0 for a look that costs nothing (default: a tenth "
+        "of the frauds that an alert of the budget finds on average; without --budget, one of the present alerts)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here, too")
 
 
@@ -60,6 +71,8 @@ def run(options: argparse.Namespace) -> int:
     use_secrets_file(options.secrets)
     if not 0 <= options.tolerance < 1:
         raise UsageError(f"--tolerance {options.tolerance}: a share of the frauds, like 0.01")
+    if options.alert_cost is not None and not options.alert_cost >= 0:
+        raise UsageError(f"--alert-cost {options.alert_cost}: a number of frauds for an alert, like 0.01")
     budget = None if options.budget is None else alerts_a_day(options.budget)
     if options.json is not None:
         check_writable(options.json)
@@ -69,7 +82,8 @@ def run(options: argparse.Namespace) -> int:
         deployment, given_events(options, deployment.schema), options.labels, terms_of(options), errors
     )
     alerts_max = None if budget is None else budget * measured.figures.about["days"]
-    pruned = prune(measured.judged, measured.marks, options.tolerance, alerts_max)
+    spared = [each.rule for each in measured.figures.rules if each.status == SHADOW]
+    pruned = prune(measured.judged, measured.marks, options.tolerance, alerts_max, options.alert_cost, spared)
     _print(pruned, Terminal(highlight=False, soft_wrap=True))
     if options.json is not None:
         write_json(asdict(pruned), options.json)
@@ -83,6 +97,7 @@ def _print(pruned: Pruned, console: Console) -> None:
         f"all find, with {pruned.alerts_after:,} of {pruned.alerts_before:,} alerts, {pruned.wrong_after:,} of "
         f"{pruned.wrong_before:,} wrong"
     )
+    console.print(f"an alert costs {pruned.alert_cost:.4g} frauds (--alert-cost)")
     console.print(f"they stay: {', '.join(pruned.stay) or 'none'}", markup=False)
     if not pruned.removed:
         return

@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--key {options.key} is no field of the rules' events; these are: {', '.join(fields)}")
     wanted = replace(wanted, named=_last_name(deployment, options.out))
     given = given_events(options, schema)
-    terms = terms_of(options)
+    terms = replace(terms_of(options), episode_gap_ms=0)  # each labelled event is to be found
     pieces_of = terms.period.reader(given)
     labels = read_labels(options.labels, given, schema, terms.label_words)
     left_out = left_out_fields(schema, options.key, labels.fields, wanted)

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import re
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-import orjson
 from rich.console import Console
 from rich.table import Table
 
-from cep.analysis.axes import axes_of
+from cep.analysis.axes import axes_of, skipped_params
+from cep.analysis.evidence import Interval
 from cep.analysis.one_rule import one_rule
+from cep.analysis.show import with_interval
 from cep.analysis.split import parts_of_time
-from cep.analysis.tune import Aim, Row, Tuned, tune
+from cep.analysis.tune import Aim, Tuned, tune
 from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
 from cep.base.terminal import Terminal
+from cep.base.toml import with_value
 from cep.cli.given_events import given_events
 from cep.cli.labelled import add_label_arguments, alerts_a_day, terms_of, write_bytes, write_json
 from cep.cli.rejected import judged
@@ -29,15 +31,17 @@ from cep.lang.show import show_duration
 from cep.model.setting_types import duration_ms
 
 HELP = """\
-Find the parameters of a rule that meet an aim best on labelled events. The first three fifths of the time choose, the
-next fifth confirms, and the last fifth, which does not affect the choice, shows the quality to expect; between them is
-a gap. The output ends with the change of the rule's file. The file is changed only with --write.
+Find the parameters of a rule that meet an aim best on labelled events. The first three fifths of the time choose, and
+the next fifth confirms; between the parts is a gap. The last fifth decides whether the best setting is better than the
+present setting, by a paired bootstrap. If it is not, the present setting stays. The output ends with the change of the
+rule's file. The file is changed only with --write.
 
 examples:
   cep tune card_testing --rules rules --events history.parquet --labels is_fraud --objective f1
   cep tune large --rules rules --events history/ --labels fraud.csv --objective recall --budget 50/day
   cep tune large --rules rules --events history/ --labels fraud.csv --try large=100..900/17 --try back=7d,14d,30d
 """
+_SHOWN = 25  # settings that are printed; --json has all
 _WAYS = {
     "combined": "all of them exactly: each value of a threshold was replayed, and what a setting finds follows",
     "replayed": "each of them by a replay",
@@ -89,10 +93,11 @@ def run(options: argparse.Namespace) -> int:
     gap_ms = rule.gap_ms if options.gap is None else _gap_ms(options.gap)
     given = given_events(options, rule.deployment.schema)
     measured = rule.measure(given, options.labels, terms, errors)
-    parts = parts_of_time(measured.history.events, measured.marks, gap_ms)
-    tuned = tune(rule.bench(given, measured, parts, terms, errors), rule.pattern, rule.bound, axes, aim)
+    parts = parts_of_time(measured.history.events, measured.marks, gap_ms, measured.marks_at)
+    skipped = skipped_params(rule.pattern, rule.record.params, axes, tries)
+    tuned = tune(rule.bench(given, measured, parts, terms, errors), rule.pattern, rule.bound, axes, aim, skipped)
     console = Terminal(highlight=False, soft_wrap=True)
-    _print(tuned, gap_ms, console)
+    _print(tuned, gap_ms, aim, console)
     if options.json is not None:
         write_json(asdict(tuned), options.json)
     return judged(options, errors, _propose(options, tuned, console), measured.history.replayed)
@@ -123,34 +128,88 @@ def _gap_ms(text: str) -> int:
 # ----------------------------------------------------------------------------------------------------- printing
 
 
-def _print(tuned: Tuned, gap_ms: int, console: Console) -> None:
+def _print(tuned: Tuned, gap_ms: int, aim: Aim, console: Console) -> None:
     console.print(f"{tuned.settings_count:,} settings compared, {_WAYS[tuned.way]} ({tuned.replayed_count:,} replayed)")
     console.print(f"the time is cut 3 : 1 : 1, with gaps of {show_duration(gap_ms)}")
+    for part in tuned.parts:
+        console.print(f"  {part.name}: {part.since} to {part.until}, {part.frauds:,} frauds known at its end")
+    for name, reason in tuned.skipped.items():
+        console.print(f"{name} was not tried: {reason}", markup=False)
     console.print()
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("", "alerts a day", "precision", "recall", "f1", "money found"):
-        table.add_column(title, justify="right" if title else "left", no_wrap=True)
-    for name, rows in (("present", tuned.present_rows), ("proposed", tuned.proposed_rows)):
-        for row in rows:
-            table.add_row(f"{name}, {row.part}", f"{row.alerts_per_day:,.1f}", *_shares(row), f"{row.money:,.2f}")
+    _print_tried(tuned, console)
+    console.print()
+    table = _table("", "alerts", "a day", "precision", "recall", "f1", "money found")
+    for name, rows in (("present", tuned.present_rows), ("candidate", tuned.candidate_rows)):
+        if name == "present" or tuned.candidate != tuned.present:
+            for row in rows:
+                shares = (with_interval(row.precision), with_interval(row.recall), f"{row.f1:.3f}")
+                numbers = (f"{row.alerts:,}", f"{row.alerts_per_day:,.1f}", *shares, f"{row.money:,.2f}")
+                table.add_row(f"{name}, {row.part}", *numbers)
     console.print(table)
+    console.print()
+    if tuned.candidate != tuned.present:
+        console.print(f"{aim.objective} on test, with intervals of 95 %: present {_interval(tuned.test[0])}, candidate "
+                      f"{_interval(tuned.test[1])}, difference {_interval(tuned.difference)}")  # fmt: skip
 
 
-def _shares(row: Row) -> list[str]:
-    return ["–" if value is None else f"{value:.3f}" for value in (row.precision, row.recall, row.f1)]
+def _interval(each: Interval) -> str:
+    return f"{each.value:,.3f} ({each.low:,.3f} to {each.high:,.3f})"
+
+
+def _table(*titles: str) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in titles:
+        table.add_column(title, justify="right" if title else "left", no_wrap=True)
+    return table
+
+
+def _print_tried(tuned: Tuned, console: Console) -> None:
+    """Print the settings, the best on train first, and the present one."""
+    columns = tuned.tried
+    names = [name for name in columns if name in tuned.present]
+    order = sorted(range(tuned.settings_count), key=lambda at: _rank(columns["train_value"][at]), reverse=True)
+    (unchanged,) = (at for at in order if all(columns[name][at] == tuned.present[name] for name in names))
+    shown = order[:_SHOWN] if unchanged in order[:_SHOWN] else [*order[: _SHOWN - 1], unchanged]
+    table = _table("", *names, "train: alerts", "aim", "validation: alerts", "aim")
+    for at in shown:
+        figures = (
+            f"{columns[f'{part}_{name}'][at]:,}" if name == "alerts" else _value(columns[f"{part}_{name}"][at])
+            for part in ("train", "validation") for name in ("alerts", "value")
+        )  # fmt: skip
+        table.add_row("present" if at == unchanged else "", *(str(columns[name][at]) for name in names), *figures)
+    console.print(table)
+    if len(order) > len(shown):
+        console.print(f"and {len(order) - len(shown):,} others, which --json has", markup=False)
+
+
+def _rank(value: float | None) -> float:
+    return float("-inf") if value is None else value
+
+
+def _value(value: float | None) -> str:
+    return "over the budget" if value is None else f"{value:,.4f}"
+
+
+_VERDICTS = {
+    "the present setting is the best": "the present setting is the best one that was tried",
+    "not better": "the candidate is not better than the present setting: the interval of the difference does not "
+    "exclude it; the present setting stays",
+    "better": "the candidate is better than the present setting",
+    "within the budget": "the present setting is over the budget on train; the candidate keeps to it",
+}
 
 
 def _propose(options: argparse.Namespace, tuned: Tuned, console: Console) -> int:
-    """Print the change of the rule's file, and write it if that was asked for."""
+    """Print the outcome and the change of the rule's file, and write it if that was asked for."""
     path: Path = options.rules / f"{options.rule}.toml"
-    console.print()
+    console.print(_VERDICTS[tuned.outcome])
     if tuned.present == tuned.proposed:
-        console.print("the present setting is the best one that was tried")
         return 0
-    before = path.read_text(encoding="utf-8")
+    before = path.read_bytes().decode()
     after = with_params(before, {name: tuned.proposed[name] for name in tuned.proposed
-                                 if tuned.proposed[name] != tuned.present[name]})  # fmt: skip
+                                 if tuned.proposed[name] != tuned.present[name]}, path)  # fmt: skip
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), str(path), str(path), lineterm="", n=1)
+    console.print()
     console.print("\n".join(lines), markup=False)
     if options.write:
         write_bytes(after.encode(), path)
@@ -158,23 +217,11 @@ def _propose(options: argparse.Namespace, tuned: Tuned, console: Console) -> int
     return 0
 
 
-def with_params(text: str, values: dict[str, object]) -> str:
-    """Return a rule file with these parameters, otherwise unchanged."""
-    lines = text.splitlines()
-    at = next((number for number, line in enumerate(lines) if line.strip() == "[params]"), None)
-    if at is None:
-        lines += ["", "[params]"]
-        at = len(lines) - 1
-    end = next((number for number in range(at + 1, len(lines)) if lines[number].lstrip().startswith("[")), len(lines))
-    for name, value in values.items():
-        written = orjson.dumps(value).decode()
-        for number in range(at + 1, end):
-            head = re.match(rf"(\s*{name}\s*=\s*)", lines[number])
-            if head is not None:
-                comment = re.search(r"\s+#[^\"]*$", lines[number])
-                lines[number] = head[1] + written + (comment[0] if comment else "")
-                break
-        else:
-            lines.insert(at + 1, f"{name} = {written}")
-            end += 1
-    return "\n".join(lines) + "\n"
+def with_params(text: str, values: Mapping[str, object], path: Path) -> str:
+    """Return the text of a rule file with these parameters, and everything else as it was. Raises: UsageError."""
+    try:
+        for name, value in values.items():
+            text = with_value(text, ("params", name), value)
+    except ValueError as error:
+        raise UsageError(f"{path} {error}") from error
+    return text

@@ -90,6 +90,11 @@ class FieldMapping:
         """True if a record is an event of each of several views."""
         return any(_OF_VIEW in name for name, _ in (*self.columns, *self.fixed))
 
+    @property
+    def view_names(self) -> tuple[str, ...]:
+        """The names of the views that make several events of a record; empty if a record is one event."""
+        return tuple(view.view for view in self.views) if self.has_views else ()
+
     @cached_property
     def views(self) -> tuple[FieldMapping, ...]:
         """The mapping of each view: its own fields, and the common fields for all others."""

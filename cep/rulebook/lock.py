@@ -24,7 +24,7 @@ from cep.base.durable import replace_file, repository_root
 from cep.base.errors import UnreadableError, UsageError
 from cep.base.limits import LOCK_FILE_BYTES_MAX
 from cep.base.reading import read_file
-from cep.base.toml import parse_toml
+from cep.base.toml import parse_toml, with_value
 from cep.model.rule import UpsertRecord
 from cep.rulebook.meaning import content_hash
 
@@ -33,8 +33,6 @@ _HEAD = """\
 # Which meaning each version of a rule has: `cep rules lock` writes it, `cep publish` refuses what contradicts it.
 """
 _HASH = re.compile(r"[0-9a-f]{64}")
-_VERSION_LINE = re.compile(r"^(version[ \t]*=[ \t]*)(\d+)", re.MULTILINE)
-_TABLE = re.compile(r"^\[", re.MULTILINE)
 _LOCKED = re.compile(r"^(?:\[(.+)\]|(\d{1,10}) = )", re.MULTILINE)
 
 _LIST = "list:"
@@ -155,9 +153,6 @@ def oldest_first(records: Iterable[UpsertRecord], directory: Path) -> list[Upser
 
 def with_version(text: str, version: int) -> str:
     """Change the version in the text of a rule file; the rest of the text is unchanged. Raises: ValueError."""
-    table = _TABLE.search(text)  # tables come after the names of the rule itself
-    end = len(text) if table is None else table.start()
-    changed, count = _VERSION_LINE.subn(rf"\g<1>{version}", text[:end], count=1)
-    if count == 0:
+    if "version" not in parse_toml(text, LOCK_FILE_BYTES_MAX):
         raise ValueError("has no line `version = …`")
-    return changed + text[end:]
+    return with_value(text, ("version",), version)

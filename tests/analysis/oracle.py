@@ -14,11 +14,11 @@ create view l as select * from labels where reported_at <= {as_of};
 create view e as select *, epoch_ms(event_time) as t from events
     where epoch_ms(event_time) <= {as_of};
 create view f as select e.*, coalesce(l.episode, 'alone ' || l.event_id) as fraud,
-    l.kind from e join l on l.event_id = e.tx_id where l.label;
+    l.kind from e join l on l.event_id = e.tx_id where l.label and e.t <= {as_of} - {maturity};
 create view fr as select fraud, min(t) as first_t, max(t) as last_t, sum(amount) as money from f group by 1;
 create view kinds as select fraud, arg_min(kind, n) as kind from (
     select coalesce(episode, 'alone ' || event_id) as fraud, kind, n from numbered
-    where label and reported_at <= {as_of} and event_id in (select tx_id from e)) group by 1;
+    where label and reported_at <= {as_of} and event_id in (select tx_id from f)) group by 1;
 create view a as select *, epoch_ms(detected_at) as t from alerts where epoch_ms(detected_at) <= {as_of};
 create view u as select a.alert_id, a.rule_id, a.key, a.t, unnest(a.events).event_id as id from a;
 create view m as select alert_id as match, unnest(events).event_id as id from made;
@@ -28,11 +28,13 @@ create table b as with recursive w as (
     from w join m using (match) where w.match <> '')
     select * exclude (match) from w where match = '';
 create view d as select a.alert_id, a.rule_id, a.key, a.t,
-    bool_or(f.tx_id is not null) as is_right,
-    not bool_or(f.tx_id is not null) and bool_or(e.t > {as_of} - {maturity} and no.event_id is null) as is_immature
+    bool_or(f.tx_id is not null) and not bool_or(e.t > {as_of} - {maturity}) as is_right,
+    bool_or(e.t > {as_of} - {maturity}) as is_immature
     from a join b using (alert_id) left join f on f.tx_id = b.id left join e on e.tx_id = b.id
-    left join (select event_id from l where not label) no on no.event_id = b.id
     group by all;
+create view cases as select *, sum(begins) over (partition by rule_id, key order by t rows unbounded preceding) as n
+    from (select *, case when t - lag(t) over (partition by rule_id, key order by t) <= 86400000 then 0 else 1 end
+          as begins from d);
 create view hit as select b.rule_id, f.fraud, min(b.t) as t from b join f on f.tx_id = b.id group by all;
 """
 _FIGURES = """
@@ -50,6 +52,7 @@ select
     (select count(*) from hit) as found_frauds,
     (select count(*) from fr) as frauds,
     (select coalesce(sum(money), 0) from fr join hit using (fraud)) as money_found,
+    (select coalesce(sum(amount), 0) from f join hit using (fraud) where f.t >= hit.t) as money_after_alert,
     (select coalesce(sum(money), 0) from fr anti join hit using (fraud)) as money_missed,
     (select median(hit.t - first_t) / 1000 from hit join fr using (fraud)) as seconds_to_alert,
     (select median(last_t - hit.t) / 1000 from hit join fr using (fraud)) as seconds_ahead,
@@ -79,3 +82,11 @@ def figures(connection: Any, rule: str | None) -> dict[str, Any]:
     """The figures of one rule; of all if none is named."""
     query = connection.sql(_FIGURES.format(rule="true" if rule is None else f"rule_id = '{rule}'"))
     return dict(zip(query.columns, query.fetchall()[0], strict=True))
+
+
+def group_precision(connection: Any, rule: str, groups: str) -> tuple[int, int]:
+    """The right groups of one rule's alerts and all groups, without those with an immature alert."""
+    row = connection.sql(f"""select count(*) filter (right), count(*) from (
+        select bool_or(is_right) as right from cases where rule_id = '{rule}' group by {groups}
+        having not bool_or(is_immature))""").fetchall()[0]  # fmt: skip
+    return int(row[0]), int(row[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +70,12 @@ def test_a_label_says_its_own_amount_kind_and_verdict() -> None:
         {"event_id": "t2", "label": "1", "amount": None},
     ]
     marks = marks_of(events, rows, as_of_ms=7, maturity_ms=100)
+    assert (marks.fraud.tolist(), marks.immature_count) == ([-1, -1, -1], 2), "too recent, whatever is known"
+    assert marks.is_mature.tolist() == [False, False, False]
+    marks = marks_of(events, rows, as_of_ms=7, maturity_ms=0)
     assert marks.fraud.tolist() == [0, -1, 1]
     assert marks.kind == ("mule", "")
     assert marks.amount.tolist() == [99.5, 30]
-    assert marks.is_mature.tolist() == [False, True, False], "only the event that was said to be honest"
 
 
 def test_what_is_reported_later_is_not_known() -> None:
@@ -192,3 +195,22 @@ def test_a_zero_in_any_form_is_no_fraud() -> None:
     for label in zeros:
         table = pa.table({"event_id": ["a", "b", "c", "d"], "label": label})
         assert not labels_of_table(table, SCHEMA, "labels").is_fraud.any()
+
+
+@pytest.mark.parametrize("form", ["column", "records", "events"])
+def test_a_label_of_a_record_is_one_fraud_of_all_its_views(form: str) -> None:
+    """Record 9 is the events 9#sent and 9#received; its money is lost once."""
+    both = events_of(("a", 1, 10), ("b", 1, 10), ("a", 2, 20), ("b", 2, 20))
+    ids = pa.array(["9#sent", "9#received", "10#sent", "10#received"], TEXT)
+    events = replace(both, event_id=ids)
+    rows = {
+        "column": [{"event_id": "9#sent"}, {"event_id": "9#received"}],
+        "records": [{"event_id": "9"}],
+        "events": [{"event_id": "9#received"}],
+    }[form]
+    labels = replace(labels_of_table(pa.Table.from_pylist(rows), SCHEMA, "labels"), views=("sent", "received"))
+    marks = mark_events(events, labels, None, "amount")
+    assert marks.fraud.tolist() == [0, 0, -1, -1]
+    assert (marks.amount.tolist(), marks.money.tolist()) == ([10], [10, 0, 0, 0])
+    assert marks.record.tolist() == [0, 0, 1, 1]
+    assert marks.unmatched_count == 0

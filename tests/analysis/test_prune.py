@@ -24,12 +24,12 @@ def judged_by(finds: np.ndarray, wrong: list[int]) -> tuple[Judged, Marks]:
     nothing = np.zeros(count, np.int64)
     first = np.where(finds, 1, NEVER)
     judged = Judged(
-        tuple(f"r{at}" for at in range(rules)), rule, pa.array([""] * count), nothing, nothing, is_right,
-        np.zeros(count, np.bool_), nothing[:0], nothing[:0], first,
+        tuple(f"r{at}" for at in range(rules)), np.arange(count), rule, pa.array([""] * count), nothing, nothing,
+        nothing, is_right, np.zeros(count, np.bool_), nothing[:0], nothing[:0], first,
     )  # fmt: skip
     marks = Marks(
         np.empty(0, np.int32), np.empty(0, np.bool_), ("",) * frauds, np.ones(frauds), np.zeros(frauds, np.int64),
-        np.zeros(frauds, np.int64), 0, 0, 0, 0,
+        np.zeros(frauds, np.int64), 0, 0, 0, 0, 0, np.empty(0), np.empty(0, np.int64),
     )  # fmt: skip
     return judged, marks
 
@@ -46,7 +46,7 @@ def _cases(draw: st.DrawFn) -> tuple[np.ndarray, list[int]]:
 def test_beside_every_set_of_rules(case: tuple[np.ndarray, list[int]], tolerance: float) -> None:
     finds, wrong = case
     judged, marks = judged_by(finds, wrong)
-    pruned = prune(judged, marks, tolerance)
+    pruned = prune(judged, marks, tolerance, alert_cost=0.0)
     rules, frauds = finds.shape
     needed = finds.any(axis=0).sum() - tolerance * frauds - 1e-9
     enough = [
@@ -69,7 +69,7 @@ def test_within_a_budget_beside_every_set_of_rules(case: tuple[np.ndarray, list[
     """Khuller's bound, no alert over the budget, and no rule that can be spared."""
     finds, wrong = case
     judged, marks = judged_by(finds, wrong)
-    pruned = prune(judged, marks, 0.0, budget)
+    pruned = prune(judged, marks, 0.0, budget, 0.0)
     alerts = finds.sum(axis=1) + np.array(wrong)
     rules = len(finds)
     best = max(
@@ -93,3 +93,32 @@ def test_a_hundred_redundant_rules_become_thirty() -> None:
     assert (len(pruned.stay), len(pruned.removed)) == (30, 70)
     assert pruned.frauds_after == pruned.frauds_before == 300
     assert pruned.wrong_after == 30
+
+
+@given(_cases(), st.sampled_from([0.05, 0.2, 0.7]))
+def test_no_rule_stays_that_costs_more_than_it_adds(case: tuple[np.ndarray, list[int]], cost: float) -> None:
+    finds, wrong = case
+    judged, marks = judged_by(finds, wrong)
+    alerts = finds.sum(axis=1) + np.array(wrong)
+
+    def worth(some: list[int]) -> float:
+        return float(finds[some].any(axis=0).sum() - cost * alerts[some].sum()) if some else 0.0
+
+    free, priced = (prune(judged, marks, alert_cost=each) for each in (0.0, cost))
+    stay = [int(name[1:]) for name in priced.stay]
+    assert all(worth([at for at in stay if at != out]) <= worth(stay) + 1e-9 for out in stay)
+    assert worth(stay) >= worth([int(name[1:]) for name in free.stay]) - 1e-9
+    assert priced.alert_cost == cost
+
+
+def test_a_rule_of_false_alerts_goes_by_default() -> None:
+    """One rule finds 900 frauds with 100 wrong alerts; another adds 42 with 19 355 wrong ones. A third is in shadow."""
+    finds = np.zeros((3, 1_000), np.bool_)
+    finds[0, :900] = finds[1, 900:942] = finds[2, 950:] = True
+    judged, marks = judged_by(finds, [100, 19_355, 0])
+    pruned = prune(judged, marks, spared=["r2"])
+    assert pruned.stay == ("r0",)
+    assert [(each.rule, each.adds) for each in pruned.removed] == [("r1", 42)]
+    assert prune(judged, marks, alert_cost=0.0, spared=["r2"]).stay == ("r0", "r1")
+    good = judged_by(np.eye(3, dtype=np.bool_), [0, 0, 1])
+    assert set(prune(*good).stay) == {"r0", "r1", "r2"}, "rules of nearly the same precision all stay"

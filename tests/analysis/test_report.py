@@ -123,9 +123,13 @@ def test_what_a_budget_buys(measured: tuple[Measured, partial[Pieces], pa.Table,
                          order by score desc, detected_at, n) as place from alerts),
                      bound as (select alert_id, unnest(events).event_id as id from ranked
                          where place <= {row["alerts_a_day"]}),
+                     old as (select tx_id from events
+                         where epoch_ms(event_time) <= {one.marks.as_of_ms - one.marks.maturity_ms}),
                      hit as (select b.alert_id, coalesce(episode, event_id) as fraud from bound b
-                         join labels l on l.event_id = b.id where label)
-                select (select count(distinct alert_id) from bound), (select count(distinct alert_id) from hit),
+                         join labels l on l.event_id = b.id join old on old.tx_id = b.id where label)
+                select (select count(distinct alert_id) from bound),
+                       (select count(distinct alert_id) from hit where alert_id not in
+                        (select alert_id from bound where id not in (from old))),
                        (select count(distinct fraud) from hit)""")
             assert query is not None
             assert query.fetchall()[0] == (row["alerts"], row["precision"].part, row["fraud_recall"].part)

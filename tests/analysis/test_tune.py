@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from cep.analysis.axes import Axis, axes_of, is_divisible
-from cep.analysis.labels import labels_of_column
+from cep.analysis.axes import Axis, axes_of, is_divisible, skipped_params
+from cep.analysis.evidence import Objective
+from cep.analysis.labels import labels_of_column, labels_of_table
 from cep.analysis.measure import Terms, measure
 from cep.analysis.split import parts_of_time
 from cep.analysis.sweep import Bench, Scores, combined_scores, every_setting, replayed_scores
-from cep.analysis.tune import Aim, Objective, Tuned, tune
+from cep.analysis.tune import Aim, Tuned, tune
 from cep.base.errors import UsageError
 from cep.lang.ir import PatternIR
 from cep.lang.load import load_text
@@ -74,8 +75,8 @@ def bench_of(
     deployment = deploy([record])
     labels = labels_of_column([events], "is_fraud", deployment.schema)
     pieces_of = partial(read_pieces, path)
-    measured = measure(deployment, pieces_of, labels, Terms(), SILENT)
-    parts = parts_of_time(measured.history.events, measured.marks, DAY_MS // 2)
+    measured = measure(deployment, pieces_of, labels, Terms(episode_gap_ms=0), SILENT)
+    parts = parts_of_time(measured.history.events, measured.marks, DAY_MS // 2, measured.marks_at)
     bench = Bench(record, ((), ListStore()), pieces_of, measured.marks, parts, 2, SILENT)
     (rule,) = deployment.rulebook.deployed()
     return bench, load_text(PATTERNS, "p").patterns[name], rule.pattern
@@ -142,9 +143,16 @@ def test_planted_thresholds_are_found(tmp_path: Path) -> None:
     params = {"large": 100.0, "least": 1}
     best = tuned("planted", planted(1), tmp_path, params, {"large": "50..900/18", "least": "1..6/6"}, Aim("f1"))
     assert (best.way, best.settings_count) == ("combined", 108)
-    assert best.proposed == {"large": 450.0, "least": 3}
-    assert [row.f1 for row in best.proposed_rows] == [1.0, 1.0, 1.0]
+    assert best.proposed == best.candidate == {"large": 450.0, "least": 3}
+    assert best.outcome == "better"
+    assert [row.f1 for row in best.candidate_rows] == [1.0, 1.0, 1.0]
     assert best.present_rows[2].f1 < 0.7
+    assert best.test[0].high < best.test[1].low
+    assert 0.3 < best.difference.low < best.difference.value < best.difference.high
+    assert [(part.name, part.since < part.until, part.frauds > 0) for part in best.parts] == [
+        ("train", True, True), ("validation", True, True), ("test", True, True),
+    ]  # fmt: skip
+    assert {len(column) for column in best.tried.values()} == {best.settings_count}
 
 
 @pytest.mark.parametrize("objective", ["f1", "recall", "money"])
@@ -157,13 +165,13 @@ def test_where_runs_take_events_from_each_other_all_are_replayed(objective: Obje
     axes = axes_of(pattern, params, tries)
     assert not is_divisible(pattern, bound, axes)
     best = tune(bench, pattern, bound, axes, aim)
-    assert (best.way, best.settings_count, best.replayed_count) == ("replayed", 9, 9)
-    assert all(row.alerts_per_day <= 3.0 for row in best.proposed_rows[:1])
+    assert (best.way, best.settings_count, best.replayed_count) == ("replayed", 10, 10), "and the present setting"
+    assert all(row.alerts_per_day <= 3.0 for row in best.candidate_rows[:1])
     train = replayed_scores(bench, every_setting(axes))[0]
     fits = train.alerts <= 3.0 * bench.parts[0].days
     recall = train.frauds / bench.parts[0].frauds.sum()
-    assert best.proposed_rows[0].recall is not None
-    assert best.proposed_rows[0].recall <= recall[fits].max()
+    assert best.candidate_rows[0].recall.value is not None
+    assert best.candidate_rows[0].recall.value <= recall[fits].max()
 
 
 def test_along_the_axes_ends_no_worse_than_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,12 +179,12 @@ def test_along_the_axes_ends_no_worse_than_it_began(tmp_path: Path, monkeypatch:
     params = {"small": 100.0, "large": 200.0}
     best = tuned("probes", payments(2)[0], tmp_path, params, {"small": "50,100,250", "large": "100..500/3"}, Aim("f1"))
     assert best.way == "along the axes"
-    assert best.proposed_rows[0].f1 >= best.present_rows[0].f1
+    assert best.candidate_rows[0].f1 >= best.present_rows[0].f1
 
 
 AXES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]] = {
-    "spend": ({"large": 100.0, "least": 1, "times": 1.0, "back": "5 d"}, {"large": "50..400/5", "least": "1,2,3"}),
-    "pair": ({"small": 5.0, "large": 300.0, "window": "2 h"}, {"small": "2,3,50,100", "large": "100..500/5"}),
+    "spend": ({"large": 50.0, "least": 1, "times": 1.0, "back": "5 d"}, {"large": "50..400/5", "least": "1,2,3"}),
+    "pair": ({"small": 3.0, "large": 300.0, "window": "2 h"}, {"small": "2,3,50,100", "large": "100..500/5"}),
 }
 
 
@@ -196,9 +204,13 @@ def best_of_replays(bench: Bench, axes: tuple[Axis, ...], aim: Aim) -> Mapping[s
             is_over = aim.budget is not None and alerts / part.days > aim.budget
             values.append(-np.inf if is_over else round(value, 6))
         rows.append((setting, values[0], values[1], int(parts[0].alerts[0])))
-    few = sorted((row for row in rows if row[1] > -np.inf), key=lambda row: (-row[1], row[3]))[:10]
+    few = sorted((row for row in rows if row[1] > -np.inf), key=lambda row: (-row[1], row[3]))
     assert any(row[1] == -np.inf for row in rows) == (aim.budget is not None), "a budget is too small for some settings"
-    return max(few, key=lambda row: row[2])[0]
+    present = {axis.name: bench.record.params[axis.name] for axis in axes}
+    before = next((row for row in rows if row[0] == present), None)
+    assert before is not None, "the present setting is among those to try"
+    best = max([row for row in few if row[1] > before[1]][:10], key=lambda row: row[2], default=before)
+    return best[0] if best[2] > before[2] or before[1] == -np.inf else present
 
 
 @pytest.mark.parametrize("budget", [None, 4.0])
@@ -216,8 +228,10 @@ def test_the_proposal_is_the_optimum_of_all_replays(
     monkeypatch.setattr("cep.analysis.tune.is_divisible", lambda *_: False)
     replayed = tune(bench, pattern, bound, axes, aim)
     assert (combined.way, replayed.way) == ("combined", "replayed")
-    assert combined.proposed == replayed.proposed == best_of_replays(bench, axes, aim)
-    assert combined.proposed_rows == replayed.proposed_rows
+    assert combined.candidate == replayed.candidate == best_of_replays(bench, axes, aim)
+    assert combined.candidate_rows == replayed.candidate_rows
+    assert combined.proposed == (combined.candidate if combined.outcome in ("better", "within the budget")
+                                 else combined.present)  # fmt: skip
 
 
 def ebbing() -> pa.Table:
@@ -240,7 +254,7 @@ def test_no_setting_over_the_budget_on_train_is_proposed(tmp_path: Path) -> None
     params, tries = {"large": 450.0, "least": 1}, {"large": "100,450,600"}
     best = tuned("planted", ebbing(), tmp_path, params, tries, Aim("recall", budget=5.0))
     assert best.proposed == {"large": 450.0}
-    assert best.proposed_rows[0].alerts_per_day == pytest.approx(1.0, abs=0.1)
+    assert best.candidate_rows[0].alerts_per_day == pytest.approx(1.0, abs=0.1)
 
 
 @pytest.mark.parametrize("replayed_max", [256, 1])
@@ -266,7 +280,8 @@ def test_along_the_axes_goes_towards_the_budget(tmp_path: Path, monkeypatch: pyt
     days = bench.parts[0].days
     budget = float(np.sort(train.alerts)[1]) / days
     best = tune(bench, pattern, bound, axes_of(pattern, params, tries), Aim("recall", budget=budget))
-    assert best.proposed_rows[0].alerts_per_day <= budget
+    assert best.candidate_rows[0].alerts_per_day <= budget
+    assert best.outcome == "within the budget"
 
 
 def test_thresholds_know_their_direction() -> None:
@@ -277,6 +292,82 @@ def test_thresholds_know_their_direction() -> None:
     assert (small.values[0], small.values[-1], len(small.values)) == (32.0, 2.0, 21), "larger lets more through"
     both = axes_of(pattern["both"], {}, {"small": "1,2", "large": "3,4"})
     assert [axis.is_threshold for axis in both] == [False, True], "`small` loosens one condition and tightens the other"
+
+
+def test_a_parameter_that_is_not_tried_has_a_reason() -> None:
+    spend = load_text(PATTERNS, "p").patterns["spend"]
+    present: dict[str, Any] = {"large": 0.0, "least": 1, "times": 1.0, "back": "5 d"}
+    axes = axes_of(spend, present, {})
+    assert [axis.name for axis in axes] == ["least", "times"]
+    skipped = skipped_params(spend, present, axes, {})
+    assert list(skipped) == ["large", "back"]
+    assert "it is 0.0" in skipped["large"]
+    assert "it is a duration" in skipped["back"]
+    some = axes_of(spend, present, {"least": "1,2"})
+    assert set(skipped_params(spend, present, some, {"least": "1,2"}).values()) == {"--try names others"}
+    both = load_text(PATTERNS, "p").patterns["both"]
+    assert "not a threshold" in skipped_params(both, {"small": 5.0, "large": 300.0}, (), {})["small"]
+
+
+def test_a_rule_that_suppresses_is_tuned_by_its_sent_alerts(tmp_path: Path) -> None:
+    params: dict[str, Any] = {"small": 300.0, "large": 100.0, "window": "12 h"}
+    tries = {"large": "100,300,500"}
+    bench, pattern, bound = bench_of("pair", payments(1)[0], tmp_path, params)
+    axes = axes_of(pattern, params, tries)
+    plain = tune(bench, pattern, bound, axes, Aim("f1"))
+    bench = replace(bench, record=bench.record.model_copy(update={"suppress": "5 d", "exclusive": "one"}))
+    sent = tune(bench, pattern, bound, axes, Aim("f1"))
+    assert (plain.way, sent.way) == ("combined", "replayed"), "a sent alert decides on others"
+    assert 0 < sent.present_rows[0].alerts < plain.present_rows[0].alerts
+    history, judged = bench.judged([{"large": 100.0}])
+    alerts = history.replayed.alerts.to_pylist()
+    last: dict[str, int] = {}
+    wanted = []
+    for row, alert in enumerate(alerts):
+        at = int(alert["detected_at"].timestamp() * 1_000)
+        if at - last.get(alert["key"], -(10**15)) >= 5 * DAY_MS:
+            last[alert["key"]] = at
+            wanted.append(row)
+    assert judged.row.tolist() == wanted
+
+
+@pytest.mark.parametrize("way", ["combined", "replayed"])
+def test_each_part_has_the_labels_that_were_known_at_its_end(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every fraud is reported five days later, so a part misses those of its last five days, and their alerts."""
+    events = planted(3)
+    path = tmp_path / "events.parquet"
+    pq.write_table(events, path)
+    record = upsert(PATTERNS, "planted").model_copy(update={"params": {"large": 300.0, "least": 1}})
+    deployment = deploy([record])
+    bad = events.filter(events["is_fraud"])
+    reported = [at.timestamp() * 1_000 + 5 * DAY_MS for at in bad["event_time"].to_pylist()]
+    labels = labels_of_table(
+        pa.table({"event_id": bad["tx_id"], "reported_at": pa.array(reported, pa.float64()).cast(pa.int64())}),
+        deployment.schema, "labels",
+    )  # fmt: skip
+    pieces_of = partial(read_pieces, path)
+    measured = measure(deployment, pieces_of, labels, Terms(), SILENT)
+    assert measured.marks.maturity_ms == 5 * DAY_MS
+    parts = parts_of_time(measured.history.events, measured.marks, 0, measured.marks_at)
+    bench = Bench(record, ((), ListStore()), pieces_of, measured.marks, parts, 2, SILENT)
+    axes = axes_of(load_text(PATTERNS, "p").patterns["planted"], record.params, {"large": "300,450"})
+    combined = combined_scores(bench, axes)
+    assert combined is not None
+    scores = combined[0] if way == "combined" else replayed_scores(bench, every_setting(axes))
+    times = np.array([at.timestamp() * 1_000 for at in events["event_time"].to_pylist()])
+    is_fraud, amount = np.array(events["is_fraud"]), np.array(events["amount"])
+    for part, of_part in zip(parts, scores, strict=True):
+        end = part.marks.as_of_ms
+        inside = (times >= part.from_ms) & (times < part.until_ms)
+        counts = inside & (times <= end - 5 * DAY_MS)
+        assert int(part.frauds.sum()) == int((is_fraud & counts).sum())
+        for at, limit in enumerate((300.0, 450.0)):
+            over = amount > limit
+            assert of_part.alerts[at] == (over & inside).sum()
+            assert of_part.immature[at] == (over & inside & ~counts).sum()
+            assert of_part.right[at] == of_part.frauds[at] == (over & counts & is_fraud).sum()
 
 
 @pytest.mark.parametrize(
@@ -298,4 +389,5 @@ def test_parts_of_the_time_have_gaps(tmp_path: Path) -> None:
     train, validation, test = bench.parts
     assert validation.from_ms - train.until_ms == test.from_ms - validation.until_ms == DAY_MS // 2
     assert (train.days, validation.days, test.days) == pytest.approx((12, 3.5, 3.5), rel=0.01)
+    assert [part.title.partition(" ")[0] for part in bench.parts] == ["train", "validation", "test"]
     assert not (train.frauds & validation.frauds).any()

@@ -38,10 +38,11 @@ def test_backtest_gives_the_figures_of_the_verb(kind: str, tmp_path: Path) -> No
     pq.write_table(table, tmp_path / "payments.parquet")
     folder = write_rules(tmp_path / "rules")
     arguments = ["--rules", folder, "--events", tmp_path / "payments.parquet", "--labels", "is_fraud"]
+    arguments += ["--episodes", "0s"]
     assert cli.main(["backtest", *map(str, arguments), "--json", str(tmp_path / "figures.json")]) == 0
     expected = orjson.loads((tmp_path / "figures.json").read_bytes())
     rules = cep.load(folder)
-    quality = rules.backtest(KINDS[kind](table), "is_fraud", cores=2)
+    quality = rules.backtest(KINDS[kind](table), "is_fraud", cores=2, episodes="0s")
     assert orjson.loads(orjson.dumps(quality.to_json())) == expected
     assert "small_then_large" in repr(quality)
     assert quality._repr_html_().count("<tr>") == 3
@@ -95,9 +96,10 @@ def test_tune_proposes_what_the_verb_does(has_list: bool, tmp_path: Path) -> Non
         assert watched != PATTERN
         (folder / "patterns.cep").write_text(f'{EVENT}list watched: string = ["c1", "c3", "c5", "c7"]\n{watched}')
     read = ["--rules", folder, "--events", tmp_path / "payments.parquet", "--labels", "is_fraud"]
-    given = ["--try", "small=1..5/5", "--json", tmp_path / "tuned.json"]
+    given = ["--try", "small=1..5/5", "--json", tmp_path / "tuned.json", "--gap", "1 s", "--episodes", "0s"]
     assert cli.main(["tune", "small_then_large", *map(str, [*read, *given])]) == 0
-    best = cep.load(folder).tune("small_then_large", table, "is_fraud", tries={"small": "1..5/5"}, cores=2)
+    terms: dict[str, Any] = {"tries": {"small": "1..5/5"}, "gap": "1 s", "episodes": "0s", "cores": 2}
+    best = cep.load(folder).tune("small_then_large", table, "is_fraud", **terms)
     assert orjson.loads(orjson.dumps(best)) == orjson.loads((tmp_path / "tuned.json").read_bytes())
     with pytest.raises(cep.CepError, match="has no rule small_then_larg; did you mean small_then_large"):
         cep.load(folder).tune("small_then_larg", table, "is_fraud")
@@ -152,7 +154,7 @@ def test_tune_takes_the_terms_of_the_verb(tmp_path: Path) -> None:
                       gap="3 h", **terms)  # fmt: skip
     assert orjson.loads(orjson.dumps(best)) == orjson.loads((tmp_path / "tuned.json").read_bytes())
     cheap = rules.tune("small_then_large", table, labels, objective="money", tries=tried, gap="3 h", **terms)
-    assert cheap.proposed_rows[0].value != best.proposed_rows[0].value, "a review has its cost"
+    assert cheap.present_rows[0].value != best.present_rows[0].value, "a review has its cost"
     with pytest.raises(cep.CepError, match="gap: "):
         rules.tune("small_then_large", table, labels, gap="long")
     with pytest.raises(cep.CepError, match="maturity: "):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.base.limits import NESTING_MAX, TOML_NAME_PARTS_MAX
-from cep.base.toml import parse_toml
+from cep.base.toml import parse_toml, with_value
 from tests.tidy.source import ROOT
 
 _DEEP = NESTING_MAX + 1
@@ -93,3 +93,47 @@ def test_a_folder_of_hostile_rules_is_refused_file_by_file(tmp_path: Path) -> No
     assert {problem.split(":")[0].rpartition("/")[2] for problem in problems} == {
         "deep.toml", "dots.toml", "digits.toml", "nul.toml",
     }  # fmt: skip
+
+
+SHAPES = (
+    'id = "a"\nversion = 1\n\n[params]\nlarge = 1.5 # of 2025\nother = 2\n\n[limits]\nlarge = 9\n',
+    'id = "a"\nversion = 1\n[params]  # note\nlarge = 1.5\n',
+    'id = "a"\nversion = 1\n[ params ]\n"large" = 1.5',
+    "id = 'a'\nversion = 1\nparams.large = 1.5\nparams.other = 2\n",
+    'id = "a"\nversion = 1\nparams = { large = 1.5, other = "}" } # large = 1.5\n',
+    'id = """\n[params]\nlarge = 1.5\nversion = 1\n"""\nversion = 1\n["params"]\nlarge=1.5#x\n',
+    'id = "a"\r\nversion = 1\r\n\r\n[params]\r\nxlarge = 3\r\nlarge = 1.5\r\n[params.more]\r\nlarge = 7\r\n',
+    'id = "a"\nversion = 1\n[other]\nx = 1\n[params]\n# large = 3\nlarge = "7 d" # "q"\n',
+)
+
+
+@pytest.mark.parametrize("text", SHAPES)
+@pytest.mark.parametrize("value", [2.5, 3, "7 d", True, 'a "b" # c'])
+@pytest.mark.parametrize("name", ["large", "extra"])
+def test_one_value_changes_and_all_other_text_stays(text: str, value: object, name: str) -> None:
+    changed = with_value(text, ("params", name), value)
+    wanted = tomllib.loads(text)
+    wanted["params"][name] = value
+    assert tomllib.loads(changed) == wanted
+    assert with_value(changed, ("params", name), value) == changed
+    before, after = text.splitlines(keepends=True), changed.splitlines(keepends=True)
+    assert len([line for line in before if line not in after]) <= 1, "one line at most is another one"
+    assert ("\r\n" in changed) == ("\r\n" in text)
+    comments = [line.partition("#")[2] for line in before if "#" in line]
+    assert all(comment.strip() in changed for comment in comments)
+
+
+@pytest.mark.parametrize("text", SHAPES)
+def test_a_version_is_that_of_the_rule_in_any_shape(text: str) -> None:
+    changed = with_value(text, ("version",), 12)
+    assert tomllib.loads(changed) == {**tomllib.loads(text), "version": 12}
+    assert changed.count("12") == 1
+
+
+def test_a_missing_table_is_added_and_what_fits_nowhere_is_refused() -> None:
+    assert with_value('id = "a"\n', ("params", "large"), 5.0) == 'id = "a"\n\n[params]\nlarge = 5.0\n'
+    assert with_value("params = {}\n", ("params", "large"), 5) == "params = { large = 5 }\n"
+    with pytest.raises(ValueError, match="`params` is not a table"):
+        with_value("params = 1\n", ("params", "large"), 5)
+    with pytest.raises(ValueError, match="no place for"):
+        with_value("large = [1, 2]\n", ("large",), 5)

@@ -35,6 +35,7 @@ from cep.analysis.measure import Measured, Terms, measure
 from cep.analysis.one_rule import one_rule_of
 from cep.analysis.prune import prune
 from cep.analysis.report import report
+from cep.analysis.show import with_interval
 from cep.analysis.split import parts_of_time
 from cep.analysis.suggest import Wanted, fields_of, suggest
 from cep.analysis.sweep import Bench
@@ -201,15 +202,16 @@ def tuned(events: pa.Table, labels: pa.Table, folder: Path) -> None:
     given = labels_of_table(labels, deployment.schema, "labels")
     began = time.monotonic()
     measured = measure(deployment, pieces_of, given, Terms(), SILENT)
-    parts = parts_of_time(measured.history.events, measured.marks, 86_400_000)
+    parts = parts_of_time(measured.history.events, measured.marks, 86_400_000, measured.marks_at)
     bench = Bench(record, ((), ListStore()), pieces_of, measured.marks, parts, 2, SILENT)
     pattern = load_text(TUNED, "leaked").patterns["leaked"]
     (rule,) = deployment.rulebook.deployed()
     best = tune(bench, pattern, rule.pattern, axes_of(pattern, record.params, TRIES), Aim("f1"))
     seconds = time.monotonic() - began
     rows = [
-        (f"{name}, {row.part}", *(f"{value:.3f}" for value in (row.alerts_per_day, row.precision, row.recall, row.f1)))
-        for name, of in (("present", best.present_rows), ("proposed", best.proposed_rows)) for row in of
+        (f"{name}, {row.part}", f"{row.alerts_per_day:.3f}", *map(with_interval, (row.precision, row.recall)),
+         f"{row.f1:.3f}")
+        for name, of in (("present", best.present_rows), ("candidate", best.candidate_rows)) for row in of
     ]  # fmt: skip
     title = f"{best.settings_count:,} settings over {len(measured.history.events):,} payments in {seconds:.1f} s"
     show(f"{title}, {best.replayed_count} of them replayed; proposed: {dict(best.proposed)}",

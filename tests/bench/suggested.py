@@ -93,7 +93,7 @@ def run(of: Given, precision: float, folder: Path) -> None:
     events, marks = mined.history.events, mined.marks
     first, last = int(events.time_ms.min()), int(events.time_ms.max())
     begin = int(first + MINED * (last - first)) + of.gap_days * _DAY_MS
-    part = Part("later", begin, last + 1, marks.first_ms >= begin)
+    part = Part("later", begin, last + 1, marks.first_ms >= begin, marks, (last + 1 - begin) / _DAY_MS)
     by_rule = sorted((value_of(name, written, [name], part) for name in written.judged.names), reverse=True)
     rows, suggestions = [by_rule[0][1]], []
     for key in _KEYS[of.name]:

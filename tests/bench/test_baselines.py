@@ -35,7 +35,7 @@ def marks_of(fraud: list[int], kinds: tuple[str, ...]) -> Marks:
     first = np.array([times[fraud.index(at)] for at in range(count)])
     return Marks(
         np.array(fraud, np.int32), np.ones(len(fraud), bool), kinds, np.ones(count), first, first, len(fraud) * DAY_MS,
-        0, 0, 0,
+        0, 0, 0, 0, np.zeros(len(fraud)), np.arange(len(fraud)),
     )  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def test_figures_of_a_part_by_hand() -> None:
     """Days 2 to 5 count. Of three alerts there two are right; of frauds 1 and 2 the first is found, 3 days early."""
     marks = marks_of([0, -1, 1, -1, 2, 1], ("x", "x", "y"))
     times = np.arange(6) * DAY_MS
-    part = Part("test", 2 * DAY_MS, 6 * DAY_MS, marks.first_ms >= 2 * DAY_MS)
+    part = Part("test", 2 * DAY_MS, 6 * DAY_MS, marks.first_ms >= 2 * DAY_MS, marks, 4.0)
     spell = np.array([-1, -1, 0, -1, 1, 0])
     alerts = of_events(np.array([0, 2, 3, 5]), times, marks)
     value = figures(alerts, marks, part, spell, times)
@@ -60,7 +60,9 @@ def test_a_part_without_an_event_or_a_fraud_is_named() -> None:
     times = np.array([0, 1, 4, 5]) * DAY_MS
     first = np.array([0, 1, 2]) * DAY_MS
     parts = [
-        Part(name, low * DAY_MS, high * DAY_MS, (first >= low * DAY_MS) & (first < high * DAY_MS))
+        Part(
+            name, low * DAY_MS, high * DAY_MS, (first >= low * DAY_MS) & (first < high * DAY_MS), marks_of([], ()), 2.0
+        )
         for name, low, high in (("train", 0, 2), ("validation", 2, 4), ("test", 4, 6))
     ]
     assert lacking(parts, times) == ["validation", "test"]

@@ -38,7 +38,7 @@ def measured_on(of: Given, rules: list[UpsertRecord], path: Path, fields: tuple[
 def tuned(of: Given, record: UpsertRecord, path: Path) -> UpsertRecord:
     """Return the rule with the parameters that `cep tune` proposes."""
     measured = measured_on(of, [record], path)
-    parts = parts_of_time(measured.history.events, measured.marks, of.gap_days * _DAY_MS)
+    parts = parts_of_time(measured.history.events, measured.marks, of.gap_days * _DAY_MS, measured.marks_at)
     bench = Bench(record, ((), ListStore()), partial(read_pieces, path), measured.marks, parts, 2, _SILENT)
     pattern = load_text(record.source, record.pattern).patterns[record.pattern]
     (rule,) = measured.history.deployment.rulebook.deployed()

@@ -51,7 +51,13 @@ def test_a_table_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert [each["rule"] for each in figures["rules"]] == ["large", "small_large"]
     precision = figures["together"]["precision"]
     assert f"{precision['value']:.3f} ({precision['low']:.3f}–{precision['high']:.3f})" in printed
-    assert "large small_large all rules" in printed
+    assert "as sent, which are all matches: rule alerts a day precision of cases of keys" in printed
+    rows = ("large", "small_large", "all rules")
+    assert all(
+        f" {name} {each['alerts']} {each['alerts_per_day']:.1f} " in printed
+        for name, each in zip(rows, (*figures["rules"], figures["together"]), strict=True)
+    )
+    assert figures["all_matches"]["rules"] == figures["rules"]
     assert figures["about"]["maturity_seconds"] == 5 * 86_400
 
 
@@ -83,3 +89,34 @@ def test_times_have_the_unit_that_suits() -> None:
     assert [time_text(seconds) for seconds in (None, 45, 750, 11_520, -700_000)] == [
         "–", "45 s", "12.5 min", "3.2 h", "-8.1 d",
     ]  # fmt: skip
+
+
+def test_what_is_sent_comes_before_all_matches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_folder(tmp_path, "large", "small_large")
+    rule = folder / "rules" / "large.toml"
+    rule.write_text(rule.read_text() + 'suppress = "5 d"\n')
+    shadow = folder / "rules" / "small_large.toml"
+    shadow.write_text(shadow.read_text().replace('"live"', '"shadow"'))
+    assert backtest(folder, "is_fraud", "--json", str(tmp_path / "figures.json")) == 0
+    printed = capsys.readouterr().out
+    figures = orjson.loads((tmp_path / "figures.json").read_bytes())
+    reasons = figures["about"]["matches_not_sent"]
+    assert list(reasons) == ["shadow", "suppressed"]
+    assert f"as sent ({reasons['shadow']:,} shadow, {reasons['suppressed']:,} suppressed are not):" in printed
+    assert 0 < printed.index("as sent") < printed.index("all matches:")
+    sent, matches = figures["together"], figures["all_matches"]["together"]
+    assert matches["alerts"] - sent["alerts"] == sum(reasons.values())
+    assert {each["rule"]: each["alerts"] for each in figures["rules"]}["small_large"] == 0
+
+
+def test_episodes_are_chosen_by_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_folder(tmp_path, "large")
+    counts = []
+    for more in ((), ("--episodes", "card_id:1d"), ("--episodes", "shop:1h"), ("--episodes", "0s")):
+        assert backtest(folder, "is_fraud", "--json", str(tmp_path / "figures.json"), *more) == 0
+        counts.append(orjson.loads((tmp_path / "figures.json").read_bytes())["about"]["frauds"])
+    assert counts[0] == counts[1] < counts[2] < counts[3]
+    capsys.readouterr()
+    assert backtest(folder, "is_fraud", "--episodes", "nobody:1d") == 2
+    assert "--episodes nobody: the rules' events have these fields" in capsys.readouterr().err
+    assert backtest(folder, "is_fraud", "--episodes", "often") == 2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cep.analysis.backtest import Backtest, Figures, ratio
+from cep.analysis.backtest import Backtest, Figures, Matches, ratio
 from cep.cli.labelled import write_json
 from cep.cli.main import main
 from cep.rulebook.changes import change_path, write_change
@@ -56,10 +56,10 @@ def test_a_card_has_what_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "| a\\|b | c |" in shown
     some = ratio(12, 15)
     own = Figures(
-        RULE, 1, "live", 15, 1.25, 9, 12, 3, 0, some, some, some, ratio(0, 0), {"theft": some}, None, 900.0, 0.5, None,
-        60.0, None, 2, 1.5, 0.25,
+        RULE, 1, "live", 15, 1.25, 9, 12, 3, 0, some, some, some, some, some, ratio(0, 0), {"theft": some}, None, 900.0,
+        700.0, 0.5, None, 60.0, None, 2, 1.5,
     )  # fmt: skip
-    tested = Backtest({"events": 100, "days": 12, "as_of": "2026-03-01"}, own, (own,), (), ())
+    tested = Backtest({"events": 100, "days": 12, "as_of": "2026-03-01"}, own, (own,), Matches(own, (own,)), (), ())
     write_json(tested.to_json(), figures)
     shown = card(folder, capsys, "--figures", str(figures))
     for row in ("history: days | 12", "alerts per day | 1.25", "precision | 0.8 (0.548 to 0.93; 12 of 15)"):

@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from cep.cli.main import main
-from cep.cli.tune import with_params
 from tests.analysis.test_tune import PATTERNS, planted
 from tests.cli.test_backtest import RULE
 
@@ -36,16 +35,22 @@ def test_a_change_is_proposed_and_written_if_asked(folder: Path, capsys: pytest.
     asked = ("--try", "large=50..900/18", "--try", "least=1..6/6")
     assert tune(folder, *asked, "--json", str(folder / "tuned.json")) == 0
     printed = capsys.readouterr().out
-    assert "108 settings compared, all of them exactly" in printed
+    assert "109 settings compared, all of them exactly" in printed
     assert "-large = 100.0 # of 2025\n+least = 3\n+large = 450.0 # of 2025" in printed
     assert path.read_text() == before
     tuned = orjson.loads((folder / "tuned.json").read_bytes())
+    assert (tuned["outcome"], len(tuned["tried"]["large"])) == ("better", tuned["settings_count"])
+    assert tuned["difference"]["low"] > 0
     assert tuned["proposed"] == {"large": 450.0, "least": 3}
     assert tune(folder, *asked, "--write") == 0
     assert "cep rules bump planted" in capsys.readouterr().out
     assert path.read_text() == before.replace("large = 100.0 #", "least = 3\nlarge = 450.0 #")
     assert tune(folder, *asked) == 0
-    assert "the present setting is the best one" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "the present setting is the best one" in printed
+    assert "known at its end" in printed
+    assert tune(folder, "--try", "large=450..900/7") == 0
+    assert "least was not tried: --try names others" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -61,11 +66,3 @@ def test_what_is_refused(folder: Path, capsys: pytest.CaptureFixture[str], more:
     assert tune(folder, *more) == 2
     assert reason in capsys.readouterr().err
     assert tune(folder, rule="nobody") == 2
-
-
-def test_a_file_without_parameters_gets_some() -> None:
-    assert with_params('id = "a"\n', {"large": 5.0}) == 'id = "a"\n\n[params]\nlarge = 5.0\n'
-    text = "[params]\nother = 1\n\n[limits]\nlarge = 1\n"
-    assert with_params(text, {"large": 2, "back": "7 d"}) == (
-        '[params]\nback = "7 d"\nlarge = 2\nother = 1\n\n[limits]\nlarge = 1\n'
-    )

@@ -34,10 +34,11 @@ import pyarrow as pa
 
 import cep
 import cep.base.limits as limits_module
-from cep.analysis.backtest import Backtest, Figures, Ratio
+from cep.analysis.backtest import Backtest, Figures, Matches, Ratio
+from cep.analysis.evidence import Interval
 from cep.analysis.prune import Pruned, Removed
 from cep.analysis.suggest import MinedData, Rejected, Suggested, Suggestion
-from cep.analysis.tune import Row, Tuned
+from cep.analysis.tune import Row, Span, Tuned
 from cep.api.alerts import Alerts
 from cep.api.describe import Draft
 from cep.api.picture import Picture
@@ -71,8 +72,8 @@ MADE = "Generated from the code of this version."
 SAID_ONCE = {"changes", "by", "reason", "nonce", "signed"}  # fields that the first record describes for all
 # What functions of `import cep` give, and what that gives.
 KINDS: tuple[type, ...] = (
-    Rules, Rule, Alerts, Why, Picture, Plot, Difference, Quality, Backtest, Figures, Ratio, Pruned, Removed, Tuned, Row,
-    Suggested, Suggestion, Rejected, MinedData, Draft,
+    Rules, Rule, Alerts, Why, Picture, Plot, Difference, Quality, Backtest, Matches, Figures, Ratio, Pruned, Removed,
+    Tuned, Row, Span, Interval, Suggested, Suggestion, Rejected, MinedData, Draft,
 )  # fmt: skip
 _GROUPS = {
     "1": "Syntax", "2": "Names", "3": "Types", "4": "Structure", "5": "Parameters", "6": "Tests",
