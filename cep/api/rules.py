@@ -141,7 +141,10 @@ class Rules:
         naming = Naming(columns, tz, written)
         if is_spark(events):
             if forms.get("strict"):
-                raise UsageError("nothing of a Spark DataFrame is read yet, so `strict` cannot hold; see `set_aside`")
+                raise UsageError(
+                    "nothing of a Spark DataFrame is read yet, so `strict` cannot hold; count the records of "
+                    "`set_aside(events)`"
+                )
             spark_alerts: Alerts = match_spark(self._given, events, naming, terms, partitions)
             return spark_alerts
         source = open_source(events, naming)
@@ -168,6 +171,11 @@ class Rules:
         """
         if not is_spark(events):
             raise UsageError("`match_stream` takes a streaming DataFrame of Spark; `match` takes any other frame")
+        if "strict" in terms:
+            raise UsageError(
+                "a stream has no end at which `strict` could hold: send the records of `set_aside(events)` to a query "
+                "of their own, or set an alarm on the counters of rejected records in `observedMetrics`"
+            )
         forms, others = forms_of(terms)
         return match_stream_spark(self._given, events, control, folder, Naming(columns, tz, forms), others, metrics)
 

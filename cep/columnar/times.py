@@ -6,7 +6,7 @@
 
 A time is cut to whole microseconds towards the past; a float is rounded to the nearest microsecond. A local time that
 occurs twice in its zone is the first of the two. A local time that clocks skip is read with the offset before the skip,
-like `zoneinfo`, so that the order of such times stays. `counting_skipped` counts these times up to the year 2036.
+like `zoneinfo`, so that the order of such times stays. `counting_skipped` counts these times.
 Tested by: tests/columnar/test_times.py
 """
 
@@ -17,7 +17,7 @@ import zoneinfo
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 import numpy as np
@@ -411,7 +411,8 @@ def _by_table(local: pa.Array, zone: str) -> pa.Array:
     by_offset = pc.subtract(local.cast(pa.int64()), offset_us)
     counts = _SKIPPED.get()
     if counts is not None:
-        counts.append(pc.sum(pc.not_equal(before, after)).as_py() or 0)
+        has_table = pc.less(local.cast(pa.int64()), _TABLE_END_US)
+        counts.append(pc.sum(pc.and_(has_table, pc.not_equal(before, after))).as_py() or 0)
     return pc.if_else(pc.equal(before, after), before.cast(pa.int64()), by_offset)
 
 
@@ -428,10 +429,20 @@ def _by_rule(local: pa.Array, times: pa.Array, zone: str) -> pa.Array:
     rows = np.flatnonzero(local_us >= _TABLE_END_US)
     quarters, places = np.unique(local_us[rows] // _QUARTER_US, return_inverse=True)
     starts = [_EPOCH + timedelta(microseconds=q * _QUARTER_US) for q in quarters.tolist()]
+    counts = _SKIPPED.get()
+    if counts is not None:
+        is_skipped = np.array([_is_skipped(start.replace(tzinfo=place)) for start in starts], bool)
+        valid = np.asarray(pc.is_valid(times))[rows]
+        counts.append(int(np.count_nonzero(is_skipped[places] & valid)))
     offsets = [place.utcoffset(start) or timedelta() for start in starts]
     offset_us = np.array([offset // timedelta(microseconds=1) for offset in offsets], np.int64)
     corrected = pa.array(local_us[rows] - offset_us[places])
     return pc.replace_with_mask(times, _mask(rows, len(times)), corrected)
+
+
+def _is_skipped(moment: datetime) -> bool:
+    """Return True for a local time that the clocks of its zone skip: on the way to UTC and back it changes."""
+    return moment.astimezone(UTC).astimezone(moment.tzinfo).replace(tzinfo=None) != moment.replace(tzinfo=None)
 
 
 # ------------------------------------------------------------------------------------------------------------- arrays

@@ -107,3 +107,12 @@ def test_times_in_the_hour_that_clocks_skip_are_counted(form: str, tmp_path: Pat
         rows, events = events.to_pylist(), tmp_path / "e.jsonl"
         events.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert rules().match(events, tz="Europe/Berlin").counters["times_skipped"] == 2
+
+
+@pytest.mark.parametrize(("name", "reason"), [("match", "is read yet"), ("match_stream", "has no end")])
+def test_spark_names_the_way_to_rejected_records(name: str, reason: str) -> None:
+    frame_of_spark = type("DataFrame", (), {"__module__": "pyspark.sql.frame", "isStreaming": name != "match"})
+    how: Any = {"strict": True}
+    with pytest.raises(cep.CepError, match=reason) as caught:
+        getattr(rules(), name)(frame_of_spark(), **how)
+    assert "set_aside(events)" in str(caught.value)
