@@ -1,4 +1,4 @@
-"""The outcome of a replay → alerts as a user sees them: a frame, the events behind each, and a picture.
+"""The result of a replay → alerts for a user: a frame, the events of each alert, and a picture.
 
     alerts.frame          one row an alert
     alerts.members        one row an event that an alert binds
@@ -64,10 +64,10 @@ class Alerts:
 
     @cached_property
     def members(self) -> Any:
-        """Every event that an alert binds: its alert, its place, the variable that it stands for, its id and time.
+        """Every event that an alert binds: its alert, its place, its variable, its id and time.
 
-        Behind an event that patterns have produced come the events of the source that it was made of, with the
-        variables of all matches between: `hop.deposit` has level 2. What the alert itself binds has level 1.
+        A produced event is followed by the events of the source from which it was made, with the variables of all
+        matches in between: `hop.deposit` has level 2. Events that the alert itself binds have level 1.
         """
         return self._source.like(members_of(self.table))
 
@@ -89,16 +89,16 @@ class Alerts:
         return [json.loads(letter) for letter in self._outcome.replayed.dead_letters]
 
     def measures(self, rule_id: str) -> Any:
-        """Return what a rule's pattern emits: `alert_id`, `version`, and a typed column for each measure.
+        """Return the measures of a rule's pattern: `alert_id`, `version`, and a typed column for each measure.
 
         Raises: UsageError for a rule that is not in force.
         """
         return self._source.like(measures_of(self._given, self.table, rule_id))
 
     def why(self, which: int | str) -> Why:
-        """Explain an alert, by its row or the beginning of its id: each event that it binds, and what it met.
+        """Explain an alert, by its row or the beginning of its id: each event that it binds, and its step.
 
-        Raises: UsageError if there is no such alert.
+        Raises: UsageError for an unknown alert.
         """
         return explain(
             self._given, self._row(which), Past(self._source.of_key, self._source.pieces, self._source.dedup_ms)
@@ -114,7 +114,7 @@ class Alerts:
         return by_day(self.table)
 
     def spread(self, rule_id: str, measure: str) -> Plot:
-        """Draw how what a rule emits is spread over its alerts. Raises: UsageError for what it does not emit."""
+        """Draw the distribution of a rule's measure over its alerts. Raises: UsageError for an unknown measure."""
         table = measures_of(self._given, self.table, rule_id)
         if measure not in table.column_names:
             hint = did_you_mean(measure, table.column_names[2:], "measures")
@@ -178,7 +178,7 @@ class Alerts:
 
 
 def members_of(alerts: pa.Table) -> pa.Table:
-    """Return one row for each event that an alert binds, and behind a produced one those that it was made of."""
+    """Return one row for each event that an alert binds; a produced event is followed by its source events."""
     bound, of_alert = _flat(alerts["events"])
     counts = np.bincount(of_alert, minlength=len(alerts))
     place = np.arange(len(of_alert)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -45,7 +45,7 @@ from cep.sources.whole_table import joined_tables, read_whole
 # From the event types, a key domain and a key to the records of that key.
 _OF_HISTORY = ("since", "until", "dedup", "strict", "to_the_end")
 ReadKey = Callable[[Schema, KeyDomain, str], KeyRecords]
-# How a verb says what to do, and how Python says the same.
+# The words of a verb's messages, and the words of Python.
 _WORDS = (
     (re.compile(r"--(delimiter|quote|encoding|decimal|thousands)\b"), r"\1="),
     (re.compile(r"flags such as"), "arguments such as"),
@@ -95,7 +95,7 @@ class ReplayForms(HistoryForms, total=False):
 
 
 def parted(forms: HistoryForms | ReplayForms) -> tuple[Forms, Period]:
-    """Part how values are written from the period. Raises: UsageError for a time that is none."""
+    """Separate the forms of values from the period. Raises: UsageError for an invalid time."""
     written = {name: value for name, value in forms.items() if name not in _OF_HISTORY}
     to_the_end = bool(forms.get("to_the_end"))
     dedup_ms = length_ms("dedup", forms["dedup"]) if "dedup" in forms else DEDUP_MS_DEFAULT
@@ -156,7 +156,7 @@ def check_paths(paths: Sequence[Path], schema: Schema, mapping: FieldMapping) ->
 
 
 def _in_python(message: str) -> str:
-    """Say with arguments what a message says with flags."""
+    """Replace the flags of a message by the arguments of Python."""
     for flag, argument in _WORDS:
         message = flag.sub(argument, message)
     return message
@@ -169,7 +169,7 @@ def _source_of(frame: Frame, naming: Naming) -> Source:
 
         def show(row: int) -> str:
             if frame.row is not None:
-                with suppress(OverflowError, ValueError, KeyError):  # Python has no such time, or no such zone
+                with suppress(OverflowError, ValueError, KeyError):  # Python does not support the time or the zone
                     return json.dumps(frame.row(row), default=str)
             return shown_row(table, row)
 
@@ -199,7 +199,7 @@ def _with_skipped(pieces: Pieces, count: int) -> Pieces:
 
 
 def _with_column(frame: Frame, schema: Schema, naming: Naming, column: str) -> pa.Table:
-    """Return the columns of the schema and another one. Raises: UsageError if there is none of this name."""
+    """Return the columns of the schema and one more. Raises: UsageError if the frame lacks that column."""
     if column not in frame.names:
         raise UsageError(f"the events have no column `{column}`; {did_you_mean(column, frame.names, 'columns')}")
     table = events_table(frame, schema, naming)

@@ -1,10 +1,10 @@
-"""A frame and functions of past events → their value at every event, as columns beside those of the frame.
+"""A frame and functions of past events → their value at every event, as columns next to the columns of the frame.
 
     "sum(payment.amount over 7 d by merchant_id)"   of the events of the same merchant
     "count(payment over 1 h)", by="card_id"         of the events of the same card
 
-Without `by` the fields behind the expression's own `by` are the key. With `by` they are a sub-key inside that key, as
-in a pattern. The values are those that conditions of patterns compare: the same kernels work them out, over columns.
+Without `by` the fields of the expression's own `by` are the key. With `by` they are a sub-key inside that key, as in a
+pattern. The values equal the values in conditions of patterns: the same kernels compute them, over columns.
 Tested by: tests/api/test_features.py
 """
 
@@ -91,7 +91,7 @@ def rejecting_features(
     events: Any, expressions: Sequence[str] | Mapping[str, str], by: str | Sequence[str], declare: str | Path | None,
     naming: Naming, forms: HistoryForms,
 ) -> Features:  # fmt: skip
-    """Work out functions of past events, as `features` does. Of `forms` the period counts. Raises: as `features`."""
+    """Compute functions of past events, as `features` does. Only the period of `forms` counts."""
     named = dict(expressions) if isinstance(expressions, Mapping) else {text: text for text in expressions}
     if not named:
         raise UsageError('give at least one expression, like "count(payment over 1 h by card_id)"')
@@ -184,7 +184,7 @@ def _history(declared: str, text: str, by: tuple[str, ...]) -> PatternIR:
 def _values(
     schema: Schema, domain: KeyDomain, patterns: Mapping[str, PatternIR], decoded: Decoded
 ) -> dict[str, pa.Array]:
-    """Return the value of each pattern's history at each decoded event, null where an event has no key."""
+    """Return the value of each pattern's history at each decoded event, null for an event without a key."""
     batch, rows = _keyed(schema, domain, decoded)
     if not len(batch):
         return {name: _nulls(_asked(pattern).type, len(decoded)) for name, pattern in patterns.items()}

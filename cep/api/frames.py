@@ -325,7 +325,7 @@ def _first_texts(times: pa.ChunkedArray) -> list[str]:
 def _zoned(times: pa.ChunkedArray, column: str, naming: Naming) -> pa.ChunkedArray:
     """Return times as moments, or in the form of `naming`.
 
-    Raises: UsageError for seconds without a unit, and for times without a zone if `naming` has none.
+    Raises: UsageError for seconds without a unit, and for times without a zone if `naming` has no zone.
     """
     if pa.types.is_dictionary(times.type):
         times = times.cast(times.type.value_type)

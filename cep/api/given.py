@@ -1,8 +1,7 @@
-"""Rule files, control records, or pattern files → the versions in force, as a live job would have them, and why others
-are not.
+"""Rule files, control records, or pattern files → the versions in force, as in a live job, and the refusals.
 
-The job begins with the rules of the folder, and then the control records come. Without a folder it begins with them. A
-pattern file has no rules: each of its patterns is one, with the parameters that the pattern itself gives.
+The job begins with the rules of the folder, and then the control records follow. Without a folder it begins with the
+control records. Each pattern of a pattern file becomes a rule, with the parameters of the pattern itself.
 Tested by: tests/api/test_match.py, tests/cli/test_why.py, tests/cli/test_replay.py
 """
 

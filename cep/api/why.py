@@ -41,8 +41,7 @@ LateIds = Callable[[KeyDomain, str], frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """The answer to the question why there is an alert, or why there is none. `is_alert`: these rules and events give
-    one.
+    """The answer to the question why there is an alert, or why not. `is_alert`: these rules and events give one.
 
     It prints like `cep why`, and a notebook shows it. `rejections` reports on the records of the key.
     """

@@ -67,8 +67,8 @@ def _variables(node: Node) -> Iterator[str]:
 def _shape(value: object, negated: frozenset[str] = frozenset()) -> object:
     """Return a tree without the numbers and texts that bound events are compared with.
 
-    `negated` are the variables that must not occur: their conditions, those of `until`, and counts stay as they are.
-    Windows stay: a run keeps its own, and the version that takes it over is forgotten by its window.
+    `negated` are the variables that must not occur: their conditions, the conditions of `until`, and counts stay
+    unchanged. Windows stay: a run keeps its own, and the version that takes it over is forgotten by its window.
     """
     if isinstance(value, Const):
         return "const", repr(value.type)

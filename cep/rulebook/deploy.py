@@ -113,7 +113,7 @@ def deploy_to_job(
 def vouched_lists(records: Iterable[ControlRecord | None], trust: Trust | None) -> frozenset[str] | None:
     """Return `NAME/KIND SET` of each list whose entries the signed rules among a job's first records name alike.
 
-    None if nobody has to sign: then every list counts that the first records have.
+    None if changes need no signature: then every list of the first records counts.
     """
     if trust is None:
         return None

@@ -2,9 +2,9 @@
 
     {"rule_set": "payments", "nonce": HEX, "digests": [HMAC, …], "author": {"key": …, "signature": …}, "approver": {…}}
 
-A job that takes signed changes erases only keys that two people have asked for. A digest is keyed by the random
-`nonce`. So the audit can keep the digests: the holder of the file can show which keys they are, and nobody else can
-guess them.
+A job that takes signed changes erases only keys that two people have signed. A digest is keyed by the random `nonce`,
+so the audit can keep the digests: the holder of the file can show which keys they are, and other people cannot guess
+them.
 Tested by: tests/rulebook/test_erasure_request.py
 """
 

@@ -44,9 +44,9 @@ def with_lists(directory: Path, record: UpsertRecord) -> UpsertRecord:
 
 
 def first_lists(directory: Path, lists: Sequence[ListRecord], rules: Sequence[UpsertRecord]) -> list[ListRecord]:
-    """Return the lists that a job with signatures begins with: those that its rules read.
+    """Return the lists that a job with signatures begins with: the lists that its rules read.
 
-    If a signed change of a list has the declared entries, its records take the place of the declared list.
+    If a signed change of a list has the declared entries, its records replace the declared list.
     """
     asked = _asked(rules) if lists else set()
     first: list[ListRecord] = []
@@ -61,7 +61,7 @@ def _asked(rules: Sequence[UpsertRecord]) -> set[tuple[str, str]]:
 
 
 def _newest_change(directory: Path, record: ListRecord) -> list[ListRecord]:
-    """Return the newest signed change that replaces the list by the declared entries; none if there is none."""
+    """Return the newest signed change that replaces the list by the declared entries; empty without such a change."""
     name = change_path(directory, record).name.removesuffix(f".{record.version}.json")
     newest: list[ListRecord] = []
     for path in sorted((directory / "signed").glob(f"{name}.*.json")):

@@ -1,4 +1,4 @@
-"""The signers file and the root key's signature beside it → who may sign what (trust.py).
+"""The signers file and the root key's signature next to it → who may sign what (trust.py).
 
     rule_set = "payments"
     version = 3
@@ -18,10 +18,10 @@
     expires = 2027-06-30
     only = ["5a0c…"]
 
-`people` says how many must sign: two where it says nothing, but one for `resume`. Without `rules` a person
-may sign changes of all. The next four names bound what a rule says that other rules feel (trust.Scope).
-After the day `expires` a key signs nothing new. `only` withdraws a key: it counts for the records with these hashes
-(withdraw.py). The file's signature is in FILE.sig. A job is given the root key apart from the file. FILE.roots has a
+`people` sets the number of people who must sign; the default is two, and one for `resume`. Without `rules` a person may
+sign changes of all rules. The next four names limit the parts of a rule that affect other rules (trust.Scope). After
+the day `expires` a key signs no new record. `only` withdraws a key: it counts for the records with these hashes
+(withdraw.py). The file's signature is in FILE.sig. A job gets the root key separately from the file. FILE.roots has a
 line for each rotation of the root key, signed by the old one.
 Tested by: tests/rulebook/test_signers.py
 """
@@ -105,7 +105,7 @@ def signature_path(path: Path) -> Path:
 
 
 def read_trust(path: Path, root_key: str) -> Trust:
-    """Read a signers file whose signature fits. Raises: UsageError with what to do next."""
+    """Read a signers file whose signature fits. Raises: UsageError with the next step."""
     if not is_public_key(root_key):
         raise UsageError("the root key is no public key; give the text `ed25519:…` of a .pub file")
     data = _bytes(path)
@@ -125,7 +125,7 @@ def read_trust(path: Path, root_key: str) -> Trust:
 
 
 def given_trust(path: Path | None, root_key: str | None) -> Trust | None:
-    """Read who may sign changes, None if neither is given. Raises: UsageError; one of both alone is no trust."""
+    """Read who may sign changes; None without both arguments. Raises: UsageError, also if only one of them is given."""
     if path is None and root_key is None:
         return None
     if path is None or root_key is None:
@@ -134,7 +134,7 @@ def given_trust(path: Path | None, root_key: str | None) -> Trust | None:
 
 
 def sign_signers(path: Path, key: SigningKey) -> Trust:
-    """Sign a signers file with the root key. Raises: UsageError for a file that is none."""
+    """Sign a signers file with the root key. Raises: UsageError for an invalid file."""
     data = _bytes(path)
     trust = _trust(path, data, key.public)
     try:
@@ -274,7 +274,10 @@ def _look(name: str) -> str:
 
 
 def _script(char: str) -> str:
-    """Return the script of a letter: the first word of its name; those of Chinese, Japanese and Korean count as one."""
+    """Return the script of a letter: the first word of its name.
+
+    The scripts of Chinese, Japanese and Korean count as one.
+    """
     word = unicodedata.name(char, "UNNAMED").split(" ")[0].split("-")[0]
     return "CJK" if word in _EAST_ASIAN else word
 

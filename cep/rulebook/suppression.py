@@ -5,14 +5,15 @@
 | shadow     | the version is in shadow                                                                  |
 | snoozed    | a person does not want the rule's alerts until a date, on all keys or on one              |
 | excluded   | another rule of the same exclusive group fired on the same event                          |
-| suppressed | the rule fired on this key less than its `suppress` before, and than that of what fired   |
+| suppressed | the rule's last alert on this key is younger than `suppress` of both versions             |
 
-Two things break a suppression, so nobody can hide a large fraud behind a small one. One is a higher severity than that
-of the last alert. The other is a measure, named by `escalate`, that is greater than in all alerts of that time.
+Two things break a suppression, so that a small fraud cannot hide a large one. One is a higher severity than the
+severity of the last alert. The other is a measure, named by `escalate`, that is greater than in all alerts of that
+time.
 
-The reasons are tried in this order. So a snoozed alert takes no other rule's place, and only an alert that goes out
-begins a time of suppression. Nothing is lost: suppressed alerts are recorded and counted. Times are event time, so
-that replay and live jobs suppress the same alerts.
+The reasons are tried in this order. A snoozed alert therefore takes no other rule's place, and only an alert that goes
+out begins a time of suppression. Suppressed alerts are recorded and counted. Times are event time, so that replay and
+live jobs suppress the same alerts.
 Cost: columns, and a loop over the alerts of rules that suppress or exclude.
 Tested by: tests/rulebook/test_suppression.py
 """
@@ -88,7 +89,7 @@ class Policies:
 
     @staticmethod
     def from_json(saved: dict[str, Any]) -> Policies:
-        """Read what `to_json` returned."""
+        """Read the values of `to_json`."""
         versions = {(rule, version): (group, ms) for rule, version, group, ms in saved["versions"]}
         snoozes = (
             SnoozeReport(rule_id, key, TIME_MS_MIN if from_ms is None else from_ms, until_ms)
@@ -102,7 +103,7 @@ class Policies:
 class Suppression:
     """Alerts, divided: `alerts` go out, `suppressed` do not, for the reason of the same row in `reasons`.
 
-    `fired` is what these alerts add to the last alerts (last_alerts.py), for those that come next.
+    `fired` are the new entries of the last alerts (last_alerts.py), for later alerts.
     """
 
     alerts: pa.Table
@@ -114,8 +115,8 @@ class Suppression:
 def suppress_alerts(alerts: pa.Table, policies: Policies, memory: Mapping[tuple[str, str], LastAlert]) -> Suppression:
     """Divide alerts into those that go out and the suppressed ones.
 
-    `alerts` are sorted as sort_alerts does. Alerts of one rule and key must come in their order, also over several
-    calls. `memory` is what the alerts before have added. It is not changed, and only entries that are needed are read.
+    `alerts` are sorted by sort_alerts. Alerts of one rule and key must come in their order, also over several calls.
+    `memory` has the entries of earlier alerts. It is not changed, and only the needed entries are read.
     """
     if not (policies.versions or policies.snoozes or pc.index(alerts["status"], SHADOW).as_py() >= 0):
         return Suppression(alerts, NO_ALERTS, (), {})
@@ -184,7 +185,7 @@ def _exclude_and_suppress(
 
 
 def _value(measures: str, name: str | None) -> float:
-    """Return the measure that `escalate` names, from the measures of an alert; below all numbers if there is none."""
+    """Return the measure that `escalate` names, from the measures of an alert; without one, minus infinity."""
     value = None if name is None else json.loads(measures).get(name)
     try:
         number = NO_MEASURE if value is None else float(value)

@@ -1,4 +1,4 @@
-"""A signed control record, and who may sign what → the reason why a job refuses it, or nothing.
+"""A signed control record, and the signers → the reason why a job refuses it, or None.
 
     1  is it signed, for this set of rules?
     2  may its author write changes of this thing?
@@ -8,9 +8,9 @@
     6  was it signed as a change of what holds?
     7  if it is a rollback: has the job taken that version, or is the version itself signed?
 
-The verdict follows from the records and the trust that the job is given, never from a clock. So a job that runs, a
-replay and a job that is built anew from the same records agree. A withdrawn or expired key counts only for the records
-whose hashes the signers file names.
+The verdict follows from the records and the job's trust, never from a clock. A running job, a replay, and a job that is
+built again from the same records therefore agree. A withdrawn or expired key counts only for the records whose hashes
+the signers file names.
 Tested by: tests/rulebook/test_trust.py, tests/rulebook/test_trust_properties.py
 """
 
@@ -44,7 +44,7 @@ from cep.rulebook.statement import (
     statement,
 )
 
-CHANGE = "change"  # what the audit says of a control record
+CHANGE = "change"  # the kinds of an audit line about a control record
 PEOPLE = ("upsert", "rollback", "retire", "pause", "resume", "snooze", "list")
 _PEOPLE_MOST = 2
 HEARTBEAT = "heartbeat"  # what the rules of a signer must cover for one
@@ -60,9 +60,9 @@ class Scope:
     """The bounds of what a signer's rules say that other rules feel, as patterns of names like those of `rules`.
 
     groups: the exclusive groups that a rule may join, in which one rule silences the others; None: those of `rules`.
-    produces: the event types that a rule may produce, which other rules read; None: those of `rules`.
-    events: the event types that a rule may read.
-    priority_min: the smallest `priority`; of an exclusive group the rule with the smallest one fires.
+    produces: the event types that a rule may produce, which other rules read; None: those of `rules`. events: the event
+    types that a rule may read. priority_min: the smallest `priority`; of an exclusive group the rule with the smallest
+    one fires.
     """
 
     groups: tuple[str, ...] | None = None
@@ -71,7 +71,7 @@ class Scope:
     priority_min: int = 0
 
     def reason_against(self, record: Signable, rules: tuple[str, ...]) -> str | None:
-        """Return what the signer may sign instead of this rule; None for a rule of the scope, and for other records."""
+        """Return the part of this rule that is outside the signer's scope; None in the scope, and for other records."""
         rule = record.rule if isinstance(record, RollbackRecord) else record
         if not isinstance(rule, UpsertRecord):
             return None
@@ -94,9 +94,9 @@ class Scope:
 class Signer:
     """A person's key: what it may sign.
 
-    only: the hashes of the records for which a withdrawn or expired key counts; None for other keys.
-    scope: the bounds of what the rules may say that other rules feel.
-    expires: the last day of the key, for people who read it; signers.py judges it.
+    only: the hashes of the records for which a withdrawn or expired key counts; None for other keys. scope: the bounds
+    of what the rules may say that other rules feel. expires: the last day of the key, for people who read it;
+    signers.py judges it.
     """
 
     name: str
@@ -125,10 +125,10 @@ class Signer:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """The signers of a set of rules, and how many people each kind of change needs.
+    """The signers of a set of rules, and the number of people that each kind of change needs.
 
-    earlier_roots: the root keys that have signed the rotation to the next one.
-    file_digest: SHA-256 of the signers file; empty in what an earlier build has saved.
+    earlier_roots: the root keys that have signed the rotation to the next one. file_digest: SHA-256 of the signers
+    file; empty in values of an earlier build.
     """
 
     rule_set: str
@@ -172,7 +172,7 @@ class Trust:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Trust:
-        """Read what `to_json` made. Raises: KeyError, TypeError or ValueError for something else."""
+        """Read the values of `to_json`. Raises: KeyError, TypeError or ValueError for other values."""
         signers = tuple(map(_signer_from_json, data["signers"]))
         people = tuple((kind, data["people"].get(kind, _PEOPLE_MOST)) for kind in PEOPLE)  # a kind may be a later one
         roots, file_digest = tuple(data.get("earlier_roots", ())), data.get("file_digest", "")
@@ -182,7 +182,7 @@ class Trust:
 def _signer_from_json(data: Sequence[Any]) -> Signer:
     name, key, may, rules, only, *later = data
     scope: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in (later[0] if later else {}).items()}
-    # An earlier build saved pairs of a line and a version, which are no hashes.
+    # An earlier build saved pairs of a line and a version, which are not hashes.
     digests = None if only is None else tuple(value for value in only if isinstance(value, str))
     return Signer(name, key, tuple(may), tuple(rules), digests, Scope(**scope), *later[1:2])
 
@@ -216,7 +216,7 @@ def reason_against(record: Signable, trust: Trust) -> Outcome | None:
 
 
 def _reason_against_rollback(record: Signable, rolled_back: str, trust: Trust) -> Outcome | None:
-    """Return the refusal of a rollback to a text that the job has not had and that nobody has signed. Step 7."""
+    """Return the refusal of a rollback to a text that the job has not had and that has no signature. Step 7."""
     if not isinstance(record, RollbackRecord) or digest_of(record.rule) == rolled_back:
         return None
     refusal = reason_against(record.rule, trust)
@@ -230,9 +230,9 @@ def _reason_against_rollback(record: Signable, rolled_back: str, trust: Trust) -
 
 
 def reason_against_heartbeat(record: HeartbeatRecord, trust: Trust) -> Outcome | None:
-    """Return the refusal of a heartbeat that nobody of the signers file has signed for these rules; None if it counts.
+    """Return the refusal of a heartbeat without a valid signature for these rules; None if it counts.
 
-    One person is enough: it changes no rule. A withdrawn or expired key signs none.
+    One person is enough: it changes no rule. A withdrawn or expired key does not count.
     """
     signed = record.signed
     if signed is None:
@@ -268,8 +268,8 @@ def _against(record: Signable, signed: Signed, signature: Signature, role: Role,
 class Accepted:
     """The signed changes that a job has taken: of each line of versions the last one, and its hash.
 
-    `unverified` are the last refusals of records whose signatures do not count.
-    `trust` and `is_audited` are terms of the job (step/job.py), which are not saved with the rules.
+    `unverified` are the last refusals of records whose signatures do not count. `trust` and `is_audited` are terms of
+    the job (step/job.py), which are not saved with the rules.
     """
 
     def __init__(self, trust: Trust | None = None, *, is_audited: bool = False) -> None:
@@ -294,8 +294,8 @@ class Accepted:
     def outcome(self, record: Signable, list_version: int, rolled_back: str = "") -> Outcome | None:
         """Return the outcome of a record that is refused or changes nothing, None for one that counts.
 
-        list_version: the last version of its list, for a list.
-        rolled_back: the hash of the version that it goes back to, for a rollback; empty if the job has not taken it.
+        list_version: the last version of its list, for a list. rolled_back: the hash of the version that it goes back
+        to, for a rollback; empty if the job has not taken it.
         """
         if self.trust is None:
             return None
@@ -323,17 +323,17 @@ class Accepted:
 
     @property
     def writes_audit(self) -> bool:
-        """Return True if changes go into an audit. One that has begun goes on, or what is erased would be missing."""
+        """Return True if changes go into an audit. One that has begun continues, so that erasures are in it."""
         return self.trust is not None or self.is_audited or self.head.count > 0
 
     def note(self, record: Signable | None, outcome: Outcome, data: bytes, what: str) -> list[bytes]:
-        """Return the line of the audit about a record; none of a job that writes none. `what` says what happened."""
+        """Return the audit line about a record, or an empty list without an audit. `what` names the event."""
         if not self.writes_audit:
             return []
         before = self.note_signers()
         facts, texts = self._facts(record, outcome, data, what)
-        # The signatures and nonces of this record and all before it are in it. So nobody can guess the salt without
-        # these records, not even that of a record that has neither.
+        # The salt depends on the signatures and nonces of this record and all earlier ones. Without these records it
+        # cannot be guessed, not even the salt of a record that has neither.
         self._mixed = hashlib.sha256(_MIXED + self._mixed.encode() + data).hexdigest()
         salt = hashlib.sha256(_SALT + self._mixed.encode()).hexdigest()
         self.head, line = extended(self.head, facts, texts, salt)
@@ -361,22 +361,22 @@ class Accepted:
         return lines
 
     def take_audit(self) -> Accepted:
-        """Begin the audit anew; return what has got to the head that it had."""
+        """Reset the audit. Return its state before the reset."""
         other = self.copy()
         self.head, self._mixed = Head(), ""
         return other
 
     def go_on_from(self, other: Accepted) -> None:
-        """Let the audit go on where that of `other` is."""
+        """Continue the audit from the state of `other`."""
         self.head, self._mixed, self._noted_signers = other.head, other._mixed, other._noted_signers
 
     def note_erasure(
         self, keys: Mapping[str, int], removed: Mapping[str, int], lines: Sequence[int], digests: Sequence[str] = ()
     ) -> list[bytes]:
-        """Return the line of the audit about erased keys: counts by domain, and of what was removed.
+        """Return the audit line about erased keys: counts by domain, and counts of the removed items.
 
-        lines: the lines of the audit that have lost their texts.
-        digests: the keyed digests of the keys that two people have signed (erasure_request.py).
+        lines: the lines of the audit that have lost their texts. digests: the keyed digests of the keys that two people
+        have signed (erasure_request.py).
         """
         if not self.writes_audit:
             return []
@@ -388,13 +388,13 @@ class Accepted:
         return [line]
 
     def _vouching(self) -> dict[str, Any]:
-        """Return the fact that says who vouches for the names in a line: null for nobody."""
+        """Return the fact that names who vouches for the names in a line; null without signatures."""
         return {"signers_version": None if self.trust is None else self.trust.version}
 
     def _facts(
         self, record: Signable | None, outcome: Outcome, data: bytes, what: str
     ) -> tuple[dict[str, Any], dict[str, str | None]]:
-        """Return what stays for good, and the texts that may name a key, which may have to be erased."""
+        """Return the permanent facts, and the texts that may name a key and may have to be erased."""
         facts: dict[str, Any] = {"what": what}
         texts: dict[str, str | None] = {}
         if record is not None:
@@ -406,7 +406,7 @@ class Accepted:
         facts |= {"outcome": outcome.kind, "cause": outcome.cause, **self._vouching()}
         texts["reason"] = outcome.full_reason[:_REASON_MAX]
         texts = {name: None if text is None else hide_card_numbers(text) for name, text in texts.items()}
-        # A hash of all that a record says gives a key away to whoever tries many.
+        # A hash of the whole record would let an attacker find the key by trying many.
         hashes = {"record": hashlib.sha256(data).hexdigest()}
         if record is not None:
             hashes["changes"] = digest_of(record)
@@ -454,7 +454,7 @@ class Accepted:
         return erased if erased in self._last else line
 
     def forget_keys(self, keys: Collection[str]) -> None:
-        """Let no name of a line have one of these keys, nor what is said of a refused record."""
+        """Remove lines whose name, or whose text about a refused record, has one of these keys."""
         self._last = {
             erased_line(line) if snoozed_key(line) in keys else line: last for line, last in self._last.items()
         }
@@ -467,7 +467,7 @@ class Accepted:
     # ---------------------------------------------------------------------------------------------------- bytes
 
     def to_json(self) -> dict[str, Any] | None:
-        """Return it as JSON values; None if there is nothing to remember."""
+        """Return it as JSON values; None for an empty state."""
         if not (self._last or self.unverified or self.signers_version or self.head.count):
             return None
         last = {line: list(values) for line, values in sorted(self._last.items())}
@@ -481,20 +481,20 @@ class Accepted:
 
     @staticmethod
     def from_json(saved: Mapping[str, Any] | None) -> Accepted:
-        """Read what `to_json` returned. Raises: KeyError, TypeError or ValueError for something else."""
+        """Read the values of `to_json`. Raises: KeyError, TypeError or ValueError for other values."""
         accepted = Accepted()
         if saved is not None:
             accepted.signers_version = int(saved["signers_version"])
             accepted._last = {line: (int(version), str(digest)) for line, (version, digest) in saved["last"].items()}
             accepted.head = Head(int(saved["audit"]["count"]), str(saved["audit"]["hash"]))
-            accepted._mixed = str(saved["audit"].get("mixed", ""))  # an earlier build had none
+            accepted._mixed = str(saved["audit"].get("mixed", ""))  # an earlier build did not write it
             accepted._noted_signers = str(saved["audit"].get("signers", ""))
             accepted.unverified = {values["rule_id"]: Refusal(**values) for values in saved["unverified"]}
         return accepted
 
 
 def _signers_of(record: Signable, trust: Trust) -> list[str]:
-    """Return the names of those whose keys a record has, who have signed it only if it was not refused."""
+    """Return the names of the people whose keys a record has. They have signed it only if it was not refused."""
     signed = record.signed
     keys = [s.key for s in (signed.author, signed.approver) if s is not None] if signed is not None else []
     people = [(key, trust.signer(key)) for key in keys]

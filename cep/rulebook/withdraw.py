@@ -1,8 +1,8 @@
-"""A signers file and the signed changes beside it → the same file with a key withdrawn.
+"""A signers file and the signed changes next to it → the same file with a key withdrawn.
 
-The key goes on to count for the records that it has signed, or a replay would refuse what the job took. So `only` has
-the hash of each record of the folder with a signature of the key. Versions are no names of records: a new job takes
-whatever text comes first under a number. All else in the file stays as it is written.
+The key still counts for the records that it has signed; otherwise a replay would refuse changes that the job took.
+`only` therefore has the hash of each record of the folder with a signature of the key. Versions do not identify
+records: a new job takes the first text that comes under a number. The rest of the file stays unchanged.
 Tested by: tests/rulebook/test_withdraw.py
 """
 
@@ -29,11 +29,11 @@ _VERSION = re.compile(r"^version\s*=\s*\d+", re.MULTILINE)
 
 
 def withdraw(path: Path, key: str, root: SigningKey) -> tuple[Trust, list[str]]:
-    """Withdraw a person's key, and sign the file anew with the next version.
+    """Withdraw a person's key, and sign the file again with the next version.
 
-    Returns: who may sign from now on, and the hashes of the records that the key counts for. Raises: UsageError.
+    Returns: the new signers, and the hashes of the records for which the key counts. Raises: UsageError.
     """
-    read_trust(path, root.public)  # what nobody has signed is not signed on the way
+    read_trust(path, root.public)  # the file must be signed already
     try:
         text = read_file(path, SIGNERS_FILE_BYTES_MAX).decode()
         before = parse_toml(text, SIGNERS_FILE_BYTES_MAX)

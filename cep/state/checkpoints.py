@@ -98,8 +98,8 @@ def checkpoint_numbers(target: Target) -> list[int]:
 def read_manifest(target: Target, number: int) -> Manifest:
     """Read the manifest of a checkpoint. Raises: StateCorruptError, StateFormatError, StoreError.
 
-    The number inside of a signed manifest must be that of its name. So nobody can put an old checkpoint under a higher
-    number and take a job back.
+    The number inside a signed manifest must equal the number in its name, so that an old checkpoint under a higher
+    number is refused.
     """
     manifest = Manifest.from_bytes(target.read(_name(number)), _name(number), KIND)
     manifest.check_number(number, _name(number))
@@ -146,7 +146,7 @@ def restore(target: Target, folder: Path) -> Restored | None:
 
 def _fetched(target: Target, number: int, folder: Path) -> Manifest:
     manifest = read_manifest(target, number)
-    manifest.file(PAYLOAD)  # refused here if it has none
+    manifest.file(PAYLOAD)  # refused here if it is missing
     for file in manifest.files:
         fetch(target, file, path_inside(folder, file.name), file.name.endswith(_FOREVER_SAME))
     return manifest
@@ -190,12 +190,13 @@ class Checkpoints(Closing):
     ) -> Future[Published] | None:  # fmt: skip
         """Take a checkpoint: step 1 now, the rest in the background; None if too many are being copied already.
 
-        When the result is there, the checkpoint is safe. Nothing may write to the stores until this returns. The
-        exception is one store, `is_atomic`, in which the state after every write batch may be kept. Then step 1 is done
-        in the background too, and the checkpoint has all batches up to one of them. `beside` names more files on the
-        stores' disk that belong to the checkpoint; it is called when the stores are linked. A restore brings them into
-        the folder BESIDE. The result raises StoreError if the target refuses. Earlier checkpoints are not touched, and
-        a later one may be tried. Raises: StoreError if the links cannot be made.
+        When the result is available, the checkpoint is safe. No write to the stores is allowed until this returns. The
+        exception is one store, `is_atomic`, in which the state after every write batch may be saved. Then step 1 is
+        done in the background too, and the checkpoint has all batches up to one of them. `beside` names more files on
+        the stores' disk that belong to the checkpoint; it is called when the stores are linked. A restore puts them
+        into the folder BESIDE. The result raises StoreError if the target refuses. Earlier checkpoints are not touched,
+        and a later one may be tried.
+        Raises: StoreError if the links cannot be made.
         """
         self._pending = [copying for copying in self._pending if not copying.done()]
         if len(self._pending) >= CHECKPOINTS_PENDING_MAX:

@@ -2,10 +2,10 @@
 
     | key group u16 | key 00 01 | namespace 00 01 | name 00 01 | item |      big-endian
 
-In key, namespace and name a byte 00 is written 00 FF. So the end mark 00 01 occurs nowhere else and sorts below every
-continuation. The order of store keys is the order of the tuples, and a prefix of the parts is one range. So a key
-group, a key of it, or one name of a key can be scanned, counted, moved or deleted as a whole. `item` is raw bytes, such
-as the number of a page. The escape is the one of CockroachDB's ordered keys.
+In key, namespace and name a byte 00 is written 00 FF. The end mark 00 01 therefore occurs at no other place and sorts
+below every continuation. The order of store keys is the order of the tuples, and a prefix of the parts is one range. A
+key group, a key of it, or one name of a key can be scanned, counted, moved or deleted as a whole. `item` is raw bytes,
+such as the number of a page. The escape is the one of CockroachDB's ordered keys.
 Tested by: tests/state/test_keys.py
 """
 

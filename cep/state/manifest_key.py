@@ -27,7 +27,7 @@ _KEY_BYTES_MIN, _KEY_BYTES_MAX = 16, 4_096
 
 
 def first_line(body: bytes) -> bytes:
-    """Return the line that stands before a manifest's body. Raises: UsageError for a key that is none."""
+    """Return the line before a manifest's body. Raises: UsageError for an invalid key."""
     key = _key()
     checksum = hashlib.sha256(body).hexdigest().encode()
     return checksum if key is None else checksum + _MARK + _signature(key, _MANIFEST + body)
@@ -36,7 +36,7 @@ def first_line(body: bytes) -> bytes:
 def check_first_line(line: bytes, body: bytes, name: str) -> None:
     """Check the checksum, and the signature if there is a key; `name` is for messages.
 
-    Raises: StateCorruptError if one does not fit, or is missing; UsageError for a key that is none.
+    Raises: StateCorruptError if one does not fit, or is missing; UsageError for an invalid key.
     """
     checksum, mark, signature = line.partition(_MARK)
     if hashlib.sha256(body).hexdigest().encode() != checksum:
@@ -61,7 +61,7 @@ def fact_signature(fact: str) -> str | None:
 def check_fact(fact: str, signature: object, name: str) -> None:
     """Check the signature of a fact if there is a key; `name` is for messages.
 
-    Raises: StateCorruptError if it is missing or does not fit; UsageError for a key that is none.
+    Raises: StateCorruptError if it is missing or does not fit; UsageError for an invalid key.
     """
     wanted = fact_signature(fact)
     if wanted is None:
@@ -77,7 +77,7 @@ def _signature(key: bytes, data: bytes) -> bytes:
 
 
 def _key() -> bytes | None:
-    """Read the key anew each time: a manifest is rare, and a key is better not kept. Raises: UsageError."""
+    """Read the key again each time: manifests are rare, and a key should not stay in memory. Raises: UsageError."""
     text, path = os.environ.get(KEY), os.environ.get(KEY_FILE)
     if text is None and path is None:
         return None

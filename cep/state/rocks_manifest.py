@@ -2,8 +2,8 @@
 
     CURRENT ──▶ MANIFEST-000005: blocks of 32 kB, in each records of  checksum 4 | length 2 | kind 1 | data
 
-RocksDB never returns from opening a folder whose list has a record of a kind that only logs have, and blocks Python
-meanwhile. So the headers are checked before. RocksDB checks checksums and a cut end.
+RocksDB hangs when it opens a folder whose list has a record of a kind that only logs have, and blocks Python. The
+headers are therefore checked before. RocksDB checks checksums and a cut end.
 Tested by: tests/state/test_rocks_manifest.py
 """
 

@@ -122,7 +122,7 @@ class DurableStore(KeyedStore, Closing):
 
     @abstractmethod
     def sync(self) -> None:
-        """Make all writes so far survive a loss of power. Of later writes the newest are lost first."""
+        """Make all earlier writes survive a loss of power. The newest of later writes are lost first."""
 
     @abstractmethod
     def checkpoint(self, path: Path) -> tuple[Path, ...]:

@@ -1,10 +1,10 @@
 """The place of checkpoints and savepoints: a local directory, or an object store that fsspec knows.
 
 A file gets its name when all of its bytes are there. Locally it is written under another name, synced and renamed, and
-the folder is synced. Object stores do so themselves. On a file system that can do neither, a torn file is found by its
-checksum. Where source and target are on one disk, files that never change again are linked, not copied. Credentials
-come from the environment, in the way of the object store's own tools: for S3 AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL and
-the like, for what fsspec reaches itself FSSPEC_SFTP_PASSWORD and the like.
+the folder is synced. Object stores do so themselves. On a file system that can do neither, the checksum shows a torn
+file. If source and target are on one disk, files that never change again are linked, not copied. Credentials come from
+the environment, under the names of the object store's own tools: for S3 AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL and the
+like, for other protocols of fsspec FSSPEC_SFTP_PASSWORD and the like.
 Tested by: tests/state/test_target.py, tests/state/test_s3.py
 """
 
@@ -39,10 +39,10 @@ class Target:
     """
 
     def __init__(self, url: str) -> None:
-        """Name the folder at `url`: a path, or what fsspec takes (`s3://bucket/folder` with s3fs installed).
+        """Name the folder at `url`: a path, or an address of fsspec (`s3://bucket/folder` with s3fs installed).
 
-        Raises: StoreError if the protocol is unknown or its package is missing; UsageError for one with a user, a
-        password or a query, which would come into messages.
+        Raises: StoreError if the protocol is unknown or its package is missing; UsageError for an address with a user,
+        a password or a query, which messages would show.
         """
         names = _VARIABLES.get(url.partition(":")[0], "FSSPEC_SFTP_USERNAME and FSSPEC_SFTP_PASSWORD")
         check_place(url, f"give them in the environment, as {names}")
@@ -56,7 +56,7 @@ class Target:
         self._is_local = isinstance(self._files, LocalFileSystem)
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        """Map the name of each file of a folder to its bytes, unfinished files too. An absent folder has none."""
+        """Map the name of each file of a folder to its bytes, including unfinished files. An absent folder is empty."""
         with self._telling("list", folder):
             self._files.invalidate_cache()
             try:
@@ -85,7 +85,7 @@ class Target:
                 self._files.pipe_file(self._path(name), data, mode="create")  # of two at a time one fails, where it can
 
     def put(self, source: Path, name: str, may_link: bool = False) -> None:
-        """Copy a local file here, in place of what has the name. Pass `may_link` if it never changes again."""
+        """Copy a local file here, and replace the file of that name. Pass `may_link` if it never changes again."""
         with self._telling("write", name):
             if self._is_local:
                 self._put_local(source, Path(self._path(name)), may_link)
@@ -95,8 +95,8 @@ class Target:
     def get(self, name: str, into: Path, size: int, may_link: bool = False) -> None:
         """Make a local copy of a file of exactly `size` bytes. Pass `may_link` if the copy is never changed.
 
-        What a target holds may come from anywhere: a link that leads out of it, a device, a pipe, and a file of another
-        size, or of more bytes than the disk has room for, are refused before anything is copied.
+        The files of a target may come from anywhere: a link that leads out of it, a device, a pipe, and a file of
+        another size, or of more bytes than the disk has room for, are refused before the copy.
         """
         with self._telling("read", name):
             into.parent.mkdir(parents=True, exist_ok=True)
@@ -129,7 +129,7 @@ class Target:
             if may_link and _linked(path, into):
                 if os.path.samestat(opened, into.lstat()):
                     return
-                into.unlink()  # another file has taken the name meanwhile
+                into.unlink()  # another file has taken the name since
             self._check_room(name, size, into)
             with into.open("wb") as copy:
                 shutil.copyfileobj(file, copy, _COPY_BYTES)

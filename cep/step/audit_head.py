@@ -2,8 +2,8 @@
 
     {"count": 12, "hash": HASH, "signature": HEX}
 
-The status of a job has them, on its topic and in the checkpoint folder, and so has each checkpoint of `cep run`.
-Someone who can write there, and has no key, cannot make up a head for an audit that was cut or written again.
+The status of a job has the head, on its topic and in the checkpoint folder. Each checkpoint of `cep run` has it too. An
+attacker who can write there without the key cannot forge a head for an audit that was cut or written again.
 Tested by: tests/step/test_audit_head.py
 """
 
@@ -18,13 +18,13 @@ from cep.state.manifest_key import check_fact, fact_signature
 
 
 def head_values(head: Head) -> dict[str, Any]:
-    """Return the head as JSON values, with a signature if there is a key. Raises: UsageError for a key that is none."""
+    """Return the head as JSON values, with a signature if there is a key. Raises: UsageError for an invalid key."""
     signature = fact_signature(_fact(head))
     return head.to_json() if signature is None else {**head.to_json(), "signature": signature}
 
 
 def read_head(values: object, place: str) -> Head:
-    """Read what `head_values` returned, and check its signature if there is a key; `place` is for messages.
+    """Read the values of `head_values`, and check the signature if there is a key; `place` is for messages.
 
     Raises: StateCorruptError, UsageError.
     """

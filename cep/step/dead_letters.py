@@ -1,8 +1,8 @@
 """Records and events that are set aside → dead letters; step 5 of a micro-batch: late events.
 
-A dead letter is a JSON object with a code and a reason. Its record was undecodable, a refused control record, an event
-behind the watermark, too far ahead of the clock or with the id of another event, or an event with values that cannot be
-read. Keys that lose partial matches to a limit have letters, too.
+A dead letter is a JSON object with a code and a reason. It is about an undecodable record, a refused control record, or
+an event that is late, too far ahead of the clock, has the id of another event, or has unreadable values. Keys that lose
+partial matches to a limit have letters, too.
 
 Tested by: tests/step/test_dead_letters.py, tests/runners/spark/test_packed.py, tests/runners/spark/test_live.py
 """
@@ -49,9 +49,9 @@ def under_rules(dead_letters: Iterable[bytes], epoch: int, content_hash: str) ->
 def split_late(
     job: Job, batches: Mapping[int, Sequence[EventBatch]], watermark_ms: int, output: MatchOutput
 ) -> tuple[dict[int, EventBatch], list[dict[str, Any]]]:
-    """Split off the events behind the watermark. Late events are counted once, not once for each key.
+    """Split off the late events. A late event is counted once, not once for each key.
 
-    Returns: the others by number of their key domain, and a description of each late event for its dead letter.
+    Returns: the other events by number of their key domain, and a description of each late event for its dead letter.
     """
     late: list[dict[str, Any]] = []
     fresh: dict[int, EventBatch] = {}
@@ -69,7 +69,7 @@ def split_late(
 
 
 def event_dead_letters(events: Iterable[Mapping[str, Any]]) -> list[bytes]:
-    """Return the dead letters of described events; a description without a code is that of a late event."""
+    """Return the dead letters of described events; a description without a code is about a late event."""
     return [orjson.dumps({"code": "late", **event}) for event in events]
 
 

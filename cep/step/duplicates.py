@@ -1,16 +1,16 @@
-"""Events → the events that have not come before; step 4 of a micro-batch.
+"""Events → the new events, without repeats; step 4 of a micro-batch.
 
-An event is known again by its *id*: a hash of its type, the values of all key fields of the job, and its id. So an
-event of another type, or of another card, is another event though it has the same id. Ids are kept by key group and by
-the bucket of their event time: a micro-batch reads and writes the few buckets that its events fall into, and a bucket
+An event is identified by its *id*: a hash of its type, the values of all key fields of the job, and its id field. An
+event of another type, or of another card, is therefore another event even with the same id field. Ids are stored by key
+group and by the bucket of their event time: a micro-batch reads and writes the few buckets of its events, and a bucket
 that is older than the window is dropped whole.
 
     bucket = event time // width;  width = window / 8
     stored = secret uint64[2] | ids, sorted uint64[N] | digests of the content uint64[N], little-endian
 
-The hash of an id has a key, the *secret*, which is drawn for a key group's bucket when its first id comes and is stored
-with it: in checkpoints, savepoints and changelogs, and on the way to another runner. So an id is known again wherever
-the bucket goes. A sender of events cannot make one that passes for another, as the sender does not have the secret.
+The hash of an id has a key, the *secret*, which is drawn for a key group's bucket with its first id and stored with it:
+in checkpoints, savepoints and changelogs, and on the way to another runner. An id is therefore recognised wherever the
+bucket goes. A sender of events does not have the secret and cannot make two ids with the same hash.
 
 Every runner judges an event alike:
 
@@ -22,10 +22,10 @@ Every runner judges an event alike:
 
 The content is every field of the event (columnar/digests.py). The first event of an id counts.
 
-The watermark that a micro-batch begins with says which buckets the window has and which events are late. So it makes no
-difference where a stream is cut into micro-batches, under two conditions. An event is at most the lateness behind
-earlier ones of its partition. A repeat is at most window and lateness behind. For others only this is sure: what was
-matched is not matched again.
+The watermark at the start of a micro-batch decides which buckets the window has and which events are late. The cuts of
+a stream into micro-batches make no difference under two conditions. An event follows earlier ones of its partition by
+at most the lateness. A repeat follows by at most window and lateness. Without these conditions a matched event is still
+not matched again.
 
 Tested by: tests/step/test_duplicates.py
 """

@@ -1,6 +1,6 @@
-"""Event times of a source's partitions and a clock → the watermark, and which events are due; step 3 of a micro-batch.
+"""Event times of a source's partitions and a clock → the watermark, and the due events; step 3 of a micro-batch.
 
-A source is read in partitions, at different speeds. The watermark is what all of them have passed:
+A source is read in partitions, at different speeds. All partitions have passed the watermark:
 
     payments-0  ━━━━━━━━━━━━━━━━━━━━┫ 10:04 ┄┄ 10:05    read to its end; the clock has not reached 10:05
     payments-1  ━━━━━━━━━━━━┫ 10:02 ┄┄┄┄┄┄┄             more of it waits in the source: it holds the watermark
@@ -8,27 +8,27 @@ A source is read in partitions, at different speeds. The watermark is what all o
                             ▲
                             10:02, less the lateness
 
-A partition with unread records always holds the watermark back, or its own records would be late. A partition read to
-its end may have gone quiet: it holds the watermark back for `idle_ms` of the clock. An event renews that as far as it
-moves the partition's time: whoever falls behind the clock by more than `idle_ms` counts as quiet. Else an outsider
-could hold the job still with an event now and then, each dated a little behind the last. What comes within the lateness
-is not late, even so. How far another partition is makes nobody idle. Where all are idle, nothing more is expected of
-the one that is furthest. When something comes after all were idle, every partition has its `idle_ms` again: after an
-outage the records of one come before those of another.
+A partition with unread records always holds the watermark back, because its own records would be late otherwise. A
+partition read to its end may have gone quiet: it holds the watermark back for `idle_ms` of the clock. A new event
+extends that only as far as it moves the partition's time, and a partition that lags the clock by more than `idle_ms`
+counts as quiet. Otherwise a sender could stop the job with an occasional event, each dated a little after the previous
+one. An event within the lateness is still not late. A partition does not become idle because another one is ahead. If
+all are idle, the watermark follows the partition that is furthest. An event after a time in which all were idle gives
+every partition its `idle_ms` again: after an outage the records of one partition arrive before those of another.
 
-A partition with a backlog is read far behind the clock. One event of now among those of three hours ago would make all
-of them late. So a partition that is behind moves only as far as a tenth of its records support: to the time that a
-tenth of them reach, of a thousand records at least. An event beyond that is taken, and waits. It moves the partition
-when the others have come so far, or when the partition has been read to its end, or to the last `ahead_ms` before the
-clock. There an event can be no further ahead than of a partition that keeps step.
+A partition with a backlog is read far behind the clock. One event of now among events of three hours ago would make all
+of them late. A partition that is behind therefore moves only to the time that a tenth of its records reach, of a
+thousand records at least. A later event is accepted, and waits. It moves the partition when enough other records have
+reached its time, when the partition has been read to its end, or when the partition is within `ahead_ms` of the clock.
+From there an event can be ahead no further than in a partition without a backlog.
 
     records  10:00 13:00 10:01 10:01 10:02 … 10:59       read to the time 10:53, and 13:00 waits
 
-An event may be dated ahead of the clock. Up to `ahead_ms` it is taken, but it moves the watermark only when the clock
-has reached its time. Beyond that it is set aside (validate.py). So the watermark never passes the clock less the
-lateness: no event from the future makes others late.
+An event may be dated ahead of the clock. Up to `ahead_ms` it is accepted, but it moves the watermark only when the
+clock has reached its time. Beyond that it is set aside (validate.py). The watermark therefore never passes the clock
+less the lateness: an event from the future does not make other events late.
 
-The clock is a value that comes with each micro-batch, so that a micro-batch that is done again gives the same.
+The clock is a value of each micro-batch, so that a repeated micro-batch gives the same result.
 Tested by: tests/step/test_event_time.py
 """
 
@@ -57,14 +57,12 @@ NO_CLOCK = TIME_MS_MAX  # at the end of time nothing is ahead
 class PartitionTime(NamedTuple):
     """The time up to which a partition was read.
 
-    last_ms: the largest event time that the clock has reached. TIME_MS_MIN without one.
-    is_behind: more of it waits in the source.
-    active_ms: the clock up to which its events have kept step, or when it was last behind. TIME_MS_MAX: it counts from
-    the next micro-batch.
-    ahead_first_ms, ahead_last_ms: the ends of event times that the clock has not reached. Between them nothing is
-    remembered: the watermark waits a little longer, and memory has a bound.
-    beyond_ms: the largest event time that too few records support, as long as the partition is behind.
-    support: the records since the last move, by parts: how many, and the time that all of them reach.
+    last_ms: the largest event time that the clock has reached. TIME_MS_MIN without one. is_behind: the source has
+    unread records of the partition. active_ms: the clock up to which its events were on time, or when it was last
+    behind. TIME_MS_MAX: the next micro-batch sets it. ahead_first_ms, ahead_last_ms: the first and the last event time
+    that the clock has not reached. Times between them are not stored: the watermark waits a little longer, and memory
+    has a bound. beyond_ms: the largest event time that too few records support, as long as the partition is behind.
+    support: the records since the last move, by parts: their number, and the time that all of them reach.
     """
 
     last_ms: int
@@ -77,7 +75,7 @@ class PartitionTime(NamedTuple):
 
     @staticmethod
     def from_json(values: Sequence[Any]) -> PartitionTime:
-        """Read a list of its values. An earlier build wrote two. Raises: TypeError or ValueError for something else."""
+        """Read a list of its values. An earlier build wrote two. Raises: TypeError or ValueError for other values."""
         if isinstance(values, PartitionTime):
             return values
         last_ms, is_behind, *rest = values
@@ -99,7 +97,7 @@ class PartitionTime(NamedTuple):
         return max(self.last_ms, self.ahead_last_ms, self.beyond_ms)
 
     def joined(self, other: PartitionTime, active_ms: int = TIME_MS_MAX) -> PartitionTime:
-        """Add what was read later."""
+        """Add a later reading."""
         return PartitionTime(
             max(self.last_ms, other.last_ms), other.is_behind, active_ms,
             min(self.ahead_first_ms, other.ahead_first_ms), max(self.ahead_last_ms, other.ahead_last_ms),
@@ -107,7 +105,7 @@ class PartitionTime(NamedTuple):
         )  # fmt: skip
 
     def moved(self, read: PartitionTime, active_ms: int) -> PartitionTime:
-        """Add what was read since. Its events lie beyond, unless enough of its records support them."""
+        """Add the records since. Their times stay beyond the partition's time until enough records support them."""
         whole = self.joined(read, active_ms)
         last_ms, support = self.last_ms, whole.support
         if sum(count for count, _ in support) >= SUPPORT_RECORDS_MIN:
@@ -118,9 +116,9 @@ class PartitionTime(NamedTuple):
         )
 
     def at(self, now_ms: int, ahead_ms: int | None = None, *, is_end: bool = False) -> PartitionTime:
-        """Count event times that the clock has reached, and what lies beyond if there is no backlog, or at the end.
+        """Count event times that the clock has reached, and the times beyond if there is no backlog, or at the end.
 
-        A clock that went back begins to count idleness anew.
+        A clock that went back restarts the count of idleness.
         """
         time = self if self.active_ms <= now_ms else self._replace(active_ms=now_ms)
         if time.ahead_first_ms <= now_ms:  # almost never
@@ -140,12 +138,12 @@ class PartitionTime(NamedTuple):
 
 PartitionTimes = dict[str, PartitionTime]
 _UNREAD = PartitionTime(TIME_MS_MIN)
-_NO_TIMES = (TIME_MS_MAX, TIME_MS_MAX, TIME_MS_MIN, TIME_MS_MIN)  # of what an earlier build did not write
-_VALUES_MORE = len(_NO_TIMES) + 1  # behind the first two
+_NO_TIMES = (TIME_MS_MAX, TIME_MS_MAX, TIME_MS_MIN, TIME_MS_MIN)  # values that an earlier build did not write
+_VALUES_MORE = len(_NO_TIMES) + 1  # after the first two
 
 
 def times_from_json(data: Mapping[str, Sequence[Any]]) -> PartitionTimes:
-    """Read the times of partitions by name. Raises: TypeError or ValueError for something else."""
+    """Read the times of partitions by name. Raises: TypeError or ValueError for other values."""
     return {name: PartitionTime.from_json(values) for name, values in data.items()}
 
 
@@ -226,7 +224,7 @@ class TimesRead:
         return TimesRead(times_from_json(partitions), *rest)
 
     def joined(self, other: TimesRead) -> TimesRead:
-        """Join what two tasks have read."""
+        """Join the readings of two tasks."""
         partitions = dict(self.partitions)
         for name, time in other.partitions.items():
             partitions[name] = partitions[name].joined(time) if name in partitions else time
@@ -243,10 +241,10 @@ NOTHING_READ = TimesRead({})
 
 
 def earliest_seen(since_ms: int, first_ms: int, before_ms: int) -> int:
-    """Return since when a job has seen all events: TIME_MS_MAX before the first one.
+    """Return the time from which on a job has seen all events: TIME_MS_MAX before the first one.
 
-    `first_ms` is the time of the earliest event that has come now. Behind the watermark `before_ms` events are late,
-    and late events are not seen.
+    `first_ms` is the time of the earliest new event. Events before the watermark `before_ms` are late, and late events
+    are not seen.
     """
     return since_ms if first_ms == TIME_MS_MAX else min(since_ms, max(first_ms, before_ms))
 
@@ -255,11 +253,11 @@ def merge_times(
     before: Mapping[str, PartitionTime], read: TimesRead, idle_ms: int, watermark_ms: int = TIME_MS_MIN,
     ahead_ms: int | None = None,
 ) -> PartitionTimes:  # fmt: skip
-    """Add what was read to the times before. Times only grow, and the last reading says if more waits.
+    """Add a reading to the earlier times. Times only grow, and the last reading decides whether records are unread.
 
-    A partition is active that is or was behind, or is new, and else as far as its events move its time. An event before
-    `watermark_ms` is late and does not count. If no partition was active for `idle_ms`, and one brings something now,
-    all count as active. At the end none does.
+    A partition is active if it is or was behind, or is new, and otherwise as far as its events move its time. An event
+    before `watermark_ms` is late and does not count. If all partitions were idle for `idle_ms`, and one has new
+    records, all count as active. At the end no partition is active.
     """
     now_ms, counts_ms = read.now_ms, max(watermark_ms, TIME_MS_MIN + 1)
     after = {name: time.at(now_ms, ahead_ms) for name, time in before.items()}
@@ -292,8 +290,8 @@ def watermark_of(times: Mapping[str, PartitionTime], lateness_ms: int, idle_ms: 
 def too_far_ahead(times: Mapping[str, PartitionTime], ahead_ms: int | None) -> frozenset[str]:
     """Return the partitions with a backlog that have been read further than the slowest of them by more than this.
 
-    Without `ahead_ms` none is too far. The slowest is never among them, so whoever reads no more of the others comes to
-    an end.
+    Without `ahead_ms` the result is empty. The slowest partition is never in the result, so a reader that skips the
+    others finishes.
     """
     if len(times) < 2 or ahead_ms is None:
         return frozenset()
@@ -311,10 +309,10 @@ def next_look_ms(times: Mapping[str, PartitionTime], idle_ms: int, now_ms: int) 
 
 
 def due_before(watermark_ms: int, *, at_once: bool) -> int:
-    """Return the time before which events may be matched: no earlier one is expected.
+    """Return the time before which events may be matched: no earlier event is expected.
 
-    Nor is one of the same time, unless `at_once`. Events of one time are matched in the order of their ids, for which
-    they must be there together. Where records come in order from one partition, there is no reason to wait for that.
+    Events of the same time may still arrive, unless `at_once`. Events of one time are matched in the order of their
+    ids, so all of them must be present. If records come in order from one partition, waiting for that is unnecessary.
     """
     return watermark_ms + 1 if at_once else watermark_ms
 

@@ -30,18 +30,18 @@ EVENT_TIME, ARRIVAL = "event_time", "arrival"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job: event types, the keys that events are routed by, and how keyed state is laid out.
+    """A job: event types, the keys that events are routed by, and the layout of keyed state.
 
     groups_count: key groups, which bound the parallelism for the job's whole life. pages_count: pages of a key group's
     state; few when catching up, more when keys are sparse. lateness_ms: how far events may come out of order. order:
-    EVENT_TIME, where an event waits until the watermark has passed it, or ARRIVAL. Live only, as what follows. idle_ms:
-    how long, by the clock, a partition without new records holds the watermark back. dedup_ms: how long the id of an
-    event is remembered; 0: not at all. levels_count: levels of patterns that read the events which others produce.
-    begins_ms: earlier events are in the state that the job began with (warm_start.py). ends_ms: events from then on are
-    for the job that goes on from this one. ahead_ms: how far ahead of the clock an event may be dated; None: as far as
-    it likes. to_the_end: a finite history closes all windows at its end (history_end.py); a live job has no end. trust:
-    who may sign changes of its rules; None: nobody needs to. is_audited: changes of its rules go into an audit though
-    nobody signs them; with `trust` they always do.
+    EVENT_TIME, where an event waits until the watermark has passed it, or ARRIVAL. The next ones are for live jobs
+    only. idle_ms: how long, by the clock, a partition without new records holds the watermark back. dedup_ms: how long
+    the id of an event is stored; 0: not at all. levels_count: levels of patterns that read the events which others
+    produce. begins_ms: earlier events are in the state that the job began with (warm_start.py). ends_ms: later events
+    belong to the job that continues this one. ahead_ms: how far ahead of the clock an event may be dated; None: without
+    a limit. to_the_end: a finite history closes all windows at its end (history_end.py); a live job has no end. trust:
+    who may sign changes of its rules; None: changes need no signature. is_audited: changes of its rules go into an
+    audit even without signatures; with `trust` they always do.
     """
 
     schema: Schema

@@ -1,11 +1,11 @@
-"""Pages that events touch and pages that are due → matched together → the pages after that; step 7 of a micro-batch.
+"""Pages that events touch and pages that are due → matched together → the changed pages; step 7 of a micro-batch.
 
     keys of the batch ─▶ touched ─┐
     deadlines ───────▶ due ───────┴▶ read, joined ─▶ match_events ─▶ divided by page ─▶ written, or removed if empty
 
 The histories of a page's keys are stored next to its runs. They are read and written if a rule looks back and the keys
-have events, and removed without reading when all of them have expired. The runner decides where pages are and in what
-form (ports.py).
+have events, and removed without reading when all of them have expired. The runner decides the place and the form of
+pages (ports.py).
 Tested by: tests/step/test_pages.py, tests/runners/embedded/test_engine.py, tests/runners/spark/test_live.py
 """
 

@@ -45,9 +45,9 @@ class SeenIds(Protocol):
         """
 
     def take(self, number: int, bucket: int, ids: NDArray[np.uint64], keys: pa.Array) -> NDArray[np.uint8]:
-        """Judge ids uint64[2, N] with the content of their events in the order in which they came, and keep new ones.
+        """Judge ids uint64[2, N] with the content of their events in order of arrival, and store new ones.
 
-        `keys` are those of their events. Returns: NEW, SAME or OTHER for each (kernels/repeats.py): uint8[N].
+        `keys` are the keys of the events. Returns: NEW, SAME or OTHER for each (kernels/repeats.py): uint8[N].
         """
 
     def forget(self, oldest: int) -> None:
@@ -58,7 +58,7 @@ class WaitingEvents(Protocol):
     """The events that the watermark has not passed, by number of the key domain."""
 
     def release(self, number: int, fresh: EventBatch | None, due_ms: int) -> EventBatch | None:
-        """Add new events and remove those before `due_ms`; None if there are none.
+        """Add new events and remove the events before `due_ms`. Return them, or None.
 
         A micro-batch in event-time order calls it once for every key domain, with or without events, and with the same
         `due_ms`, which never decreases.
@@ -75,7 +75,7 @@ class DomainPasts(Protocol):
         """Return the slots whose histories are all over at the watermark."""
 
     def read(self, slot: int) -> Histories:
-        """Return the histories of a slot, empty ones if it has none. Raises: StateError."""
+        """Return the histories of a slot; an absent slot has empty ones. Raises: StateError."""
 
     def write(self, slot: int, histories: Histories, over_ms: int) -> None:
         """Replace the histories that were read; all of them are over at `over_ms`."""
@@ -95,7 +95,7 @@ class DomainPages(Protocol):
         """Return the slot of each key's page: int64[N]."""
 
     def touched(self, keys: pa.Array, watermark_ms: int) -> NDArray[np.int64]:
-        """Return the slots of these keys, and those whose deadline the watermark has reached, ascending, each once."""
+        """Return the slots of these keys and the slots that are due at the watermark, ascending, each once."""
 
     def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, int]:
         """Join the pages of these slots and migrate them to `program`.

@@ -91,9 +91,7 @@ class Rejections:
         return self.count / self.records if self.records else 0.0
 
     def is_above(self, share_max: float) -> bool:
-        """Return True if the share of rejected records exceeds the limit, if all were rejected, or if there were none
-        to read.
-        """
+        """Return True if the share of rejected records exceeds the limit, or if no record was accepted."""
         return self.share > share_max or self.count >= self.records
 
     def summary(self) -> str:

@@ -4,8 +4,8 @@
      "last_versions": {…}, "paused": […], "snoozes": […], "refused": [{"rule_id", "version", "reason"}],
      "policies": {…}, "audit": {"count", "hash"}}
 
-A time that is none, as the end of a version that has no successor, is null. The head of the audit is there if the job
-writes one.
+An absent time, such as the end of a version without a successor, is null. The head of the audit is there if the job
+writes an audit.
 
 Tested by: tests/runners/test_rule_output.py
 """

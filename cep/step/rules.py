@@ -171,8 +171,8 @@ def bundle_records(store: RulebookStore, records: Sequence[tuple[int, str, bytes
 
     The place also has the clock of the micro-batch, `now_ms`.
 
-    A record is (its place in the order of all, the name of its file or "", bytes). Of two files of one time the name
-    decides; a file has one record per line. Raises: SinkError.
+    A record is (its place in the order of all, the name of its file or "", bytes). The name decides between two files
+    of one time; a file has one record per line. Raises: SinkError.
     """
     ordered: list[bytes] = []
     for _, name, data in sorted(records):

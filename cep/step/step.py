@@ -100,8 +100,8 @@ def step(progress: Progress, ports: Ports, micro_batch: MicroBatch) -> Outcome:
     Raises: StateError, StoreError; keyed state is then of no use, and the job goes on from its last commit.
     """
     rules = ports.rules
-    # Late events are those behind the watermark at the start of the micro-batch: matched events are below or at it. The
-    # new events move it only afterwards.
+    # Late events are before the watermark at the start of the micro-batch: matched events are below or at it. The new
+    # events move it only afterwards.
     before_ms = progress.watermark_ms
     # 2 rules
     outcome = _begin(progress, ports, micro_batch.controls, micro_batch.times.now_ms)

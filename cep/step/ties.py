@@ -1,8 +1,8 @@
 """Events of one millisecond in several micro-batches → how many of them came out of their order; step 6.
 
 Where one partition brings events without lateness, no event waits: the last millisecond of a micro-batch is matched
-before the next micro-batch may bring another event of it. A replay has both events together, in the order of events.
-So live and replay can differ only by an event that stands before one which is matched already. Each of these counts as
+before the next micro-batch may bring another event of it. A replay has both events together, in the order of events. So
+live and replay can differ only by an event that stands before one which is matched already. Each of these counts as
 `ties_out_of_order`; none does where the source brings its events in the order of events (columnar/order.py). With a
 lateness, or several partitions, events wait until the watermark is past them, and nothing is counted.
 Tested by: tests/step/test_ties.py
@@ -84,7 +84,7 @@ def _places(batch: EventBatch, rows: Int64) -> list[_Place]:
 
 
 def _place(event_id: bytes, order: Sequence[int]) -> _Place:
-    """Return a tuple that compares like the event: what `is_before` of kernels/arrange.py does, for a few events."""
+    """Return a tuple that compares like `is_before` of kernels/arrange.py, for a few events."""
     us, declared, position = order
     record = event_id[: len(event_id) - (position & _TAIL_MASK)]
     return us, declared, len(record), record, position >> VIEW_TAIL_BITS, event_id, position

@@ -121,7 +121,8 @@ class Deployed:
             "--control", str(self.folder / "control"), "--checkpoint", str(self.checkpoint),
             *(word for sink in self.sinks for word in ("--alerts", sink)),
             "--dead-letter-topic", f"dead-{self.name}", "--key-groups", "8", "--lateness", "90 s", "--dedup", "1 d",
-            "--available-now",
+            "--available-now", "--rejected-max", "1",
+            "--ahead-max", "off",  # otherwise the events of a backlog wait for its end, and the first alerts with them
         )  # fmt: skip
         with (self.folder / "log").open("ab") as log:
             process = subprocess.Popen(
