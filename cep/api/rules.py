@@ -213,7 +213,7 @@ class Rules:
         self, other: Rules, events: Any, *, columns: Mapping[str, str] | None = None, tz: str | None = None,
         cores: int | None = None, **forms: Unpack[ReplayForms],
     ) -> Difference:  # fmt: skip
-        """Compare the findings of these rules with those of others, the earlier ones. All matches count, including
+        """Compare the findings of these rules with the findings of earlier rules. All matches count, including
         suppressed alerts.
 
         `columns`, `tz`, `since`, `until`, `to_the_end`, `dedup` and the forms of values are as in `match`. Raises:
@@ -260,7 +260,7 @@ class Rules:
 
         `text` of the result is a pattern file with tests, or "" if nothing is precise enough on later time. `steps` and
         `count` are the maximum events of a sequence and the maximum patterns. No condition reads a field of `exclude`;
-        `use` takes in fields that are left out by default. The others are those of `backtest`. Raises: UsageError,
+        `use` takes in fields that are left out by default. The other arguments are as in `backtest`. Raises: UsageError,
         SourceError.
         """
         naming, terms = measuring(given)
@@ -287,7 +287,7 @@ class Rules:
         `proposed` is the present setting unless another one is better on the last part of the time (`outcome`).
 
         `tries` has values by parameter, like `{"large": "100..900/17"}`; `budget` is the maximum of alerts per day,
-        `review_cost` the cost of one, `gap` the time between the parts, like `2 d`; the others are those of `backtest`.
+        `review_cost` the cost of one, `gap` the time between the parts, like `2 d`; the other arguments are as in `backtest`.
         Nothing is written. Raises: UsageError, SourceError.
         """
         naming, terms = measuring(given)
