@@ -71,7 +71,7 @@ class Draft:
 
 
 def describe(events: Any, name: str = "event_of_frame", form: FileForm = AS_WRITTEN) -> Draft:
-    """Draft the declaration of an event type that fits a frame or files; `name` is the name of the type, `form` the form of CSV.
+    """Draft the declaration of an event type `name` that fits a frame or files; `form` is the form of CSV.
 
     Of numbers that count from an unknown moment, the moment in `time_base` is a guess.
 

@@ -260,7 +260,7 @@ class Rules:
 
         `text` of the result is a pattern file with tests, or "" if nothing is precise enough on later time. `steps` and
         `count` are the maximum events of a sequence and the maximum patterns. No condition reads a field of `exclude`;
-        `use` takes in fields that are left out by default. The other arguments are as in `backtest`. Raises: UsageError,
+        `use` takes in fields that are left out by default. Other arguments: see `backtest`. Raises: UsageError,
         SourceError.
         """
         naming, terms = measuring(given)
@@ -287,7 +287,7 @@ class Rules:
         `proposed` is the present setting unless another one is better on the last part of the time (`outcome`).
 
         `tries` has values by parameter, like `{"large": "100..900/17"}`; `budget` is the maximum of alerts per day,
-        `review_cost` the cost of one, `gap` the time between the parts, like `2 d`; the other arguments are as in `backtest`.
+        `review_cost` the cost of one, `gap` the time between the parts, like `2 d`; see `backtest` for the rest.
         Nothing is written. Raises: UsageError, SourceError.
         """
         naming, terms = measuring(given)
