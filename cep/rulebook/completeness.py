@@ -40,8 +40,8 @@ from cep.nfa.histories import is_approximate, is_foldable, is_single, pane_ms, s
 class Need:
     """The past events of one history: events that satisfy all `conditions`, for `span_ms`, with these `columns`.
 
-    Equal histories have the same `identity`. Some histories store no events for others (`keeps_events`): those that one
-    event decides, and approximate ones. The window of an approximate one may reach back by a pane of `pane_ms` more
+    Equal histories have the same `identity`. Some histories store no events for others (`keeps_events`): histories that
+    one event decides, and approximate ones. The window of an approximate one may reach back by a pane of `pane_ms` more
     than its length. `folds`: for a busy key the older events are folded, only for this `identity`.
     """
 
@@ -67,7 +67,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A rule of the same key domain and level, with its needs. The times are those of DeployedRule."""
+    """A rule of the same key domain and level, with its needs. The times are as in DeployedRule."""
 
     needs: tuple[Need, ...]
     complete_ms: tuple[int, ...]

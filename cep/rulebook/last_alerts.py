@@ -30,7 +30,7 @@ class LastAlerts:
         heapify(self._over)
 
     def put(self, entries: Mapping[tuple[str, str], LastAlert | None]) -> None:
-        """Set these entries, and remove those that are None. `changed` returns the inverse."""
+        """Set these entries; None removes an entry. `changed` returns the inverse."""
         for at, times in entries.items():
             self._before.setdefault(at, self.last.get(at))
             if times is None:

@@ -138,7 +138,7 @@ def counting(status: Mapping[str, Any] | None, records: Iterable[ControlRecord])
 
 
 def acknowledged(status: Mapping[str, Any], records: Sequence[ControlRecord]) -> tuple[list[str], dict[str, str]]:
-    """Return the published records that the job has not reported yet, and those that it refused, with the reasons."""
+    """Return the published records that the job has not reported yet, and the refused ones, with the reasons."""
     open_: list[str] = []
     reasons: dict[str, str] = {}
     for record in records:

@@ -132,7 +132,7 @@ def pointless_keys(places: Iterable[tuple[bytes, ControlRecord]], now_ms: int) -
 
 
 def acknowledged_lists(status: Mapping[str, Any], records: Sequence[ControlRecord]) -> tuple[list[str], dict[str, str]]:
-    """Return the published lists that the job has not reported yet, and those that it refused, with the reasons."""
+    """Return the published lists that the job has not reported yet, and the refused ones, with the reasons."""
     versions = {(r["name"], r["of"]): r["version"] for r in status.get("lists", ())}
     open_: list[str] = []
     reasons: dict[str, str] = {}

@@ -113,7 +113,7 @@ class Suppression:
 
 
 def suppress_alerts(alerts: pa.Table, policies: Policies, memory: Mapping[tuple[str, str], LastAlert]) -> Suppression:
-    """Divide alerts into those that go out and the suppressed ones.
+    """Divide alerts into sent and suppressed ones.
 
     `alerts` are sorted by sort_alerts. Alerts of one rule and key must come in their order, also over several calls.
     `memory` has the entries of earlier alerts. It is not changed, and only the needed entries are read.
@@ -211,7 +211,7 @@ def fired_json(fired: Mapping[tuple[str, str], LastAlert]) -> list[list[Any]]:
 
 
 def fired_from_json(saved: Iterable[Iterable[Any]]) -> Fired:
-    """Read the entries that `fired_json` returned, also those of earlier builds.
+    """Read the entries that `fired_json` returned, also of earlier builds.
 
     An entry without `for ms` suppresses as long as the next alert asks.
     """

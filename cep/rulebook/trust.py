@@ -57,10 +57,10 @@ _REASON_MAX = 500  # characters of a reason in the audit; the dead letter has al
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The bounds of what a signer's rules say that other rules feel, as patterns of names like those of `rules`.
+    """The bounds of what a signer's rules say that other rules feel, as patterns of names like in `rules`.
 
-    groups: the exclusive groups that a rule may join, in which one rule silences the others; None: those of `rules`.
-    produces: the event types that a rule may produce, which other rules read; None: those of `rules`. events: the event
+    groups: the exclusive groups that a rule may join, in which one rule silences the others; None: as `rules`.
+    produces: the event types that a rule may produce, which other rules read; None: as `rules`. events: the event
     types that a rule may read. priority_min: the smallest `priority`; of an exclusive group the rule with the smallest
     one fires.
     """
