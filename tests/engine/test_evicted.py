@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+import cep
+from cep.base.limits import RUNS_PER_KEY_MAX
 from cep.engine.advance import advance
 from tests.engine.bridge import END_MS
 from tests.engine.rules import batch, program, rule
@@ -40,3 +45,17 @@ def test_each_key_is_named(texts: list[str], cut: int, monkeypatch: pytest.Monke
     by_rule = {name: count for name, count in counted.items() if name.startswith("rule_runs_evicted")}
     assert by_rule == {f"rule_runs_evicted[r{n}@1]": 6 for n in range(len(texts))}
     assert advance(compiled, keyed_state, events.take(np.arange(0)), END_MS).evicted == []
+
+
+def test_dust_from_many_addresses_hides_no_poisoned_address() -> None:
+    """A pattern that keeps a run for each deposit would lose the first one; a history by address knows them all."""
+    start, many = datetime(2026, 3, 1, tzinfo=UTC), RUNS_PER_KEY_MAX + 200
+    moves = [("deposited", "bait", 0.01), *(("deposited", f"dust{n}", 0.01) for n in range(many))]
+    rows = [
+        {"wallet_event_id": f"e{n}", "event_time": start + timedelta(minutes=n), "event_type": "wallet_event",
+         "wallet_id": "w", "move": move, "address": address, "worth": worth}
+        for n, (move, address, worth) in enumerate([*moves, ("withdrawn", "bait", 1_000.0)])
+    ]  # fmt: skip
+    rules = cep.load(Path(__file__).parents[2] / "patterns" / "crypto.cep")
+    found = rules.match(pa.Table.from_pylist(rows))
+    assert found.table["rule_id"].to_pylist() == ["address_poisoning"]
