@@ -183,6 +183,12 @@ STOP_MS_MAX = 4_500
 STOP_DELIVERY_MS_MAX = 2_000
 # How long a sink may take for a delivery before the job counts as unhealthy: with WATCH_MS, ten seconds.
 SENDING_MS_MAX = 5_000
+# Alerts and dead letters that wait for a sink while the job goes on, and their bytes in memory. At the limit the job
+# reads nothing more until the sink has taken some: an hour of 250 alerts a second.
+UNDELIVERED_MAX = 1_000_000
+UNDELIVERED_BYTES_MAX = 536_870_912
+# Alerts of one delivery from a backlog: a request or a transaction of some 20 MB. One commit is never divided.
+DELIVERY_ALERTS_MAX = 20_000
 # Free on the disk of the checkpoint folder below which a job counts as unhealthy: a full one ends it.
 DISK_FREE_BYTES_MIN = 268_435_456
 # Between two lines of `cep run` that say how far it is: a day of them is a page.

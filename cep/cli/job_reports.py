@@ -164,6 +164,7 @@ class JobReports:
         gauges = {"state_bytes": float(max(stored, self._engine.page_bytes))}
         gauges["undelivered_alerts"] = float(commits.undelivered_count)
         gauges["uncheckpointed_seconds"] = commits.uncheckpointed_s
+        self._observed.wait_for(commits.backlogs)
         self._observed.measured(gauges, {})
         if self._folder is not None:
             error = commits.checkpoint_error

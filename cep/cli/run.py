@@ -42,7 +42,7 @@ from cep.cli.job_flags import (
     check_sources,
     record_format,
 )
-from cep.cli.job_lines import PATHS, check_in_force, tell_end, tell_problems, tell_start
+from cep.cli.job_lines import PATHS, check_in_force, tell_abandoned, tell_end, tell_problems, tell_start
 from cep.cli.job_rejections import JobRejections
 from cep.cli.job_reports import JobReports, KeyAnswers
 from cep.cli.standby import turn_of
@@ -192,6 +192,7 @@ def _match(given: _Given, begins_with: Beginning, seen: _Seen, stop: Stopping) -
         patience=Patience(stop.event, seen.observed.away, refusals=refusals_of(list(sinks.values()))),
         audit=audit_copy(settings),
         names=tuple(sinks),
+        abandoned=partial(tell_abandoned, log),
     )
     store = StoreSettings(checkpoint, embedded.store, embedded.target, embedded.kept, cache_bytes, embedded.checkpoints)
     try:

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 LABELS: Mapping[str, tuple[str, ...]] = {
     "poison": ("code",), "bad_values": ("code", "field"), "unkeyed": ("key",),
     "alerts": ("rule", "version"), "held": ("reason", "rule"),
-    "alerts_refused": ("sink",), "rule_events": ("rule", "version"), "rule_steps": ("rule", "version"),
+    "alerts_delivered": ("sink",), "alerts_refused": ("sink",), "rule_events": ("rule", "version"),
+    "rule_steps": ("rule", "version"),
     "rule_overflows": ("rule", "version"),
     "rule_runs_evicted": ("rule", "version"), "rule_matches_dropped": ("rule", "version"),
 }  # fmt: skip
@@ -45,7 +46,8 @@ FROM_ZERO: Mapping[str, str] = {
 POISON_CODES = ("unreadable", "unreadable_file", "missing_field", "wrong_value", "unknown_event_type", "too_long")
 
 COUNTERS: Mapping[str, str] = {
-    "alerts": "Alerts sent, by rule, without suppressed alerts.",
+    "alerts": "Alerts made, by rule, without suppressed alerts. Sinks get them after the commit.",
+    "alerts_delivered": "Alerts that a sink has taken, by sink.",
     "poison": "Records that cannot be decoded, by code.",
     "bad_values": "Values that cannot be read, by code and field; each is null in its event.",
     "times_skipped": "Local times of events that the clocks of their zone skip, read with the offset before the skip.",
@@ -83,9 +85,9 @@ COUNTERS: Mapping[str, str] = {
 # Counters of normal work. Every other counter reports a refusal, a record set aside, a loss or an omission, and is
 # shown with the losses. A new counter is therefore visible until it is added here.
 _ORDINARY = frozenset((
-    "records", "events", "alerts", "matches", "runs_started", "runs_expired", "timeouts", "run_steps", "rule_events",
-    "rule_steps", "rule_late_ms", "histories_folded", "events_produced", "control_applied", "control_heartbeat",
-    "control_ignored", "control_waiting",
+    "records", "events", "alerts", "alerts_delivered", "matches", "runs_started", "runs_expired", "timeouts",
+    "run_steps", "rule_events", "rule_steps", "rule_late_ms", "histories_folded", "events_produced", "control_applied",
+    "control_heartbeat", "control_ignored", "control_waiting",
 ))  # fmt: skip
 LOSSES = tuple(name for name in (*FROM_ZERO, *COUNTERS) if name not in _ORDINARY)
 
@@ -97,7 +99,9 @@ GAUGES: Mapping[str, str] = {
     "disk_free_bytes": "Bytes free on the disk of the checkpoint folder.",
     "live": "1 while the job makes progress, 0 if it is stuck or has failed, like `/live`.",
     "uncheckpointed_seconds": "Seconds for which commits have been only on this disk; of `cep run`.",
-    "undelivered_alerts": "Alerts and dead letters that sinks have not confirmed; of `cep run`.",
+    "undelivered_alerts": "Alerts and dead letters that wait for a sink.",
+    "sink_waiting_alerts": "Alerts that wait for a sink, by sink.",
+    "sink_oldest_alert_seconds": "Age of the oldest alert that waits for a sink, in seconds; 0 if none waits.",
     "watermark_delay_seconds": "Time by which the watermark lags the clock, in seconds.",
     "micro_batch_id": "The latest micro-batch that is done.",
     "micro_batch_seconds": "Duration of the latest micro-batch, by phase.",
@@ -108,7 +112,7 @@ GAUGES: Mapping[str, str] = {
 }
 GAUGE_LABELS: Mapping[str, tuple[str, ...]] = {
     "micro_batch_seconds": ("phase",), "lag_records": ("partition",), "part_up": ("part",),
-    "sink_up": ("sink", "reason"),
+    "sink_up": ("sink", "reason"), "sink_waiting_alerts": ("sink",), "sink_oldest_alert_seconds": ("sink",),
 }  # fmt: skip
 
 HISTOGRAMS: Mapping[str, str] = {
@@ -138,6 +142,7 @@ LOG_LINES: Mapping[str, str] = {
     "checkpoint_refused": "A store or checkpoint was skipped at the start, and why.",
     "letters": "The folder of dead letters.",
     "traces": "A message of the library that sends traces, such as that no collector answers.",
+    "abandoned": "Alerts wait for a sink that the job no longer has, and there is no new sink: how many are not sent.",
     "undelivered": "A stopped job has alerts that sinks did not take: the number that the next start sends.",
     "ended": "The totals at the end.",
 }

@@ -32,7 +32,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cep.base.errors import SinkAwayError
-from cep.base.limits import EVENT_TIME_MS_MIN
+from cep.base.limits import EVENT_TIME_MS_MIN, SENDING_MS_MAX
 from cep.base.utc import utc_text
 from cep.base.visible import visible
 from cep.runners.latency import Latency
@@ -75,9 +75,10 @@ class Observed(Collector):
     watermark_ms: int | None = None
     failure: str | None = None
     has_begun: bool = False
-    sending_since_s: float | None = None  # by time.monotonic(): a delivery is under way
+    sending_since_s: dict[str, float] = field(default_factory=dict)  # by sink: a delivery is under way; monotonic
     sinks_away: dict[str, str] = field(default_factory=dict)  # by name: the reason, a word of SINK_REASONS
     sink_names: tuple[str, ...] = ()
+    _backlogs: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     _troubles: dict[str, str | None] = field(default_factory=dict)  # by part; None: it is well
     _troubled_s: dict[str, float] = field(default_factory=dict)
     _latency: Latency = field(default_factory=Latency)
@@ -121,10 +122,10 @@ class Observed(Collector):
             self._alive_s = time.monotonic()
 
     @contextmanager
-    def sending(self, alerts: pa.Table) -> Iterator[None]:
-        """Note how long the sinks take for the alerts, and how old these are when they have them."""
+    def sending(self, name: str, alerts: pa.Table) -> Iterator[None]:
+        """Note how long a sink takes for a delivery, and how old its alerts are when the sink has them."""
         with self._lock:
-            began_s = self.sending_since_s = time.monotonic()
+            began_s = self.sending_since_s[name] = time.monotonic()
         try:
             yield
             with self._lock:
@@ -132,7 +133,7 @@ class Observed(Collector):
                 self.phases_ms["sinks"] = (time.monotonic() - began_s) * 1_000
         finally:
             with self._lock:
-                self.sending_since_s = None
+                del self.sending_since_s[name]
 
     def away(self, name: str, error: SinkAwayError | None) -> None:
         """Note that the sink of this name is away, and that the job tries again; None: it has taken the alerts.
@@ -145,8 +146,25 @@ class Observed(Collector):
             else:
                 self.sinks_away[name] = error.reason
             self._alive_s = time.monotonic()
-            troubles = [f"{sink}: {SINK_REASONS[reason]}" for sink, reason in sorted(self.sinks_away.items())]
-        self.note(SINKS, "; ".join(troubles) + "; the job tries again" if troubles else None, str(error or ""))
+        self.look_at_sinks(str(error or ""))
+
+    def look_at_sinks(self, detail: str = "") -> None:
+        """Note which sinks are away, and which have not answered for too long. `detail` is for the log."""
+        with self._lock:
+            away = self._sinks_in_trouble()
+        troubles = [f"{sink}: {SINK_REASONS[reason]}" for sink, reason in sorted(away.items())]
+        self.note(SINKS, "; ".join(troubles) + "; the job tries again" if troubles else None, detail)
+
+    def _sinks_in_trouble(self) -> dict[str, str]:
+        """Return the reason for each sink that takes no alerts, or has not answered for too long; with the lock."""
+        before_s = time.monotonic() - SENDING_MS_MAX / 1_000
+        slow = {name: "slow" for name, since_s in self.sending_since_s.items() if since_s <= before_s}
+        return {**slow, **self.sinks_away}
+
+    def wait_for(self, backlogs: Mapping[str, tuple[int, int | None]]) -> None:
+        """Note for each sink how many alerts wait for it, and since when the oldest does (ms UTC)."""
+        with self._lock:
+            self._backlogs = dict(backlogs)
 
     def refused(self, name: str, count: int, reason: str) -> None:
         """Log that a receiver has refused alerts for good, which are in the dead letters now."""
@@ -218,7 +236,7 @@ class Observed(Collector):
         with self._lock:
             totals, gauges, phases = dict(self.totals), dict(self.gauges), dict(self.phases_ms)
             batch_id, watermark_ms, lags, troubles = self.batch_id, self.watermark_ms, self.lags, dict(self._troubles)
-            sinks_away = dict(self.sinks_away)
+            sinks_away, backlogs = self._sinks_in_trouble(), dict(self._backlogs)
             latency = self._latency.family()
         if watermark_ms is not None and watermark_ms >= EVENT_TIME_MS_MIN:
             gauges["watermark_delay_seconds"] = time.time() - watermark_ms / 1_000
@@ -231,6 +249,10 @@ class Observed(Collector):
         yield _labelled("lag_records", "partition", lags)
         yield _labelled("part_up", "part", {part: float(trouble is None) for part, trouble in troubles.items()})
         yield _sinks(sorted({*self.sink_names, *sinks_away}), sinks_away)
+        now_ms = time.time() * 1_000
+        ages_s = {name: 0.0 if ms is None else max(0.0, now_ms - ms) / 1_000 for name, (_, ms) in backlogs.items()}
+        yield _labelled("sink_waiting_alerts", "sink", {name: count for name, (count, _) in backlogs.items()})
+        yield _labelled("sink_oldest_alert_seconds", "sink", ages_s)
         yield latency
 
 

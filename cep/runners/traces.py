@@ -99,14 +99,14 @@ class Traces(Closing):
             self._phase(self._newest, "commit", self._writing_ns, time.time_ns())
 
     def around(
-        self, sending: Callable[[pa.Table], AbstractContextManager[Any]]
-    ) -> Callable[[pa.Table], AbstractContextManager[Any]]:
+        self, sending: Callable[[str, pa.Table], AbstractContextManager[Any]]
+    ) -> Callable[[str, pa.Table], AbstractContextManager[Any]]:
         """Return `sending`, with a span of each delivery: a child of the newest micro-batch."""
 
         @contextmanager
-        def send(alerts: pa.Table) -> Iterator[None]:
+        def send(name: str, alerts: pa.Table) -> Iterator[None]:
             context, began_ns = self._newest, time.time_ns()
-            with sending(alerts):
+            with sending(name, alerts):
                 yield
             if context is not None:
                 self._phase(context, "sinks", began_ns, time.time_ns(), {"cep.alerts": alerts.num_rows})

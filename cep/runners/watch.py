@@ -20,9 +20,9 @@ from types import TracebackType
 from typing import Self
 
 from cep.base.errors import CepError
-from cep.base.limits import DISK_FREE_BYTES_MIN, SENDING_MS_MAX
+from cep.base.limits import DISK_FREE_BYTES_MIN
 from cep.base.utc import utc_text
-from cep.runners.observe import BROKERS, DISK, EVENTS, SINKS, Observed
+from cep.runners.observe import BROKERS, DISK, EVENTS, Observed
 from cep.sources.kafka import KafkaSettings, ask_brokers, latest_offsets
 
 
@@ -119,9 +119,5 @@ class Watch:
         self._note(DISK, f"{free_bytes >> 20} MB are left for the checkpoint folder" if is_full else None)
 
     def _look_at_sinks(self) -> None:
-        since_s = self._observed.sending_since_s
-        seconds = 0.0 if since_s is None else time.monotonic() - since_s
-        if self._observed.sinks_away:  # it has said so itself, and why
-            return
-        is_slow = seconds * 1_000 >= SENDING_MS_MAX
-        self._note(SINKS, f"a delivery has taken {seconds:.0f} s so far" if is_slow else None)
+        if not self._ended.is_set():
+            self._observed.look_at_sinks()

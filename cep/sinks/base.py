@@ -20,6 +20,7 @@ SINK_REASONS = {
     "locked": "another session locks its table; end that session",
     "too_large": "an alert is larger than it allows; raise its limit",
     "lease": "this process waits for the lease of its job; check the brokers",
+    "slow": "it has not answered a delivery for five seconds; check the receiver and the network",
     "refused": "it refuses the alerts; its own message, in the log, says why",
 }
 

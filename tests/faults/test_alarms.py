@@ -56,6 +56,10 @@ CASES: dict[str, tuple[Callable[[int], list[Metric]], Callable[[int], list[Metri
         lambda _: [gauge("cep_undelivered_alerts", 3)],
         lambda minute: [gauge("cep_undelivered_alerts", 3 if minute % 10 else 0)],
     ),
+    "CepSinkBehind": (
+        lambda minute: [gauge("cep_sink_oldest_alert_seconds", 60 * (minute % 5), sink="hook")],
+        lambda minute: [gauge("cep_sink_oldest_alert_seconds", 60 * (minute % 3), sink="hook")],
+    ),
     "CepAlertsRefused": (
         lambda minute: [counter("cep_alerts_refused", minute // 30)],
         lambda _: [counter("cep_alerts_refused", 5)],

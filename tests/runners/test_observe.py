@@ -134,11 +134,13 @@ def test_the_metric_of_life_says_stuck_and_failed(stalled_ms: int, failure: str 
 def test_latency_counts_each_alert_once_it_is_delivered() -> None:
     observed = Observed(0)
     now_ms = int(time.time() * 1_000)
-    with observed.sending(table(alert(1, now_ms - 20_000), alert(2, now_ms - 7_000_000), alert(3, now_ms + 60_000))):
-        assert observed.sending_since_s is not None
-    with pytest.raises(ValueError, match="refused"), observed.sending(table(alert(4, now_ms))):
+    with observed.sending(
+        "alerts", table(alert(1, now_ms - 20_000), alert(2, now_ms - 7_000_000), alert(3, now_ms + 60_000))
+    ):
+        assert list(observed.sending_since_s) == ["alerts"]
+    with pytest.raises(ValueError, match="refused"), observed.sending("alerts", table(alert(4, now_ms))):
         raise ValueError("refused")
-    assert observed.sending_since_s is None
+    assert observed.sending_since_s == {}
     found = samples(generate_latest(registry_of(observed)).decode())
     below = {labels[0][1]: value for (name, labels), value in found.items() if name.endswith("latency_seconds_bucket")}
     assert (below["0.01"], below["10.0"], below["60.0"], below["3600.0"], below["+Inf"]) == (1, 1, 2, 2, 3)

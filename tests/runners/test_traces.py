@@ -61,18 +61,18 @@ def test_phases_fill_their_micro_batch_one_behind_the_other(batches: list[tuple[
 
 def test_commits_and_deliveries_are_children_of_the_newest_micro_batch() -> None:
     traces, exporter = traced()
-    sending = traces.around(lambda _: nullcontext())
+    sending = traces.around(lambda *_: nullcontext())
     table = pa.table({"alert_id": ["a", "b"]})
-    with sending(table):
+    with sending("alerts", table):
         traces.commit_step("2")
         traces.commit_step("3")
     assert exporter.get_finished_spans() == (), "what belongs to no micro-batch has no span"
     traces.micro_batch(1, {"matching": 1.0}, {})
     for step in ("1", "2", "3", "4"):
         traces.commit_step(step)
-    with sending(table):
+    with sending("alerts", table):
         traces.micro_batch(2, {}, {})
-    with pytest.raises(OSError, match="refused"), sending(table):
+    with pytest.raises(OSError, match="refused"), sending("alerts", table):
         raise OSError("refused")
     spans = {(span.name, span.attributes.get("cep.batch_id")): span for span in exporter.get_finished_spans()}
     assert set(spans) == {("micro_batch", 1), ("micro_batch", 2), ("matching", None), ("commit", None), ("sinks", None)}

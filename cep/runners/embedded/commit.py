@@ -4,9 +4,11 @@
     2  write     one write batch: changed pages, what waits, positions, rulebook, watermark, totals; alerts and letters;
                  which of them are to be delivered now, and that those of the last delivery are forgotten
     3  sync      in the background: the store's log reaches the disk: from here on the commit is there, before it is not
-    4  deliver   behind 3, in the background: alerts and letters, of several commits perhaps, under the number of this
-                 one; with a changelog what these commits have changed, in the same transaction
-    5  settle    the delivery is known to be over: the next commit forgets it, and may ask for another one
+    4  deliver   after 3, in the background and for each sink by itself (lanes.py): its alerts or letters, of several
+                 commits perhaps, under the number of this one; with a changelog the changes of these commits go in
+                 the transaction of the last sink
+    5  settle    the delivery to a sink is known to be over: the next commit forgets it, and may ask for another one.
+                 Once all sinks have a commit, its alerts leave the store
 
 A commit costs what has changed and one write to the disk, so there is one for each micro-batch if nothing else is asked
 for. While the disk writes, the next micro-batch is matched; its commit begins when the one before is there. Every so
@@ -18,7 +20,8 @@ Start:
 
     R1 open      the local store; if it is gone, damaged or behind, that of the changelog or of the newest whole
                  checkpoint (opening.py)
-    R2 deliver   what was to be delivered, under its number: sinks take the same number twice as if it came once
+    R2 deliver   to each sink what was on its way to it, under its number, in the background: sinks take the same number
+                 twice as if it came once
     R3 recall    only if it was brought back: the sinks tell which alerts they got since. No sink gets those again
     R4 seek      the sources go on behind the positions
 
@@ -53,13 +56,15 @@ from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.engine.alerts import sorted_together
 from cep.lists.store import ListStore
 from cep.runners.embedded.changelog import Changelog
-from cep.runners.embedded.commit_entries import Head, Outgoing, PendingOutput, payload_of
+from cep.runners.embedded.commit_entries import Head, LanePosition, Outgoing, PendingOutput, payload_of
 from cep.runners.embedded.engine import Engine, Stepped
+from cep.runners.embedded.lanes import Backlog, Lane, futures_of, lanes_of
 from cep.runners.embedded.opening import PART, StoreSettings, mark_damaged, open_store, store_folder
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.sent import Sent
 from cep.runners.live_checkpoint import lock_checkpoint
 from cep.runners.meanings import current_names
+from cep.sinks.base import RecallingSink
 from cep.sources.live.base import IdentifiedSource, LiveSource
 from cep.state.checkpoints import BESIDE, Checkpoints, Part, Published
 from cep.state.memory import MemoryStore
@@ -108,19 +113,6 @@ class Sources:
             self.control.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Delivery:
-    """Between 4 and 5, under the number of the commit that began it, which may have nothing to deliver itself.
-
-    `commits`: those whose alerts and letters it has; `changed`: those whose changes it brings.
-    """
-
-    number: int
-    commits: tuple[int, ...]
-    done: Future[list[str]]
-    changed: tuple[int, ...] = ()
-
-
 class Commits:
     """The commit protocol of one process. Use it from one thread."""
 
@@ -143,14 +135,15 @@ class Commits:
         self._checkpoints: Checkpoints | None = None
         self._copying: Future[Published] | None = None
         self._copied_s = time.monotonic()
-        self._outgoing: dict[int, Outgoing] = {}  # by commit: in the store, and not known to be delivered
-        self._delivery: _Delivery | None = None
+        self._outgoing: dict[int, Outgoing] = {}  # by commit: in the store, and some sink is not known to have it
+        self._lacking: Counter[int] = Counter()  # by commit: how many sinks are not known to have it
+        self._outlets: Outlets | None = None  # of the lanes
+        self.lanes: list[Lane] = []
         self._syncing: Future[None] | None = None  # the last commit's; None: it is on the disk
         self._forgettable: list[int] = []
-        self._recalled: list[int] = []  # commits whose alerts the sinks had in part; the store does not know it yet
         self._sent = Sent()  # what sinks have though the job has forgotten it
         self._from_checkpoint_ms: int | None = None
-        self._places: list[str] = []  # of sinks, when nothing was on its way to them
+        self.undelivered_bytes = self._outgoing_count = 0  # of `_outgoing`
         self._base = 0  # what is added to a commit's number
         self._number = 0
         self._settled: int | None = None
@@ -164,7 +157,6 @@ class Commits:
         self.pending_output = PendingOutput()
         self.totals: Counter[str] = Counter()
         self.batch_id = 0  # of the next micro-batch, for the job's whole life
-        self._thread = ThreadPoolExecutor(1, "delivery")
         self._log_thread = ThreadPoolExecutor(1, "log")
         # Beside the store, where a checkpoint that is restored has them; a set is written before a commit names it.
         self.lists = ListStore(None if settings.folder is None else store_folder(settings.folder) / BESIDE)
@@ -215,30 +207,55 @@ class Commits:
         engine.restore()
         self.totals, self._base, self._number = current_names(head.totals), head.base, head.number
         self.batch_id = head.batch_id
-        self._outgoing, self._sent = Outgoing.stored(self.store), Sent.stored(self.store, len(outlets.sinks))
-        self._places = list(head.places)
         if self._changelog is not None:
             self._changelog.resume(self.store, self.lists)
+        positions = self._take_up(outlets, head)
         self._on_step("R2")
         if self._from_checkpoint_ms is not None:
-            self._recall(outlets, self._from_checkpoint_ms)
-        elif head.delivery is not None:
-            commits = tuple(number for number in self._outgoing if number <= head.delivery)
-            self._deliver(outlets, [self._outgoing[number] for number in commits], head.delivery)
-            self._forget(commits)
+            self._recall(positions, self._from_checkpoint_ms)
+        else:
+            for lane in self.lanes:
+                position = positions[lane.name]
+                if position.delivery is not None and position.last is not None and lane.up_to(position.last):
+                    self._begin_delivery(outlets, lane, lane.up_to(position.last), position.delivery, None)
         self._on_step("R4")
         sources.seek(head.positions, head.topic_ids)
 
-    def _recall(self, outlets: Outlets, created_ms: int) -> None:
+    def _take_up(self, outlets: Outlets, head: Head) -> dict[str, LanePosition]:
+        """Queue stored alerts for the sinks that lack them; return the stored position of each sink."""
+        positions = self._open_lanes(outlets, head.lanes)
+        self._sent = Sent.stored(self.store, [lane.name for lane in self.lanes if lane.outlet.belongs is None])
+        for commit, outgoing in Outgoing.stored(self.store).items():
+            for lane in self.lanes:
+                position = positions[lane.name]
+                if commit > position.position:
+                    self._lacking[commit] += lane.add(commit, outgoing, position.since_ms)
+            if self._lacking[commit]:
+                self._note_outgoing(commit, outgoing)
+            else:
+                self._forgettable.append(commit)
+        return positions
+
+    def _open_lanes(self, outlets: Outlets, stored: Mapping[str, LanePosition]) -> dict[str, LanePosition]:
+        """Make a lane for each sink, and tell of sinks that are gone; return the position of each sink."""
+        lanes, gone = lanes_of(outlets.all, stored, self._number, has_changelog=self._changelog is not None)
+        for lane in self.lanes:  # of other outlets, which have all
+            lane.close(wait=False)
+        self.lanes, self._outlets = [lane for lane, _ in lanes], outlets
+        for name in sorted(gone):
+            left = [item for commit, item in Outgoing.stored(self.store).items() if commit > stored[name].position]
+            if left:
+                outlets.abandoned(name, sum(item.alerts.num_rows for item in left))
+        return {lane.name: position for lane, position in lanes}
+
+    def _recall(self, positions: Mapping[str, LanePosition], created_ms: int) -> None:
         """Ask the sinks for alerts that forgotten commits sent after the checkpoint, under their numbers."""
         self._on_step("R3")
         # What was on its way at that time went out under the number of a commit that the checkpoint has.
-        after = min(self._outgoing, default=self._number + 1) - 1
-        newest = self._sent.recall(outlets, self._base + after, created_ms, self._places)
-        self._number = max(self._number, newest - self._base)
-        for number, outgoing in self._outgoing.items():
-            self._outgoing[number] = Outgoing(self._sent.unsent(outgoing.alerts), outgoing.dead_letters)
-        self._recalled = list(self._outgoing)
+        after = {name: self._base + position.position for name, position in positions.items()}
+        if "" in (self.head.lanes if self.head is not None else {}):  # of an earlier build
+            after = dict.fromkeys(after, self._base + min(self._outgoing, default=self._number + 1) - 1)
+        self._number = max(self._number, self._sent.recall(self.lanes, after, created_ms) - self._base)
 
     # ------------------------------------------------------------------------------------------------------ commits
 
@@ -255,7 +272,9 @@ class Commits:
     @property
     def is_waiting(self) -> bool:
         """True if another commit is needed before something can be delivered."""
-        return self._delivery is None and (bool(self._outgoing) or self.unsent_bytes > 0)
+        return any(
+            lane.is_idle or (lane.carries and lane.delivery is None and self.unsent_bytes > 0) for lane in self.lanes
+        )
 
     @property
     def unsent_bytes(self) -> int:
@@ -264,13 +283,13 @@ class Commits:
 
     @property
     def undelivered_count(self) -> int:
-        """Alerts and dead letters that no sink is known to have."""
-        outgoing = sum(item.alerts.num_rows + len(item.dead_letters) for item in self._outgoing.values())
-        return int(
-            outgoing
-            + sum(table.num_rows for table in self.pending_output.alerts)
-            + len(self.pending_output.dead_letters)
-        )
+        """The number of alerts and dead letters that some sink is not known to have."""
+        return self._outgoing_count + self.pending_output.count
+
+    @property
+    def backlogs(self) -> dict[str, Backlog]:
+        """The alerts that wait for each sink of alerts, by its name."""
+        return {lane.name: lane.backlog for lane in self.lanes if lane.outlet.belongs is None}
 
     def begin(self, engine: Engine, sources: Sources, outlets: Outlets) -> bool:
         """2, and 3 and 4 in the background; says whether there was a commit.
@@ -283,21 +302,23 @@ class Commits:
             return False
         self._wait_for_sync()
         self._on_step("2")
+        if outlets is not self._outlets:
+            self._open_lanes(outlets, {})
         number = self._number + 1
         batch = WriteBatch()
         engine.save(batch, number)
         self._write_outgoing(batch, number)
-        delivers = self._delivery is None and (bool(self._outgoing) or self._changelog is not None)
-        delivery = number if delivers else (self._delivery.number if self._delivery is not None else None)
+        idle = [lane for lane in self.lanes if lane.delivery is None]
+        starting = {lane.name: lane.next_commits() for lane in idle if lane.is_idle or lane.carries}
+        planned = {name: (number, commits[-1] if commits else number) for name, commits in starting.items()}
         head = Head(
             number,
             self._base,
             self._lineage,
             engine.groups,
-            delivery,
             dict(self.totals),
             sources.positions(),
-            self._places,
+            {lane.name: lane.position(number, planned.get(lane.name)) for lane in self.lanes},
             self.batch_id,
             sources.topic_ids(),
         )
@@ -305,13 +326,15 @@ class Commits:
         if self._changelog is not None:
             self._changelog.take(batch, self.store, self.lists, number)
         self.store.write(batch)
-        syncing = self._syncing = self._log_thread.submit(self._sync)
+        self._syncing = self._log_thread.submit(self._sync)
         self._number, self.head = number, head
         self._alone_s = time.monotonic() if self._alone_s is None else self._alone_s
         if is_memory or self._is_checkpoint_due:
             self.checkpoint(engine)
-        if delivers:
-            self._delivery = self._begun_delivery(outlets, number, syncing)
+        for lane in idle:
+            if lane.name in starting:
+                carried = self._changelog if lane.carries else None
+                self._begin_delivery(outlets, lane, starting[lane.name], number, carried)
         return True
 
     def _sync(self) -> None:
@@ -324,38 +347,48 @@ class Commits:
             self._syncing.result()
             self._syncing = None
 
-    def _begun_delivery(self, outlets: Outlets, number: int, syncing: Future[None]) -> _Delivery:
-        """Begin to deliver all that waits, in the background, once the commit is on the disk."""
-        commits = tuple(self._outgoing)
+    def _begin_delivery(
+        self, outlets: Outlets, lane: Lane, commits: Sequence[int], number: int, carried: Changelog | None
+    ) -> None:
+        """Begin to deliver these commits to a sink, in the background, once the last commit is on the disk.
+
+        The changes for the changelog `carried` go with them.
+        """
         items = [self._outgoing[commit] for commit in commits]
-        waits_for = self._copying if self._settings.backend == "memory" else None
-        entries, changed = ([], ()) if self._changelog is None else self._changelog.hand_over()
+        waits = [self._syncing, self._copying if self._settings.backend == "memory" else None]
+        entries, changed = ([], ()) if carried is None else carried.hand_over()
 
-        def deliver() -> list[str]:
-            syncing.result()
-            if waits_for is not None:
-                waits_for.result()
-            if self._changelog is not None:
-                self._changelog.carry(entries)
-            self._deliver(outlets, items, number)
-            return [place for sink in outlets.recalling if (place := sink.place())]
+        def deliver() -> Sequence[str]:
+            for task in waits:
+                if task is not None:
+                    task.result()
+            if carried is not None:
+                carried.carry(entries)
+            self._deliver(outlets, lane, items, number)
+            place = lane.outlet.sink.place() if isinstance(lane.outlet.sink, RecallingSink) else ""
+            return [place] if place else []
 
-        return _Delivery(number, commits, self._thread.submit(deliver), changed)
+        lane.begin(number, commits[-1] if commits else number, deliver, changed)
 
     def _write_outgoing(self, batch: WriteBatch, number: int) -> None:
         for delivered in self._forgettable:
             Outgoing.forget(batch, delivered)
         self._forgettable = []
-        for recalled in self._recalled:  # without what was sent, as the ids that are still known say
-            Outgoing.forget(batch, recalled)
-            self._outgoing[recalled].save(batch, recalled)
-        self._recalled = []
         if self.pending_output:
-            outgoing = Outgoing(self._sent.unsent(self.pending_output.table()), tuple(self.pending_output.dead_letters))
-            outgoing.save(batch, number)
-            self._outgoing[number] = outgoing
+            outgoing = Outgoing(self.pending_output.table(), tuple(self.pending_output.dead_letters))
+            since_ms = int(time.time() * 1_000)
+            self._lacking[number] = sum(lane.add(number, outgoing, since_ms) for lane in self.lanes)
+            if self._lacking[number]:
+                outgoing.save(batch, number)
+                self._note_outgoing(number, outgoing)
             self.pending_output = PendingOutput()
         self._sent.save(batch)
+
+    def _note_outgoing(self, commit: int, outgoing: Outgoing) -> None:
+        """Keep a commit's alerts in memory, until no sink lacks them."""
+        self._outgoing[commit] = outgoing
+        self._outgoing_count += outgoing.count
+        self.undelivered_bytes += outgoing.bytes
 
     @property
     def _is_checkpoint_due(self) -> bool:
@@ -399,25 +432,46 @@ class Commits:
 
         Raises: SinkError, StoreError, StateCorruptError; the job goes on from its last commit when started again.
         """
-        copying, delivery = self._copying, self._delivery
+        copying = self._copying
         if wait or (self._syncing is not None and self._syncing.done()):
             self._wait_for_sync()
         if copying is not None and (wait or copying.done()):
             self._copying = None
             self._copied(copying)
-        if delivery is not None and (wait or delivery.done.done()):
-            self._places = delivery.done.result()
-            self._on_step("5")
-            self._forget(delivery.commits)
-            if self._changelog is not None:
-                self._changelog.settle(delivery.changed)
-            self._delivery = None
+        away: SinkAwayError | None = None
+        for lane in self.lanes:
+            if lane.delivery is not None and (wait or lane.delivery.done.done()):
+                try:
+                    self._settle(lane)
+                except SinkAwayError as error:
+                    away = error
+        if away is not None:
+            raise away
+
+    def _settle(self, lane: Lane) -> None:
+        """5, for one sink. Raises: SinkError, StoreError."""
+        delivery, settled = lane.settle()
+        self._on_step("5")
+        for commit, _, _ in settled:
+            outgoing = self._outgoing[commit]
+            if lane.outlet.belongs is None:
+                self.totals[f"alerts_delivered[{lane.name}]"] += outgoing.alerts.num_rows
+                self._sent.settle(lane.name, outgoing.alerts)
+            self._lacking[commit] -= 1
+            if not self._lacking[commit]:
+                del self._lacking[commit], self._outgoing[commit]
+                self._outgoing_count -= outgoing.count
+                self.undelivered_bytes -= outgoing.bytes
+                self._forgettable.append(commit)
+        if self._changelog is not None:
+            self._changelog.settle(delivery.changed)
 
     def wait_for_delivery(self, wait_s: float) -> None:
         """Wait for the end of a delivery or a checkpoint that is under way, at most so long."""
-        tasks: list[Future[Any]] = [] if self._delivery is None else [self._delivery.done]
-        tasks += [] if self._copying is None else [self._copying]
-        wait(tasks, wait_s, FIRST_COMPLETED)
+        wait(self._tasks(), wait_s, FIRST_COMPLETED)
+
+    def _tasks(self) -> list[Future[Any]]:
+        return [*futures_of(self.lanes), *([] if self._copying is None else [self._copying])]
 
     def _copied(self, copying: Future[Published]) -> None:
         try:
@@ -439,13 +493,9 @@ class Commits:
         """
         if self._checkpoints is None:
             return
-        self.finish(wait=True)
-        while True:
-            self.begin(engine, sources, outlets)
-            self.finish(wait=True)
-            if not (self.pending_output or self._outgoing or self._forgettable):
-                break
+        self._drain(engine, sources, outlets, None)
         if self._settings.backend != "memory":
+            self.finish(wait=True)
             self.checkpoint(engine)
             self.finish(wait=True)
         self._settled = None if self.last is None else self.last.number
@@ -459,15 +509,12 @@ class Commits:
         if self._checkpoints is None:
             return True
         deadline_s = time.monotonic() + wait_s
-        is_over = self._ends_by(deadline_s)
-        while self.begin(engine, sources, outlets) and is_over:
-            is_over = self._ends_by(deadline_s)
-            if not (self.pending_output or self._outgoing or self._forgettable):
-                break
+        is_over = self._drain(engine, sources, outlets, deadline_s)
         self._wait_for_sync()
         if is_over and self._settings.backend != "memory":
             self.checkpoint(engine)
-            is_over = self._ends_by(deadline_s)
+            is_over = not wait(self._tasks(), max(0.0, deadline_s - time.monotonic())).not_done
+            self.finish(wait=False)
         self._is_left = not is_over
         if self._is_left:
             outlets.left.set()
@@ -475,17 +522,27 @@ class Commits:
             self._settled = self.last.number
         return is_over
 
-    def _ends_by(self, deadline_s: float) -> bool:
-        """Wait for the background work. Returns: True if it has ended and its outcome is noted."""
-        tasks: list[Future[Any]] = [] if self._delivery is None else [self._delivery.done]
-        tasks += [] if self._copying is None else [self._copying]
-        if wait(tasks, max(0.0, deadline_s - time.monotonic())).not_done:
-            return False
-        try:
-            self.finish(wait=True)
-        except SinkAwayError:
-            return False
-        return True
+    def _drain(self, engine: Engine, sources: Sources, outlets: Outlets, deadline_s: float | None) -> bool:
+        """Commit everything, and deliver it to each sink as fast as that takes it; without a deadline all of it.
+
+        Returns: whether all sinks have all. Raises: SinkError; StoreError; without a deadline also SinkAwayError.
+        """
+        is_committed = False
+        while True:
+            try:
+                self.finish(wait=False)
+            except SinkAwayError:  # it has given up; the other sinks go on
+                if deadline_s is None:
+                    raise
+            if not is_committed or self.pending_output or self._forgettable or self.is_waiting:
+                is_committed = self.begin(engine, sources, outlets) or is_committed
+            tasks = self._tasks()
+            if is_committed and not tasks:
+                return not self._outgoing
+            wait_s = None if deadline_s is None or not is_committed else deadline_s - time.monotonic()
+            if wait_s is not None and wait_s <= 0:
+                return False
+            wait(tasks, wait_s, FIRST_COMPLETED)
 
     def distrust(self) -> None:
         """Mark the store as damaged: the next start takes the newest checkpoint in its place."""
@@ -495,7 +552,8 @@ class Commits:
     def close(self) -> None:
         """Wait for what goes on in the background, and let go of the store."""
         self._log_thread.shutdown()
-        self._thread.shutdown(wait=not self._is_left)
+        for lane in self.lanes:
+            lane.close(wait=not self._is_left)
         if self._checkpoints is not None and not self._is_left:
             self._checkpoints.close()
         with suppress(StateError):  # one whose disk was full says so again; what was committed is there
@@ -505,16 +563,13 @@ class Commits:
                 replace_file(self._settings.folder / DELIVERED, str(self._settled).encode())
         self._lock.close()
 
-    def _deliver(self, outlets: Outlets, items: Sequence[Outgoing], number: int) -> None:
+    def _deliver(self, outlets: Outlets, lane: Lane, items: Sequence[Outgoing], number: int) -> None:
         self._on_step("4")
         alerts = sorted_together([item.alerts for item in items if item.alerts.num_rows])
-        dead_letters = [letter for item in items for letter in item.dead_letters]
-        outlets.deliver(alerts, dead_letters, self._base + number, self._sent.lacking)
-
-    def _forget(self, commits: Sequence[int]) -> None:
-        for number in commits:
-            self._sent.settle(self._outgoing.pop(number).alerts)
-        self._forgettable += commits
+        lines = [line for item in items for line in item.dead_letters]
+        content = lane.outlet.content(self._sent.lacking(lane.name, alerts), lines)
+        if len(content) or lane.carries:
+            outlets.send(lane.outlet, content, self._base + number)
 
 
 def _shown(groups: range) -> str:

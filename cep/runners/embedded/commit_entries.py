@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import orjson
@@ -35,22 +35,36 @@ _NUMBER = struct.Struct(">Q")
 
 
 @dataclass(frozen=True, slots=True)
+class LanePosition:
+    """The position of a sink: it has all commits up to `position`.
+
+    The commits after it, up to `last`, are or were on their way under the number `delivery`; None: nothing is.
+    `since_ms` is when the oldest waiting commit was made (ms UTC). `places`: where the sink stood before any of it was
+    on its way (RecallingSink).
+    """
+
+    position: int
+    delivery: int | None = None
+    last: int | None = None
+    since_ms: int = 0
+    places: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Head:
     """A commit. `base` is added to `number` for sinks; `lineage` names the store from its creation on.
 
-    The undelivered alerts and letters of commits up to `delivery` are, or were, on their way under that number; None:
-    no delivery. `places`: the positions of sinks before the delivery began (RecallingSink). `batch_id`: of the next
-    micro-batch. `topic_ids`: the ids of the topics in `positions`.
+    `lanes`: the position of each sink by its name (lanes.py). A head of an earlier build has one position for all sinks,
+    under an empty name. `batch_id`: of the next micro-batch. `topic_ids`: the ids of the topics in `positions`.
     """
 
     number: int
     base: int
     lineage: str
     groups: range
-    delivery: int | None
     totals: Mapping[str, int]
     positions: Mapping[str, Mapping[str, int]]
-    places: Sequence[str] = ()
+    lanes: Mapping[str, LanePosition] = field(default_factory=dict)
     batch_id: int = 0
     topic_ids: Mapping[str, str] = field(default_factory=dict)
 
@@ -61,10 +75,9 @@ class Head:
             "base": self.base,
             "lineage": self.lineage,
             "groups": [self.groups.start, self.groups.stop],
-            "delivery": self.delivery,
             "totals": self.totals,
             "positions": self.positions,
-            "places": self.places,
+            "lanes": {name: astuple(lane) for name, lane in self.lanes.items()},
             "batch_id": self.batch_id,
             "topic_ids": self.topic_ids,
         }
@@ -86,10 +99,12 @@ def parse_head(data: bytes) -> Head:
             head["base"],
             head["lineage"],
             range(*head["groups"]),
-            head["delivery"],
             head["totals"],
             head["positions"],
-            head.get("places", ()),  # an earlier build knew times alone
+            {name: LanePosition(*lane) for name, lane in head["lanes"].items()}
+            if "lanes" in head
+            # An earlier build had one position for all sinks, and before that no places.
+            else {"": LanePosition(-1, head["delivery"], head["delivery"], 0, head.get("places", ()))},
             head.get("batch_id", 0),  # and began to count with each start
             head.get("topic_ids", {}),  # and went by the names of topics
         )
@@ -103,11 +118,13 @@ class PendingOutput:
 
     alerts: list[pa.Table] = field(default_factory=list)
     dead_letters: list[bytes] = field(default_factory=list)
+    count: int = 0
 
     def take(self, stepped: Stepped) -> None:
         if stepped.alerts.num_rows:
             self.alerts.append(stepped.alerts)
         self.dead_letters += stepped.dead_letters
+        self.count += stepped.alerts.num_rows + len(stepped.dead_letters)
 
     def __bool__(self) -> bool:
         return bool(self.alerts or self.dead_letters)
@@ -122,6 +139,16 @@ class Outgoing:
 
     alerts: pa.Table
     dead_letters: tuple[bytes, ...]
+
+    @property
+    def count(self) -> int:
+        """How many alerts and dead letters there are."""
+        return int(self.alerts.num_rows + len(self.dead_letters))
+
+    @property
+    def bytes(self) -> int:
+        """Their bytes in memory."""
+        return int(self.alerts.nbytes + sum(map(len, self.dead_letters)))
 
     def save(self, batch: WriteBatch, commit: int) -> None:
         if self.alerts.num_rows:

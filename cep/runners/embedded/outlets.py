@@ -1,8 +1,8 @@
 """Alerts, dead letters and suppressed alerts of a commit → their sinks: step 4 of commit.py.
 
-A number that comes again ends in the same place, since every sink keeps that contract. So a sink that is away is tried
-again, under the same number, for as long as it takes. Meanwhile the job matches on until too many alerts wait; then it
-reads nothing more.
+Each sink takes its part of a commit by itself, from a thread of its own (lanes.py), so one that hangs delays no other.
+Every sink takes a number twice as if it came once. So a sink that is away is tried again under the same number, for as
+long as it takes.
 Tested by: tests/runners/embedded/test_outage.py, tests/runners/embedded/test_commit.py,
 tests/runners/embedded/test_run.py
 """
@@ -14,75 +14,111 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from cep.base.audit import is_audit
 from cep.base.errors import SinkAwayError
 from cep.base.limits import KAFKA_WAIT_MS_MAX
+from cep.engine.alerts import NO_ALERTS
 from cep.runners.patience import Patience, impatient
-from cep.sinks.base import AlertSink, DeadLetterSink, RecallingSink
+from cep.sinks.base import AlertSink, DeadLetterSink
 from cep.step.suppress import is_suppressed
 
 _LEAVE_S = 0.05
+Content: TypeAlias = pa.Table | list[bytes]
+
+
+def _nothing(_name: str, _alerts: pa.Table) -> AbstractContextManager[Any]:
+    """Do nothing around a delivery."""
+    return nullcontext()
+
+
+def _is_letter(line: bytes) -> bool:
+    return not is_suppressed(line)
+
+
+@dataclass(frozen=True, slots=True)
+class Outlet:
+    """One sink, its name, and its part of a commit: the lines that `belongs` selects, or the alerts without it."""
+
+    name: str
+    sink: AlertSink | DeadLetterSink
+    belongs: Callable[[bytes], bool] | None = None
+
+    def content(self, alerts: pa.Table, lines: Sequence[bytes]) -> Content:
+        """Select the part of this sink, lines in a fixed order."""
+        belongs = self.belongs
+        return alerts if belongs is None else sorted(line for line in lines if belongs(line))
+
+    def count(self, alerts: pa.Table, lines: Sequence[bytes]) -> int:
+        """Return the size of the part of this sink."""
+        belongs = self.belongs
+        return int(alerts.num_rows if belongs is None else sum(map(belongs, lines)))
+
+    def write(self, content: Any, number: int) -> None:
+        """Try once to write. Raises: SinkError."""
+        self.sink.write(content, number)
 
 
 @dataclass(frozen=True, slots=True)
 class Outlets:
     """The sinks of alerts, dead letters and suppressed alerts (`suppressed`); those without a sink go nowhere.
 
-    `audit` gets the lines of the audit once more, before the dead letters that they are among.
-    `sending` surrounds each delivery of alerts: for who watches how long it takes. `may_send` is False while another
-    process may have taken over the job, and raises SinkError once one has. Without `patience` a sink that is away ends
-    the job. `names` are those of the sinks in messages, metrics and health.
+    `audit` gets the lines of the audit once more.
+    `sending` surrounds each delivery: for who watches how long it takes. `may_send` is False while another process may
+    have taken over the job, and raises SinkError once one has. Without `patience` a sink that is away ends the job.
+    `names` are those of the sinks in messages, metrics, health and commits. `abandoned` is called with the name of a
+    sink that the job no longer has, and the number of alerts that waited for it.
     `left` is set once a stopped job leaves a write that still waits for an answer: its client is not closed then.
     """
 
     sinks: Sequence[AlertSink]
     dead_letters: DeadLetterSink | None
     suppressed: DeadLetterSink | None = None
-    sending: Callable[[pa.Table], AbstractContextManager[Any]] = nullcontext
+    sending: Callable[[str, pa.Table], AbstractContextManager[Any]] = _nothing
     may_send: Callable[[], bool] = lambda: True
     patience: Patience = field(default_factory=impatient)
     audit: DeadLetterSink | None = None
     names: Sequence[str] = ()
+    abandoned: Callable[[str, int], None] = lambda *_: None
     left: threading.Event = field(default_factory=threading.Event)
 
-    def name(self, place: int) -> str:
-        """Return the name of the sink at a place."""
-        return self.names[place] if self.names else f"sink {place}"
-
-    def deliver(
-        self, alerts: pa.Table, lines: Sequence[bytes], number: int,
-        lacking: Callable[[pa.Table, int], pa.Table] = lambda alerts, _: alerts,
-    ) -> None:  # fmt: skip
-        """Send alerts, and lines of dead letters and suppressed alerts.
-
-        `lacking` gives those of the alerts that the sink at a place does not have yet (sent.py). A sink that is away is
-        waited for, as `patience` says. Raises: SinkError; the same number may then come again.
-        """
-        with self.sending(alerts):
-            for place, sink in enumerate(self.sinks):
-                self._send(self.name(place), partial(sink.write, lacking(alerts, place), number))
-        for name, beside, belongs in (
+    @property
+    def all(self) -> list[Outlet]:
+        """Each sink with its part of a commit. The last sink of alerts stands last, for its changelog."""
+        lines = (
             ("audit", self.audit, is_audit),
-            ("dead letters", self.dead_letters, lambda line: not is_suppressed(line)),
+            ("dead letters", self.dead_letters, _is_letter),
             ("suppressed alerts", self.suppressed, is_suppressed),
-        ):
-            chosen = sorted(line for line in lines if belongs(line)) if beside is not None else []
-            if chosen and beside is not None:
-                self._send(name, partial(beside.write, chosen, number))
+        )
+        names = self.names or [f"sink {place}" for place in range(len(self.sinks))]
+        outlets = [Outlet(name, sink, belongs) for name, sink, belongs in lines if sink is not None]
+        return [*outlets, *(Outlet(name, sink) for name, sink in zip(names, self.sinks, strict=True))]
 
-    def _send(self, name: str, write: Callable[[], None]) -> None:
-        """Write with leave to do so, which another process may have taken over in an outage."""
+    def deliver(self, alerts: pa.Table, lines: Sequence[bytes], number: int) -> None:
+        """Send alerts and lines to all sinks, one after the other, for a job whose alerts wait for no commit.
+
+        Raises: SinkError; the same number may then come again.
+        """
+        for outlet in self.all:
+            content = outlet.content(alerts, lines)
+            if len(content):
+                self.send(outlet, content, number)
+
+    def send(self, outlet: Outlet, content: Content, number: int) -> None:
+        """Write to a sink until it has the content, with leave to do so, which another process may have taken over.
+
+        Raises: SinkError; SinkAwayError once the job is to stop.
+        """
 
         def with_leave() -> None:
             self._wait_for_leave()
-            write()
+            outlet.write(content, number)
 
-        self.patience.keep_trying(name, with_leave)
+        with self.sending(outlet.name, content if isinstance(content, pa.Table) else NO_ALERTS):
+            self.patience.keep_trying(outlet.name, with_leave)
 
     def _wait_for_leave(self) -> None:
         deadline_s = time.monotonic() + KAFKA_WAIT_MS_MAX / 1_000
@@ -95,13 +131,6 @@ class Outlets:
                 )
             time.sleep(_LEAVE_S)
 
-    @property
-    def recalling(self) -> list[RecallingSink]:
-        """The sinks that can say what they were sent."""
-        sinks: list[object] = [*self.sinks, self.dead_letters]
-        return [sink for sink in sinks if isinstance(sink, RecallingSink)]
-
     def close(self) -> None:
-        for sink in () if self.left.is_set() else (*self.sinks, self.dead_letters, self.suppressed, self.audit):
-            if sink is not None:
-                sink.close()
+        for outlet in () if self.left.is_set() else self.all:
+            outlet.sink.close()

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from cep.base.errors import SinkAwayError, SourceAwayError, StateCorruptError
-from cep.base.limits import STOP_DELIVERY_MS_MAX, TIME_MS_MAX
+from cep.base.limits import STOP_DELIVERY_MS_MAX, TIME_MS_MAX, UNDELIVERED_BYTES_MAX, UNDELIVERED_MAX
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Stepped
 from cep.runners.embedded.outlets import Outlets
@@ -42,7 +42,6 @@ _SWITCH_S = 0.0005
 # A job that lags behind does this many times as long without a commit as the last one took; with large micro-batches.
 _COMMIT_SHARE, _COMMIT_SHARE_LARGE = 2, 9
 _CHANGED_BYTES_MAX = 64 << 20  # of pages that wait for a commit in memory
-_UNDELIVERED_MAX = 1_000_000  # alerts and letters; with slower sinks nothing more is read until they have taken some
 _UNSENT_BYTES_MAX = 64 << 20  # of changes that the changelog has not taken over; as with alerts
 _ATTEMPT_BITS = 24
 T = TypeVar("T")
@@ -181,7 +180,7 @@ class Runner:
     def cycle(self, wait_s: float, stop: threading.Event = _NEVER) -> bool:
         """One micro-batch if there is anything to do, and what is due of commits; says whether there was."""
         pace, sources = self._pace, self._sources
-        while self._commits.undelivered_count > _UNDELIVERED_MAX or self._commits.unsent_bytes > _UNSENT_BYTES_MAX:
+        while self._waits_for_sinks:
             self._commits.wait_for_delivery(_WAIT_S)
             self._idle()  # sinks may be away for hours, and the job is none the worse for it
             self.commit(is_due=True)
@@ -207,6 +206,13 @@ class Runner:
                     asked.set_exception(error)
         self.commit()
         return has_work
+
+    @property
+    def _waits_for_sinks(self) -> bool:
+        """True if so much waits that nothing more is read until the sinks have taken some."""
+        commits = self._commits
+        is_full = commits.undelivered_count > UNDELIVERED_MAX or commits.undelivered_bytes > UNDELIVERED_BYTES_MAX
+        return is_full or commits.unsent_bytes > _UNSENT_BYTES_MAX
 
     def commit(self, *, is_due: bool = False) -> None:
         """Notice what has been delivered, and commit if that is due, which the caller may know."""

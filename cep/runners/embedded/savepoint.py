@@ -165,7 +165,7 @@ def _load(
         entries = engine.take_over(payload.engine, lambda group: common.scan(group_range(group)))
         lineage, batch = uuid.uuid4().hex, WriteBatch()
         engine.save_whole(batch)
-        head = Head(0, payload.base, lineage, chosen, None, totals, payload.positions, topic_ids=payload.topic_ids)
+        head = Head(0, payload.base, lineage, chosen, totals, payload.positions, topic_ids=payload.topic_ids)
         head.save(batch)
         store.write(batch)
         writer = opened.enter_context(Checkpoints(default_target(checkpoint), scratch / "links"))

@@ -1,10 +1,8 @@
-"""The alerts that sinks have though the job has forgotten it → what each sink is still to be given.
+"""The alerts that sinks have though the job has forgotten them → the alerts that each sink still lacks.
 
-    delivery ─▶ first sink ─▶ second ─▶ … ─▶ last      one after the other: what a sink has, those before it have
-
-A job that goes back to a checkpoint or a changelog asks its sinks for what they got since. A process that died in the
-middle of a delivery has left alerts in the first sinks alone. So each id has a number: so many of the first sinks have
-it. A sink that cannot say what it has (a webhook, PostgreSQL) has what a later one has; more it may get twice.
+A job that goes back to a checkpoint or a changelog asks its sinks for the alerts that they got since then, and sends
+each sink the others. A sink that cannot say what it has (a webhook, PostgreSQL, a terminal) gets all of them: some come
+twice, with the same ids. PostgreSQL ignores a repeated id.
 Tested by: tests/runners/embedded/test_sent.py
 """
 
@@ -17,73 +15,62 @@ import orjson
 import pyarrow as pa
 
 from cep.runners.embedded.commit_entries import SENT
-from cep.runners.embedded.outlets import Outlets
+from cep.runners.embedded.lanes import Lane
 from cep.sinks.base import RecallingSink
 from cep.state.store import KeyedStore, WriteBatch
 
 
 @dataclass
 class Sent:
-    """By alert id, how many of the first sinks have it. `sinks_count` is how many there are."""
+    """The ids of the alerts that a sink has, by the name of the sink."""
 
-    sinks_count: int = 0
-    counts: dict[str, int] = field(default_factory=dict)
+    ids: dict[str, set[str]] = field(default_factory=dict)
     is_new: bool = False
 
     @staticmethod
-    def stored(store: KeyedStore, sinks_count: int) -> Sent:
-        """Read what `save` wrote. If the job has other sinks now, what not all had goes to all."""
-        saved = orjson.loads(store.get(SENT) or b"[]")
-        if isinstance(saved, list):  # of an earlier build: ids that count as sent everywhere
-            return Sent(sinks_count, dict.fromkeys(saved, sinks_count))
-        counts: dict[str, int] = saved["counts"]
-        if saved["sinks"] != sinks_count:
-            counts = {alert_id: sinks_count for alert_id, count in counts.items() if count == saved["sinks"]}
-        return Sent(sinks_count, counts)
+    def stored(store: KeyedStore, names: Sequence[str]) -> Sent:
+        """Read what `save` wrote. `names` are those of the sinks of alerts, in their order."""
+        saved = orjson.loads(store.get(SENT) or b"{}")
+        if isinstance(saved, list):  # an earlier build: ids that all sinks have
+            return Sent({name: set(saved) for name in names})
+        if "counts" in saved:  # a later one: by id, how many of the first sinks have it
+            counts, sinks_count = saved["counts"], saved["sinks"]
+            places = {name: place if len(names) == sinks_count else sinks_count - 1 for place, name in enumerate(names)}
+            return Sent({name: {i for i, count in counts.items() if count > place} for name, place in places.items()})
+        return Sent({name: set(ids) for name, ids in saved.items()})
 
     def save(self, batch: WriteBatch) -> None:
-        """Keep it, if it has changed."""
+        """Store the ids, if they have changed."""
         if self.is_new:
-            batch.put(SENT, orjson.dumps({"sinks": self.sinks_count, "counts": dict(sorted(self.counts.items()))}))
+            batch.put(SENT, orjson.dumps({name: sorted(ids) for name, ids in sorted(self.ids.items())}))
             self.is_new = False
 
-    def recall(self, outlets: Outlets, after: int, created_ms: int, places: Sequence[str]) -> int:
-        """Ask the sinks, as RecallingSink.recall; return the highest number. Raises: SinkError."""
-        number = after
-        for place, sink in enumerate([*outlets.sinks, outlets.dead_letters], 1):
-            if isinstance(sink, RecallingSink):
-                recalled = sink.recall(after, created_ms, places)
-                number = max(number, recalled.number)
-                for alert_id in recalled.alert_ids:
-                    self.counts[alert_id] = max(place, self.counts.get(alert_id, 0))
+    def recall(self, lanes: Sequence[Lane], after: dict[str, int], created_ms: int) -> int:
+        """Ask the sinks, as RecallingSink.recall, for what they got after a number each; return the highest number.
+
+        Raises: SinkError.
+        """
+        newest = -1
+        places = [place for lane in lanes for place in lane.places if place]
+        for lane in lanes:
+            if isinstance(lane.outlet.sink, RecallingSink):
+                recalled = lane.outlet.sink.recall(after[lane.name], created_ms, places)
+                newest = max(newest, recalled.number)
+                self.ids.setdefault(lane.name, set()).update(recalled.alert_ids)
         self.is_new = True
-        return number
+        return newest
 
-    def unsent(self, alerts: pa.Table) -> pa.Table:
-        """Return the alerts that some sink lacks; forget the others, which come once more and never again."""
-        if not self.counts or not alerts.num_rows:
+    def lacking(self, name: str, alerts: pa.Table) -> pa.Table:
+        """Return the alerts that the sink of this name does not have."""
+        ids = self.ids.get(name)
+        if not ids or not alerts.num_rows:
             return alerts
-        ids = alerts["alert_id"].to_pylist()
-        again = {alert_id for alert_id in ids if self.counts.get(alert_id, -1) >= self.sinks_count}
-        for alert_id in again:
-            del self.counts[alert_id]
-        self.is_new |= bool(again)
-        return _chosen(alerts, [alert_id not in again for alert_id in ids])
+        return alerts.filter(pa.array([alert_id not in ids for alert_id in alerts["alert_id"].to_pylist()], pa.bool_()))
 
-    def lacking(self, alerts: pa.Table, place: int) -> pa.Table:
-        """Return the alerts that the sink at this place, from 0, does not have."""
-        if not self.counts or not alerts.num_rows:
-            return alerts
-        return _chosen(alerts, [self.counts.get(alert_id, 0) <= place for alert_id in alerts["alert_id"].to_pylist()])
-
-    def settle(self, alerts: pa.Table) -> None:
-        """Forget alerts that all sinks have by now."""
-        if self.counts and alerts.num_rows:
-            before = len(self.counts)
-            for alert_id in alerts["alert_id"].to_pylist():
-                self.counts.pop(alert_id, None)
-            self.is_new |= len(self.counts) < before
-
-
-def _chosen(alerts: pa.Table, is_chosen: list[bool]) -> pa.Table:
-    return alerts if all(is_chosen) else alerts.filter(pa.array(is_chosen, pa.bool_()))
+    def settle(self, name: str, alerts: pa.Table) -> None:
+        """Forget alerts that the sink has by now: they come no more."""
+        ids = self.ids.get(name)
+        if ids and alerts.num_rows:
+            before = len(ids)
+            ids.difference_update(alerts["alert_id"].to_pylist())
+            self.is_new |= len(ids) < before

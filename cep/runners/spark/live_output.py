@@ -85,7 +85,7 @@ class LiveOutput:
     def __init__(
         self, directory: Path, dead_letter_sink: DeadLetterSink, sinks: Sequence[AlertSink],
         report: Callable[[BatchReport], None] | None = None,
-        sending: Callable[[pa.Table], AbstractContextManager[Any]] = nullcontext,
+        sending: Callable[[str, pa.Table], AbstractContextManager[Any]] = lambda *_: nullcontext(),
         audit: DeadLetterSink | None = None, patience: Patience | None = None, names: Sequence[str] = (),
     ) -> None:  # fmt: skip
         """Take up where the directory says. `sending` surrounds each delivery of alerts: who watches sees how long.
@@ -169,8 +169,8 @@ class LiveOutput:
             dead_letters = under_rules(dead_letters, status_now["epoch"], status_now.get("content_hash", ""))
         # 3. and 4. A sink that has no transactions has done both when it returns.
         self.undelivered_count = alerts.num_rows
-        with self._sending(alerts):
-            for name, sink in zip(self._names, self._sinks, strict=True):
+        for name, sink in zip(self._names, self._sinks, strict=True):
+            with self._sending(name, alerts):
                 self._patience.keep_trying(name, partial(sink.write, alerts, batch_id))
         self.undelivered_count = 0
         sent_s = perf_counter()

@@ -80,7 +80,7 @@ def written(folder: Path) -> list[bytes]:
 
 
 def test_a_sink_that_is_away_is_tried_until_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "_UNDELIVERED_MAX", 2)  # and nothing is read for a sink that does not take
+    monkeypatch.setattr(run_module, "UNDELIVERED_MAX", 2)  # and nothing is read for a sink that does not take
     said: list[SinkAwayError | None] = []
     patience = Patience(threading.Event(), lambda _, error: said.append(error), 0.0)
     live(tmp_path / "job", Away(FileSink(tmp_path / "alerts"), Random(1)), patience)

@@ -122,29 +122,31 @@ def table(*ids: str) -> pa.Table:
     return pa.table({"alert_id": list(ids)})
 
 
-def test_what_was_kept_counts_for_the_same_sinks() -> None:
-    sent, store, batch = Sent(3, {"all": 3, "some": 1}, is_new=True), MemoryStore(), WriteBatch()
+def test_ids_that_a_commit_stores_are_those_of_each_sink() -> None:
+    sent, store, batch = Sent({"a": {"x", "y"}, "b": {"x"}}, is_new=True), MemoryStore(), WriteBatch()
     sent.save(batch)
     store.write(batch)
     assert not sent.is_new
-    assert Sent.stored(store, 3).counts == {"all": 3, "some": 1}
-    assert Sent.stored(store, 2).counts == {"all": 2}, "of others nobody knows which have it"
-    assert Sent.stored(MemoryStore(), 2).counts == {}
-    older = WriteBatch()
-    older.put(SENT, b'["a"]')
-    store.write(older)
-    assert Sent.stored(store, 2).counts == {"a": 2}
+    assert Sent.stored(store, ["b"]).ids == {"a": {"x", "y"}, "b": {"x"}}
+    assert Sent.stored(MemoryStore(), ["a"]).ids == {}
 
 
-def test_each_sink_is_given_what_it_lacks() -> None:
-    sent = Sent(3, {"all": 3, "some": 1})
-    given = sent.unsent(table("all", "some", "new"))
-    assert given["alert_id"].to_pylist() == ["some", "new"]
-    assert [sent.lacking(given, place)["alert_id"].to_pylist() for place in range(3)] == [
-        ["new"],
-        *[["some", "new"]] * 2,
-    ]
-    assert sent.counts == {"some": 1}
-    sent.settle(given)
-    assert sent.counts == {}
+def test_ids_that_an_earlier_build_has_stored() -> None:
+    """First all sinks had each id; then so many of the first sinks, and of other sinks nobody knew which."""
+    store, batch = MemoryStore(), WriteBatch()
+    batch.put(SENT, b'["x"]')
+    store.write(batch)
+    assert Sent.stored(store, ["a", "b"]).ids == {"a": {"x"}, "b": {"x"}}
+    batch.put(SENT, b'{"sinks": 3, "counts": {"all": 3, "some": 1}}')
+    store.write(batch)
+    assert Sent.stored(store, ["a", "b", "c"]).ids == {"a": {"all", "some"}, "b": {"all"}, "c": {"all"}}
+    assert Sent.stored(store, ["a", "b"]).ids == {"a": {"all"}, "b": {"all"}}
+
+
+def test_each_sink_gets_the_alerts_that_it_lacks() -> None:
+    sent, alerts = Sent({"a": {"x", "y"}, "b": {"x"}}), table("x", "y", "z")
+    lacking = {name: sent.lacking(name, alerts)["alert_id"].to_pylist() for name in ("a", "b", "c")}
+    assert lacking == {"a": ["z"], "b": ["y", "z"], "c": ["x", "y", "z"]}
+    sent.settle("a", alerts)
+    assert sent.ids == {"a": set(), "b": {"x"}}
     assert sent.is_new

@@ -346,7 +346,7 @@ def lived(world: World, monkeypatch: pytest.MonkeyPatch) -> int:
     """Live until one life comes to the end of the stream; returns how many there were."""
     wall_clock = time.time
     monkeypatch.setattr(time, "time", lambda: wall_clock() + world.clock_s)
-    monkeypatch.setattr(run_module, "_UNDELIVERED_MAX", HELD_MAX - 30)
+    monkeypatch.setattr(run_module, "UNDELIVERED_MAX", HELD_MAX - 30)
     for number in range(LIVES_MAX):
         life = Life(
             world,

@@ -62,7 +62,7 @@ def test_a_topic_that_was_created_again_ends_the_job(
 
 def test_a_commit_of_a_build_without_ids_is_read() -> None:
     store, batch = MemoryStore(), WriteBatch()
-    Head(3, 0, "a", range(8), None, {}, {"events": {"t[0]": 5}, "control": {}}, topic_ids={"t": "id"}).save(batch)
+    Head(3, 0, "a", range(8), {}, {"events": {"t[0]": 5}, "control": {}}, topic_ids={"t": "id"}).save(batch)
     store.write(batch)
     head = read_head(store)
     assert head is not None
