@@ -18,9 +18,9 @@ from cep.runners.spark.match_stream import OBSERVED
 
 # Each tells of what a job does when all is well.
 ORDINARY = {
-    "records", "events", "alerts", "matches", "runs_started", "runs_expired", "timeouts", "run_steps", "rule_events",
-    "rule_steps", "rule_late_ms", "histories_folded", "events_produced", "control_applied", "control_heartbeat",
-    "control_ignored", "control_waiting",
+    "records", "events", "alerts", "alerts_delivered", "matches", "runs_started", "runs_expired", "timeouts",
+    "run_steps", "rule_events", "rule_steps", "rule_late_ms", "histories_folded", "events_produced", "control_applied",
+    "control_heartbeat", "control_ignored", "control_waiting",
 }  # fmt: skip
 
 
