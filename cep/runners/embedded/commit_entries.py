@@ -54,7 +54,7 @@ class LanePosition:
 class Head:
     """A commit. `base` is added to `number` for sinks; `lineage` names the store from its creation on.
 
-    `lanes`: the position of each sink by its name (lanes.py). A head of an earlier build has one position for all sinks,
+    `lanes`: the position of each sink by its name (lanes.py). A head of an earlier build has one position for all,
     under an empty name. `batch_id`: of the next micro-batch. `topic_ids`: the ids of the topics in `positions`.
     """
 
