@@ -147,7 +147,7 @@ def test_without_its_store_a_job_goes_on_from_the_checkpoint_and_sends_nothing_a
     lines = disordered(list(day()), LATENESS_MS, seed=5)
     alerts, job, harmed = tmp_path / "alerts", tmp_path / "job", 0
     for life in range(100):
-        if run(job, FileSink(alerts), lines, life, Steps(2 + life // 10, "5"), "rocksdb"):
+        if run(job, FileSink(alerts), lines, life, Steps(4 + life // 10, "2"), "rocksdb"):
             break
         store = job / "store" / "store"
         if life % 2 and list((job / "checkpoints").glob("*.manifest")):
