@@ -92,8 +92,8 @@ def tell_abandoned(log: Log, sink: str, count: int) -> None:
     """Print that alerts wait for a sink that the job no longer has."""
     log.tell(
         "abandoned",
-        f"{count:,} alerts waited for {sink}, which the job no longer has, and no new sink takes them over: they go "
-        "nowhere; `cep replay` makes them again",
+        f"{count:,} alerts waited for {sink}, which the job no longer has, and no new sink takes them over: they are "
+        "not sent; `cep replay` makes them again",
         sink=sink, count=count,
     )  # fmt: skip
 

@@ -31,7 +31,7 @@ from cep.cli.given_job import (
     webhook_target,
 )
 from cep.cli.job_flags import URLS, add_job_arguments, check_dead_letters, check_ending, check_sources, record_format
-from cep.cli.job_lines import PATHS, check_in_force, tell_changes, tell_end, tell_problems, tell_start
+from cep.cli.job_lines import PATHS, check_in_force, tell_abandoned, tell_changes, tell_end, tell_problems, tell_start
 from cep.cli.job_rejections import JobRejections
 from cep.cli.stopping import Stopping
 from cep.cli.topics import made_topics
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
     Raises: UsageError and other CepErrors.
     """
     # Loaded here because Spark takes a second to import, and `cep check` does without.
-    from cep.runners.spark.live import serve, start_live  # noqa: PLC0415
+    from cep.runners.spark.live import observe_queues, serve, start_live  # noqa: PLC0415
 
     settings = settings_of(options)
     console = Terminal(stderr=True, highlight=False)
@@ -133,6 +133,8 @@ def run(options: argparse.Namespace) -> int:
         output = _output(settings, checkpoint, dead_letters_path, observed, stop.event, report)
         stop.report = lambda: _tell_end(output, dead_letters_path, log)
         observed.finished(output.batch_id, output.totals)
+        for name, count in output.abandoned.items():
+            tell_abandoned(log, name, count)
         try:
             live = _live(settings, checkpoint, job, initial, events, control, options.available_now)
             query = start_live(spark, live, output)
@@ -140,6 +142,7 @@ def run(options: argparse.Namespace) -> int:
             observed.begin()
             tell_start(log, checkpoint, address, PATHS, goes_on=goes_on, checkpoint=str(checkpoint))
             serve(query, output, stop.event, observed)
+            output.drain(partial(observe_queues, output, observed))
             if output.refused_batch_id is not None:
                 forget_planned(live.checkpoint, output.refused_batch_id)
         except CepError as error:

@@ -6,6 +6,7 @@
     CHECKPOINT/progress.json       totals (live_progress.py).
     CHECKPOINT/begins/             keyed state made elsewhere that the job began with (beginning.py), if any.
     CHECKPOINT/paused_partitions.json  what the next micro-batch leaves alone (spark/paused_partitions.py).
+    CHECKPOINT/waiting/            the alerts that sinks of a job on Spark do not have yet (spark/sink_queue.py).
     CHECKPOINT/place               a token of the driver, which every task must see (spark/place.py).
     CHECKPOINT/query/              Spark's offsets, commits and keyed state.
     CHECKPOINT/lock                held by the process that works on the folder.

@@ -177,8 +177,10 @@ def serve(query: StreamingQuery, output: LiveOutput, stop: threading.Event, obse
     """
     try:
         while not query.awaitTermination(_POLL_S):
+            output.check()
             if observed is not None:
                 _observe(query, observed)
+                observe_queues(output, observed)
             if stop.is_set():
                 output.stop()
                 if not query.status["isTriggerActive"]:
@@ -193,6 +195,12 @@ def serve(query: StreamingQuery, output: LiveOutput, stop: threading.Event, obse
         raise failure_of(str(error)) from error
     finally:
         query.stop()
+
+
+def observe_queues(output: LiveOutput, observed: Observed) -> None:
+    """Note the alerts that wait for sinks."""
+    observed.wait_for(output.backlogs)
+    observed.measured({"undelivered_alerts": float(output.undelivered_count)}, {})
 
 
 def _observe(query: StreamingQuery, observed: Observed) -> None:

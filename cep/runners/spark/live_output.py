@@ -4,8 +4,9 @@ The commit protocol, of micro-batch N. The numbers are also those of the code an
 
     1. Spark writes down what N reads                                        CHECKPOINT/query/offsets/N
     2. tasks match; each partition of the state store keeps keyed state N    CHECKPOINT/query/state
-    3. alerts are sent to the sinks                                          Kafka: into an open transaction, with N
-    4. alerts are committed                                                  Kafka: with the transaction; files: renamed
+    3. alerts are sent to the sinks, to all at the same time                 Kafka: into an open transaction, with N
+    4. alerts are committed; those of a sink that gives no answer in time    Kafka: with the transaction; files: renamed
+       go into a file, and the sink gets them later (sink_queue.py)          CHECKPOINT/waiting
     5. what was set aside is written: dead records, refused control records, late events
     6. the totals are written                                                CHECKPOINT/progress.json
     7. Spark writes down that N is done                                      CHECKPOINT/query/commits/N
@@ -26,7 +27,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from time import perf_counter
+from time import monotonic, perf_counter, sleep
 from typing import Any
 
 import orjson
@@ -35,21 +36,26 @@ from pyspark.sql import DataFrame
 
 from cep.base.audit import is_audit
 from cep.base.errors import CepError
-from cep.base.limits import TIME_MS_MIN
-from cep.engine.alerts import sorted_together
+from cep.base.limits import TIME_MS_MIN, UNDELIVERED_BYTES_MAX, UNDELIVERED_MAX
+from cep.engine.alerts import NO_ALERTS, sorted_together
 from cep.runners.handover.beginning import read_beginning
 from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
 from cep.runners.live_progress import read_progress, write_progress
 from cep.runners.meanings import current_names
-from cep.runners.output import decode_alerts
-from cep.runners.patience import Patience, impatient
+from cep.runners.output import decode_alerts, encode_alerts
+from cep.runners.patience import Patience
 from cep.runners.rule_output import RuleOutput
 from cep.runners.spark.packed import ALERTS, COUNTERS, LATE, REFUSED, STATUS, WATERMARK
 from cep.runners.spark.paused_partitions import PausedPartitions
 from cep.runners.spark.retained_rulebooks import RetainedRulebooks
+from cep.runners.spark.sink_queue import SinkQueue, adopt, take_turns
 from cep.sinks.base import AlertSink, DeadLetterSink
 from cep.step.dead_letters import event_dead_letters, under_rules
 from cep.step.event_time import PartitionTimes, times_from_json
+
+_DEAD_LETTERS = "dead letters"
+_ROOM_S = 0.05  # between two looks at sinks that are waited for
+_DRAIN_S = 1.0  # for sinks, once a job that is to stop has ended its micro-batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,23 +96,34 @@ class LiveOutput:
     ) -> None:  # fmt: skip
         """Take up where the directory says. `sending` surrounds each delivery of alerts: who watches sees how long.
 
-        Without `patience` a sink that is away ends the query. `names` are those of the sinks.
+        `names` are those of the sinks.
         """
-        self._patience = patience or impatient()
-        self._names = tuple(names) or tuple(f"sink {place}" for place in range(len(sinks)))
+        self._patience = patience or Patience(threading.Event())
         self._directory = directory
-        self._dead_letters = dead_letter_sink
         self._audit = audit
-        self._sinks = tuple(sinks)
+        names = tuple(names) or tuple(f"sink {place}" for place in range(len(sinks)))
+        self._alert_queues = {
+            name: (
+                SinkQueue(name, sink.write, encode_alerts, decode_alerts, self._patience, partial(sending, name)),
+                sink,
+            )
+            for name, sink in zip(names, sinks, strict=True)
+        }
+        self._line_queue = SinkQueue(
+            _DEAD_LETTERS, dead_letter_sink.write, b"\n".join, bytes.splitlines, self._patience,
+            lambda _: sending(_DEAD_LETTERS, NO_ALERTS),
+        )  # fmt: skip
+        self._dead_letters = dead_letter_sink
+        self.abandoned = adopt(directory, [*names, _DEAD_LETTERS])
+        for queue in self._queues:
+            queue.open(directory)
         self._report = report
-        self._sending = sending
         self.batch_id, self.totals = read_progress(directory)
         self.totals = current_names(self.totals)
         begins = read_beginning(directory)
         self._first_number = 0 if begins is None else begins.first_number
         self._rulebooks = RetainedRulebooks(directory / RULEBOOKS_FOLDER, None if begins is None else begins.rulebook)
         self.failure: CepError | None = None
-        self.undelivered_count = 0  # alerts of the micro-batch that sinks are being given
         self.rules: RuleOutput | None = None
         self.paused_partitions: PausedPartitions | None = None
         self._stopping = threading.Event()
@@ -167,19 +184,20 @@ class LiveOutput:
             counters.update(suppressed)
             status_now = self.rules.status
             dead_letters = under_rules(dead_letters, status_now["epoch"], status_now.get("content_hash", ""))
-        # 3. and 4. A sink that has no transactions has done both when it returns.
-        self.undelivered_count = alerts.num_rows
-        for name, sink in zip(self._names, self._sinks, strict=True):
-            with self._sending(name, alerts):
-                self._patience.keep_trying(name, partial(sink.write, alerts, batch_id))
-        self.undelivered_count = 0
+        # 3. and 4. When all turns are over, a sink has the alerts, or a file has them for it.
+        lines = sorted([*refused, *dead_letters])  # in an order of its own: rows come as tasks finish
+        self._wait_for_room()
+        for queue, _ in self._alert_queues.values():
+            queue.offer(alerts, batch_id)
+        take_turns([queue for queue, _ in self._alert_queues.values()])
         sent_s = perf_counter()
-        # 5. What was set aside, in an order of its own: rows come as tasks finish.
-        lines = sorted([*refused, *dead_letters])
+        # 5. What was set aside.
         if self._audit is not None:
             self._audit.write([line for line in lines if is_audit(line)], batch_id)
-        self._patience.keep_trying("dead letters", partial(self._dead_letters.write, lines, batch_id))
+        self._line_queue.offer(lines, batch_id)
+        take_turns([self._line_queue])
         counters.update(self._patience.counted())
+        counters.update(self._delivered())
         # 6. The totals.
         if batch_id > self.batch_id:
             self.batch_id = batch_id
@@ -194,7 +212,73 @@ class LiveOutput:
             phases_ms = {"matching": matching_ms, "sinks": sinks_ms, "records": records_ms}
             self._report(BatchReport(batch_id, alerts, counters, self.totals, watermark_ms, phases_ms, lines))
 
+    @property
+    def _queues(self) -> list[SinkQueue]:
+        return [*(queue for queue, _ in self._alert_queues.values()), self._line_queue]
+
+    def _delivered(self) -> Counter[str]:
+        counts = {name: queue.delivered() for name, (queue, _) in self._alert_queues.items()}
+        return Counter({f"alerts_delivered[{name}]": count for name, count in counts.items() if count})
+
+    def _wait_for_room(self) -> None:
+        """Wait while too many alerts wait for a sink, until the job is to stop. Raises: SinkError."""
+        while not self._patience.stop.is_set():
+            waiting = [size for queue in self._queues for size in queue.sizes.values()]
+            if (
+                sum(size[0] for size in waiting) <= UNDELIVERED_MAX
+                and sum(s[1] for s in waiting) <= UNDELIVERED_BYTES_MAX
+            ):
+                return
+            self.check()
+            self._patience.stop.wait(_ROOM_S)
+
+    def check(self) -> None:
+        """Raise the error of a sink that waiting does not mend. Raises: SinkError."""
+        for queue in self._queues:
+            if queue.error is not None:
+                raise queue.error
+
+    @property
+    def undelivered_count(self) -> int:
+        """The number of alerts and dead letters that some sink lacks."""
+        by_batch: Counter[int] = Counter()
+        for queue, _ in self._alert_queues.values():
+            for number, size in queue.sizes.items():
+                by_batch[number] = max(by_batch[number], size[0])
+        return by_batch.total() + sum(size[0] for size in self._line_queue.sizes.values())
+
+    @property
+    def backlogs(self) -> dict[str, tuple[int, int | None]]:
+        """For each sink of alerts, how many wait for it, and since when the oldest does (ms UTC)."""
+        sizes = {name: queue.sizes.values() for name, (queue, _) in self._alert_queues.items()}
+        return {
+            name: (sum(size[0] for size in own), min((int(size[2] * 1_000) for size in own), default=None))
+            for name, own in sizes.items()
+        }
+
+    def drain(self, look: Callable[[], None]) -> None:
+        """Wait until every sink has all alerts. A job that is to stop waits a moment only. Raises: SinkError.
+
+        `look` is called now and then.
+        """
+        deadline_s: float | None = None
+        while any(queue.sizes for queue in self._queues):
+            self.check()
+            look()
+            if deadline_s is None and self._patience.stop.is_set():
+                deadline_s = monotonic() + _DRAIN_S
+            if deadline_s is not None and monotonic() >= deadline_s:
+                break
+            self._patience.stop.wait(_ROOM_S) if deadline_s is None else sleep(_ROOM_S)
+        self.totals.update(self._patience.counted() + self._delivered())
+        write_progress(self._directory, self.batch_id, self.totals)
+
     def close(self) -> None:
-        """Close the sinks and the letters."""
-        for sink in (*self._sinks, self._dead_letters):
-            sink.close()
+        """Close the sinks and the letters, except those that still wait for an answer."""
+        sinks = [
+            *((queue, sink) for queue, sink in self._alert_queues.values()),
+            (self._line_queue, self._dead_letters),
+        ]
+        for queue, sink in sinks:
+            if queue.close():
+                sink.close()

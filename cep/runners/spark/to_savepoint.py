@@ -34,6 +34,7 @@ from cep.runners.live_progress import read_progress
 from cep.runners.rule_output import last_alerted
 from cep.runners.spark.group_parts import PAGES, PAST, PROGRESS, SEEN, SEGMENTS, WAITING
 from cep.runners.spark.group_progress import GroupProgress
+from cep.runners.spark.sink_queue import refuse_waiting
 from cep.runners.spark.state import job_of, last_batch, operators, planned_batch, stored_part, unreadable
 from cep.sources.offsets import Position
 from cep.state.checkpoints import Part
@@ -65,6 +66,7 @@ def save_for_both(spark: SparkSession, checkpoint: Path, target: Target) -> Save
                 f"micro-batch {planned} of {checkpoint} has begun and not ended; "
                 "run `cep live --available-now` with the job's settings once, then make the savepoint"
             )
+        refuse_waiting(checkpoint)
         memory = RocksMemory(_CACHE_BYTES, _CACHE_BYTES // 4)
         with RocksStore(Path(scratch) / "store", RocksSettings(memory, wal=False)) as store:
             progress = _gather(spark, checkpoint, job, store)

@@ -11,7 +11,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from cep.base.errors import SinkAwayError
+from cep.base.errors import SinkAwayError, SinkError, UsageError
 from cep.rulebook.meaning import content_hash
 from cep.runners.live_progress import read_progress
 from cep.runners.output import encode_alerts
@@ -19,6 +19,7 @@ from cep.runners.patience import Patience
 from cep.runners.rule_output import RuleOutput
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.packed import ALERTS, COUNTERS, DEAD, LATE, REFUSED, STATUS
+from cep.runners.spark.sink_queue import FOLDER, digest_of, refuse_waiting
 from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.files import FileSink, read_alerts
 from cep.sinks.kafka import KafkaDeadLetters
@@ -65,8 +66,8 @@ def test_a_micro_batch_that_comes_again_changes_nothing(tmp_path: Path) -> None:
     third = output()
     third.take_table(micro_batch(10), 1)
     third.close()
-    assert read_progress(tmp_path) == (1, {"events": 14, "alerts[x@1]": 2})
-    assert reports[-1].counters == {"events": 7, "alerts[x@1]": 1}
+    assert read_progress(tmp_path) == (1, {"events": 14, "alerts[x@1]": 2, "alerts_delivered[sink 0]": 4})
+    assert reports[-1].counters == {"events": 7, "alerts[x@1]": 1, "alerts_delivered[sink 0]": 2}
     assert len(list(read_alerts(tmp_path / "alerts"))) == 4
     letters = [orjson.loads(line) for line in (tmp_path / "letters" / f"batch-{1:019}.jsonl").read_bytes().splitlines()]
     assert letters == [{"code": "unreadable"}, {"code": "late", "event_id": "a"}, {"code": "late", "event_id": "b"}]
@@ -104,35 +105,99 @@ def test_a_micro_batch_without_rows(tmp_path: Path) -> None:
     assert not (tmp_path / "letters").exists()
 
 
-def test_a_sink_that_is_away_is_waited_for_and_refused_alerts_are_counted(tmp_path: Path) -> None:
-    """A webhook refuses access, then one alert: the micro-batch ends once it has taken or judged both alerts."""
+def test_a_sink_that_is_away_delays_no_micro_batch_and_gets_all_in_their_order(tmp_path: Path) -> None:
+    """A webhook refuses access, then one alert. A folder has the alerts meanwhile; a stop leaves the rest in files."""
     said: list[tuple[str, str]] = []
-    receiver = Judge(lambda names: 403 if not said else 422 if "a1" in names else 204)
+    is_back, is_away_again = threading.Event(), threading.Event()
+    receiver = Judge(lambda names: 403 if not is_back.is_set() else 422 if "a1" in names else 204)
     url, letters = url_of(receiver.server), DeadLetterFiles(tmp_path / "letters", "refused")
-    sink = WebhookSink(WebhookTarget(url, b"secret"), RefusedAlerts("hook", letters))
 
     def away(name: str, error: SinkAwayError | None) -> None:
         said.append((name, "" if error is None else error.reason))
+        if error is not None and is_back.is_set():
+            is_away_again.set()
 
-    patience = Patience(threading.Event(), away, 0.0, refusals=(sink.refused,))
-    reports: list[BatchReport] = []
-    output = LiveOutput(
-        tmp_path, DeadLetterFiles(tmp_path / "letters"), [sink], reports.append, patience=patience, names=("hook",)
-    )  # fmt: skip
-    output.take_table(micro_batch(0), 0)
-    receiver.judge = lambda _: 403
-    patience.stop.set()
-    with pytest.raises(SinkAwayError, match="it answered 403"):
-        output.take_table(micro_batch(2), 1)
-    output.close()
-    receiver.server.shutdown()
-    receiver.server.server_close()
-    assert said == [("hook", "access"), ("hook", ""), ("hook", "access")]
-    assert receiver.taken == ["a0"]
-    assert reports[0].totals["alerts_refused[hook]"] == 1
-    assert reports[0].totals["deliveries_retried"] == 1
-    assert read_progress(tmp_path)[0] == 0, "the second micro-batch comes again"
+    def output() -> LiveOutput:
+        hook = WebhookSink(WebhookTarget(url, b"secret"), RefusedAlerts("hook", letters))
+        sinks = [hook, FileSink(tmp_path / "alerts")]
+        patience = Patience(threading.Event(), away, 0.01, refusals=(hook.refused,))
+        letters_sink = DeadLetterFiles(tmp_path / "letters")
+        return LiveOutput(tmp_path, letters_sink, sinks, patience=patience, names=("hook", "file"))
+
+    first = output()
+    for number in range(3):
+        first.take_table(micro_batch(2 * number), number)
+    assert len(list(read_alerts(tmp_path / "alerts"))) == 6
+    assert read_progress(tmp_path)[0] == 2, "no micro-batch waits for the webhook"
+    assert receiver.taken == []
+    (count, since_ms), others = first.backlogs["hook"], first.backlogs["file"]
+    assert (count, others) == (6, (0, None))
+    assert since_ms is not None
+    assert first.undelivered_count == 6
+    assert first.totals["alerts_delivered[file]"] == 6
+    with pytest.raises(UsageError, match="3 micro-batches wait for hook"):
+        refuse_waiting(tmp_path)
+    is_back.set()
+    first.drain(lambda: None)
+    assert receiver.taken == ["a0", "a2", "a3", "a4", "a5"]
+    assert first.totals["alerts_refused[hook]"] == 1
+    assert first.totals["alerts_delivered[hook]"] == 6
+    assert (said[0], said[-1]) == (("hook", "access"), ("hook", ""))
     (letter,) = [
         orjson.loads(line) for line in (tmp_path / "letters" / f"refused-{0:019}.jsonl").read_bytes().splitlines()
     ]
     assert orjson.loads(letter["record"])["alert_id"] == "a1"
+    receiver.judge = lambda _: 403
+    first.take_table(micro_batch(6), 3)
+    assert is_away_again.wait(30)
+    first._patience.stop.set()
+    first.drain(lambda: None)
+    first.close()
+    receiver.judge = lambda _: 204
+    second = output()
+    second.take_table(micro_batch(6), 3)  # as after a crash
+    second.take_table(micro_batch(8), 4)
+    second.drain(lambda: None)
+    second.close()
+    refuse_waiting(tmp_path)
+    assert receiver.taken == ["a0", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "a9"]
+    receiver.server.shutdown()
+    receiver.server.server_close()
+
+
+def test_the_alerts_of_a_sink_that_is_gone_go_to_a_new_one_or_are_told(tmp_path: Path) -> None:
+    def output(*names: str) -> LiveOutput:
+        sinks = [FileSink(tmp_path / name) for name in names]
+        return LiveOutput(tmp_path, DeadLetterFiles(tmp_path / "letters"), sinks, names=names)
+
+    class Away(FileSink):
+        def write(self, alerts: pa.Table, batch_id: int) -> None:
+            raise SinkAwayError("nobody answers")
+
+    first = LiveOutput(tmp_path, DeadLetterFiles(tmp_path / "letters"), [Away(tmp_path / "old")], names=("old",))
+    first.take_table(micro_batch(0), 0)
+    first._patience.stop.set()
+    first.close()
+    second = output("new")
+    assert second.abandoned == {}
+    second.drain(lambda: None)
+    second.close()
+    assert [alert["alert_id"] for alert in read_alerts(tmp_path / "new")] == ["a0", "a1"]
+    third = LiveOutput(tmp_path, DeadLetterFiles(tmp_path / "letters"), [Away(tmp_path / "old")], names=("new",))
+    third.take_table(micro_batch(2), 1)
+    third._patience.stop.set()
+    third.close()
+    (tmp_path / FOLDER / digest_of("other")).mkdir()
+    assert output("other").abandoned == {"new": 2}
+
+
+def test_a_disk_that_takes_no_file_ends_the_micro_batch(tmp_path: Path) -> None:
+    class Broken(FileSink):
+        def write(self, alerts: pa.Table, batch_id: int) -> None:
+            raise SinkError("no space")
+
+    output = LiveOutput(tmp_path, DeadLetterFiles(tmp_path / "letters"), [Broken(tmp_path / "alerts")])
+    for _ in range(2):
+        with pytest.raises(SinkError, match="no space"):
+            output.take_table(micro_batch(0), 0)
+    assert read_progress(tmp_path)[0] == -1

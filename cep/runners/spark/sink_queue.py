@@ -1,0 +1,235 @@
+"""Alerts or lines of micro-batches → one sink, in their order, while the job continues with the next micro-batch.
+
+    CHECKPOINT/waiting/DIGEST/name                   the name of the sink
+    CHECKPOINT/waiting/DIGEST/0000000000000000007    the alerts of micro-batch 7 that the sink does not have yet
+
+A thread writes to the sink. A sink that answers at once gets the alerts of a micro-batch before that ends, and no file
+is written. For any other sink the alerts go into a file, the micro-batch ends, and the file is removed once the sink
+has the alerts. The next start continues with the files. A micro-batch that comes again after a crash has the same
+number and the same alerts, so it replaces its own file, and a sink that has the number takes nothing twice.
+Tested by: tests/runners/spark/test_live_output.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from cep.base.errors import SinkError, UsageError
+from cep.runners.output import decode_alerts
+from cep.runners.patience import Patience
+from cep.sinks.durable import write_durably
+
+FOLDER = "waiting"
+_NAME = "name"
+_DIGEST_CHARS = 16
+_NUMBER_CHARS = 19
+_TURN_S = 1.0  # for a sink that answers; after it the alerts wait in a file, and the micro-batch goes on
+
+
+class SinkQueue:
+    """The queue of one sink. One thread offers micro-batches, another one writes."""
+
+    def __init__(
+        self, name: str, write: Callable[[Any, int], None], encode: Callable[[Any], bytes],
+        decode: Callable[[bytes], Any], patience: Patience, sending: Callable[[Any], AbstractContextManager[Any]],
+    ) -> None:  # fmt: skip
+        """`encode` and `decode` make the content of a file. `sending` surrounds each delivery."""
+        self.name = name
+        self._write, self._encode, self._decode = write, encode, decode
+        self._patience, self._sending = patience, sending
+        self._folder = Path()
+        self._sizes: dict[int, tuple[int, int, float]] = {}  # by number: alerts, bytes in the file, time of the file
+        self._offered: tuple[int, Any] | None = None  # the newest micro-batch, as long as it has no file
+        self._changed = threading.Condition()
+        self._delivered_count = 0
+        self._newest = -1  # of the micro-batches that this process has delivered
+        self._failures = 0
+        self.error: SinkError | None = None
+        self._is_closed = False
+
+    def open(self, directory: Path) -> None:
+        """Continue with the files in the folder of a job, and start to write."""
+        self._folder = directory / FOLDER / digest_of(self.name)
+        if not (self._folder / _NAME).exists():
+            write_durably(self._folder / _NAME, self.name.encode())
+        for path in _files(self._folder):
+            content, about = self._decode(path.read_bytes()), path.stat()
+            self._sizes[int(path.name)] = (len(content), about.st_size, about.st_mtime)
+        threading.Thread(target=self._work, name=f"delivery to {self.name}", daemon=True).start()
+
+    def offer(self, content: Any, number: int) -> None:
+        """Queue the part of a micro-batch. Raises: SinkError, also for an earlier micro-batch; then nothing is queued.
+
+        An empty part is not queued, and one that waits already or that the sink has from this process.
+        """
+        with self._changed:
+            if self.error is not None:
+                raise self.error
+            if not len(content) or number in self._sizes or number <= self._newest:
+                return
+            if self._sizes:
+                self._store(content, number)
+            else:
+                self._offered = (number, content)
+            self._changed.notify_all()
+
+    def take_turn(self, deadline_s: float) -> None:
+        """Wait for the sink to take what was offered. Store it in a file if the sink does not take it in its turn.
+
+        Raises: SinkError.
+        """
+        with self._changed:
+            failures = self._failures
+            while self._offered is not None and self.error is None and self._failures == failures:
+                remaining_s = deadline_s - time.monotonic()
+                if remaining_s <= 0 or self._patience.stop.is_set():
+                    break
+                self._changed.wait(min(remaining_s, 0.05))
+            if self.error is not None:
+                raise self.error
+            if self._offered is not None:
+                number, content = self._offered
+                self._store(content, number)
+                self._offered = None
+
+    def wait(self, wait_s: float) -> None:
+        """Wait for a change, at most so long."""
+        with self._changed:
+            self._changed.wait(wait_s)
+
+    def away(self) -> None:
+        """Note that a try has failed: the micro-batch that waits for it goes on."""
+        with self._changed:
+            self._failures += 1
+            self._changed.notify_all()
+
+    @property
+    def sizes(self) -> dict[int, tuple[int, int, float]]:
+        """By micro-batch that waits in a file: alerts, bytes, and the time of the file (seconds since 1970)."""
+        with self._changed:
+            return dict(self._sizes)
+
+    def delivered(self) -> int:
+        """Return how many alerts the sink has taken since the last call."""
+        with self._changed:
+            count, self._delivered_count = self._delivered_count, 0
+        return count
+
+    def close(self) -> bool:
+        """End the thread. Returns: False if a write still waits for its answer."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+            return not self._sizes and self._offered is None
+
+    def _store(self, content: Any, number: int) -> None:
+        data = self._encode(content)
+        write_durably(self._folder / f"{number:0{_NUMBER_CHARS}d}", data)
+        self._sizes[number] = (len(content), len(data), time.time())
+
+    def _work(self) -> None:
+        try:
+            while (item := self._next()) is not None:
+                number, content = item
+                with self._sending(content):
+                    self._patience.keep_trying(self.name, lambda: self._try(content, number))  # noqa: B023 called at once
+                self._settle(number, len(content))
+        except SinkError as error:
+            with self._changed:
+                self.error = None if self._patience.stop.is_set() else error
+                self._changed.notify_all()
+
+    def _try(self, content: Any, number: int) -> None:
+        try:
+            self._write(content, number)
+        except SinkError:
+            self.away()
+            raise
+
+    def _next(self) -> tuple[int, Any] | None:
+        """Wait for the next micro-batch; None once the queue is closed."""
+        with self._changed:
+            while not (self._sizes or self._offered or self._is_closed):
+                self._changed.wait()
+            if self._is_closed:
+                return None
+            if self._offered is not None:
+                return self._offered
+            number = min(self._sizes)
+        return number, self._decode((self._folder / f"{number:0{_NUMBER_CHARS}d}").read_bytes())
+
+    def _settle(self, number: int, count: int) -> None:
+        with self._changed:
+            if self._offered is not None and self._offered[0] == number:
+                self._offered = None
+            if self._sizes.pop(number, None) is not None:
+                _remove(self._folder, f"{number:0{_NUMBER_CHARS}d}")
+            self._delivered_count += count
+            self._newest = number
+            self._changed.notify_all()
+
+
+def take_turns(queues: Sequence[SinkQueue]) -> None:
+    """Give each sink its turn for what was offered, all at the same time. Raises: SinkError."""
+    deadline_s = time.monotonic() + _TURN_S
+    for queue in queues:
+        queue.take_turn(deadline_s)
+
+
+def digest_of(name: str) -> str:
+    """Return the name of the folder of a sink's queue."""
+    return hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_CHARS]
+
+
+def adopt(directory: Path, names: Sequence[str]) -> dict[str, int]:
+    """Give alerts that wait for sinks which the job no longer has to the sinks of these names that are new.
+
+    Returns: by the name of a sink that is gone, how many alerts wait for it, if no sink is new.
+    """
+    folder = directory / FOLDER
+    own = {digest_of(name) for name in names}
+    gone = [path for path in sorted(folder.glob("*")) if path.name not in own and _files(path)]
+    new = [name for name in names if not (folder / digest_of(name)).exists()]
+    if not new:
+        counts = [sum(decode_alerts(file.read_bytes()).num_rows for file in _files(path)) for path in gone]
+        names = [(path / _NAME).read_text(encoding="utf-8") for path in gone]
+        return dict(zip(names, counts, strict=True))
+    for path in gone:
+        for name in new:
+            for file in _files(path):
+                write_durably(folder / digest_of(name) / file.name, file.read_bytes())
+        shutil.rmtree(path)
+    return {}
+
+
+def refuse_waiting(directory: Path) -> None:
+    """Refuse a job whose sinks lack alerts, for a savepoint, which has none. Raises: UsageError."""
+    for path in sorted((directory / FOLDER).glob("*")):
+        if _files(path):
+            name = (path / _NAME).read_text(encoding="utf-8")
+            raise UsageError(
+                f"the alerts of {len(_files(path))} micro-batches wait for {name}; "
+                "run `cep live --available-now` with the job's settings once, then make the savepoint"
+            )
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*") if path.name.isdigit())
+
+
+def _remove(folder: Path, name: str) -> None:
+    """Remove a file for good: a file that a power cut brings back would come after later micro-batches."""
+    (folder / name).unlink(missing_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
