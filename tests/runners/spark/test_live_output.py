@@ -20,6 +20,7 @@ from cep.runners.rule_output import RuleOutput
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.packed import ALERTS, COUNTERS, DEAD, LATE, REFUSED, STATUS
 from cep.runners.spark.sink_queue import FOLDER, digest_of, refuse_waiting
+from cep.sinks.base import AlertSink
 from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.files import FileSink, read_alerts
 from cep.sinks.kafka import KafkaDeadLetters
@@ -119,7 +120,7 @@ def test_a_sink_that_is_away_delays_no_micro_batch_and_gets_all_in_their_order(t
 
     def output() -> LiveOutput:
         hook = WebhookSink(WebhookTarget(url, b"secret"), RefusedAlerts("hook", letters))
-        sinks = [hook, FileSink(tmp_path / "alerts")]
+        sinks: list[AlertSink] = [hook, FileSink(tmp_path / "alerts")]
         patience = Patience(threading.Event(), away, 0.01, refusals=(hook.refused,))
         letters_sink = DeadLetterFiles(tmp_path / "letters")
         return LiveOutput(tmp_path, letters_sink, sinks, patience=patience, names=("hook", "file"))
