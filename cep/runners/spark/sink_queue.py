@@ -38,12 +38,12 @@ class SinkQueue:
     """The queue of one sink. One thread offers micro-batches, another one writes."""
 
     def __init__(
-        self, name: str, write: Callable[[Any, int], None], encode: Callable[[Any], bytes],
-        decode: Callable[[bytes], Any], patience: Patience, sending: Callable[[Any], AbstractContextManager[Any]],
+        self, name: str, write: Callable[[Any, int], None], to_bytes: Callable[[Any], bytes],
+        from_bytes: Callable[[bytes], Any], patience: Patience, sending: Callable[[Any], AbstractContextManager[Any]],
     ) -> None:  # fmt: skip
-        """`encode` and `decode` make the content of a file. `sending` surrounds each delivery."""
+        """`to_bytes` and `from_bytes` make and read the content of a file. `sending` surrounds each delivery."""
         self.name = name
-        self._write, self._encode, self._decode = write, encode, decode
+        self._write, self._to_bytes, self._from_bytes = write, to_bytes, from_bytes
         self._patience, self._sending = patience, sending
         self._folder = Path()
         self._sizes: dict[int, tuple[int, int, float]] = {}  # by number: alerts, bytes in the file, time of the file
@@ -61,7 +61,7 @@ class SinkQueue:
         if not (self._folder / _NAME).exists():
             write_durably(self._folder / _NAME, self.name.encode())
         for path in _files(self._folder):
-            content, about = self._decode(path.read_bytes()), path.stat()
+            content, about = self._from_bytes(path.read_bytes()), path.stat()
             self._sizes[int(path.name)] = (len(content), about.st_size, about.st_mtime)
         threading.Thread(target=self._work, name=f"delivery to {self.name}", daemon=True).start()
 
@@ -131,7 +131,7 @@ class SinkQueue:
             return not self._sizes and self._offered is None
 
     def _store(self, content: Any, number: int) -> None:
-        data = self._encode(content)
+        data = self._to_bytes(content)
         write_durably(self._folder / f"{number:0{_NUMBER_CHARS}d}", data)
         self._sizes[number] = (len(content), len(data), time.time())
 
@@ -164,7 +164,7 @@ class SinkQueue:
             if self._offered is not None:
                 return self._offered
             number = min(self._sizes)
-        return number, self._decode((self._folder / f"{number:0{_NUMBER_CHARS}d}").read_bytes())
+        return number, self._from_bytes((self._folder / f"{number:0{_NUMBER_CHARS}d}").read_bytes())
 
     def _settle(self, number: int, count: int) -> None:
         with self._changed:
