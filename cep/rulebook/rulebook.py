@@ -143,7 +143,7 @@ class Rulebook:
         if isinstance(record, HeartbeatRecord):
             return Outcome("ignored", "a heartbeat moves the watermark, not the rulebook")
         digest = self.chains.rolled_back_digest(record)
-        refusal = None if is_given else self.accepted.outcome(record, self._list_version(record), digest)
+        refusal = None if is_given else self.accepted.outcome(record, self._list_version(record), digest, seen_ms)
         outcome = refusal or self.chains.outcome(record) or self._outcome(record, seen_ms)
         if outcome.kind in ("applied", "waiting"):
             self.accepted.take(record)

@@ -25,6 +25,7 @@ from typing import Any
 from cep.base.audit import ERASED_LINES, Head, extended
 from cep.base.limits import SIGNED_LINES_MAX, UNVERIFIED_MAX
 from cep.base.signing import is_signed
+from cep.base.utc import utc_text
 from cep.columnar.tokens import hide_card_numbers
 from cep.lang.walk import histories
 from cep.model.rule import HeartbeatRecord, ListRecord, RollbackRecord, UpsertRecord
@@ -152,6 +153,18 @@ class Trust:
         """The digest of the signers file, and the keys that count no more since a day that it names."""
         ended = [signer.key for signer in self.signers if signer.expires is not None and signer.only is not None]
         return " ".join([self.file_digest, *ended])
+
+    def after(self, seen_ms: int | None) -> Trust:
+        """Return the trust after events up to `seen_ms`: a key whose last day is over has expired there.
+
+        The time of events decides, not the clock, so that a replay comes to the same answer.
+        """
+        day = "" if seen_ms is None else utc_text(seen_ms)[:10]
+        signers = tuple(
+            replace(signer, only=()) if signer.only is None and (signer.expires or day) < day else signer
+            for signer in self.signers
+        )
+        return self if signers == self.signers else replace(self, signers=signers)
 
     def signer(self, key: str) -> Signer | None:
         """Return whose key it is."""
@@ -291,14 +304,17 @@ class Accepted:
         other.head, other._mixed, other._noted_signers = self.head, self._mixed, self._noted_signers
         return other
 
-    def outcome(self, record: Signable, list_version: int, rolled_back: str = "") -> Outcome | None:
+    def outcome(
+        self, record: Signable, list_version: int, rolled_back: str = "", seen_ms: int | None = None
+    ) -> Outcome | None:
         """Return the outcome of a record that is refused or changes nothing, None for one that counts.
 
         list_version: the last version of its list, for a list. rolled_back: the hash of the version that it goes back
-        to, for a rollback; empty if the job has not taken it.
+        to, for a rollback; empty if the job has not taken it. seen_ms: the largest event time that has been matched.
         """
         if self.trust is None:
             return None
+        trust = self.trust.after(seen_ms)
         if self.trust.version < self.signers_version:
             return _refused(
                 "old_signers",
@@ -306,9 +322,9 @@ class Accepted:
                 f"{self.signers_version}; restore the newer file",
             )
         return (
-            reason_against(record, self.trust)
+            reason_against(record, trust)
             or self._order(record, list_version)
-            or _reason_against_rollback(record, rolled_back, self.trust)
+            or _reason_against_rollback(record, rolled_back, trust)
         )
 
     def take(self, record: Signable) -> None:

@@ -266,7 +266,7 @@ def apply_records(
     parsed = [(data, *parse_control(data)) for data in records]
     vouched = vouched_lists((record for _, record, _ in parsed), rulebook.accepted.trust) if are_first else None
     for data, record, problems in parsed:
-        unverified = _heartbeat_refusal(rulebook, record)
+        unverified = _heartbeat_refusal(rulebook, record, seen_ms)
         if isinstance(record, HeartbeatRecord) and unverified is None and record.event_time_ms <= latest_ms:
             counters["control_heartbeat"] += 1
             heartbeat_ms = max(heartbeat_ms, record.event_time_ms)
@@ -303,12 +303,12 @@ def apply_records(
     return [*audit, *dead_letters], +counters, heartbeat_ms
 
 
-def _heartbeat_refusal(rulebook: Rulebook, record: ControlRecord | None) -> Outcome | None:
+def _heartbeat_refusal(rulebook: Rulebook, record: ControlRecord | None, seen_ms: int | None) -> Outcome | None:
     """Return why a heartbeat does not count in a job with signed changes; None for other records."""
     trust = rulebook.accepted.trust
     if trust is None or not isinstance(record, HeartbeatRecord):
         return None
-    return reason_against_heartbeat(record, trust)
+    return reason_against_heartbeat(record, trust.after(seen_ms))
 
 
 def refusal_dead_letters(refused: Iterable[RefusedRecord]) -> list[bytes]:

@@ -10,15 +10,18 @@ import pytest
 
 from cep.base.audit import Line, verify
 from cep.base.errors import UsageError
+from cep.base.utc import utc_ms
 from cep.cli.main import USAGE, main
+from cep.model.rule import HeartbeatRecord
 from cep.rulebook import signers
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.rulebook.signers import read_trust, roots_path, rotate_root, sign_signers
+from cep.rulebook.statement import sign_heartbeat
 from cep.rulebook.trust import reason_against
 from cep.runners.live_checkpoint import open_checkpoint
 from cep.step.job import Job
 from cep.step.rules import apply_records
-from tests.rulebook.people import ADA, BOB, EVE, ROOT, TRUST, by_two, key_of, write_key, write_signers
+from tests.rulebook.people import ADA, BOB, EVE, ROOT, RULE_SET, TRUST, by_two, key_of, write_key, write_signers
 from tests.rulebook.records import SCHEMA, new_book, upsert
 
 NEW_ROOT = key_of(9)
@@ -96,6 +99,25 @@ def test_a_key_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, today: s
     assert (refusal is None) == counts
     if refusal is not None:
         assert "withdrawn or has expired" in refusal.reason
+
+
+@pytest.mark.parametrize(
+    ("seen", "kind"),
+    [(None, "applied"), ("2027-01-31T23:59:59.999Z", "applied"), ("2027-02-01T00:00:00Z", "refused")],
+)
+def test_a_key_expires_in_a_job_that_runs(seen: str | None, kind: str) -> None:
+    book = new_book()
+    book.accepted.trust = replace(TRUST, signers=tuple(replace(who, expires="2027-01-31") for who in TRUST.signers))
+    seen_ms = None if seen is None else utc_ms(seen)
+    lines, counters, _ = apply_records(book, (by_two(upsert(1)).to_json(),), seen_ms)
+    assert counters[f"control_{kind}"] == 1
+    assert orjson.loads(lines[0])["outcome"] == kind
+    heartbeat = sign_heartbeat(HeartbeatRecord(event_time="2027-01-01T00:00:00Z"), ADA, RULE_SET).to_json()
+    _, counters, _ = apply_records(book, (heartbeat,), seen_ms)
+    assert counters["control_heartbeat"] == (kind == "applied")
+    pinned = replace(TRUST.signers[0], expires="2027-01-31", only=("a" * 64,))
+    trust = replace(TRUST, signers=(pinned, *TRUST.signers[1:]))
+    assert trust.after(2**41) is trust, "a key that was withdrawn before counts for what it names"
 
 
 def test_a_withdrawal_by_numbers_is_refused_with_its_next_step(tmp_path: Path) -> None:
