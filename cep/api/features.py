@@ -11,6 +11,7 @@ Tested by: tests/api/test_features.py
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +35,7 @@ from cep.columnar.decode import Decoded
 from cep.columnar.mapping import view_of
 from cep.columnar.redact import redact
 from cep.columnar.route import KeyDomain, route
+from cep.columnar.times import counting_skipped
 from cep.engine.keyed_state import empty_state
 from cep.engine.table import prepare
 from cep.kernels.repeats import NEW, OTHER
@@ -75,16 +77,27 @@ def features(
     """
     made = rejecting_features(events, expressions, by, declare, Naming(columns, tz, parted(forms)[0]), forms)
     warn_of(made.rejections, forms)
+    if made.skipped_times:
+        warnings.warn(made.times_line(), UserWarning, stacklevel=2)
     return made.frame
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """A frame with its features, the number of its rows, and a report on rejected records."""
+    """A frame with its features, the number of its rows, and a report on rejected records.
+
+    `skipped_times` counts local times that the clocks of their zone skip.
+    """
 
     frame: Any
     rows: int
     rejections: Rejections
+    skipped_times: int = 0
+
+    def times_line(self) -> str:
+        """Return a sentence on skipped times; empty without one."""
+        sentence = "local times are in an hour that the clocks of their zone skip, and are read with the offset before"
+        return f"{self.skipped_times:,} {sentence}" if self.skipped_times else ""
 
 
 def rejecting_features(
@@ -104,8 +117,10 @@ def rejecting_features(
     key = (by,) if isinstance(by, str) else tuple(by)
     asked = {name: _history(declared, text, key) for name, text in named.items()}
     schema = load_text(declared).schema
-    read = whole.decode(schema, naming)
+    with counting_skipped() as skipped:
+        read = whole.decode(schema, naming)
     decoded, rows = read.decoded, read.rows
+    skipped_times = sum(skipped) + decoded.skipped_times
     poison = [redact(schema, each) for each in decoded.poison]
     if poison and not len(decoded):
         summary = rejections_of_poison(0, poison).summary()
@@ -132,7 +147,7 @@ def rejecting_features(
             raise UsageError(f"the frame has a column `{name}` already; give a dict that names the feature otherwise")
         values = made[name].take(pa.array(places, mask=places < 0))
         table = table.append_column(name, values)
-    return Features(frame.like(table), table.num_rows, rejections)
+    return Features(frame.like(table), table.num_rows, rejections, skipped_times)
 
 
 def _declaration(

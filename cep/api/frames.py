@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
 from cep.api.columns import known_column, usual_layout
+from cep.api.mixed import is_mixed, mixed_column, texts_for
 from cep.api.naming import Naming
 from cep.base.errors import CepError, UsageError
 from cep.base.schema import EventType, Schema
@@ -109,6 +110,10 @@ def events_table(frame: Frame, schema: Schema, naming: Naming, *, keeps_views: b
     sources = sources_of(frame.names, wanted, naming.columns or {})
     table = frame.columns(list(dict.fromkeys(path_of(source, frame.names)[0] for source in sources.values())))
     given = {name: _column(table, path_of(at, frame.names), at) for name, at in sources.items()}
+    for name, column in given.items():
+        if is_mixed(column.type):
+            type_ = schema.columns().get(view_of(name)[1])
+            given[name] = texts_for(column, None if type_ is None else type_.kind)
     table = pa.table(
         {name: known_column(column, sources[name], keeps_views=keeps_views) for name, column in given.items()}
     )
@@ -168,15 +173,8 @@ def _eager(seen: nw.DataFrame[Any]) -> Frame:
             return pa.table({})
         try:
             return _arrow_of(seen.select(*names))
-        except Exception:  # each library has classes of its own; one by one, to name the column
-            for name in names:
-                type_ = seen.schema[name]
-                wrong = f"of type {type_} cannot be read"
-                if type_ == nw.Object:
-                    wrong = "has values of several types, or of one that no field can have"
-                with _errors_of_frames(f"the column `{name}` {wrong}"):
-                    _arrow_of(seen.select(name))
-            raise
+        except Exception:  # noqa: BLE001 each library has classes of its own; one by one, to name the column
+            return pa.table({name: _alone(seen, name) for name in names})
 
     def like(table: pa.Table) -> Any:
         return nw.from_arrow(table, backend=seen.implementation).to_native()
@@ -185,6 +183,21 @@ def _eager(seen: nw.DataFrame[Any]) -> Frame:
         return next(iter(seen[number : number + 1].iter_rows(named=True)))
 
     return Frame(tuple(seen.columns), columns, like, row)
+
+
+def _alone(seen: nw.DataFrame[Any], name: str) -> pa.ChunkedArray:
+    """Return one column, also if its values are of several kinds. Raises: UsageError with its name."""
+    type_ = seen.schema[name]
+    wrong = f"of type {type_} cannot be read"
+    if type_ == nw.Object:
+        wrong = "has values of several types, or of one that no field can have"
+        if seen.implementation.is_pandas():
+            column = seen[name].to_native()
+            mixed = mixed_column(column.where(column.notna(), None).to_list())
+            if mixed is not None:
+                return pa.chunked_array([mixed])
+    with _errors_of_frames(f"the column `{name}` {wrong}"):
+        return _arrow_of(seen.select(name)).column(0)
 
 
 def _arrow_of(chosen: nw.DataFrame[Any]) -> pa.Table:

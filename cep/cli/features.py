@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -70,6 +71,8 @@ def run(options: argparse.Namespace) -> int:
         replace_file(options.out, partial(_write, made.frame, options.out.suffix))
     except OSError as error:
         raise SinkError(f"{options.out} cannot be written: {error}; make room or name another file") from error
+    if made.skipped_times:
+        print(f"cep: {made.times_line()}", file=sys.stderr)
     print(f"wrote {options.out}: {made.rows:,} events, {len(expressions)} more columns")
     return tell_rejections(made.rejections, options.rejected_max, Terminal(stderr=True, highlight=False))
 

@@ -73,7 +73,10 @@ def mended(record: bytes, row: int, schema: Schema, mapping: FieldMapping) -> Me
         value = _value_at(read, path)
         if value is None:
             continue
-        if not _fits(value, types.get(name)):
+        type_ = types.get(name)
+        if isinstance(value, str) and type_ is not None and type_.kind is Kind.DECIMAL:
+            value = value.strip()  # the parser of blocks takes no blanks around a number
+        if not _fits(value, type_):
             strays[name] = _shown(value)
             continue
         inner = fields

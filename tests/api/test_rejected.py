@@ -107,6 +107,8 @@ def test_times_in_the_hour_that_clocks_skip_are_counted(form: str, tmp_path: Pat
         rows, events = events.to_pylist(), tmp_path / "e.jsonl"
         events.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert rules().match(events, tz="Europe/Berlin").counters["times_skipped"] == 2
+    with pytest.warns(UserWarning, match="^2 local times are in an hour that the clocks of their zone skip"):
+        cep.features(events, {"n": "count(tx over 1 h by card)"}, declare=EVENT, tz="Europe/Berlin")
 
 
 @pytest.mark.parametrize(("name", "reason"), [("match", "is read yet"), ("match_stream", "has no end")])

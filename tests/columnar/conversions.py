@@ -10,6 +10,14 @@ from typing import NamedTuple
 
 TYPES = ("string, id", "int", "float", "decimal(2)", "bool", "enum(a, b, 1)", "time", "duration")
 NOTHING = "–"
+BLANK = "␣"  # a blank at the edge of a text
+# Whole numbers of the smallest unit, by kind, and the decimal(2) that `--minor` reads from each.
+MINOR = (
+    ("text", "1050", "10.50"), ("text", "1050.0", "10.50"), ("text", "␣1050␣", "10.50"), ("text", "1050.5", NOTHING),
+    ("text", "x", NOTHING), ("whole number", "105", "1.05"), ("whole number", "-5", "-0.05"),
+    ("double", "1050.0", "10.50"), ("double", "1050.5", NOTHING), ("decimal", "1050.00", "10.50"),
+    ("decimal", "10.50", NOTHING), ("boolean", "true", NOTHING),
+)  # fmt: skip
 _NOTES = """
 # Conversions
 
@@ -30,6 +38,9 @@ field. In the id or the time of an event such a value sets the record aside.
 - `1,200.50` is a number in a CSV file whose form of numbers is found or named; see [map](../guides/map.md).
 - A column with a unit is read by its unit: `timestamp`, `date`, `duration` in Arrow, pandas and polars.
 - `NaN` in a frame of pandas is null.
+- `␣` stands for a blank. Blanks around a number or a truth value do not count.
+- A column of pandas may have values of several kinds. Each is read by its own kind. Only a number that is a time needs
+  nine digits, as in a text.
 
 ## Times
 
@@ -67,4 +78,7 @@ def page(forms: tuple[tuple[str, str, str], ...]) -> str:
     for row in rows():
         cells = ("null" if cell == NOTHING else cell for cell in row.expected)
         lines.append(f"| {row.kind} `{row.value}` | {' | '.join(cells)} |")
+    lines += ["", "## Minor units", "", "With `--minor FIELD` a `decimal(2)` is read so:", ""]
+    lines += ["| value | decimal(2) |", "| --- | --- |"]
+    lines += [f"| {kind} `{value}` | {'null' if cell == NOTHING else cell} |" for kind, value, cell in MINOR]
     return "\n".join(lines) + "\n"

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,17 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from cep.api.frames import events_table, open_frame
 from cep.api.naming import Naming
 from cep.base.schema import EventType, Field, Kind, Schema, Type
-from cep.columnar.decode import decode_json, decode_table
+from cep.columnar.decode import concat_decoded, decode_json, decode_table
+from cep.columnar.mapping import FieldMapping, mapping_of
 from cep.sources.files import read_key
 from cep.sources.registry.form import RecordFormat
-from cep.sources.registry.kafka import _columns, decode
-from tests.columnar.conversions import NOTHING, TYPES, Cells, rows
+from cep.sources.registry.kafka import _columns, decode, fields_of
+from tests.columnar.conversions import BLANK, MINOR, NOTHING, TYPES, Cells, rows
 
 DECLARED = dict(zip(TYPES, (
     Type(Kind.STRING), Type(Kind.INT), Type(Kind.FLOAT), Type(Kind.DECIMAL, scale=2), Type(Kind.BOOL),
@@ -39,7 +42,8 @@ SHOWN: dict[Kind, Callable[[Any], str]] = {
     Kind.DURATION: lambda ms: f"{ms} ms",
 }  # fmt: skip
 VALUES: dict[str, Callable[[str], Any]] = {
-    "text": str, "grouped digits": str, "whole number": int, "double": float, "special double": float, "float32": float,
+    "text": lambda text: text.replace(BLANK, " "),
+    "grouped digits": str, "whole number": int, "double": float, "special double": float, "float32": float,
     "boolean": lambda text: text == "true", "decimal": Decimal, "list, object": json.loads,
     "timestamp": datetime.fromisoformat, "date": date.fromisoformat, "duration": lambda _: timedelta(seconds=7200),
 }  # fmt: skip
@@ -56,9 +60,20 @@ ARROW: dict[str, list[pa.DataType]] = {
 AVRO: dict[str, list[Any]] = {
     "text": ["string"], "whole number": ["int", "long"], "double": ["double"], "special double": ["double", "float"],
     "float32": ["float"], "boolean": ["boolean"], "list, object": [{"type": "array", "items": "long"}],
-    "decimal": [{"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}],
+    "decimal": [
+        {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2},
+        {"type": "fixed", "name": "f", "size": 9, "logicalType": "decimal", "precision": 18, "scale": 2},
+    ],
     "timestamp": [{"type": "long", "logicalType": f"timestamp-{unit}"} for unit in ("millis", "micros")],
     "date": [{"type": "int", "logicalType": "date"}],
+}  # fmt: skip
+
+
+PLAIN = mapping_of()
+# Kinds of fields of messages, by their numbers in a descriptor.
+PROTOBUF = {
+    "text": (9,), "grouped digits": (9,), "whole number": (3, 5, 15, 16, 17, 18), "double": (1,),
+    "special double": (1, 2), "float32": (2,), "boolean": (8,),
 }  # fmt: skip
 
 
@@ -92,38 +107,38 @@ def table_of(column: pa.Array) -> pa.Table:
     return pa.table({**rest, "v": column})
 
 
-def of_json(type_: Type, values: Sequence[Any]) -> list[str]:
+def of_json(type_: Type, values: Sequence[Any], mapping: FieldMapping) -> list[str]:
     lines = pa.array([orjson.dumps(record) for record in records(values)])
-    return of_decoded(type_, decode_json(schema_of(type_), lines), len(values))
+    return of_decoded(type_, decode_json(schema_of(type_), lines, mapping), len(values))
 
 
-def of_file(type_: Type, path: Path, count: int) -> list[str]:
-    batch = read_key(path, schema_of(type_), ("k",), "k").batch
+def of_file(type_: Type, path: Path, count: int, mapping: FieldMapping) -> list[str]:
+    batch = read_key(path, schema_of(type_), ("k",), "k", mapping).batch
     return shown(type_, batch.event_id, batch.columns["v"], count)
 
 
-def of_csv(type_: Type, values: Sequence[Any], place: Path) -> list[str]:
+def of_csv(type_: Type, values: Sequence[Any], place: Path, mapping: FieldMapping) -> list[str]:
     path = place / "values.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, ["i", "k", "event_time", "v"])
         writer.writeheader()
         writer.writerows(records(values))
-    return of_file(type_, path, len(values))
+    return of_file(type_, path, len(values), mapping)
 
 
-def of_arrow(type_: Type, column: pa.Array) -> list[str]:
+def of_arrow(type_: Type, column: pa.Array, mapping: FieldMapping) -> list[str]:
     table = table_of(column)
-    return of_decoded(type_, decode_table(schema_of(type_), table, str), len(column))
+    return of_decoded(type_, decode_table(schema_of(type_), table, str, mapping), len(column))
 
 
-def of_frame(type_: Type, frame: Any, count: int) -> list[str]:
-    naming = Naming(tz="UTC")
+def of_frame(type_: Type, frame: Any, count: int, mapping: FieldMapping) -> list[str]:
+    naming = Naming(tz="UTC", forms={"minor": sorted(mapping.minor)})
     schema = schema_of(type_)
     table = events_table(open_frame(frame), schema, naming)
     return of_decoded(type_, decode_table(schema, table, str, naming.values(schema)), count)
 
 
-def of_avro(type_: Type, values: Sequence[Any], avro: Any, place: Path) -> list[str]:
+def of_avro(type_: Type, values: Sequence[Any], avro: Any, place: Path, mapping: FieldMapping) -> list[str]:
     fields = [{"name": name, "type": "string"} for name in ("i", "k", "event_time")]
     written = {"type": "record", "name": "e", "fields": [*fields, {"name": "v", "type": avro}]}
     path = place / f"{hash(str(avro))}.avsc"  # schemas are remembered by their file
@@ -133,17 +148,28 @@ def of_avro(type_: Type, values: Sequence[Any], avro: Any, place: Path) -> list[
         stream = io.BytesIO()
         fastavro.schemaless_writer(stream, fastavro.parse_schema(written), record)
         encoded.append(stream.getvalue())
-    form = RecordFormat("avro", schema_file=str(path))
+    form = RecordFormat("avro", schema_file=str(path), mapping=mapping)
     return of_decoded(type_, decode(form, schema_of(type_), pa.array(encoded, pa.binary()), "t"), len(values))
 
 
-def of_protobuf(type_: Type, values: Sequence[Any]) -> list[str]:
-    """As `MessageToDict` gives messages: a number of 64 bits is a text there."""
-    schema = schema_of(type_)
-    mapping = RecordFormat().mapping
-    parts = _columns(schema, mapping, records(values), [b""] * len(values))
-    assert len(parts) == 1
-    return of_decoded(type_, parts[0], len(values))
+@cache
+def message_of(kind: int) -> Any:
+    """Return the class of a message whose field `v` is of this kind."""
+    file = descriptor_pb2.FileDescriptorProto(name=f"e{kind}.proto", package="shop", syntax="proto3")
+    message = file.message_type.add(name="E")
+    for number, (name, of_field) in enumerate({"i": 9, "k": 9, "event_time": 9, "v": kind}.items(), start=1):
+        message.field.add(name=name, number=number, type=of_field, label=1)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.E"))
+
+
+def of_protobuf(type_: Type, values: Sequence[Any], kind: int, mapping: FieldMapping) -> list[str]:
+    """Read serialized messages."""
+    message = message_of(kind)
+    read = [fields_of(message.FromString(message(**record).SerializeToString())) for record in records(values)]
+    parts = _columns(schema_of(type_), mapping, read, [b""] * len(values))
+    return of_decoded(type_, concat_decoded(schema_of(type_), parts), len(values))
 
 
 @pytest.mark.parametrize("declared", TYPES)
@@ -153,36 +179,50 @@ def test_each_cell_holds_in_each_form(kind: str, declared: str, tmp_path: Path) 
     values = [VALUES[kind](row.value) for row in chosen]
     expected = [row.expected[TYPES.index(declared)] for row in chosen]
     read = dict(forms(type_, kind, values, tmp_path))
+    expected = [cell.replace(BLANK, " ") for cell in expected]
     assert read == dict.fromkeys(read, expected)
 
 
-def forms(type_: Type, kind: str, values: Sequence[Any], place: Path) -> Any:
+@pytest.mark.parametrize("kind", sorted({kind for kind, _, _ in MINOR}))
+def test_minor_units_are_read_alike_in_each_form(kind: str, tmp_path: Path) -> None:
+    chosen = [(value, cell) for of_kind, value, cell in MINOR if of_kind == kind]
+    values = [VALUES[kind](value) for value, _ in chosen]
+    read = dict(forms(DECLARED["decimal(2)"], kind, values, tmp_path, mapping_of(minor=("v",))))
+    expected = [cell for _, cell in chosen]
+    assert read == dict.fromkeys(read, expected)
+
+
+def forms(type_: Type, kind: str, values: Sequence[Any], place: Path, mapping: FieldMapping = PLAIN) -> Any:
     """Yield the name of each form that has values of this kind, and what is read there."""
     if kind in ("text", "grouped digits", "whole number", "double", "boolean", "list, object"):
-        yield "JSON", of_json(type_, values)
+        yield "JSON", of_json(type_, values, mapping)
     if kind == "text":
-        yield "CSV", of_csv(type_, values, place)
-    if kind in ("text", "double", "boolean"):
-        yield "Protobuf", of_protobuf(type_, values)
+        yield "CSV", of_csv(type_, values, place, mapping)
+    for number in PROTOBUF.get(kind, ()):
+        if number not in (17, 18) or min(values) < 0:  # of which a negative number is written in another way
+            yield f"Protobuf {number}", of_protobuf(type_, values, number, mapping)
     for arrow in ARROW[kind]:
         column = pa.array(values).cast(arrow) if pa.types.is_decimal(arrow) else pa.array(values, arrow)
-        yield f"Arrow {arrow}", of_arrow(type_, column)
+        yield f"Arrow {arrow}", of_arrow(type_, column, mapping)
         if not pa.types.is_decimal64(arrow) and not pa.types.is_string_view(arrow):
             path = place / "values.parquet"
             pq.write_table(table_of(column), path)
-            yield f"Parquet {arrow}", of_file(type_, path, len(values))
+            yield f"Parquet {arrow}", of_file(type_, path, len(values), mapping)
         if kind not in ("special double", "list, object"):  # frames refuse a column of lists by its name
             table = table_of(column)
             if pa.types.is_decimal256(arrow) or pa.types.is_decimal64(arrow):
                 continue
-            yield f"pandas {arrow}", of_frame(type_, table.to_pandas(), len(values))
+            yield f"pandas {arrow}", of_frame(type_, table.to_pandas(), len(values), mapping)
             if arrow != pa.date64():  # polars makes a timestamp of it
-                yield f"polars {arrow}", of_frame(type_, pl.from_arrow(table), len(values))
+                yield f"polars {arrow}", of_frame(type_, pl.from_arrow(table), len(values), mapping)
     if kind in ("text", "date", "timestamp", "boolean"):
         objects = pd.DataFrame(records(values), dtype=object)
-        yield "pandas object", of_frame(type_, objects, len(values))
+        yield "pandas object", of_frame(type_, objects, len(values), mapping)
+    if kind in ("text", "double", "boolean", "whole number") and (type_.kind is not Kind.TIME or kind == "text"):
+        objects = pd.DataFrame(records([*values, {"a": 1}, "x", 0.5]), dtype=object)
+        yield "pandas of several kinds", of_frame(type_, objects, len(objects), mapping)[: len(values)]
     for avro in AVRO.get(kind, ()):
-        yield f"Avro {avro}", of_avro(type_, values, avro, place)
+        yield f"Avro {avro}", of_avro(type_, values, avro, place, mapping)
 
 
 def test_the_table_is_whole() -> None:

@@ -18,6 +18,7 @@ import functools
 import io
 import json
 import time
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
     from confluent_kafka.schema_registry.error import SchemaRegistryError
     from confluent_kafka.serialization import SerializationContext
+    from google.protobuf.descriptor import FieldDescriptor
     from google.protobuf.message import Message
 
 _FRAME_BYTES = 5  # a zero, and the schema's id in four bytes, big-endian
@@ -61,6 +63,8 @@ _NUMBERS = ("timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", 
 _SHOWN_BYTES = 1_000
 _REASON_CHARACTERS = 300
 _SHOWN_VALUE_CHARACTERS = 40
+_INT64 = range(-(2**63), 2**63)
+_TREES = ("google.protobuf.Value", "google.protobuf.ListValue")  # of Struct, which has JSON in it
 
 
 def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> Decoded:
@@ -386,7 +390,6 @@ def _record(value: object) -> dict[str, Any]:
 
 def _protobuf_reader(form: RecordFormat) -> Callable[[bytes, SerializationContext], dict[str, Any]]:
     from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer  # noqa: PLC0415
-    from google.protobuf.json_format import MessageToDict  # noqa: PLC0415
 
     assert form.schema_file is not None, "checked with the settings"
     assert form.message is not None, "checked with the settings"
@@ -398,9 +401,43 @@ def _protobuf_reader(form: RecordFormat) -> Callable[[bytes, SerializationContex
         message = deserializer(value, context)
         if message is None:
             raise TypeError("the record is no message")
-        return dict(MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True))
+        return fields_of(message)
 
     return read
+
+
+def fields_of(message: Message) -> dict[str, Any]:
+    """Return the fields of a message by name, each value of its own kind.
+
+    In Protobuf's JSON a number of 64 bits is a text, and so is NaN, which other forms of records do not have so.
+    """
+    fields: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        if field.has_presence and not message.HasField(field.name):
+            continue
+        value, one = getattr(message, field.name), partial(_plain_value, field)
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            one = partial(_plain_value, field.message_type.fields_by_name["value"])
+            fields[field.name] = {str(key): one(inner) for key, inner in value.items()}
+        else:
+            fields[field.name] = [one(inner) for inner in value] if field.is_repeated else one(value)
+    return fields
+
+
+def _plain_value(field: FieldDescriptor, value: Any) -> Any:
+    from google.protobuf.json_format import MessageToDict  # noqa: PLC0415
+
+    if field.message_type is not None:
+        name = str(field.message_type.full_name)
+        if not name.startswith("google.protobuf."):
+            return fields_of(value)
+        return value.value if name.endswith("Value") and name not in _TREES else MessageToDict(value)
+    if field.enum_type is not None:
+        symbol = field.enum_type.values_by_number.get(value)
+        return value if symbol is None else symbol.name
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    return value if not isinstance(value, int) or value in _INT64 else str(value)
 
 
 def _message_class(path: str, name: str) -> type[Message]:

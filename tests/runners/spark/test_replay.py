@@ -197,3 +197,24 @@ def test_files_that_differ_are_read_as_the_embedded_engine_reads_them(spark: Spa
     error = failure_of(str(caught.value))
     assert isinstance(error, InputError)
     assert "part=x/a.parquet cannot be read" in str(error)
+
+
+def test_old_times_of_parquet_are_those_of_the_embedded_replay(
+    spark: SparkSession, history: History, tmp_path: Path
+) -> None:
+    """INT96 has the time as a day and nanoseconds, without a zone; it means UTC."""
+    table, path = history.table, tmp_path / "old.parquet"
+    place = table.column_names.index("event_time")
+    times = table["event_time"].cast(pa.int64()).cast(pa.timestamp("ms", "UTC"))
+    pq.write_table(table.set_column(place, "event_time", times), path, use_deprecated_int96_timestamps=True)
+    with pq.ParquetFile(path) as written_file:
+        assert written_file.schema.column(place).physical_type == "INT96"
+    given = records(*BY_CUSTOMER)
+    deployment = deploy(given)
+    job = Job(deployment.schema, deployment.key_domains)
+    mapping = FieldMapping(time=Written(zone="UTC"))
+    expected = embedded.replay(job, deployment.rulebook, read_pieces(path, job.schema, mapping), 2).alerts
+    assert expected.num_rows
+    assert expected.equals(run(spark, history.path("parquet"), given).alerts)
+    replayed = replay(job, deployment.rulebook, *read_events(spark, path), 2, None, mapping)
+    assert replayed.alerts.equals(expected)
