@@ -2,6 +2,7 @@
 
     amount > 250.00      at quantiles of all events, and of fraud events
     status == declined   for each common value, of columns with few values
+    hour(event_time, "UTC") in [23, 0, 1]   for the hours and weekdays that have many frauds and few other events
 
 Tested by: tests/analysis/test_suggest.py
 """
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from cep.analysis.history import Events
 from cep.base.schema import EventType, Field, Kind
 from cep.columnar.texts import different_texts
+from cep.functions.calendar import of_times
 from cep.lang.show import show_value
 
 _QUANTILES = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
@@ -26,6 +28,9 @@ _FRAUD_QUANTILES = (0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98)
 _VALUES_MAX = 30  # of a column whose values are named one by one
 FEW = 10  # events: fewer say nothing
 _NEARLY_ALL = 0.97
+# The lengths of the stretches of hours and weekdays that are tried; the number of values, and the first one.
+_CLOCKS = {"hour": ((2, 3, 4, 6, 8), 24, 0), "weekday": ((1, 2, 3), 7, 1)}
+_MORE_FREQUENT = 0.15  # share of the frauds in a stretch above the share of the other events
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +61,18 @@ class Atom:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields of events that it reads."""
-        return self.reads if self.past_ms else (self.field,) * bool(self.field)
+        """The fields of events that it reads, without the time of the event."""
+        return self.reads if self.left else (self.field,) * bool(self.field)
+
+    @property
+    def has_param(self) -> bool:
+        """True if its limit becomes a parameter of a pattern."""
+        return self.op in (">=", "<=")
+
+    @property
+    def is_of_time(self) -> bool:
+        """True for a condition on the hour or the weekday."""
+        return self.op == "in"
 
     @property
     def param(self) -> str:
@@ -77,6 +92,31 @@ def atoms_of(events: Events, rows: NDArray[np.int64], is_fraud: NDArray[np.bool_
             if field.name != key and field.name in events.columns and not field.type.protected:
                 atoms += _of_field(events, rows, (event_type, of_type, is_fraud), field)
     return atoms
+
+
+def time_atoms(events: Events, rows: NDArray[np.int64], is_fraud: NDArray[np.bool_], zone: str) -> Iterator[Atom]:
+    """Yield conditions on the hour and the weekday by the clock of a zone. `is_fraud` bool[N].
+
+    Of each length it is the stretch that has the most frauds beyond its share of the other events; it may include
+    midnight.
+    """
+    for code, event_type in enumerate(events.schema.event_types):
+        of_type = events.event_type[rows] == code
+        if event_type.derived or of_type.sum() < FEW or not (of_type & is_fraud).any():
+            continue
+        for name, (lengths, count, first) in _CLOCKS.items():
+            values = of_times(name, zone, events.time_ms[rows]) - first
+            frauds = np.bincount(values[of_type & is_fraud], minlength=count).astype(np.float64)
+            others = np.bincount(values[of_type & ~is_fraud], minlength=count).astype(np.float64)
+            more = frauds / frauds.sum() - others / max(others.sum(), 1.0)
+            for length in lengths:
+                sums = np.array([more[np.arange(start, start + length) % count].sum() for start in range(count)])
+                start = int(np.argmax(sums))
+                if sums[start] >= _MORE_FREQUENT:
+                    stretch = [(start + step) % count + first for step in range(length)]
+                    holds = of_type & np.isin(values + first, stretch)
+                    left = f'{name}(event_time, "{zone}")'
+                    yield Atom(event_type.name, name, "in", str(stretch), "int", holds, left)
 
 
 def _of_field(

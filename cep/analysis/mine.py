@@ -16,15 +16,17 @@ too late.
 Half of the sequences are mined this way. For the other half only the last event may be the fraud, which is stricter:
 the sequence must find the fraud itself, not its neighbours.
 
-A link may tie a step to the step before it: both have the same value in a field, or there is no event of some kind
-between them. A number below 0 in a step is such a link.
+A link may tie a step to the step before it: both have the same value in a field, the amount is that of the step before
+or up to a tenth less, or there is no event of some kind between them. A number below 0 in a step is such a link.
+
+In the end each condition, link and step goes without which the sequence is nearly as good.
 
 Tested by: tests/analysis/test_suggest.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -47,6 +49,7 @@ _BETA2 = {False: 0.25, True: 1.0}
 _ROUNDS_MAX = 12
 _ATOMS_IN_STEP = 3
 _REFINED = 4  # sequences of a length that are changed, each with another first step.
+_AS_GOOD = 0.99  # of the score, without a condition that has no effect
 _LONGER = 1.02  # A longer sequence has to be so many times as good.
 _ABSENT_MAX = 20  # conditions that may be asked to be absent between two steps
 _SOON_MS = 86_400_000  # A fraud counts as found if the chain ends less than this later.
@@ -54,10 +57,12 @@ _SOON_MS = 86_400_000  # A fraud counts as found if the chain ends less than thi
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A bond to the step before: an equal value of the field `same`, or no event that meets `absent` between them."""
+    """A bond to the step before: an equal value of the field `same`, no event that meets `absent` between them, or an
+    amount in the field `near` that is equal or up to a tenth less."""
 
     same: str = ""
     absent: int = -1
+    near: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,8 @@ class Ground:
     Shapes: key_start int64[N] is the first row of the event's key; time_ms int64[N]; fraud int64[N], -1 for none;
     may_be_fraud bool[N] are the events of a type that frauds have; weight float64[N] is the number of events that a row
     represents. `open_frauds` bool[F] are still to be found; with `by_any` by any row of a chain, otherwise by its end.
-    `same` has for a field the number of the key and its value, int64[N], -1 for an event without a value.
+    `same` has for a field the number of the key and its value, int64[N], -1 for an event without a value. `near` has
+    the values of fields of amounts, float64[N], NaN for an event without a value.
     """
 
     key_start: NDArray[np.int64]
@@ -87,6 +93,7 @@ class Ground:
     atoms: Sequence[Atom]
     open_frauds: NDArray[np.bool_]
     same: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    near: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)
     by_any: bool = True
     _before: dict[tuple[Step, str], NDArray[np.int32]] = field(default_factory=dict)
@@ -106,7 +113,8 @@ class Ground:
             begin = np.searchsorted(group[order], group[order])
             self._orders[name] = order, np.where(group[order] >= 0, begin, len(group))
         plain = [at for at, atom in enumerate(self.atoms) if not atom.past_ms and atom.op in ("", "==")]
-        self.links = [*(Link(same=name) for name in self.same), *(Link(absent=at) for at in plain[:_ABSENT_MAX])]
+        self.links = [Link(same=name) for name in self.same] + [Link(near=name) for name in self.near]
+        self.links += [Link(absent=number) for number in plain[:_ABSENT_MAX]]
 
     def holds(self, step: Step) -> NDArray[np.bool_]:
         """bool[N]: the events that meet all conditions of a step."""
@@ -143,7 +151,11 @@ class Ground:
         earlier = self.before(step, next((link.same for link in links if link.same), ""))
         absent = [self.before((link.absent,)) for link in links if link.absent >= 0]
         latest_absent = np.maximum.reduce(absent) if len(absent) > 1 else absent[0] if absent else _NOTHING
-        return prepended_rows(chains, earlier, latest_absent, self.time_ms, window_ms)
+        longer: Chains = prepended_rows(chains, earlier, latest_absent, self.time_ms, window_ms)
+        for values in (self.near[link.near] for link in links if link.near):
+            before, after = values[longer[0]], values[longer[1]]
+            longer = longer[:, (after <= before) & (10 * after >= 9 * before)]
+        return longer
 
     def frauds_of(self, chains: Chains) -> NDArray[np.int64]:
         """int64[steps, C]: the number of the fraud that each chain finds by each of its rows, -1 for none."""
@@ -161,36 +173,46 @@ class Ground:
         return (1 + beta2) * precision * recall / (beta2 * precision + recall)
 
 
-def mine(ground: Ground, windows_ms: Sequence[int], steps_max: int, count: int) -> list[Mined]:
-    """Return at most `count` sequences: those that end with a fraud, then those with a fraud anywhere."""
+def mine(
+    ground: Ground, windows_ms: Sequence[int], steps_max: int, count: int,
+    show: Callable[[int, int], None] = lambda *_: None,
+) -> list[Mined]:  # fmt: skip
+    """Return at most `count` sequences: first sequences that end with a fraud, then sequences with a fraud anywhere.
+
+    `show(done, total)` is told how many sequences have been searched.
+    """
     to_find = ground.open_frauds
     ways = (False, True) if steps_max > 1 else (True,)  # of one event they are the same
     mined: dict[tuple[tuple[Step, ...], int], Mined] = {}
-    for by_any in ways:
+    by_way = -(-count // len(ways))
+    for way, by_any in enumerate(ways):
         ground.by_any, ground.open_frauds = by_any, to_find.copy()
-        for each in _mined(ground, windows_ms, steps_max, -(-count // len(ways))):
+        for number, each in enumerate(_mined(ground, windows_ms, steps_max, by_way)):
             mined.setdefault((each.steps, each.window_ms), each)
+            show(way * by_way + number + 1, len(ways) * by_way)
+        show((way + 1) * by_way, len(ways) * by_way)
     return list(mined.values())
 
 
-def _mined(ground: Ground, windows_ms: Sequence[int], steps_max: int, count: int) -> list[Mined]:
-    """Return at most so many sequences, each for frauds that those before it do not find."""
-    mined: list[Mined] = []
-    while len(mined) < count and ground.open_frauds.any():
+def _mined(ground: Ground, windows_ms: Sequence[int], steps_max: int, count: int) -> Iterator[Mined]:
+    """Yield at most `count` sequences, each for frauds that the sequences before it do not find."""
+    for _ in range(count):
+        if not ground.open_frauds.any():
+            return
         best = Mined((), 0, 0.0)
         for candidate in _candidates(ground, windows_ms, steps_max):
             refined = _refined(ground, candidate)
             if refined.score > best.score * (_LONGER if len(refined.steps) > len(best.steps) else 1.0):
                 best = refined
         if best.score <= 0:
-            break
+            return
+        best = _simplified(ground, best)
         fraud = ground.frauds_of(ground.chain(best.steps, best.window_ms))
         hits = fraud[fraud >= 0]
         if not ground.open_frauds[hits].any():
-            break
-        mined.append(best)
+            return
         ground.open_frauds[hits] = False
-    return mined
+        yield best
 
 
 def _candidates(ground: Ground, windows_ms: Sequence[int], steps_max: int) -> Iterator[Mined]:
@@ -254,7 +276,7 @@ def _with_absence(ground: Ground, steps: tuple[Step, ...]) -> Iterator[tuple[Ste
 
 def _earlier_steps(ground: Ground) -> Iterator[tuple[int, Step]]:
     """Yield each condition that a step may begin with, alone, and the broad ones bound by equal values, too."""
-    same = [~at for at, link in enumerate(ground.links) if link.same]
+    same = [~at for at, link in enumerate(ground.links) if link.same or link.near]
     for number, atom in enumerate(ground.atoms):
         if not atom.past_ms:
             yield number, ()
@@ -299,6 +321,37 @@ def _refined(ground: Ground, given: Mined) -> Mined:
             break
         best = changed
     return best
+
+
+def _simplified(ground: Ground, mined: Mined) -> Mined:
+    """Leave out each condition, link and step without which the sequence is nearly as good."""
+    least = mined.score * _AS_GOOD
+    while True:
+        simpler = max(
+            (Mined(steps, mined.window_ms, ground.score(ground.chain(steps, mined.window_ms)))
+             for steps in _simpler(ground, mined.steps)),
+            key=lambda each: each.score, default=mined,
+        )  # fmt: skip
+        if simpler is mined or simpler.score < least:
+            return mined
+        mined = simpler
+
+
+def _simpler(ground: Ground, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
+    """Yield the sequences without one step, condition or link. A step without conditions asks for its type alone."""
+    alone = {atom.event_type: number for number, atom in enumerate(ground.atoms) if not atom.field}
+    for place, step in enumerate(steps):
+        if place + 1 < len(steps):  # a link is a bond to the step before, which another step would become
+            following = tuple(number for number in steps[place + 1] if number >= 0)
+            yield (*steps[:place], following, *steps[place + 2 :])
+        for out in step:
+            rest = tuple(number for number in step if number != out)
+            if out >= 0 and all(number < 0 for number in rest):
+                type_alone = alone.get(ground.atoms[out].event_type)
+                if type_alone is None or type_alone == out:
+                    continue
+                rest = tuple(sorted((*rest, type_alone)))
+            yield (*steps[:place], rest, *steps[place + 1 :])
 
 
 def _narrowed(ground: Ground, of: tuple[Mined, Chains], steps: tuple[Step, ...]) -> Chains:

@@ -3,6 +3,8 @@
     amount >= 3 * avg(pay.amount over previous 30 d)              far above the key's usual amount
     sum(pay.amount over 1 d) >= 1000.00                           much in a short time, including the event itself
     count(pay over previous 1 h where status == declined) >= 3    repeated events
+    count(pay over previous 14 d) <= 0                            a key that was silent
+    distinct(pay.shop over 1 d) >= 5                              many different values in a short time
 
 A count expresses repetition: three declines before an event are a count of them. The values equal those of the engine:
 events of the same time count in the order of their ids.
@@ -16,11 +18,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from cep.analysis.atoms import FEW, Atom, few_values, numbers, quantiles
 from cep.analysis.history import Events
 from cep.base.schema import EventType, Field, Kind
+from cep.columnar.texts import encoded
+from cep.kernels.chains import count_distinct
 from cep.lang.field_names import Role, role_of
 from cep.lang.show import show_duration
 
@@ -31,6 +36,11 @@ _SUM_QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.98)  # of the events of the type, and 
 _FRAUD_SUM_QUANTILES = (0.1, 0.25, 0.5, 0.75)
 _TIMES = (1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 10.0)  # the average
 _COUNTS = (1, 2, 3, 4, 5, 7, 10)
+_SILENT_MS = (3 * 86_400_000, 7 * 86_400_000, 14 * 86_400_000, 30 * 86_400_000)
+_DISTINCT_MS = (3_600_000, 6 * 3_600_000, 86_400_000)
+_DISTINCT = (2, 3, 4, 5, 7, 10)
+_DISTINCT_VALUES_MIN = 10  # of a field whose different values are counted
+_DISTINCT_FIELDS_MAX = 3
 _KINDS_MAX = 6  # values of a field that are counted one by one
 _Numbers = tuple[NDArray[np.float64], NDArray[np.bool_]]  # values of a field, and which events have one
 
@@ -73,6 +83,50 @@ def past_atoms(events: Events, of: Rows, is_fraud: NDArray[np.bool_]) -> Iterato
                 count = before[np.arange(len(of.rows))] - before[begin]
                 for _, event_type in types:
                     yield from _counted(event_type, is_of[event_type.name], (counted, where, reads), past_ms, count)
+    for past_ms in _SILENT_MS:
+        begin = of.begin(past_ms)
+        for _, counted in types:
+            before = np.concatenate([[0], np.cumsum(is_of[counted.name])])
+            is_silent = before[np.arange(len(of.rows))] == before[begin]
+            for _, event_type in types:
+                yield _silent(event_type, is_of[event_type.name] & is_silent, counted, past_ms)
+    for _, event_type in types:
+        yield from _distinct(events, of, event_type, is_of[event_type.name])
+
+
+def _silent(event_type: EventType, holds: NDArray[np.bool_], counted: EventType, past_ms: int) -> Atom:
+    window = show_duration(past_ms)
+    text = f"count({counted.name} over previous {window})"
+    name = re.sub(r"\W+", "_", f"{counted.name}_in_{window}_max")
+    return Atom(event_type.name, text, "<=", "0", "int", holds, text, "", name, (), past_ms)
+
+
+def _distinct(events: Events, of: Rows, event_type: EventType, is_of: NDArray[np.bool_]) -> Iterator[Atom]:
+    """Yield the conditions on the number of different values of fields with many values."""
+    fields = [
+        (field, codes)
+        for field in event_type.fields
+        if field.type.kind is Kind.STRING and field.name in events.columns and not field.type.protected
+        and (codes := _codes(events, of, is_of, field)).max(initial=-1) >= _DISTINCT_VALUES_MIN
+    ]  # fmt: skip
+    for field, codes in fields[:_DISTINCT_FIELDS_MAX]:
+        for past_ms in _DISTINCT_MS:
+            count = np.empty(len(codes), np.int64)
+            count_distinct(codes, of.begin(past_ms), np.zeros(int(codes.max()) + 1, np.int64), count)
+            window = show_duration(past_ms)
+            text = f"distinct({event_type.name}.{field.name} over {window})"
+            name = re.sub(r"\W+", "_", f"{field.name}_in_{window}")
+            for least in _DISTINCT:
+                holds = is_of & (count >= least)
+                yield Atom(
+                    event_type.name, text, ">=", str(least), "int", holds, text, "", name, (field.name,), past_ms
+                )
+
+
+def _codes(events: Events, of: Rows, is_of: NDArray[np.bool_], field: Field) -> NDArray[np.int64]:
+    """Return a number for each value of a field; -1 for other events, and without a value."""
+    codes = np.asarray(encoded(events.columns[field.name].take(pa.array(of.rows))).indices.fill_null(-1))
+    return np.where(is_of, codes, -1).astype(np.int64)
 
 
 def _is_summable(field: Field, given: _Numbers) -> bool:

@@ -11,19 +11,20 @@ Tested by: tests/analysis/test_suggest.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cep.analysis.atoms import atoms_of, different
+from cep.analysis.atoms import atoms_of, different, time_atoms
 from cep.analysis.backtest import DAY_MS, Ratio, judge, ratio
 from cep.analysis.history import Events, replay_history
 from cep.analysis.marks import Marks
 from cep.analysis.mine import Ground, Mined, mine
 from cep.analysis.past_atoms import Rows, past_atoms
+from cep.analysis.sides import JOIN, sides_of
 from cep.analysis.suggested_text import declarations, pattern_text, tests_text
 from cep.base.errors import UsageError
 from cep.base.limits import SUGGEST_EVENTS_MAX, SUGGEST_STEPS_MAX
@@ -49,8 +50,8 @@ _TRIED = 2  # times as many sequences are mined as are wanted: some do not stand
 class Wanted:
     """The wanted suggestions: events of a sequence at most, patterns at most, and precision at least.
 
-    Fields of `exclude` are not read; fields of `use` are read although they are left out by default. Names begin after
-    `suggested_{named}`.
+    Fields of `exclude` are not read; fields of `use` are read although they are left out by default. Hours and weekdays
+    are read from a clock of `zone`. Names begin after `suggested_{named}`.
     """
 
     steps: int = 3
@@ -58,6 +59,7 @@ class Wanted:
     precision: float = 0.8
     exclude: tuple[str, ...] = ()
     use: tuple[str, ...] = ()
+    zone: str = "UTC"
     named: int = 0
 
 
@@ -110,7 +112,8 @@ class Suggestion:
 class Suggested:
     """The suggestions, best first, and the text of a pattern file that has them all with the event types.
 
-    `rejected` are the other mined patterns, the most precise first.
+    `rejected` are the other mined patterns, the most precise first. `producers` are the patterns of the text that only
+    make events for the suggestions.
     """
 
     suggestions: tuple[Suggestion, ...]
@@ -120,6 +123,7 @@ class Suggested:
     tried: int
     held_out_days: float
     held_out_frauds: int
+    producers: tuple[str, ...] = ()
 
 
 def fields_of(schema: Schema) -> tuple[str, ...]:
@@ -145,7 +149,7 @@ def left_out_fields(schema: Schema, key: str, hidden: Sequence[str], wanted: Wan
             reasons[name] = "excluded"
         elif types[name].protected:
             reasons[name] = "protected"
-        elif name in wanted.use or name == key:
+        elif name in wanted.use or name in key.split(JOIN):
             continue
         elif name in hidden:
             reasons[name] = "the column of the labels"
@@ -164,42 +168,49 @@ def check_wanted(wanted: Wanted) -> None:
 def suggest(
     events: Events, marks: Marks, pieces_of: Callable[[Schema], Pieces], key: str, wanted: Wanted,
     present: np.ndarray | None = None, hidden: Sequence[str] = (),
+    show: Callable[[int, int], None] = lambda *_: None,
 ) -> Suggested:  # fmt: skip
     """Mine, replay and choose. `present` bool[F] are the frauds that present rules find, and `hidden` are the fields
-    that are read from the column of the labels.
+    that are read from the column of the labels. A `key` such as `payer+payee` is a value that is in either field.
+    `show(done, total)` is told how many sequences have been searched.
 
     Raises: UsageError for a key that the events have not, or a history without frauds.
     """
-    if key not in events.columns:
-        raise UsageError(f"--key {key} is no field of the events; these are: {', '.join(sorted(events.columns))}")
+    parts = key_fields(key, events.columns)
     left_out = left_out_fields(events.schema, key, hidden, wanted)
     read = {name: column for name, column in events.columns.items() if name not in left_out}
     times = events.time_ms[events.time_ms <= marks.as_of_ms]
     first, last = int(times.min(initial=marks.as_of_ms)), int(times.max(initial=0))
     cut_ms = int(first + MINED * (last - first))
-    ground, rows = ground_of(replace(events, columns=read), marks, key, cut_ms)
+    events, head = replace(events, columns=read), declarations(events.schema)
+    sides = sides_of(events, marks, parts) if len(parts) > 1 else None
+    one_key = key if sides is None else sides.key
+    mined_events, mined_marks = (events, marks) if sides is None else (sides.events, sides.marks)
+    head = head if sides is None else f"{head}\n\n{sides.text}"
+    producers = () if sides is None else sides.producers
+    ground, rows = ground_of(mined_events, mined_marks, one_key, cut_ms, wanted.zone)
     if not ground.open_frauds.any():
         raise UsageError(
             f"no fraud with a {key} is known in the first part of the time: there is nothing to learn from"
         )
     data = MinedData(
-        key, len(rows), int((events.time_ms < cut_ms).sum()), len(np.unique(ground.key_start)),
+        key, len(rows), int((mined_events.time_ms < cut_ms).sum()), len(np.unique(ground.key_start)),
         int(ground.open_frauds.sum()), first, cut_ms, tuple(name for name in read if name != key), left_out,
     )  # fmt: skip
     windows = [each for each in WINDOWS_MS if each * _WINDOW_SHARE <= last - first] or list(WINDOWS_MS[:1])
-    mined = mine(ground, windows, wanted.steps, _TRIED * wanted.count)
+    mined = mine(ground, windows, wanted.steps, _TRIED * wanted.count, show)
     begin_ms = cut_ms + max((each.window_ms for each in mined if len(each.steps) > 1), default=0)
     middle_ms = begin_ms + (last + 1 - begin_ms) // 2
     names = [f"suggested_{wanted.named + number}" for number in range(1, len(mined) + 1)]
-    texts = [pattern_text(name, each, ground, key) for name, each in zip(names, mined, strict=True)]
-    head = declarations(events.schema)
-    figures = _replayed(head, dict(zip(names, texts, strict=True)), pieces_of, marks, (begin_ms, middle_ms))
+    texts = [pattern_text(name, each, ground, one_key) for name, each in zip(names, mined, strict=True)]
+    named = dict(zip(names, texts, strict=True))
+    figures = _replayed(head, (producers, named), pieces_of, marks, (begin_ms, middle_ms))
     candidates = [Candidate(*each) for each in zip(names, mined, texts, figures, strict=True)]
     frauds = (marks.first_ms >= begin_ms) & (marks.first_ms < middle_ms)
     later = (marks.first_ms >= max(begin_ms, middle_ms)) & (marks.first_ms <= marks.as_of_ms)
 
     def tests_of(each: Candidate) -> str:
-        return tests_text(each.name, f"{head}\n\n{each.text}", (each.mined, ground, rows), events, key)
+        return tests_text(each.name, f"{head}\n\n{each.text}", (each.mined, ground, rows), mined_events, one_key)
 
     chosen, rejected = _chosen(candidates, frauds, wanted, tests_of)
     suggestions = tuple(_suggestion(each, tests, later, present) for each, tests in chosen)
@@ -207,7 +218,16 @@ def suggest(
     checked = load_text(text, "suggested") if text else None
     assert checked is None or checked.ok, "what is written can be read"
     days = max(0, last - middle_ms) / DAY_MS
-    return Suggested(suggestions, rejected, data, text, len(mined), days, int(later.sum()))
+    return Suggested(suggestions, rejected, data, text, len(mined), days, int(later.sum()), producers)
+
+
+def key_fields(key: str, names: Collection[str]) -> list[str]:
+    """Return the fields of a key such as `card_id` or `payer+payee`. Raises: UsageError for one that is not there."""
+    parts = [part.strip() for part in key.split(JOIN)]
+    for part in parts:
+        if part not in names:
+            raise UsageError(f"--key {part} is no field of the events; these are: {', '.join(sorted(names))}")
+    return parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +290,7 @@ def _suggestion(each: Candidate, tests: str, later: np.ndarray, present: np.ndar
     )  # fmt: skip
 
 
-def ground_of(events: Events, marks: Marks, key: str, cut_ms: int) -> tuple[Ground, np.ndarray]:
+def ground_of(events: Events, marks: Marks, key: str, cut_ms: int, zone: str = "UTC") -> tuple[Ground, np.ndarray]:
     """Return the events to mine, by key and time, and their rows in the history.
 
     Keys are whole: of those with a fraud, and of the others, as many as there is room for, chosen by their number.
@@ -293,13 +313,25 @@ def ground_of(events: Events, marks: Marks, key: str, cut_ms: int) -> tuple[Grou
     open_frauds = np.zeros(marks.frauds_count, np.bool_)
     open_frauds[fraud[fraud >= 0]] = True
     starts, times = np.searchsorted(keys, keys), events.time_ms[rows]
-    atoms = different(
-        [*atoms_of(events, rows, fraud >= 0, key), *past_atoms(events, Rows(rows, starts, times), fraud >= 0)]
-    )
+    is_fraud = fraud >= 0
+    atoms = different([
+        *atoms_of(events, rows, is_fraud, key), *time_atoms(events, rows, is_fraud, zone),
+        *past_atoms(events, Rows(rows, starts, times), is_fraud),
+    ])  # fmt: skip
     same = {name: _with_value(events.columns[name], rows, starts) for name in _compared(events, rows, key)}
     of_type = events.event_type[rows]
     may_be_fraud = np.isin(of_type, of_type[fraud >= 0])
-    return Ground(starts, times, fraud, may_be_fraud, weights, atoms, open_frauds, same), rows
+    near = {name: _with_nan(events, rows, name) for name in events.columns if role_of(name) is Role.MONEY}
+    near = {name: values for name, values in near.items() if len(values)}
+    return Ground(starts, times, fraud, may_be_fraud, weights, atoms, open_frauds, same, near), rows
+
+
+def _with_nan(events: Events, rows: np.ndarray, name: str) -> np.ndarray:
+    """Return the numbers of a field at these rows, NaN without a value; nothing for a field without numbers."""
+    if name not in events.schema.columns() or not events.schema.columns()[name].is_number:
+        return np.empty(0)
+    values: np.ndarray = events.numbers(name)[rows]
+    return values
 
 
 def _compared(events: Events, rows: np.ndarray, key: str) -> list[str]:
@@ -340,13 +372,17 @@ def _sampled(mask: np.ndarray, code: np.ndarray, room: int) -> tuple[np.ndarray,
 
 def _replayed(
     head: str,
-    texts: Mapping[str, str],
+    of: tuple[Sequence[str], Mapping[str, str]],
     pieces_of: Callable[[Schema], Pieces],
     marks: Marks,
     edges_ms: tuple[int, int],
 ) -> list[tuple[Ratio, Ratio, np.ndarray]]:
-    """Replay all patterns, by name. Return for each the precision between the edges, the precision from the second one
-    on, and the frauds that it finds at any time."""
+    """Replay the patterns of the head that produce events, and all others by name.
+
+    Return for each of the others the precision between the edges, the precision from the second edge on, and the frauds
+    that it finds at any time.
+    """
+    producers, texts = of
     if not texts:
         return []
     source = "\n\n".join([head, *texts.values()])
@@ -355,7 +391,7 @@ def _replayed(
             id=name, version=1, pattern=name, status="live", severity="low", owner="suggest", message="{key}",
             source=source,
         )
-        for name in texts
+        for name in (*producers, *texts)
     ]  # fmt: skip
     deployment = deploy(records)
     assert not deployment.set_aside, deployment.set_aside

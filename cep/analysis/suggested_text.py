@@ -5,7 +5,7 @@ Tested by: tests/analysis/test_suggest.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 
 import numpy as np
@@ -15,14 +15,16 @@ from cep.analysis.atoms import Atom
 from cep.analysis.history import Events
 from cep.analysis.mine import Chains, Ground, Mined
 from cep.base.schema import Kind, Schema, Type
+from cep.functions.calendar import of_times
 from cep.lang.load import load_text
 from cep.lang.show import show_duration, show_value
-from cep.testing.harness import Outcome
+from cep.testing.harness import START_MS, Outcome
 from cep.testing.suite import run_checked
 
 _FRAUDS_LOOKED_AT = 200
 _FRAUDS_TRIED = 8  # as tests
 _NONE = "expect none"
+_HOUR_MS = 3_600_000
 Values = Mapping[str, str]
 TestEvent = tuple[int, str, Values]  # time in ms, event type, fields as they are written
 _Candidate = tuple[str, list[TestEvent], str]
@@ -52,6 +54,9 @@ def pattern_text(name: str, mined: Mined, ground: Ground, key: str) -> str:
         for link in (ground.links[~at] for at in step if at < 0):
             if link.same:
                 conditions.append(f"{link.same} == s{place - 1}.{link.same}")
+            elif link.near:
+                before = f"s{place - 1}.{link.near}"
+                conditions.append(f"{link.near} between 0.9 * {before} and {before}")
             else:
                 absent = atoms[link.absent]
                 sequence.append(f"!n{place}")
@@ -74,7 +79,7 @@ def pattern_text(name: str, mined: Mined, ground: Ground, key: str) -> str:
 
 def _condition(place: int, atom: Atom, params: list[str]) -> str:
     """Return a condition, and put its limit among the parameters."""
-    if atom.op == "==":
+    if not atom.has_param:
         return atom.text(atom.limit)
     param = f"s{place}_{atom.param}"
     params.append(f"{param}: {atom.kind} = {atom.limit}")
@@ -98,8 +103,10 @@ def tests_text(
     """
     label = key_label(events.schema.columns()[key])
     kinds = _candidates(of, events, label)
+    mined, ground, _ = of
+    start = _starts([ground.atoms[number] for step in mined.steps for number in step if number >= 0])
     blocks = [
-        _test((name, label), f"{at} {number}", given, expected)
+        _test((name, label, start), f"{at} {number}", given, expected)
         for at, kind in enumerate(kinds) for number, (_, given, expected) in enumerate(kind)
     ]  # fmt: skip
     suite = run_checked(load_text("\n".join([text, *blocks]), "suggested"))
@@ -109,7 +116,7 @@ def tests_text(
         stays = next((each for number, each in enumerate(kind) if f"{at} {number}" in passed), None)
         if stays is None:
             return ""
-        chosen.append(_test((name, label), *stays))
+        chosen.append(_test((name, label, start), *stays))
     return "\n".join(chosen)
 
 
@@ -120,15 +127,17 @@ def _candidates(of: tuple[Mined, Ground, NDArray[np.int64]], events: Events, lab
     ends = chains[-1]
     atoms = [ground.atoms[at] for step in mined.steps for at in step if at >= 0]
     absent = [ground.links[~at] for step in mined.steps for at in step if at < 0]
-    fields = {field for atom in atoms for field in atom.fields} | {link.same for link in absent if link.same}
+    fields = {field for atom in atoms for field in atom.fields}
+    fields |= {name for link in absent for name in (link.same, link.near) if name}
     fields |= {field for link in absent if link.absent >= 0 for field in ground.atoms[link.absent].fields}
 
     def written(some: Sequence[int]) -> list[TestEvent]:
         return [(int(ground.time_ms[row]), *_written(events, int(rows[row]), fields)) for row in some]
 
+    start = _starts(atoms)
     fires, misses = list[_Candidate](), list[_Candidate]()
     for chain, past in _frauds(ground, chains, max(atom.past_ms for atom in atoms)):
-        at = show_duration(int(ground.time_ms[chain[-1]]) - int(ground.time_ms[past[0]]))
+        at = show_duration(int(ground.time_ms[chain[-1]]) - start(int(ground.time_ms[past[0]])))
         fires.append(("a fraud of the data", written(past), f"expect match on {label} at {at}"))
         if len(chain) > 1:
             last = written(chain)[-1]
@@ -136,8 +145,17 @@ def _candidates(of: tuple[Mined, Ground, NDArray[np.int64]], events: Events, lab
             misses += [("the fraud without its first event", written(chain[1:]), _NONE), ("too late", late, _NONE)]
         elif len(past) > 1:
             misses.append(("the fraud without its past", written(chain), _NONE))
-        near = _outside(written(chain)[-1], [ground.atoms[at] for at in mined.steps[-1] if at >= 0])
-        misses += [("just outside of a limit", [*written(past)[:-1], near], _NONE)] if near is not None else []
+        last_atoms = [ground.atoms[number] for number in mined.steps[-1] if number >= 0]
+        misses += [
+            (title, [*written(past)[:-1], near], _NONE)
+            for title, near in _near_misses(written(chain)[-1], last_atoms, events.schema)
+        ]  # fmt: skip
+    if any(atom.op == "<=" and atom.past_ms for atom in atoms) and fires:
+        chain = _frauds(ground, chains, 0)[0][0]
+        other = next((row for row in np.setdiff1d(np.flatnonzero(ground.fraud < 0), ends).tolist()), None)
+        if other is not None:
+            before = (int(ground.time_ms[chain[0]]) - _HOUR_MS, *written([other])[0][1:])
+            misses.append(("soon after another event", [before, *written(chain)], _NONE))
     others = np.setdiff1d(np.flatnonzero(ground.fraud < 0), ends)
     like_last = others[ground.holds(mined.steps[-1])[others]]
     honest = [("an honest event of the data", written([int(row)]), _NONE) for row in (*like_last[:1], *others[:1])]
@@ -169,21 +187,51 @@ def _written(events: Events, row: int, names: set[str]) -> tuple[str, Values]:
     return event_type.name, values
 
 
-def _outside(event: TestEvent, atoms: Sequence[Atom]) -> TestEvent | None:
-    """Return the event with a value just outside of a limit; None without a limit."""
+def _starts(atoms: Sequence[Atom]) -> Callable[[int], int]:
+    """Return a function from the time of a test's first event to the time at which the test begins.
+
+    That is the event itself, or, for conditions on the hour or the weekday, a Monday at midnight before it.
+    """
+    timed = next((atom for atom in atoms if atom.is_of_time), None)
+    if timed is None:
+        return lambda first_ms: first_ms
+    zone = timed.left.split('"')[1]
+
+    def start(first_ms: int) -> int:
+        days = [int(each) for each in of_times("weekday", zone, np.array([first_ms, START_MS]))]
+        hours = [int(each) for each in of_times("hour", zone, np.array([first_ms, START_MS]))]
+        return first_ms - ((days[0] - days[1]) * 24 + hours[0] - hours[1]) % 168 * _HOUR_MS - first_ms % _HOUR_MS
+
+    return start
+
+
+def _near_misses(event: TestEvent, atoms: Sequence[Atom], schema: Schema) -> Iterator[tuple[str, TestEvent]]:
+    """Yield the event with a value just outside of a limit, at another time, and with another value."""
+    at_ms, name, values = event
     for atom in atoms:
-        if atom.op in (">=", "<=") and not atom.past_ms:
+        if atom.has_param and not atom.past_ms:
             limit = Decimal(atom.limit)
             unit = abs(limit) / 100 + 1 if "float" in atom.kind else Decimal(1).scaleb(int(limit.as_tuple().exponent))
             value = limit - unit if atom.op == ">=" else limit + unit
-            return event[0], event[1], {**event[2], atom.field: f"{value:f}"}
-    return None
+            yield "just outside of a limit", (at_ms, name, {**values, atom.field: f"{value:f}"})
+        elif atom.is_of_time:
+            yield "at another time", (at_ms + (12 if atom.field == "hour" else 84) * _HOUR_MS, name, values)
+        elif atom.op == "==":
+            other = _other_value(schema.columns()[atom.field], atom.limit)
+            yield "another value", (at_ms, name, {**values, atom.field: other})
 
 
-def _test(of: tuple[str, str], title: str, given: Sequence[TestEvent], expected: str) -> str:
-    """Write a test of a pattern whose events are all of one key, with this label; the first of them is at 0 s."""
-    name, label = of
-    first_ms = given[0][0]
+def _other_value(type_: Type, value: str) -> str:
+    if type_.kind is Kind.ENUM:
+        symbols = [show_value(code, type_) for code in range(len(type_.symbols))]
+        return next((symbol for symbol in symbols if symbol != value), value)
+    return ("false" if value == "true" else "true") if type_.kind is Kind.BOOL else '"another"'
+
+
+def _test(of: tuple[str, str, Callable[[int], int]], title: str, given: Sequence[TestEvent], expected: str) -> str:
+    """Write a test of a pattern whose events are all of one key, with this label; `_starts` says when it begins."""
+    name, label, start = of
+    first_ms = start(given[0][0])
     lines = []
     for at_ms, event_type, values in given:
         fields = " ".join(f"{field}={value}" for field, value in values.items())

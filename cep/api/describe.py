@@ -8,6 +8,8 @@
     | none with another value in each row | `row_id id`: the number of the row of a file              |
     | texts or numbers, each of them once | `… id`: the first column that is so in every row          |
     | up to six different words          | `enum(…)`                                                |
+    | floats of money, of 2 to 4 digits  | `decimal(2)` to `decimal(4)`                             |
+    | few values, named as a label       | none: a comment says how to use it                       |
     | text, bool, integer, float         | `string`, `bool`, `int`, `float`                         |
     | decimal of scale s                 | `decimal(s)`                                             |
 
@@ -34,6 +36,8 @@ from cep.columnar.mapping import JOIN, ROW_NUMBER
 from cep.columnar.numbers import different_count
 from cep.columnar.texts import different_texts
 from cep.columnar.times import times_us
+from cep.lang.field_names import Role, role_of
+from cep.lang.format.file import format_text
 from cep.lang.parse.cursor import RESERVED
 
 TIME = "event_time"
@@ -52,6 +56,9 @@ _DAYS = ("%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y-%m-%d",
 _TIME_FORMS = tuple(f"{day}{clock}" for day in _DAYS for clock in (" %H:%M", " %H:%M:%S", " %H:%M:%S.%f", ""))
 _WORD = re.compile(r"[a-z][a-z_]*", re.IGNORECASE)
 _COLUMN_CHARS = 14
+_MONEY_SCALES = (2, 3, 4)
+_MONEY_MAX = 1e10  # such amounts and all below are exact to the slack in a double
+_MONEY_SLACK = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +89,9 @@ def describe(events: Any, name: str = "event_of_frame", form: FileForm = AS_WRIT
     >>> cep.describe(pa.table({"id": ["a", "b"], "ts": times, "n": [1, None]}), "login")
     # columns={'event_time': 'ts'}
     event login {
-      id             id
-      event_time     time
-      n              int?
+      id          id
+      event_time  time
+      n           int?
     }
     """
     frame = open_any(events, form)
@@ -93,8 +100,11 @@ def describe(events: Any, name: str = "event_of_frame", form: FileForm = AS_WRIT
     return replace(drafted, forms={**drafted.forms, **signs})
 
 
-def draft(table: pa.Table, name: str, *, has_rows: bool = False) -> Draft:
-    """Draft the declaration of a table; `has_rows`: the number of a row can be its id. Raises: UsageError."""
+def draft(table: pa.Table, name: str, *, has_rows: bool = False, keeps_labels: bool = False) -> Draft:
+    """Draft the declaration of a table; `has_rows`: the number of a row can be its id.
+
+    A label is no field of an event unless `keeps_labels`. Raises: UsageError.
+    """
     _check_texts(table)
     time, forms = _time_of(table)
     id_ = _id_column(table, time)
@@ -116,7 +126,10 @@ def draft(table: pa.Table, name: str, *, has_rows: bool = False) -> Draft:
         elif column == time:
             kind = "time"
         else:
-            kind = _kind(values)
+            kind = _kind(values, column)
+            if not keeps_labels and _is_label(column, values):
+                lines.append(f"  # {column}: a label, which is known only after the event; use it as --labels {column}")
+                continue
         if kind is None:
             lines.append(f"  # {column}: {values.type}, which no field can have")
             continue
@@ -126,7 +139,17 @@ def draft(table: pa.Table, name: str, *, has_rows: bool = False) -> Draft:
             columns[named] = column
         nullable = "?" if values.null_count and column not in (id_, time) else ""
         lines.append(f"  {named.ljust(_COLUMN_CHARS)} {kind}{nullable}")
-    return Draft("\n".join([*lines, "}"]), columns, forms)
+    text, mistakes = format_text("\n".join([*lines, "}"]), name)
+    assert text is not None, mistakes
+    return Draft(text.rstrip(), columns, forms)
+
+
+def _is_label(column: str, values: pa.ChunkedArray) -> bool:
+    """Return True for few values under the name of a label."""
+    if role_of(column) is not Role.LABEL:
+        return False
+    is_counted = _is_text(values.type) or pa.types.is_integer(values.type)
+    return pa.types.is_boolean(values.type) or (is_counted and _different_count(values.drop_null()) <= _WORDS_MAX)
 
 
 def _check_texts(table: pa.Table) -> None:
@@ -210,7 +233,7 @@ def _is_text(type_: pa.DataType) -> bool:
     return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_))
 
 
-def _kind(values: pa.ChunkedArray) -> str | None:
+def _kind(values: pa.ChunkedArray, column: str) -> str | None:
     type_ = values.type
     if pa.types.is_dictionary(type_):
         type_ = type_.value_type
@@ -227,7 +250,19 @@ def _kind(values: pa.ChunkedArray) -> str | None:
         return "bool"
     if pa.types.is_integer(type_):
         return "int"
-    return "float" if pa.types.is_floating(type_) else None
+    if not pa.types.is_floating(type_):
+        return None
+    scale = _money_scale(values) if role_of(column) in (Role.MONEY, Role.BALANCE) else None
+    return "float" if scale is None else f"decimal({scale})"
+
+
+def _money_scale(values: pa.ChunkedArray) -> int | None:
+    """Return the digits after the point that all values have at most; None if they are no amounts of money."""
+    numbers = np.asarray(values.drop_null().cast(pa.float64()))
+    if not len(numbers) or not np.isfinite(numbers).all() or np.abs(numbers).max() >= _MONEY_MAX:
+        return None
+    scales = (scale for scale in _MONEY_SCALES if (np.abs(np.round(numbers, scale) - numbers) < _MONEY_SLACK).all())
+    return next(scales, None)
 
 
 def _field(column: str, taken: Collection[str]) -> str:

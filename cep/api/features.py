@@ -164,7 +164,7 @@ def _declaration(
         raise UsageError(
             f"the expressions are of the events {', '.join(sorted(names))}; without `declare` they are of one type"
         )
-    described = draft(table, names.pop())
+    described = draft(table, names.pop(), keeps_labels=True)
     return described.text, replace(naming, columns={**described.columns, **(naming.columns or {})})
 
 

@@ -23,6 +23,7 @@ class Forms(TypedDict, total=False):
 
     fixed: Mapping[str, str]
     minor: Sequence[str]
+    values: Mapping[str, str]
     time_unit: str
     time_form: str
     time_base: str
@@ -94,4 +95,5 @@ class Naming:
         base = forms.get("time_base", "")
         time = Written(forms.get("time_unit", ""), forms.get("time_form", ""), zone, base=base)
         fixed = tuple(f"{name}={value}" for name, value in self.fixed.items())
-        return mapping_of(columns, fixed, tuple(forms.get("minor", ())), time, self.file_form)
+        values = tuple(f"{name}={word}" for name, word in forms.get("values", {}).items())
+        return mapping_of(columns, fixed, tuple(forms.get("minor", ())), time, self.file_form, values)

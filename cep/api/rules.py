@@ -260,13 +260,13 @@ class Rules:
 
         `text` of the result is a pattern file with tests, or "" if nothing is precise enough on later time. `steps` and
         `count` are the maximum events of a sequence and the maximum patterns. No condition reads a field of `exclude`;
-        `use` takes in fields that are left out by default. Other arguments: see `backtest`. Raises: UsageError,
-        SourceError.
+        `use` takes in fields that are left out by default. Hours and weekdays are read from a clock of `tz`. Other
+        arguments: see `backtest`. Raises: UsageError, SourceError.
         """
         naming, terms = measuring(given)
         source = open_source(events, naming).within(terms.period)
         terms = replace(terms, episode_gap_ms=0)  # each labelled event is to be found
-        check_wanted(wanted := Wanted(steps, count, precision, tuple(exclude), tuple(use)))
+        check_wanted(wanted := Wanted(steps, count, precision, tuple(exclude), tuple(use), naming.tz or "UTC"))
         schema = self._given.deployment.schema
         labelled = _labels(source, labels, schema, terms)
         left_out = left_out_fields(schema, key, labelled.fields, wanted)

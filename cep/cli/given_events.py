@@ -53,7 +53,8 @@ def given_forms(options: argparse.Namespace) -> tuple[dict[str, str], str | None
     """Return the flags as the library has them: columns, the zone, and how values are written. Raises: UsageError."""
     columns = _pairs(options.columns or (), "--columns", "FIELD=PATH")
     fixed = _pairs(options.fixed or (), "--fixed", "FIELD=VALUE")
-    forms = Forms(fixed=fixed, minor=options.minor or ())
+    values = _pairs(options.values or (), "--values", "FIELD.VALUE=WORD")
+    forms = Forms(fixed=fixed, minor=options.minor or (), values=values)
     texts = ("time_unit", "time_form", "time_base", "delimiter", "quote", "encoding", "decimal", "thousands")
     forms = cast("Forms", forms | {name: value for name in texts if (value := getattr(options, name))})
     return columns, options.time_zone, forms
@@ -62,7 +63,9 @@ def given_forms(options: argparse.Namespace) -> tuple[dict[str, str], str | None
 def mapping_of_settings(settings: MappingSettings) -> FieldMapping:
     """Read the mapping of a job or a verb. Raises: UsageError."""
     time = Written(settings.time_unit, settings.time_form, settings.time_zone, base=settings.time_base)
-    return mapping_of(settings.columns, settings.fixed, settings.minor, time, file_form_of(settings))
+    return mapping_of(
+        settings.columns, settings.fixed, settings.minor, time, file_form_of(settings), settings.values
+    )  # fmt: skip
 
 
 def file_form_of(settings: MappingSettings) -> FileForm:

@@ -17,9 +17,10 @@ from rich.table import Table
 
 from cep.analysis.labels import read_labels
 from cep.analysis.measure import measure
-from cep.analysis.suggest import Suggested, Wanted, check_wanted, fields_of, left_out_fields, suggest
+from cep.analysis.suggest import Suggested, Wanted, check_wanted, fields_of, key_fields, left_out_fields, suggest
 from cep.base.errors import UsageError
 from cep.base.limits import SUGGEST_STEPS_MAX
+from cep.base.progress import shown_progress
 from cep.base.secrets import use_secrets_file
 from cep.base.terminal import Terminal
 from cep.base.utc import utc_text
@@ -59,7 +60,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the verb."""
     add_rules_argument(parser)
     add_label_arguments(parser)
-    parser.add_argument("--key", required=True, metavar="FIELD", help="field that the events of a sequence share")
+    parser.add_argument(
+        "--key",
+        required=True,
+        metavar="FIELD",
+        help="field that the events of a sequence share; payer+payee for a value that is in either field, so that a "
+        "sequence goes over both sides of an account",
+    )
+    parser.add_argument(
+        "--zone", metavar="ZONE", help="zone of the clock for hours and weekdays (default: --time-zone, or UTC)"
+    )
     parser.add_argument(
         "--max-steps",
         type=int,
@@ -97,7 +107,8 @@ def run(options: argparse.Namespace) -> int:
     Raises: UsageError and other CepErrors.
     """
     use_secrets_file(options.secrets)
-    wanted = Wanted(options.max_steps, options.count, options.precision, tuple(options.exclude), tuple(options.use))
+    chosen = (tuple(options.exclude), tuple(options.use), options.zone or options.time_zone or "UTC")
+    wanted = Wanted(options.max_steps, options.count, options.precision, *chosen)
     check_wanted(wanted)
     if options.out is not None:
         _check_new(options.out)
@@ -106,18 +117,21 @@ def run(options: argparse.Namespace) -> int:
     deployment = deployed_folder(rules_path(options), errors, needs_rules=False)
     schema = deployment.schema
     fields = fields_of(schema)
-    if options.key not in fields:
-        raise UsageError(f"--key {options.key} is no field of the rules' events; these are: {', '.join(fields)}")
+    parts = key_fields(options.key, fields)
     wanted = replace(wanted, named=_last_name(deployment, options.out))
     given = given_events(options, schema)
     terms = replace(terms_of(options), episode_gap_ms=0)  # each labelled event is to be found
     pieces_of = terms.period.reader(given)
     labels = read_labels(options.labels, given, schema, terms.label_words)
     left_out = left_out_fields(schema, options.key, labels.fields, wanted)
-    more = (options.key, *(name for name in fields if name not in left_out))
+    more = (*parts, *(name for name in fields if name not in left_out))
     measured = measure(deployment, pieces_of, labels, terms, errors, more)
     present = np.asarray(measured.judged.has_detected.any(axis=0))
-    outcome = suggest(measured.history.events, measured.marks, pieces_of, options.key, wanted, present, labels.fields)
+    with shown_progress(errors, "mining", None) as show:
+        outcome = suggest(
+            measured.history.events, measured.marks, pieces_of, options.key, wanted, present, labels.fields,
+            lambda done, total: show("mining", done, total),
+        )  # fmt: skip
     console = Terminal(highlight=False, soft_wrap=True)
     _print(outcome, options.precision, console)
     if outcome.suggestions and options.out is not None:
@@ -149,6 +163,8 @@ def _last_name(deployment: Deployment, out: Path | None) -> int:
 def _write(outcome: Suggested, out: Path) -> None:
     """Write the patterns, and a rule of each beside them. Raises: UsageError if a file is there, SinkError."""
     rules = {out.with_name(f"{each.name}.toml"): _rule_file(each.name, out.name) for each in outcome.suggestions}
+    for name in outcome.producers:
+        rules[out.with_name(f"{name}.toml")] = _rule_file(name, out.name).replace('"shadow"', '"live"')
     for path in (out, *rules):
         _check_new(path)
     for path, text in {out: outcome.text, **rules}.items():

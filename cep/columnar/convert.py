@@ -48,7 +48,7 @@ class Written:
     unit: of times that are numbers (TIME_UNITS), also with a fraction. form: of times that are texts, as `strptime` has
     it. zone: of times that name none; of an hour that comes twice the first is meant. minor: decimals are whole numbers
     of their smallest unit; has_bytes: their bytes. base: the moment since which times count units. numbers: the
-    signs in numbers that are texts.
+    signs in numbers that are texts. words: values of texts, symbols and truth values, each with the word that it means.
     """
 
     unit: str = ""
@@ -58,6 +58,7 @@ class Written:
     has_bytes: bool = False
     base: str = ""
     numbers: NumberForm | None = None
+    words: tuple[tuple[str, str], ...] = ()
 
 
 AS_IT_IS = Written()
@@ -127,11 +128,20 @@ def convert_us(source: pa.Array, written: Written | None = None) -> Converted:
 def _convert_written(source: pa.Array, type_: Type, written: Written) -> pa.Array:
     if type_.kind is Kind.TIME:
         return _time(source, type_, written)
+    if written.words:
+        source = _with_words(source, type_, written.words)
     if written.numbers is not None and (pa.types.is_string(source.type) or pa.types.is_large_string(source.type)):
         source = plain_numbers(source, written.numbers)
     if written.has_bytes:
         return whole_numbers(source) if _is_text(source.type) else pa.nulls(len(source), pa.int64())
     return _minor(source) if written.minor else _CONVERSIONS[type_.kind](source, type_)
+
+
+def _with_words(source: pa.Array, type_: Type, words: tuple[tuple[str, str], ...]) -> pa.Array:
+    """Return texts in which each of these values is replaced by its word."""
+    texts = source if _is_text(source.type) else _text(source, type_)
+    values, meanings = (pa.array(side, texts.type) for side in zip(*words, strict=True))
+    return pc.coalesce(meanings.take(pc.index_in(texts, value_set=values)), texts)
 
 
 def _minor(source: pa.Array) -> pa.Array:

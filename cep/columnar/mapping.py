@@ -2,6 +2,7 @@
 
     columns   card_id = payload.after.card ─┐
     fixed     channel = web                 ├─▶ FieldMapping ─▶ a column a field, with how it is written
+    values    direction.credit = incoming   │
     time      s, UTC                        │
     minor     amount, fee:currency         ─┘
 
@@ -43,6 +44,7 @@ _OTHERS = "*"
 JOIN = " + "
 NUMBER_KINDS = (Kind.INT, Kind.FLOAT, Kind.DECIMAL)
 _OF_VIEW = "/"
+_VALUES_FORM = "FIELD.VALUE=WORD, such as direction.credit=incoming"
 _VIEW = re.compile(r"\w{1,32}", re.ASCII)
 _PART = re.compile(r'"((?:[^"])*)"|([^."]+)')
 
@@ -54,7 +56,8 @@ class FieldMapping:
     """The place and the form of each field of events in a record. Without anything: by its name, as it is.
 
     `view`: the name of the view that its events are of. `needs`: fields of which an event of it must have one.
-    `minor_by`: for fields of `minor` the field of their currency, or BYTES.
+    `minor_by`: for fields of `minor` the field of their currency, or BYTES. `values`: a field, a value in records, and
+    the word that it stands for.
     `position`: the place of the view among all views, which orders the events of one record.
     """
 
@@ -67,6 +70,7 @@ class FieldMapping:
     position: int = 0
     file: FileForm = AS_WRITTEN
     minor_by: tuple[tuple[str, str], ...] = ()
+    values: tuple[tuple[str, str, str], ...] = ()
 
     def __hash__(self) -> int:
         return self._hash
@@ -82,7 +86,13 @@ class FieldMapping:
     def is_plain(self) -> bool:
         """True if each field is read by its name, as it is."""
         return not (
-            self.columns or self.fixed or self.minor or self.view or self.time != Written() or self.file.decimal
+            self.columns
+            or self.fixed
+            or self.minor
+            or self.values
+            or self.view
+            or self.time != Written()
+            or self.file.decimal
         )
 
     @cached_property
@@ -108,7 +118,7 @@ class FieldMapping:
         return FieldMapping(
             tuple({**{n: p for n, p in shared_columns.items() if n not in fixed}, **columns}.items()),
             tuple({**{n: v for n, v in shared_fixed.items() if n not in columns}, **fixed}.items()),
-            self.minor, self.time, view, tuple(columns), position, self.file, self.minor_by,
+            self.minor, self.time, view, tuple(columns), position, self.file, self.minor_by, self.values,
         )  # fmt: skip
 
     def with_folders(self, schema: Schema, values: Mapping[str, str]) -> FieldMapping:
@@ -167,6 +177,9 @@ class FieldMapping:
         """Return how the values of a field are written; None: as they are."""
         if kind is Kind.TIME and self.time != Written():
             return self.time
+        words = tuple((value, word) for field_name, value, word in self.values if field_name == name)
+        if words:
+            return Written(words=words)
         has_signs = self.file.decimal and kind in NUMBER_KINDS
         numbers = NumberForm(self.file.decimal, self.file.thousands) if has_signs else None
         if not numbers and name not in self.minor:
@@ -203,7 +216,7 @@ class FieldMapping:
         time = {"unit": self.time.unit, "form": self.time.form, "zone": self.time.zone, "base": self.time.base}
         signs = [self.file.decimal, self.file.thousands]
         columns = [[name, list(path)] for name, path in self.columns]
-        minor = {"minor": self.minor, "minor_by": self.minor_by}
+        minor = {"minor": self.minor, "minor_by": self.minor_by, "values": self.values}
         return json.dumps({"columns": columns, "fixed": self.fixed, **minor, "time": time, "signs": signs})
 
     @staticmethod
@@ -217,6 +230,7 @@ class FieldMapping:
             Written(**data["time"]),
             file=FileForm(decimal=data["signs"][0], thousands=data["signs"][1]),
             minor_by=tuple((name, by) for name, by in data["minor_by"]),
+            values=tuple((name, value, word) for name, value, word in data["values"]),
         )
 
 
@@ -261,9 +275,9 @@ def _array_at(given: Mapping[str, pa.Array], path: Path) -> pa.Array | None:
 
 def mapping_of(
     columns: Sequence[str] = (), fixed: Sequence[str] = (), minor: Sequence[str] = (), time: Written | None = None,
-    file: FileForm | None = None,
+    file: FileForm | None = None, values: Sequence[str] = (),
 ) -> FieldMapping:  # fmt: skip
-    """Read a mapping as flags and settings have it: `field=path`, `field=value`, names of fields.
+    """Read a mapping as flags and settings have it: `field=path`, `field=value`, names of fields, `field.value=word`.
 
     Raises: UsageError.
     """
@@ -295,7 +309,15 @@ def mapping_of(
             raise UsageError(f"--minor {name}{sign}: write FIELD, FIELD:CURRENCY or FIELD:{BYTES}")
     minor_by = tuple((name, by) for name, _, by in parts if by)
     names = tuple(name for name, _, _ in parts)
-    return FieldMapping(paths, constants, names, written, file=file or AS_WRITTEN, minor_by=minor_by)
+    words = tuple(_word(name, word) for name, word in _pairs(values, "--values", _VALUES_FORM))
+    return FieldMapping(paths, constants, names, written, file=file or AS_WRITTEN, minor_by=minor_by, values=words)
+
+
+def _word(text: str, word: str) -> tuple[str, str, str]:
+    name, dot, value = text.partition(".")
+    if not dot:
+        raise UsageError(f"--values {text}={word}: write {_VALUES_FORM}")
+    return name, value, word
 
 
 def _check_base(written: Written) -> None:
@@ -329,6 +351,7 @@ def _check_view(mapping: FieldMapping, schema: Schema) -> None:
         *mapping.constants,
         *mapping.minor,
         *mapping.currencies.values(),
+        *(n for n, _, _ in mapping.values),
     ):
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
@@ -344,6 +367,14 @@ def _check_view(mapping: FieldMapping, schema: Schema) -> None:
     for name in mapping.currencies.values():
         if types[name].kind not in (Kind.STRING, Kind.ENUM):
             raise UsageError(f"`{name}` is of type {types[name]}; a currency is a string or an enum")
+    for name, value, word in mapping.values:
+        type_ = types.get(name)
+        if type_ is None or type_.kind not in (Kind.STRING, Kind.ENUM, Kind.BOOL) or type_.protected:
+            raise UsageError(f"--values {name}.{value}: only enums, plain strings and bools have words for values")
+        if type_.kind is Kind.ENUM and word not in type_.symbols:
+            near = difflib.get_close_matches(word, type_.symbols, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(type_.symbols)}"
+            raise UsageError(f"--values {name}.{value}={word}: `{name}` has no symbol {word}; {hint}")
     _check_paths(mapping, schema)
 
 

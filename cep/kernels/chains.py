@@ -32,6 +32,28 @@ def latest_before(holds: Bool, order: Int64, begin: Int64, out: Int32) -> None:
             latest = place
 
 
+@bare
+def count_distinct(codes: Int64, begin: Int64, seen: Int64, out: Int64) -> None:
+    """Fill out int64[N] with the number of different codes of the rows from `begin` to each row, both included.
+
+    Shapes: codes int64[N], −1 counts as no code; begin int64[N] never falls; seen int64[greatest code + 1] are zeros,
+    and are used up. Cost: O(N).
+    """
+    first, count = 0, 0
+    for row in range(codes.shape[0]):
+        while first < begin[row]:
+            code = codes[first]
+            if code >= 0:
+                seen[code] -= 1
+                count -= seen[code] == 0
+            first += 1
+        code = codes[row]
+        if code >= 0:
+            count += seen[code] == 0
+            seen[code] += 1
+        out[row] = count
+
+
 @kernel
 def prepended_rows(chains: Int64, earlier: Int32, absent: Int32, time_ms: Int64, window_ms: int) -> Int64:
     """Return the chains extended by the row `earlier` int32[N] before their first row: int64[S + 1, C' ≤ C], in their

@@ -42,6 +42,13 @@ class MappingSettings(Section):
         "FIELD",
         '["amount:currency"]',
     )
+    values: Pairs = setting(
+        (),
+        "The word of a field for a value in records, such as a symbol of an enum.",
+        "--values",
+        "FIELD.VALUE=WORD",
+        '{ "direction.credit" = "incoming" }',
+    )
     time_unit: Literal["", "s", "ms", "us", "ns", "min", "h", "d"] = setting(
         "", "Unit of times that are numbers: s, ms, us, ns; default ms; after --time-base also min, h, d.",
         "--time-unit", "UNIT", '"s"'

@@ -260,6 +260,9 @@ def test_the_ground_agrees_with_a_walk_over_the_events(tmp_path: Path) -> None:
                 if earlier and link.absent >= 0:
                     between = [r for r in range(earlier[-1] + 1, at) if cards[r] == cards[at]]
                     earlier = [] if ground.holds((link.absent,))[between].any() else earlier
+                if earlier and link.near:
+                    share = amounts[at] / amounts[earlier[-1]]
+                    earlier = earlier if Decimal("0.9") <= share <= 1 else []
                 at = earlier[-1] if earlier and ground.time_ms[end] - ground.time_ms[earlier[-1]] < window else -1
                 walked.insert(0, at)
                 if at < 0:

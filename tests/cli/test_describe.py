@@ -53,7 +53,7 @@ def test_a_draft_is_sound_and_reads_its_file(kind: str, tmp_path: Path, capsys: 
     assert cli.main(["describe", str(path)]) == 0
     said = capsys.readouterr().out
     assert "event card_payments {" in said
-    for line in ("id", "time", "string", "float", "enum(approved, declined)", "int", "string?", "bool"):
+    for line in ("id", "time", "string", "decimal(2)", "enum(approved, declined)", "int", "string?", "bool"):
         assert f" {line}\n" in said
     flags = shlex.split(said.splitlines()[0].removeprefix("# read it with: "))
     assert "event_time=booked" in flags

@@ -16,6 +16,7 @@ from cep.base.errors import UsageError
 from cep.columnar.convert import Written
 from cep.columnar.decode import Decoded, decode_json, decode_table
 from cep.columnar.mapping import PLAIN, FieldMapping, check_fields, mapping_of
+from cep.lang.load import load_text
 from cep.sources.registry.form import RecordFormat
 from cep.sources.registry.kafka import _columns
 from tests.columnar.common import GOOD, ONE, TWO
@@ -226,3 +227,33 @@ def test_a_view_says_only_what_differs() -> None:
     for columns, said in (["sent/no_such=x"], "no field `no_such`"), (["a/b/card_id=x"], "write VIEW/FIELD"):
         with pytest.raises(UsageError, match=said):
             check_fields(mapping_of(columns), ONE)
+
+
+def test_values_of_records_have_words_in_fields() -> None:
+    schema = load_text(
+        "event t { id id event_time time way enum(incoming, outgoing) fine bool? kind string n int }"
+    ).schema
+    said = ["way.credit=incoming", "way.0=outgoing", "fine.ok=true", "kind.A.1=first"]
+    mapping = mapping_of(values=said)
+    check_fields(mapping, schema)
+    assert FieldMapping.from_json(mapping.to_json()) == mapping
+    times = pa.array([0] * 4, pa.timestamp("ms", "UTC"))
+    table = pa.table({
+        "id": ["a", "b", "c", "d"], "event_time": times, "way": ["credit", "0", "outgoing", "up"],
+        "fine": ["ok", "no", "true", None], "kind": ["A.1", "B", "first", "A"], "n": [1, 2, 3, 4],
+    })  # fmt: skip
+    decoded = decode_table(schema, table, str, mapping)
+    assert decoded.columns["way"].to_pylist() == [0, 1, 1, None]
+    assert [bool(value) for value in decoded.columns["fine"].to_pylist()] == [True, False, True, False]
+    assert decoded.columns["kind"].to_pylist() == ["first", "B", "first", "A"]
+    numbers = table.set_column(2, "way", pa.array([0, 0, 1, 0]))
+    assert decode_table(schema, numbers, str, mapping).columns["way"].to_pylist() == [1, 1, None, 1]
+    wrong_ones = {
+        "n.1=2": "only enums",
+        "way.x=up": "has no symbol up",
+        "way=in": "FIELD.VALUE=WORD",
+        "so.x=y": "no field",
+    }
+    for wrong, reason in wrong_ones.items():
+        with pytest.raises(UsageError, match=reason):
+            check_fields(mapping_of(values=[wrong]), schema)

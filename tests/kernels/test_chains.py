@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cep.kernels.chains import count_chains, fill_frauds, latest_before, prepended_rows
+from cep.kernels.chains import count_chains, count_distinct, fill_frauds, latest_before, prepended_rows
 from cep.kernels.records import MinedEvents
 
 LATE_MS = 20
@@ -63,6 +63,20 @@ def history(random: Random) -> History:
 def plain(kernel: Any) -> Callable[..., Any]:
     """Return the Python function of a kernel."""
     return getattr(kernel, "py_func", kernel)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_different_codes_of_a_window(seed: int) -> None:
+    random = Random(f"distinct {seed}")
+    size = random.randint(1, 30)
+    codes = [random.choice((-1, 0, 1, 2)) for _ in range(size)]
+    begin = sorted(random.randint(0, size) for _ in range(size))
+    begin = [min(first, row) for row, first in enumerate(begin)]
+    expected = [len({*codes[begin[row] : row + 1]} - {-1}) for row in range(size)]
+    for count in (count_distinct, plain(count_distinct)):
+        out = np.empty(size, np.int64)
+        count(np.array(codes, np.int64), np.array(begin, np.int64), np.zeros(3, np.int64), out)
+        assert out.tolist() == expected
 
 
 @pytest.mark.parametrize("seed", range(100))

@@ -25,9 +25,9 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.base.progress import shown_progress
 from cep.columnar.batch import EventBatch, concat_batches
 from cep.columnar.decode import Decoded, concat_decoded
 from cep.columnar.digests import CONTENT, KEYS
@@ -103,21 +103,7 @@ def replay_shown(
     made: list[pa.Table] | None = None,
 ) -> Replayed:  # fmt: skip
     """Match all events, and show the progress on `console`. `made` receives the matches behind produced events."""
-    if not console.is_terminal:
-        return replay(job, rulebook, history, workers, ending=ending, made=made)
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("reading", total=history.size)
-
-        def show(what: str, done: int, total: int | None) -> None:
-            bar.update(task, description=what, completed=done, total=total)
-
+    with shown_progress(console, "reading", history.size) as show:
         return replay(job, rulebook, history, workers, show, ending, made)
 
 

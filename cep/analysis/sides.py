@@ -1,0 +1,89 @@
+"""Events that name a key in several fields → one event for each of these fields, as patterns with `produce` make them.
+
+    transfer payer=a payee=b ─┬─▶ transfer_payer party=a …     mined by party: what an account receives and sends
+                              └─▶ transfer_payee party=b …
+
+So a sequence may go over both sides of an account, like money that comes in and leaves at once. The mined events are
+made here over columns; the patterns of the text make equal ones in every runner.
+Tested by: tests/analysis/test_planted.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from cep.analysis.history import Events
+from cep.analysis.marks import Marks
+from cep.analysis.suggested_text import declarations
+from cep.base.errors import UsageError
+from cep.base.schema import TIME_FIELD, EventType, Field, Kind, Schema, Type
+from cep.columnar.batch import TEXT
+
+JOIN = "+"  # between the fields of a key, as in payer+payee
+_PARTY = "party"
+_ID = "side_id"
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """The events of all sides with their key, their marks, the text that makes them, and its patterns."""
+
+    events: Events
+    marks: Marks
+    key: str
+    text: str
+    producers: tuple[str, ...]
+
+
+def sides_of(events: Events, marks: Marks, fields: Sequence[str]) -> Sides:
+    """Make an event of each event for each of these fields that it has. Raises: UsageError for fields of two types."""
+    types = events.schema.columns()
+    key_type = types[fields[0]].as_nullable(False)
+    if any(types[name].as_nullable(False) != key_type for name in fields):
+        raise UsageError(f"--key {JOIN.join(fields)}: the fields have different types, so no value is in both")
+    taken = set(types)
+    key, id_ = (f"{name}_" if name in taken else name for name in (_PARTY, _ID))
+    made: list[EventType] = []
+    rows, codes, parts, texts, producers = [], [], list[pa.Array](), list[str](), list[str]()
+    for code, event_type in enumerate(events.schema.event_types):
+        for name in fields:
+            if event_type.derived or name not in event_type.types:
+                continue
+            values = [field for field in event_type.fields if field.name in events.columns]
+            own = (Field(id_, Type(Kind.ID)), Field(TIME_FIELD, Type(Kind.TIME)), Field(key, key_type), *values)
+            side = EventType(f"{event_type.name}_{name}", own)
+            of_side = np.flatnonzero((events.event_type == code) & np.asarray(events.columns[name].is_valid()))
+            rows.append(of_side)
+            codes.append(np.full(len(of_side), len(made), np.int16))
+            parts.append(events.columns[name].take(pa.array(of_side)))
+            producers.append(f"side_{event_type.name}_{name}")
+            texts.append(_producer(producers[-1], event_type, side, (key, name)))
+            made.append(side)
+    row, schema = np.concatenate(rows), Schema(tuple(made))
+    columns = {name: column.take(pa.array(row)) for name, column in events.columns.items()}
+    ids = events.event_id.take(pa.array(row)).cast(TEXT)
+    mined = Events(schema, ids, np.concatenate(codes), events.time_ms[row], {**columns, key: pa.concat_arrays(parts)})
+    marked = replace(marks, fraud=marks.fraud[row], is_mature=marks.is_mature[row])
+    return Sides(mined, marked, key, "\n\n".join([declarations(schema), *texts]), tuple(producers))
+
+
+def _producer(name: str, event_type: EventType, side: EventType, of: tuple[str, str]) -> str:
+    """Return the pattern that makes an event of one side."""
+    key, field = of
+    values = [f"{each.name} = t.{each.name}" for each in side.fields[3:]]
+    emitted = (",\n" + " " * 11).join([f"{key} = t.{field}", *values])
+    return "\n".join([
+        f"## Makes an event of each {event_type.name} for its {field}.",
+        f"pattern {name}",
+        f"  by {field}",
+        "{",
+        "  seq      t",
+        f"  where    t: {event_type.name}",
+        f"  emit     {emitted}",
+        f"  produce  {side.name}",
+        "}",
+    ])  # fmt: skip

@@ -1,0 +1,32 @@
+"""A long task → a bar on a terminal that shows how far it is; nothing anywhere else.
+
+Tested by: tests/base/test_progress.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+Show = Callable[[str, int, int | None], None]
+
+
+@contextmanager
+def shown_progress(console: Console, what: str, total: int | None) -> Iterator[Show]:
+    """Show a bar until the block ends. Yields a function that takes what is done, how much of it, and the total."""
+    if not console.is_terminal:
+        yield lambda *_: None
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
