@@ -1,10 +1,10 @@
 """The past of keys → conditions on an event about earlier events, each with the events that satisfy it.
 
-    amount >= 3 * avg(pay.amount over previous 30 d)              far above the key's usual amount
-    sum(pay.amount over 1 d) >= 1000.00                           much in a short time, including the event itself
-    count(pay over previous 1 h where status == declined) >= 3    repeated events
-    count(pay over previous 14 d) <= 0                            a key that was silent
-    distinct(pay.shop over 1 d) >= 5                              many different values in a short time
+    amount >= 3 * avg(pay.amount over previous 30 d)              Far above the key's usual amount.
+    sum(pay.amount over 1 d) >= 1000.00                           Much in a short time, including the event itself.
+    count(pay over previous 1 h where status == declined) >= 3    Repeated events.
+    count(pay over previous 14 d) <= 0                            A key that was silent.
+    distinct(pay.shop over 1 d) >= 5                              Many different values in a short time.
 
 A count expresses repetition: three declines before an event are a count of them. The values equal those of the engine:
 events of the same time count in the order of their ids.
