@@ -15,8 +15,8 @@ Show = Callable[[str, int, int | None], None]
 
 
 @contextmanager
-def shown_progress(console: Console, what: str, total: int | None) -> Iterator[Show]:
-    """Show a bar until the block ends. Yields a function that takes what is done, how much of it, and the total."""
+def shown_progress(console: Console, description: str, total: int | None) -> Iterator[Show]:
+    """Show a bar until the block ends. Yield a function that takes the description, the count and the total."""
     if not console.is_terminal:
         yield lambda *_: None
         return
@@ -28,5 +28,5 @@ def shown_progress(console: Console, what: str, total: int | None) -> Iterator[S
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+        task = bar.add_task(description, total=total)
+        yield lambda text, count, total: bar.update(task, description=text, completed=count, total=total)
