@@ -49,7 +49,7 @@ _BETA2 = {False: 0.25, True: 1.0}
 _ROUNDS_MAX = 12
 _ATOMS_IN_STEP = 3
 _REFINED = 4  # sequences of a length that are changed, each with another first step.
-_AS_GOOD = 0.99  # of the score, without a condition that has no effect
+_NEARLY_EQUAL = 0.99  # of the score, without a condition that has no effect
 _LONGER = 1.02  # A longer sequence has to be so many times as good.
 _ABSENT_MAX = 20  # conditions that may be asked to be absent between two steps
 _SOON_MS = 86_400_000  # A fraud counts as found if the chain ends less than this later.
@@ -175,11 +175,11 @@ class Ground:
 
 def mine(
     ground: Ground, windows_ms: Sequence[int], steps_max: int, count: int,
-    show: Callable[[int, int], None] = lambda *_: None,
+    report: Callable[[int, int], None] = lambda *_: None,
 ) -> list[Mined]:  # fmt: skip
     """Return at most `count` sequences: first sequences that end with a fraud, then sequences with a fraud anywhere.
 
-    `show(done, total)` is told how many sequences have been searched.
+    `report(count, total)` is told how many sequences have been searched.
     """
     to_find = ground.open_frauds
     ways = (False, True) if steps_max > 1 else (True,)  # of one event they are the same
@@ -189,8 +189,8 @@ def mine(
         ground.by_any, ground.open_frauds = by_any, to_find.copy()
         for number, each in enumerate(_mined(ground, windows_ms, steps_max, by_way)):
             mined.setdefault((each.steps, each.window_ms), each)
-            show(way * by_way + number + 1, len(ways) * by_way)
-        show((way + 1) * by_way, len(ways) * by_way)
+            report(way * by_way + number + 1, len(ways) * by_way)
+        report((way + 1) * by_way, len(ways) * by_way)
     return list(mined.values())
 
 
@@ -325,7 +325,7 @@ def _refined(ground: Ground, given: Mined) -> Mined:
 
 def _simplified(ground: Ground, mined: Mined) -> Mined:
     """Leave out each condition, link and step without which the sequence is nearly as good."""
-    least = mined.score * _AS_GOOD
+    least = mined.score * _NEARLY_EQUAL
     while True:
         simpler = max(
             (Mined(steps, mined.window_ms, ground.score(ground.chain(steps, mined.window_ms)))

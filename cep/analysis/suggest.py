@@ -168,11 +168,11 @@ def check_wanted(wanted: Wanted) -> None:
 def suggest(
     events: Events, marks: Marks, pieces_of: Callable[[Schema], Pieces], key: str, wanted: Wanted,
     present: np.ndarray | None = None, hidden: Sequence[str] = (),
-    show: Callable[[int, int], None] = lambda *_: None,
+    report: Callable[[int, int], None] = lambda *_: None,
 ) -> Suggested:  # fmt: skip
     """Mine, replay and choose. `present` bool[F] are the frauds that present rules find, and `hidden` are the fields
     that are read from the column of the labels. A `key` such as `payer+payee` is a value that is in either field.
-    `show(done, total)` is told how many sequences have been searched.
+    `report(count, total)` is told how many sequences have been searched.
 
     Raises: UsageError for a key that the events have not, or a history without frauds.
     """
@@ -198,7 +198,7 @@ def suggest(
         int(ground.open_frauds.sum()), first, cut_ms, tuple(name for name in read if name != key), left_out,
     )  # fmt: skip
     windows = [each for each in WINDOWS_MS if each * _WINDOW_SHARE <= last - first] or list(WINDOWS_MS[:1])
-    mined = mine(ground, windows, wanted.steps, _TRIED * wanted.count, show)
+    mined = mine(ground, windows, wanted.steps, _TRIED * wanted.count, report)
     begin_ms = cut_ms + max((each.window_ms for each in mined if len(each.steps) > 1), default=0)
     middle_ms = begin_ms + (last + 1 - begin_ms) // 2
     names = [f"suggested_{wanted.named + number}" for number in range(1, len(mined) + 1)]

@@ -127,10 +127,10 @@ def run(options: argparse.Namespace) -> int:
     more = (*parts, *(name for name in fields if name not in left_out))
     measured = measure(deployment, pieces_of, labels, terms, errors, more)
     present = np.asarray(measured.judged.has_detected.any(axis=0))
-    with shown_progress(errors, "mining", None) as show:
+    with shown_progress(errors, "mining", None) as report:
         outcome = suggest(
             measured.history.events, measured.marks, pieces_of, options.key, wanted, present, labels.fields,
-            lambda done, total: show("mining", done, total),
+            lambda count, total: report("mining", count, total),
         )  # fmt: skip
     console = Terminal(highlight=False, soft_wrap=True)
     _print(outcome, options.precision, console)
