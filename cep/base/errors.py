@@ -127,7 +127,7 @@ class SourceAwayError(SourceError):
 
 
 class SourceGoneError(SourceError):
-    """Records were deleted before they were read, or their topic was created again. The CLI exits with 4."""
+    """Records were deleted before they were read, or their topic was created again: see Exit.FINAL (base/exits.py)."""
 
     code = "source_gone"
 

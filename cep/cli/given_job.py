@@ -6,7 +6,7 @@ Tested by: tests/cli/test_live.py, tests/cli/test_run.py
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -164,13 +164,14 @@ def job_of(given: Settings, deployment: Deployment, warm: WarmStart | None = Non
     return replace(live_job(given.job, deployment, warm), is_audited=is_audited)
 
 
-def watch_of(settings: Settings, observed: Observed) -> Watch:
+def watch_of(settings: Settings, observed: Observed, first_positions: Callable[[], Mapping[str, int]] = dict) -> Watch:
     """Watch the surroundings of a job: its brokers, its topic of events, its sinks, its disk."""
     servers = settings.kafka.bootstrap_servers
     kafka = None if servers is None else KafkaSettings(servers, tuple(settings.kafka.client_settings().items()))
     events, control, output = settings.events.topic, settings.control.topic, settings.output
     topics = [topic for topic in (events, control, *kafka_topics(settings), output.dead_letter_topic) if topic]
-    watched = Watched(kafka, topics[0] if topics else None, events, settings.job.checkpoint)
+    observed.ready_lag_ms = None if events is None else settings.observe.ready_lag
+    watched = Watched(kafka, topics[0] if topics else None, events, settings.job.checkpoint, first_positions)
     return Watch(watched, observed, WATCH_MS)
 
 

@@ -14,7 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cep.base.errors import SetAsideError
+from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN
 from cep.base.terminal import Terminal
+from cep.base.utc import utc_text
 from cep.lang.explain.render import render_text
 from cep.model.settings import JobSettings
 from cep.rulebook.chains import news
@@ -65,6 +67,28 @@ def tell_changes(before: Mapping[str, Any], after: Mapping[str, Any], log: Log) 
             "change_taken", f"{name}: {taken.text}", chain=name, version=taken.version, hash=taken.hash, by=taken.by,
             reason=taken.reason,
         )  # fmt: skip
+
+
+def tell_runs(before: Sequence[Mapping[str, Any]], status: Mapping[str, Any], log: Log) -> None:
+    """Print what becomes of the open runs of each version with a new successor. `before` are the rules until now."""
+    said = {(rule["rule_id"], rule["version"]) for rule in before if rule.get("runs")}
+    for rule in status["rules"]:
+        if rule.get("runs") and (rule["rule_id"], rule["version"]) not in said:
+            count = status["open_runs"].get(f"{rule['rule_id']}@{rule['runs']['version']}", 0)
+            log.tell(
+                "runs_of_before", runs_text(rule, count), rule=rule["rule_id"], version=rule["version"],
+                version_before=rule["runs"]["version"], count=count, outcome=rule["runs"]["outcome"],
+                reason=rule["runs"]["why"],
+            )  # fmt: skip
+
+
+def runs_text(rule: Mapping[str, Any], count: int | None) -> str:
+    """Return a sentence about the runs of the version before, as a status has the rule. None: not counted."""
+    runs, from_ms = rule["runs"], rule.get("from_ms")
+    begins = "" if from_ms is None or not EVENT_TIME_MS_MIN <= from_ms <= EVENT_TIME_MS_MAX else utc_text(from_ms)
+    starts = f"{rule['rule_id']} version {rule['version']} begins {f'at {begins}' if begins else 'at once'}"
+    shown = "" if count is None else f" ({count:,} are open now)"
+    return f"{starts}: the runs of version {runs['version']} are {runs['outcome']}{shown}: {runs['why']}"
 
 
 def tell_start(

@@ -20,14 +20,14 @@ import orjson
 from cep.base.errors import SinkError
 from cep.base.limits import EVENT_TIME_MS_MIN, PROGRESS_LINES_MS
 from cep.base.utc import utc_text
-from cep.cli.job_lines import tell_changes
+from cep.cli.job_lines import tell_changes, tell_runs
 from cep.report.keyed_state import runs_of_key
 from cep.rulebook.kafka import StatusTopic
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine
 from cep.runners.embedded.run import BatchReport, Runner
 from cep.runners.live_progress import write_progress
-from cep.runners.meanings import is_in_lines
+from cep.runners.meanings import forget_open_runs, is_in_lines, open_runs
 from cep.runners.observe import CHECKPOINTS, Log, Observed
 from cep.runners.patience import Patience
 from cep.runners.rule_output import write_status
@@ -110,6 +110,7 @@ class JobReports:
         self._digest = ""
         # The rules of the last commit arrive later, and are not a change.
         self._taken = None if commits.head is not None else engine.rulebook.rulebook.chains.report()
+        self._rules: list[dict[str, Any]] = []
         self._measured_s = float("-inf")
 
     def report(self, batch: BatchReport) -> None:
@@ -176,13 +177,16 @@ class JobReports:
         if compiled.digest == self._digest:
             return
         status = sign_status(rule_status(compiled.rulebook))
+        status["open_runs"] = open_runs(self._commits.totals)
+        forget_open_runs(self._commits.totals, status)
         if self._folder is not None:  # first: who reads that a change is in force finds it here
             write_status(self._folder, status)
         if self._status is not None:
             self._patience.keep_trying(self._status.name, partial(self._status.publish, orjson.dumps(status)))
         if self._taken is not None:
             tell_changes(self._taken, status["taken"], self._log)
-        self._digest, self._taken = compiled.digest, status["taken"]
+            tell_runs(self._rules, status, self._log)
+        self._digest, self._taken, self._rules = compiled.digest, status["taken"], status["rules"]
         rules = ", ".join(
             sorted(f"{rule['rule_id']} v{rule['version']} ({rule['status']})" for rule in status["rules"])
         )

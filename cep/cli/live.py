@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,14 +32,25 @@ from cep.cli.given_job import (
     webhook_target,
 )
 from cep.cli.job_flags import URLS, add_job_arguments, check_dead_letters, check_ending, check_sources, record_format
-from cep.cli.job_lines import PATHS, check_in_force, tell_abandoned, tell_changes, tell_end, tell_problems, tell_start
+from cep.cli.job_lines import (
+    PATHS,
+    check_in_force,
+    tell_abandoned,
+    tell_changes,
+    tell_end,
+    tell_problems,
+    tell_runs,
+    tell_start,
+)
 from cep.cli.job_rejections import JobRejections
 from cep.cli.stopping import Stopping
 from cep.cli.topics import made_topics
 from cep.model.settings import Settings, SparkSettings
 from cep.rulebook.deploy import deploy
 from cep.rulebook.store import RulebookStore
+from cep.runners.embedded.targets import is_embedded
 from cep.runners.embedded.warm_to_spark import begin_warm
+from cep.runners.handover.beginning import read_beginning
 from cep.runners.http import served
 from cep.runners.live_checkpoint import (
     QUERY_FOLDER,
@@ -57,6 +69,7 @@ from cep.sinks.base import AlertSink, DeadLetterSink
 from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.kafka import KafkaDeadLetters, KafkaTransactionSink
 from cep.sinks.transactions.kafka import KafkaTarget
+from cep.sources.kafka import KafkaSettings, offsets_of
 from cep.step.job import Job
 
 if TYPE_CHECKING:
@@ -86,13 +99,13 @@ def run(options: argparse.Namespace) -> int:
     Raises: UsageError and other CepErrors.
     """
     # Loaded here because Spark takes a second to import, and `cep check` does without.
-    from cep.runners.spark.live import observe_queues, serve, start_live  # noqa: PLC0415
+    from cep.runners.spark.live import keep_serving, observe_queues, start_live  # noqa: PLC0415
 
     settings = settings_of(options)
     console = Terminal(stderr=True, highlight=False)
     log = Log(settings.observe.log, sys.stderr)
     begins_with = beginning_of(settings, log)
-    checkpoint = _needed(settings.job.checkpoint, "--checkpoint")
+    checkpoint = _checkpoint_of(settings)
     check_ending(settings, available_now=options.available_now)
     events, control = _sources(settings)
     lists = RulebookStore((checkpoint / RULEBOOKS_FOLDER).resolve()).lists
@@ -108,7 +121,7 @@ def run(options: argparse.Namespace) -> int:
         Stopping(partial(tell_end, {}, log)) as stop,
         lock_checkpoint(checkpoint),
         served(observe.listen, observed, token=observe.bearer_token(), hosts=observe.hosts) as address,
-        watch_of(settings, observed),
+        watch_of(settings, observed, partial(_first_positions, settings, checkpoint)),
         ExitStack() as stack,
     ):
         traces = traces_of(log, stack, is_asked=settings.observe.traces)
@@ -118,12 +131,11 @@ def run(options: argparse.Namespace) -> int:
         spark = _session(settings.spark, log, console)
         stop.listen()  # Spark has set its own handler for interrupts
 
-        last: dict[str, Any] = {}
+        changes = _Changes(log)
         rejections = JobRejections(observed, log, settings.observe.rejected_max, options.available_now)
 
         def report(batch: BatchReport) -> None:
-            tell_changes(last.setdefault("taken", _taken(output)), _taken(output), log)
-            last["taken"] = _taken(output)
+            changes.tell(output)
             observed.finished(batch.batch_id, batch.totals, batch.watermark_ms, batch.phases_ms)
             if traces is not None:
                 traces.micro_batch(batch.batch_id, batch.phases_ms, batch.counters)
@@ -137,11 +149,14 @@ def run(options: argparse.Namespace) -> int:
             tell_abandoned(log, name, count)
         try:
             live = _live(settings, checkpoint, job, initial, events, control, options.available_now)
-            query = start_live(spark, live, output)
-            last.setdefault("taken", _taken(output))
-            observed.begin()
-            tell_start(log, checkpoint, address, PATHS, goes_on=goes_on, checkpoint=str(checkpoint))
-            serve(query, output, stop.event, observed)
+
+            def start() -> Any:
+                query = start_live(spark, live, output)
+                if changes.begin(output):
+                    tell_start(log, checkpoint, address, PATHS, goes_on=goes_on, checkpoint=str(checkpoint))
+                return query
+
+            keep_serving(start, output, stop.event, observed, partial(_tell_restart, log))
             output.drain(partial(observe_queues, output, observed))
             if output.refused_batch_id is not None:
                 forget_planned(live.checkpoint, output.refused_batch_id)
@@ -195,9 +210,16 @@ def _wait_for_kernels(warming: Warming, log: Log, console: Console) -> None:
             pass
 
 
-def _needed(path: Path | None, flag: str) -> Path:
+def _checkpoint_of(settings: Settings) -> Path:
+    """Return the checkpoint folder of a job on Spark. Raises: UsageError."""
+    path = settings.job.checkpoint
     if path is None:
-        raise UsageError(f"give {flag}, or the same in a settings file (`cep settings` prints one)")
+        raise UsageError("give --checkpoint, or the same in a settings file (`cep settings` prints one)")
+    if is_embedded(path):
+        raise UsageError(
+            f"{path} is of `cep run`; start that, or move the job with `cep savepoint` and "
+            "`cep restore --engine spark` (`cep docs guides/move`)"
+        )
     return path
 
 
@@ -258,6 +280,23 @@ def _sinks(settings: Settings, job_name: str, observed: Observed) -> dict[str, A
     return sinks_of(settings, lambda topic: KafkaTransactionSink(_target(settings, topic, job_name)), observed)
 
 
+def _first_positions(settings: Settings, checkpoint: Path) -> Mapping[str, int]:
+    """Return where a query begins to read the topic of events, as its checkpoint or the settings say."""
+    from cep.runners.spark.state import last_batch  # noqa: PLC0415
+    from cep.runners.spark.to_savepoint import read_positions  # noqa: PLC0415
+
+    kafka, events = settings.kafka, settings.events
+    if events.topic is None or kafka.bootstrap_servers is None:
+        return {}
+    if (batch_id := last_batch(checkpoint)) is not None:
+        return read_positions(checkpoint / QUERY_FOLDER, 0, batch_id)
+    client = KafkaSettings(kafka.bootstrap_servers, tuple(kafka.client_settings().items()))
+    begins = read_beginning(checkpoint)
+    starting = None if begins is None else begins.starting("events", events.topic)
+    offsets = offsets_of(client, [events.topic], starting or events.starting, "earliest")
+    return {f"{events.topic}[{partition}]": offset for partition, offset in offsets[events.topic].items()}
+
+
 def _dead_letters(settings: Settings, folder: Path, job_name: str) -> DeadLetterSink:
     topic = settings.output.dead_letter_topic
     return DeadLetterFiles(folder) if topic is None else KafkaDeadLetters(_target(settings, topic, job_name))
@@ -283,9 +322,39 @@ def _tell_batch(report: BatchReport, log: Log) -> None:
     log.tell("micro_batch", sentence, batch_id=report.batch_id, **dict(sorted(report.counters.items())))
 
 
-def _taken(output: LiveOutput) -> dict[str, Any]:
-    """Return the last changes that the job has taken, by chain."""
-    return {} if output.rules is None else output.rules.status.get("taken", {})
+def _tell_restart(log: Log, error: CepError, pause_s: float) -> None:
+    log.tell(
+        "query_restarts", f"the query has ended, and starts again in {pause_s:.0f} s: {error}", reason=str(error),
+        seconds=pause_s,
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Changes:
+    """The changes of rules that a job has taken, and those that the log has already. None: the job has not begun."""
+
+    log: Log
+    taken: dict[str, Any] | None = None
+    rules: list[dict[str, Any]] = field(default_factory=list)
+
+    def begin(self, output: LiveOutput) -> bool:
+        """Take what the job begins with, which is no news; return False if it has begun before."""
+        if self.taken is not None:
+            return False
+        self._take(output)
+        return True
+
+    def tell(self, output: LiveOutput) -> None:
+        """Log what is new since the last call."""
+        status = {} if output.rules is None else output.rules.status
+        if self.taken is not None:
+            tell_changes(self.taken, status.get("taken", {}), self.log)
+            tell_runs(self.rules, {"rules": [], "open_runs": {}, **status}, self.log)
+        self._take(output)
+
+    def _take(self, output: LiveOutput) -> None:
+        status = {} if output.rules is None else output.rules.status
+        self.taken, self.rules = dict(status.get("taken", {})), list(status.get("rules", ()))
 
 
 def _tell_end(output: LiveOutput, dead_letters_path: Path, log: Log) -> None:

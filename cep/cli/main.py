@@ -1,10 +1,4 @@
-"""`cep VERB …` → the verb's function, and its outcome → an exit code.
-
-    0  clean
-    1  findings: mistakes in the files that were checked
-    2  usage: arguments that make no sense
-    3  internal: something outside failed (a broker, a disk), or a bug of ours: a restart may help
-    4  gone: records of a source are gone for good: no restart helps, an operator decides
+"""`cep VERB …` → the verb's function, and its outcome → an exit code (base/exits.py).
 
 Tested by: tests/cli/test_main.py
 """
@@ -26,19 +20,14 @@ from typing import Any
 
 from cep import __version__
 from cep.base.collection import paused
-from cep.base.errors import CepError, SourceGoneError, UsageError
+from cep.base.errors import CepError
+from cep.base.exits import MEANINGS, Exit, exit_of
 from cep.base.extras import missing_extra
 from cep.base.private import private_files
 from cep.base.visible import visible
 from cep.cli.help_pages import page_of_error, with_page
 
-CLEAN = 0
-FINDINGS = 1
-USAGE = 2
-INTERNAL = 3
-GONE = 4
 _DEBUG = "CEP_DEBUG"  # the variable that asks for tracebacks
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +114,15 @@ _VERBS = {name: verb for group in _GROUPS.values() for name, verb in group.items
 _INTRODUCTION = """\
 Complex event processing for fraud rules. A pattern describes fraud over several events of a card or an account. A rule
 puts a pattern in force. A job matches rules against a stream, a replay against a history."""
-_ENDING = """\
+_CODES = ", ".join(f"{code} {meaning.summary}" for code, meaning in MEANINGS.items() if code < Exit.INTERRUPTED)
+_ENDING = f"""\
 example: from nothing to an alert
   cep demo --into day
   cep test day/patterns
   cep replay --rules day/rules --events day/payments.parquet --out alerts.jsonl
 
 `cep VERB --help` has the options and examples of a verb; `cep docs` lists the pages to read on.
-exit codes: 0 clean, 1 findings, 2 usage, 3 internal, 4 records gone (no restart helps)"""
+exit codes: {_CODES}; `cep docs reference/exit-codes` has what they mean"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -142,26 +132,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser(given[0] if given else "").parse_args(given)
         code = _run(options)
         sys.stdout.flush()
-    except UsageError as error:
-        _print_error(error, given[0])
-        return USAGE
     except CepError as error:
         _print_error(error, given[0])
-        return GONE if isinstance(error, SourceGoneError) else INTERNAL
+        return exit_of(error)
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return Exit.INTERRUPTED
     except BrokenPipeError:
         # `cep check … | head` is not a failure; without this the interpreter reports an error when it flushes at the
         # end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return CLEAN
+        return Exit.CLEAN
     except Exception as error:  # noqa: BLE001 Python's own exit code for a bug is 1, which here means findings
         missing = missing_extra(error) if isinstance(error, ModuleNotFoundError) else None
         if missing is not None:
             _print_error(missing, given[0])
-            return USAGE
+            return Exit.USAGE
         _report_bug(error)
-        return INTERNAL
+        return Exit.FAILED
     return code
 
 
@@ -171,7 +158,7 @@ def entry() -> None:
     The process ends without the destructors of C++ libraries: threads of Arrow's readers would sometimes abort it after
     its answer (apache/arrow#34314). Python's own handlers run.
     """
-    code: int = INTERNAL
+    code: int = Exit.FAILED
     try:
         code = main()
     except SystemExit as ended:  # argparse: help, or arguments that make no sense

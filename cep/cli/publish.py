@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from cep.base.errors import UsageError
 from cep.base.terminal import Terminal
 from cep.cli.earlier import in_git, on_topic
 from cep.cli.given_job import trust_of
+from cep.cli.job_lines import runs_text
 from cep.cli.lists import send_lists
 from cep.cli.paths import printed
 from cep.cli.signed_changes import checked_changes, signed_lists, signed_rules
@@ -112,7 +113,7 @@ def run(options: argparse.Namespace) -> int:
     said = last_status(topics)
     current_lists = running_lists(said, there)
     list_steps = plan_lists(_declared(options.rules, records), current_lists, starts)
-    _print_plan([*list_steps, *steps], source, _Before(options.rules, there, current), console)
+    _print_plan([*list_steps, *steps], source, _Before(options.rules, there, current, said), console)
     chains = taken_so_far(topics, there)
     changes = [step.record for step in steps if step.record is not None]
     list_changes = [record for step in list_steps for record in step.records]
@@ -167,8 +168,19 @@ def _send(options: argparse.Namespace, topics: Topics, changes: Sequence[Signabl
     if status is not None:
         for line in lacking_past(status, changes):
             console.print(line, markup=False, style="yellow")
+        sent = {(record.id, record.version) for record in others}
+        for rule in status["rules"]:
+            if rule.get("runs") and (rule["rule_id"], rule["version"]) in sent:
+                console.print(runs_text(rule, _open_runs(status, rule)), markup=False)
         console.print(f"the job is at epoch {status['epoch']}", markup=False)
     return code
+
+
+def _open_runs(status: Mapping[str, Any] | None, rule: Mapping[str, Any]) -> int | None:
+    """Return how many runs of the version before were open when the job spoke last; None if it did not say."""
+    if status is None or "open_runs" not in status:
+        return None
+    return int(status["open_runs"].get(f"{rule['rule_id']}@{rule['runs']['version']}", 0))
 
 
 # ------------------------------------------------------------------------------------------------------- checks
@@ -253,6 +265,9 @@ def _check_patterns(files: Sequence[Path], console: Console) -> int:
 # ----------------------------------------------------------------------------------------------------- printing
 
 
+_LATER = "2999-01-01T00:00:00Z"  # a start behind that of the version that runs
+
+
 @dataclass(frozen=True, slots=True)
 class _Before:
     """The versions that run, and where their records may be: on the control topic, or in git."""
@@ -260,6 +275,7 @@ class _Before:
     directory: Path
     there: Sequence[ControlRecord]
     running: Mapping[str, Running]
+    status: Mapping[str, Any] | None
 
     def differences(self, step: Step | ListStep) -> list[str]:
         """Return the parts of a changed rule that differ from the running version."""
@@ -269,7 +285,13 @@ class _Before:
         before = on_topic(self.there, at, version) or in_git(self.directory, at, version)
         if before is None:
             return [f"version {version} is neither on the control topic nor in git: what it was cannot be shown"]
-        return difference(before, step.record.model_copy(update={"effective_at": before.effective_at}))
+        lines = difference(before, step.record.model_copy(update={"effective_at": before.effective_at}))
+        report = deploy([before, step.record.model_copy(update={"effective_at": _LATER})]).rulebook.report()
+        start = {"from_ms": step.record.effective_ms}
+        rules = (
+            {**asdict(rule), **start} for rule in report.rules if rule.version == step.record.version and rule.runs
+        )
+        return [*lines, *(runs_text(rule, _open_runs(self.status, rule)) for rule in rules)]
 
 
 def _print_plan(steps: Sequence[Step | ListStep], source: str, before: _Before, console: Console) -> None:

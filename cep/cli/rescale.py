@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from cep.base.errors import UsageError
 from cep.base.terminal import Terminal
 from cep.cli.paths import printed
+from cep.runners.embedded.targets import is_embedded
 
 HELP = """\
 Change the number of matching tasks of a stopped live job. Its key groups are moved whole; no record is read or matched.
@@ -39,6 +41,11 @@ def run(options: argparse.Namespace) -> int:
     from cep.runners.spark.session import create_session  # noqa: PLC0415
     from cep.runners.spark.state import job_of  # noqa: PLC0415
 
+    if is_embedded(options.checkpoint):
+        raise UsageError(
+            f"{options.checkpoint} is of `cep run`, which has no tasks to change: --workers sets its threads, and "
+            "`cep savepoint` with `cep restore --groups 0-15` divides it among processes (`cep docs guides/move`)"
+        )
     job_of(options.checkpoint)
     console = Terminal(stderr=True, highlight=False)
     with console.status("starting Spark"):

@@ -62,7 +62,7 @@ from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import RECORDS_MAX, BatchReport, Pace, Runner, shorten_pauses
 from cep.runners.handover.warm_start import WarmStart
 from cep.runners.http import served
-from cep.runners.live_checkpoint import lock_checkpoint
+from cep.runners.live_checkpoint import is_of_spark, lock_checkpoint
 from cep.runners.observe import Log, Observed
 from cep.runners.patience import Patience
 from cep.runners.rule_output import SUPPRESSED_FOLDER
@@ -101,6 +101,11 @@ _STDIN = Path("-")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the verb."""
     add_job_arguments(parser, "embedded")
+    parser.add_argument(
+        "--accept-gap", action="store_true",
+        help="go on though the topic has deleted events before they were read; alerts that may lack events say so in "
+        "`history_from`, and the audit has a line",
+    )  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> int:
@@ -118,6 +123,11 @@ def run(options: argparse.Namespace) -> int:
     workers = _workers(settings, job)
     checkpoint = settings.job.checkpoint
     if checkpoint is not None:
+        if is_of_spark(checkpoint):
+            raise UsageError(
+                f"{checkpoint} is of `cep live`; start that, or move the job with `cep savepoint --portable` and "
+                "`cep restore` (`cep docs guides/move`)"
+            )
         job, initial, _ = opened(settings.job, checkpoint, job, begins_with, log)
     check_ending(settings, available_now=options.available_now)
     check_sources(
@@ -137,7 +147,7 @@ def run(options: argparse.Namespace) -> int:
         ExitStack() as stack,
     ):
         paths = PATHS + (", /key?key=…" if answers else "")
-        given = _Given(settings, job, initial, workers, options.available_now)
+        given = _Given(settings, job, initial, workers, options.available_now, options.accept_gap)
         rejections = JobRejections(observed, log, observe.rejected_max, options.available_now)
         try:
             traces = traces_of(log, stack, is_asked=observe.traces)
@@ -151,13 +161,17 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """A checked job: its settings, its first control records, its threads; `until_end` if it ends with its sources."""
+    """A checked job: its settings, its first control records, its threads; `until_end` if it ends with its sources.
+
+    `accepts_gap`: it goes on without records that are gone.
+    """
 
     settings: Settings
     job: Job
     initial: tuple[bytes, ...]
     workers: Workers
     until_end: bool
+    accepts_gap: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +191,7 @@ def _match(given: _Given, begins_with: Beginning, seen: _Seen, stop: Stopping) -
     """Open everything, match until the end, and close everything. Raises: UsageError and other CepErrors."""
     settings, log, checkpoint = given.settings, seen.log, given.settings.job.checkpoint
     status = made_topics(settings)
-    sources = _sources(settings, given.until_end)
+    sources = _sources(settings, given.until_end, accepts_gap=given.accepts_gap)
     embedded = settings.embedded
     cache_bytes = (embedded.cache_mb << 20) // 2
     at_once = _sends_at_once(settings)
@@ -231,7 +245,7 @@ def _work(given: _Given, begins_with: Beginning, seen: _Seen, around: _Around, s
     begins_with.lists.copy_into(commits.lists)
     engine = Engine(given.job, given.initial, commits.store, given.workers, commits.lists)
     if commits.head is None:
-        commits.totals["runs"] += _begin(engine, begins_with.warm)
+        commits.totals.update(_begin(engine, begins_with.warm))
     reports = JobReports(
         seen.observed, log, engine, commits, around.sources, around.status, checkpoint, around.outlets.patience
     )
@@ -270,8 +284,8 @@ def _sends_at_once(settings: Settings) -> bool:
     return settings.job.checkpoint is None or settings.embedded.delivery == "at-least-once"
 
 
-def _begin(engine: Engine, warm: WarmStart | None) -> int:
-    """Begin from nothing, or where a replay has ended; return the number of runs."""
+def _begin(engine: Engine, warm: WarmStart | None) -> Counter[str]:
+    """Begin from nothing, or where a replay has ended; return the number of runs, in all and by rule."""
     if warm is not None:
         return engine.begin(warm)
     if engine.job.begins_ms > TIME_MS_MIN:
@@ -279,20 +293,21 @@ def _begin(engine: Engine, warm: WarmStart | None) -> int:
             f"the job began where a replay had ended ({utc_text(engine.job.begins_ms)}) and has no checkpoint since; "
             "give the same --from again"
         )
-    return 0
+    return Counter()
 
 
 # ---------------------------------------------------------------------------------------------------- what to run
 
 
-def _sources(settings: Settings, until_end: bool) -> Sources:
+def _sources(settings: Settings, until_end: bool, *, accepts_gap: bool) -> Sources:
     kafka = settings.kafka
     client = KafkaSettings(kafka.bootstrap_servers or "", tuple(kafka.client_settings().items()))
     folder, topic, control = settings.events.folder, settings.events.topic, settings.control
     form = _format(settings)
     events: LiveSource
     if topic is not None:
-        events = TopicSource(client, topic, settings.events.starting, settings.events.ending, headers_of(form.mapping))
+        place = settings.events.starting, settings.events.ending
+        events = TopicSource(client, topic, *place, headers_of(form.mapping), accepts_gap=accepts_gap)
     elif folder == _STDIN:
         events = LinesSource(sys.stdin.fileno())
     else:

@@ -162,11 +162,7 @@ def _history_from_ms(part: Alerting, matches: Matches, times: tuple[Int64, Int64
         busy_ms = retained_from_ms(_retained_windows(deployed, deployed.unfolded_ms), first_ms)
         from_ms[is_folded] = np.maximum(from_ms, busy_ms)[is_folded]
     retained = _retained_windows(deployed, deployed.complete_ms[1:])
-    return (
-        history_from_ms(part.rule.windows, first_ms, since_ms, retained, from_ms)
-        if part.rule.windows or retained
-        else from_ms
-    )
+    return history_from_ms(part.rule.windows, first_ms, since_ms, retained, from_ms)
 
 
 def rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64, since_ms: int) -> pa.Table:

@@ -28,7 +28,7 @@ RetainedWindow = tuple[HistoryWindow | None, int]
 def reaches_ms(windows: Sequence[HistoryWindow | None], time_ms: Int64) -> Int64:
     """Return for each time the earliest time in a window of an event at that time.
 
-    `windows` are one or more; None is the whole past, and reaches TIME_MS_MIN.
+    A `windows` of None is the whole past, and reaches TIME_MS_MIN; without windows it is the time itself.
     """
     earliest_ms = time_ms.copy()
     for window in windows:
@@ -57,9 +57,12 @@ def history_from_ms(
     know from when it has seen events has a `since_ms` of TIME_MS_MIN. `retained` are the windows of a rule that was
     added later, with the times from which their events are stored; None is a window over the whole past. made_ms
     int64[M] is the time from the derived events of a match. The latest of these times counts.
+
+    A match may begin before `since_ms` where events are missing in the middle of a job's life. An event that would have
+    changed the match may be among them, so such a match reaches back too far without any window.
     """
     from_ms = np.full(len(first_ms), TIME_MS_MIN, np.int64) if made_ms is None else made_ms.copy()
-    if windows and since_ms > TIME_MS_MIN:
+    if since_ms > TIME_MS_MIN:
         lacks = reaches_ms(windows, first_ms) < since_ms
         from_ms[lacks] = np.maximum(from_ms[lacks], since_ms)
     np.maximum(from_ms, retained_from_ms(retained, first_ms), out=from_ms)

@@ -356,6 +356,13 @@ class ObserveSettings(_Section):
         "--rejected-max",
         "SHARE",
     )
+    ready_lag: DurationMs = _setting(
+        10_000,
+        "A job that reads a topic is ready once no more events wait than arrive in this time.",
+        "--ready-lag",
+        "TIME",
+        '"10 s"',
+    )
     stalled: DurationMs = _setting(
         300_000,
         "Time without a finished micro-batch after which /live and /health report the job as stuck, if records wait.",

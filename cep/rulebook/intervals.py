@@ -18,12 +18,14 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.model.rule import UpsertRecord
 from cep.nfa.deployed import DeployedRule
 from cep.rulebook.completeness import Need
+from cep.rulebook.outcome import RunsReport, runs_of_before
 
 Spans = tuple[tuple[int, int], ...]
 
@@ -157,6 +159,14 @@ def rules_of(changes: Sequence[Change], enders: Sequence[Change] = ()) -> Iterat
                 carries=carries,
             )  # fmt: skip
         yield change, rule
+
+
+def inherited_runs(changes: Sequence[Change]) -> Iterator[tuple[int, RunsReport]]:
+    """Yield each version that follows another one, with what becomes of the open runs of that one."""
+    for before, after in pairwise(changes):
+        if before.entry is not None and after.entry is not None:
+            carries = after.entry.carries == before.version
+            yield after.version, runs_of_before(before.version, after.entry.record.on_update, carries=carries)
 
 
 def _is_overtaken(ender: Change, later: Sequence[Change]) -> bool:

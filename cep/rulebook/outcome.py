@@ -90,12 +90,37 @@ def incomplete_histories(rule: DeployedRule) -> tuple[PastReport, ...]:
     return tuple(reports)
 
 
+OTHER_AUTOMATON = "another automaton, other windows, counts, `until` or negations"
+
+
+@dataclass(frozen=True, slots=True)
+class RunsReport:
+    """What becomes of the open runs of the version before, and why.
+
+    carried: they go on under the new version. drained: they finish under the old one. restarted: they are dropped.
+    """
+
+    version: int
+    outcome: Literal["carried", "drained", "restarted"]
+    why: str
+
+
+def runs_of_before(version: int, on_update: str, *, carries: bool) -> RunsReport:
+    """Return what becomes of the runs of `version` when a later one begins with this `on_update`."""
+    if on_update == "restart":
+        return RunsReport(version, "restarted", "`on_update` is `restart`")
+    if on_update == "carry" and carries:
+        return RunsReport(version, "carried", "`on_update` is `carry`, and both have the same automaton")
+    why = f"`on_update` is `carry`, and version {version} has {OTHER_AUTOMATON}" if on_update == "carry" else None
+    return RunsReport(version, "drained", why or "`on_update` is `drain`")
+
+
 @dataclass(frozen=True, slots=True)
 class RuleReport:
     """One version in force, waiting for its start, or draining. Times are event time, ms UTC.
 
     A version that a pause cuts has several: one for each part. `past` has its histories that are not whole from the
-    job's first event on.
+    job's first event on. `runs` says what becomes of the runs of the version before, if the job still has that one.
     """
 
     rule_id: str
@@ -107,6 +132,7 @@ class RuleReport:
     starts_until_ms: int
     until_ms: int
     past: tuple[PastReport, ...] = ()
+    runs: RunsReport | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ from cep.rulebook.completeness import Neighbour, with_completeness
 from cep.rulebook.intervals import (
     Change,
     Entry,
+    inherited_runs,
     not_overtaken,
     start_of,
     with_turns,
@@ -65,7 +66,14 @@ from cep.rulebook.intervals import (
 from cep.rulebook.levels import Places, by_level, earliest, place_among, place_at_first, placed
 from cep.rulebook.list_tokens import raw_entries, raw_key, raw_lists
 from cep.rulebook.lists import RuleLists
-from cep.rulebook.outcome import Outcome, Refusal, RulebookReport, RuleReport, incomplete_histories
+from cep.rulebook.outcome import (
+    OTHER_AUTOMATON,
+    Outcome,
+    Refusal,
+    RulebookReport,
+    RuleReport,
+    incomplete_histories,
+)
 from cep.rulebook.snoozes import Snoozes
 from cep.rulebook.statement import snooze_line
 from cep.rulebook.trust import Accepted
@@ -335,8 +343,7 @@ class Rulebook:
             return replace(entry, rule=replace(entry.rule, level=before.rule.level), carries=version), note
         return (
             entry,
-            note
-            or f"version {version} has another automaton, other windows, counts, `until` or negations: its runs drain",
+            note or f"version {version} has {OTHER_AUTOMATON}: its runs drain",
         )
 
     def set_aside(self, refusal: Refusal) -> None:
@@ -381,6 +388,12 @@ class Rulebook:
 
     def report(self) -> RulebookReport:
         """Report the rules in force, the refused records with their reasons, and the counts of outcomes."""
+        inherited = {
+            (name, version): runs
+            for name, versions in self.rules.items()
+            for track in (versions.live, versions.shadow)
+            for version, runs in inherited_runs(track)
+        }
         return RulebookReport(
             epoch=self.epoch,
             content_hash=self.content_hash,
@@ -395,6 +408,7 @@ class Rulebook:
                     starts_until_ms=rule.starts_until_ms,
                     until_ms=rule.until_ms,
                     past=incomplete_histories(rule),
+                    runs=inherited.get((rule.rule_id, rule.version)),
                 )
                 for rule in self.deployed()
             ),

@@ -51,6 +51,7 @@ _PEOPLE_MOST = 2
 HEARTBEAT = "heartbeat"  # what the rules of a signer must cover for one
 UNREADABLE = "unreadable"  # of a record
 SIGNERS = "signers"  # what the audit says of another signers file
+GAP = "gap"
 FIRST = "first"  # of a record that the job begins with
 _SALT, _MIXED = b"cep audit salt ", b"cep audit mixed "
 _REASON_MAX = 500  # characters of a reason in the audit; the dead letter has all
@@ -400,6 +401,15 @@ class Accepted:
         facts[ERASED_LINES] = sorted(lines)
         if digests:
             facts["digests"] = list(digests)
+        self.head, line = extended(self.head, {**facts, **self._vouching()})
+        return [line]
+
+    def note_gap(self, gaps: Mapping[str, tuple[int, int]], until_ms: int) -> list[bytes]:
+        """Return the line of the audit about records that are gone, and that an operator lets the job go on without."""
+        if not self.writes_audit:
+            return []
+        offsets = {partition: list(offsets) for partition, offsets in sorted(gaps.items())}
+        facts = {"what": GAP, "outcome": "applied", "offsets": offsets, "history_from": utc_text(until_ms)}
         self.head, line = extended(self.head, {**facts, **self._vouching()})
         return [line]
 

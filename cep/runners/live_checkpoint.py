@@ -34,6 +34,7 @@ from cep.step.job import Job
 
 FORMAT = 2  # 1 had Spark's watermark
 QUERY_FOLDER = "query"
+BEGINS_FOLDER = "begins"
 RULEBOOKS_FOLDER = "rulebooks"
 LOCK_FILE = "lock"
 JOB_FILE = "job.json"
@@ -179,6 +180,11 @@ def forget_planned(query: Path, batch_id: int) -> None:
     """
     for name in (str(batch_id), f".{batch_id}.crc"):
         (query / "offsets" / name).unlink(missing_ok=True)
+
+
+def is_of_spark(directory: Path) -> bool:
+    """Return True if the folder is of a job of `cep live`, which has begun or was made for it by a restore."""
+    return (directory / QUERY_FOLDER).is_dir() or (directory / BEGINS_FOLDER).is_dir()
 
 
 def job_id(directory: Path) -> str:

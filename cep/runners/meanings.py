@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 LABELS: Mapping[str, tuple[str, ...]] = {
     "poison": ("code",), "bad_values": ("code", "field"), "unkeyed": ("key",),
     "alerts": ("rule", "version"), "held": ("reason", "rule"),
     "alerts_delivered": ("sink",), "alerts_refused": ("sink",), "rule_events": ("rule", "version"),
     "rule_steps": ("rule", "version"),
-    "rule_overflows": ("rule", "version"),
+    "rule_overflows": ("rule", "version"), "rule_runs": ("rule", "version"),
     "rule_runs_evicted": ("rule", "version"), "rule_matches_dropped": ("rule", "version"),
 }  # fmt: skip
 
@@ -27,6 +28,7 @@ FROM_ZERO: Mapping[str, str] = {
     "flawed_events": "Events with a value that cannot be read; each is matched with null there, and is a dead letter.",
     "late_events": "Events below the watermark, set aside.",
     "ties_out_of_order": "Events that belong before an event of their millisecond that was already matched.",
+    "records_gone": "Records deleted before they were read, which the job goes on without (`--accept-gap`).",
     "events_ahead": "Events dated too far ahead of the clock, set aside.",
     "duplicates": "Events that have come before, ignored.",
     "reused_ids": "Events with the id of another event of their type and keys, set aside.",
@@ -92,7 +94,10 @@ _ORDINARY = frozenset((
 LOSSES = tuple(name for name in (*FROM_ZERO, *COUNTERS) if name not in _ORDINARY)
 
 # Totals that rise and fall.
-TOTALS_THAT_FALL: Mapping[str, str] = {"runs": "Partial matches alive."}
+TOTALS_THAT_FALL: Mapping[str, str] = {
+    "runs": "Partial matches alive.",
+    "rule_runs": "Partial matches alive, by rule; without those in a first step that several rules share.",
+}
 
 GAUGES: Mapping[str, str] = {
     "state_bytes": "Bytes of keyed state, on disk and written to memory.",
@@ -125,6 +130,7 @@ LOG_LINES: Mapping[str, str] = {
     "rules_differ": "The folder of rules differs from the job's rules.",
     "change_taken": "A change of a rule, pause, snooze or list: its version and hash, who sent it and why.",
     "rules": "The rules in force, at the start and after each change.",
+    "runs_of_before": "A version begins: how many runs of the one before are carried, drained or restarted, and why.",
     "compiling": "Kernels are compiled, once after an installation.",
     "changelog": "State is read from the changelog topic: the position so far.",
     "standby": "A process of `cep run --standby` waits, while another one works.",
@@ -132,6 +138,7 @@ LOG_LINES: Mapping[str, str] = {
     "took_over": "A standby has the lease now; the time for which it waited.",
     "started": "The job has its state and its sources, and begins to read.",
     "progress": "A minute's work of `cep run`: events, alerts, dead letters, lag and watermark.",
+    "query_restarts": "Brokers did not answer the query of `cep live`, which starts again after a pause.",
     "micro_batch": "A micro-batch of `cep live` in which something happened.",
     "nothing_read": "A job with `--available-now` has found no record.",
     "rejected": "How many records were rejected since the last such line, by code and field; at the end: in all.",
@@ -162,6 +169,19 @@ def is_in_lines(name: str) -> bool:
     """Return True for a total in the lines of a live job: losses, except those by rule, and changes of rules."""
     base = name.partition("[")[0]
     return base.startswith("control_") or (base in LOSSES and base != "held" and not base.startswith("rule_"))
+
+
+def open_runs(totals: Mapping[str, int]) -> dict[str, int]:
+    """Return the open runs by rule and version, as `card_testing@3`; none that is negative after an update."""
+    falls = "rule_runs["
+    return {name[len(falls) : -1]: count for name, count in totals.items() if name.startswith(falls) and count > 0}
+
+
+def forget_open_runs(totals: Counter[str], status: Mapping[str, Any]) -> None:
+    """Remove the counts of open runs of versions that the status of the rules does not have any more."""
+    there = {f"rule_runs[{rule['rule_id']}@{rule['version']}]" for rule in status["rules"]}
+    for name in [name for name in totals if name.startswith("rule_runs[") and name not in there]:
+        del totals[name]
 
 
 def current_names(totals: Mapping[str, int]) -> Counter[str]:

@@ -6,8 +6,9 @@
     lag                    ─▶ cep_lag_records{partition="payments[0]"}
     parts of the job       ─▶ cep_part_up{part="brokers"}, and a line when one stops to be well or is well again
 
-Three questions have answers. Live: does the process make progress? Ready: does it have its state, sources and sinks?
-Healthy: is it ready, and is every part well? An unreachable broker makes a job unhealthy, and a restart would not help.
+Three questions have answers. Live: does the process make progress? Ready: does it have its state and sinks, and has it
+once caught up with its topic? Healthy: does it make progress, and is every part well? An unreachable broker makes a job
+unhealthy, and a restart would not help.
 
 Every runner uses this module, which does not depend on Spark. No payload passes through: fields of a log line are
 numbers and names. Totals continue over restarts, and the counters with them. A reader never waits for the job, and the
@@ -36,7 +37,7 @@ from cep.base.limits import EVENT_TIME_MS_MIN, SENDING_MS_MAX
 from cep.base.utc import utc_text
 from cep.base.visible import visible
 from cep.runners.latency import Latency
-from cep.runners.meanings import FROM_ZERO, GAUGES, LABELS, POISON_CODES, TOTALS_THAT_FALL, counter_text
+from cep.runners.meanings import FROM_ZERO, GAUGES, LABELS, POISON_CODES, TOTALS_THAT_FALL, counter_text, open_runs
 from cep.sinks.base import SINK_REASONS
 
 _COUNTER = re.compile(r"(\w+)(?:\[(.*)\])?")
@@ -78,6 +79,8 @@ class Observed(Collector):
     sending_since_s: dict[str, float] = field(default_factory=dict)  # by sink: a delivery is under way; monotonic
     sinks_away: dict[str, str] = field(default_factory=dict)  # by name: the reason, a word of SINK_REASONS
     sink_names: tuple[str, ...] = ()
+    ready_lag_ms: int | None = None  # the time of arriving events that may wait when a job becomes ready; None: any
+    has_caught_up: bool = False  # the lag has once been below that since the start
     _backlogs: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     _troubles: dict[str, str | None] = field(default_factory=dict)  # by part; None: it is well
     _troubled_s: dict[str, float] = field(default_factory=dict)
@@ -111,10 +114,12 @@ class Observed(Collector):
             self.gauges.update(gauges)
             self.phases_ms.update(phases_ms)
 
-    def lagging(self, lags: Mapping[str, int]) -> None:
-        """Note how many records of each partition wait."""
+    def lagging(self, lags: Mapping[str, int], arriving_per_s: float = 0.0) -> None:
+        """Note how many records of each partition wait, and how many arrive in a second."""
         with self._lock:
             self.lags = dict(lags)
+            waiting_max = arriving_per_s * (self.ready_lag_ms or 0) / 1_000
+            self.has_caught_up = self.has_caught_up or sum(lags.values()) <= waiting_max
 
     def idle(self) -> None:
         """Report that the job waits for records, which does not mean that it is stuck."""
@@ -213,10 +218,17 @@ class Observed(Collector):
             return is_live, answer if self.failure is None else {**answer, "failure": self.failure}
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
-        """Return True if the job gets on, has its state, has begun to read its sources, and no sink is away."""
+        """Return True if the job gets on, has its state, no sink is away, and it has once caught up with its topic.
+
+        A process that stands by reads no topic of events.
+        """
         is_live, answer = self.live()
-        is_ready = is_live and self.has_begun and not self.sinks_away
-        return is_ready, {"ready": is_ready, **answer}
+        with self._lock:
+            reads = self.ready_lag_ms is not None and not self.gauges.get("standby")
+            has_caught_up = self.has_caught_up or not reads
+            lag = sum(self.lags.values()) if self.lags else None
+        is_ready = is_live and self.has_begun and has_caught_up and not self.sinks_away
+        return is_ready, {"ready": is_ready, **answer, "lag_records": lag}
 
     def health(self) -> tuple[bool, dict[str, Any]]:
         """Return True if the job makes progress and every part is well, and the reasons.
@@ -226,10 +238,8 @@ class Observed(Collector):
         is_live, answer = self.live()
         with self._lock:
             parts = {part: trouble or "well" for part, trouble in sorted(self._troubles.items())}
-            lag = sum(self.lags.values()) if self.lags else None
         is_healthy = is_live and all(trouble == "well" for trouble in parts.values())
-        more = {"ready": self.ready()[0], "parts": parts, "lag_records": lag}
-        return is_healthy, {"healthy": is_healthy, **answer, **more}
+        return is_healthy, {"healthy": is_healthy, **answer, **self.ready()[1], "parts": parts}
 
     def collect(self) -> Iterator[Metric]:
         """Return all of it as metric families, for prometheus_client."""
@@ -241,8 +251,8 @@ class Observed(Collector):
         if watermark_ms is not None and watermark_ms >= EVENT_TIME_MS_MIN:
             gauges["watermark_delay_seconds"] = time.time() - watermark_ms / 1_000
         yield from _counters(totals)
-        for name, text in TOTALS_THAT_FALL.items():
-            yield GaugeMetricFamily(f"cep_{name}", text, value=totals.get(name, 0))
+        yield GaugeMetricFamily("cep_runs", TOTALS_THAT_FALL["runs"], value=totals.get("runs", 0))
+        yield _rule_runs(totals)
         for name, value in {**gauges, "micro_batch_id": batch_id, "live": float(self.live()[0])}.items():
             yield GaugeMetricFamily(f"cep_{name}", GAUGES[name], value=value)
         yield _labelled("micro_batch_seconds", "phase", {phase: ms / 1_000 for phase, ms in phases.items()})
@@ -260,6 +270,14 @@ def _labelled(name: str, label: str, values: Mapping[str, float]) -> Metric:
     family = GaugeMetricFamily(f"cep_{name}", GAUGES[name], labels=[label])
     for value, number in sorted(values.items()):
         family.add_metric([value], number)
+    return family
+
+
+def _rule_runs(totals: Mapping[str, int]) -> Metric:
+    """Return the open runs by rule and version."""
+    family = GaugeMetricFamily("cep_rule_runs", TOTALS_THAT_FALL["rule_runs"], labels=LABELS["rule_runs"])
+    for name, count in sorted(open_runs(totals).items()):
+        family.add_metric(name.split("@"), count)
     return family
 
 

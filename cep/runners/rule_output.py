@@ -13,7 +13,7 @@ Tested by: tests/runners/test_rule_output.py
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +58,19 @@ class RuleOutput:
             self._publish(orjson.dumps(self.status))
 
     def take(
-        self, alerts: pa.Table, status: bytes | None, batch_id: int, watermark_ms: int = TIME_MS_MIN
-    ) -> tuple[pa.Table, Counter[str]]:
+        self, alerts: pa.Table, status: bytes | None, batch_id: int, watermark_ms: int = TIME_MS_MIN,
+        open_runs: Mapping[str, int] = {},
+    ) -> tuple[pa.Table, Counter[str]]:  # fmt: skip
         """Return the alerts that go out, and the counters of the suppressed ones.
 
         `status` is there if the rules have changed; `watermark_ms` is the watermark at the end of the micro-batch.
+        `open_runs` are the open runs by rule and version.
         Raises: SinkError if the files cannot be written; the errors of `publish`.
         """
         if status is not None:
-            self.status = write_status(self._directory, {**orjson.loads(status), "batch_id": batch_id})
+            self.status = write_status(
+                self._directory, {**orjson.loads(status), "batch_id": batch_id, "open_runs": open_runs}
+            )
             self._policies = Policies.from_json(self.status["policies"])
         memory = self._fired.begin(batch_id)
         # 9 suppress

@@ -14,6 +14,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -25,15 +26,21 @@ from cep.base.utc import utc_text
 from cep.runners.observe import BROKERS, DISK, EVENTS, Observed
 from cep.sources.kafka import KafkaSettings, ask_brokers, latest_offsets
 
+_FIRST_S = 0.5  # between two looks until the job has caught up: so soon is the lag known
+
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The surroundings of a job. `topic` is any that it reads or writes, `events` the one with its events."""
+    """The surroundings of a job. `topic` is any that it reads or writes, `events` the one with its events.
+
+    `first_positions` returns where the job begins to read `events`, by partition, for as long as it has not said so.
+    """
 
     kafka: KafkaSettings | None = None
     topic: str | None = None
     events: str | None = None
     folder: Path | None = None
+    first_positions: Callable[[], Mapping[str, int]] = dict
 
 
 class Watch:
@@ -48,6 +55,7 @@ class Watch:
         self._positions: object = None
         self._moved_s = time.monotonic()
         self._silent_since = ""
+        self._first_ends: tuple[float, int] | None = None  # when the ends were first known, and their sum
 
     def __enter__(self) -> Self:
         # A daemon: at the job's end it may be waiting for brokers that are away.
@@ -60,7 +68,12 @@ class Watch:
     def _work(self) -> None:
         while not self._ended.is_set():
             self.look()
-            self._ended.wait(self._every_s)
+            self._ended.wait(self._every_s if self._has_lag else min(self._every_s, _FIRST_S))
+
+    @property
+    def _has_lag(self) -> bool:
+        """True if the job has once caught up, or has no topic with a lag."""
+        return self._watched.events is None or self._observed.has_caught_up
 
     def look(self) -> None:
         """Look once at everything."""
@@ -89,17 +102,22 @@ class Watch:
     def _look_at_events(self) -> None:
         """Measure the lag, and see that something is read where something waits."""
         kafka, topic, positions = self._watched.kafka, self._watched.events, self._observed.positions
-        if kafka is None or topic is None or self._silent_since or not positions:
+        if kafka is None or topic is None or self._silent_since:
             return
         try:
+            positions = positions or self._watched.first_positions()
+            if not positions:
+                return
             ends = latest_offsets(kafka, [topic])[topic]
         except CepError as error:
             self._note(EVENTS, "the topic gives no offsets", str(error))
             return
         lanes = {f"{topic}[{partition}]": end for partition, end in ends.items()}
         lags = {lane: max(0, end - positions.get(lane, 0)) for lane, end in lanes.items()}
-        self._observed.lagging(lags)
         now_s, waiting = time.monotonic(), sum(lags.values())
+        self._first_ends = self._first_ends or (now_s, sum(ends.values()))
+        seconds, arrived = now_s - self._first_ends[0], sum(ends.values()) - self._first_ends[1]
+        self._observed.lagging(lags, arrived / seconds if seconds > 0 else 0.0)
         if not waiting or positions != self._positions:
             self._positions, self._moved_s = positions, now_s
         seconds = now_s - self._moved_s

@@ -11,6 +11,12 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
+# What a process says once another one works on its job, whoever notices it: the lease, or a transaction of a sink.
+TAKEN_OVER = "another process has taken over this job"
+TAKEN_OVER_HELP = (
+    "nothing is lost; with --standby let its platform start this one again, so that it stands by; otherwise leave one "
+    "of the two stopped"
+)
 # Why a sink does not take alerts now → one sentence for its operator. The words are labels of `cep_sink_up`.
 SINK_REASONS = {
     "no_answer": "nobody answers; check the receiver and the network",

@@ -189,14 +189,14 @@ def _connect(settings: KafkaSettings) -> Consumer:
 
 def ask_brokers(settings: KafkaSettings, topic: str) -> None:
     """Ask for a topic, which need not be there. Raises: SourceError if no broker answers in time."""
-    consumer = _CONSUMERS.take(settings)
+    began_s, consumer = time.monotonic(), _CONSUMERS.take(settings)
     try:
         consumer.list_topics(topic, timeout=settings.wait_s)
     except KafkaException as error:
         consumer.close()  # its knowledge of the brokers may be wrong
         raise SourceAwayError(
-            f"Kafka at {settings.bootstrap_servers} gave no answer within {settings.wait_ms} ms: {reason_of(error)}; "
-            "check the brokers and the network"
+            f"Kafka at {settings.bootstrap_servers} gave no answer within {time.monotonic() - began_s:.1f} s: "
+            f"{reason_of(error)}; check the brokers and the network"
         ) from error
     _CONSUMERS.give(settings, consumer)
 
@@ -473,7 +473,8 @@ def _heed(
         raise SourceGoneError(
             f"{wanted}: offset {position} is gone, {wanted.topic}[{wanted.partition}] now has {earliest}..{latest}. "
             "Records were deleted before they were read (retention), or the topic was created again; give the topic a "
-            "longer retention, and start with a new checkpoint directory and startingOffsets=earliest"
+            "longer retention. `cep docs guides/operate` says how a job goes on without these records; or start with a "
+            "new checkpoint directory and startingOffsets=earliest"
         )
     if code in DAMAGED_CODES:
         raise damaged(f"{wanted.topic}[{wanted.partition}]", position, error)

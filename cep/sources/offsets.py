@@ -170,15 +170,15 @@ def limit_offsets(start: Offsets, end: Offsets, records_max: int) -> Offsets:
 def ranges_between(start: Offsets, end: Offsets, records_max: int | None = None) -> list[OffsetRange]:
     """Return the non-empty ranges from `start` to `end`, each cut into pieces of at most `records_max` offsets.
 
-    A partition that `start` does not know is new and begins at 0. Errors: SourceError when a partition ends before it
-    starts, which happens when a topic was deleted and created again, or when `end` lacks a partition.
+    A partition that `start` does not know is new and begins at 0. Raises: SourceGoneError when a partition ends before
+    it starts, which happens when a topic was deleted and created again, or when `end` lacks a partition.
     """
     for topic, partitions in start.items():
         for partition, offset in partitions.items():
             last = end.get(topic, {}).get(partition)
             if last is None or last < offset:
                 ends = "is no longer there" if last is None else f"ends at {last}"
-                raise SourceError(
+                raise SourceGoneError(
                     f"{topic}[{partition}] was read up to offset {offset} but {ends}: the topic was probably deleted "
                     f"and created again; {NEW_TOPIC_HELP}"
                 )

@@ -12,6 +12,7 @@ Tested by: tests/step/test_pages.py, tests/runners/embedded/test_engine.py, test
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -28,6 +29,7 @@ from cep.histories.store import Histories
 from cep.histories.values import compact_page, expires_ms
 from cep.nfa.histories import HistoryPlan
 from cep.nfa.program import Program
+from cep.step.counters import add_counts
 from cep.step.match import MatchOutput, match_events
 from cep.step.ports import DomainPages, DomainPasts
 
@@ -111,20 +113,34 @@ def match_pages(
         output.counters["runs_orphaned"] += orphans
     if len(after) != runs_before:
         output.counters["runs"] += len(after) - runs_before
+    add_counts(output.counters, open_runs(program, after, before))
     pages.put(slots, after, program)
     if plan is not None and reached:
         _put_back(pages.pasts, reached, after.histories, plan, watermark_ms)
 
 
-def begin_pages(pages: DomainPages, keyed_state: KeyedState, program: Program) -> int:
-    """Put keys without pages into pages. Returns: the number of their runs."""
+def open_runs(program: Program, after: KeyedState, before: KeyedState | None = None) -> Counter[str]:
+    """Count by rule how many more runs are open than before. Those in a first step that rules share belong to none."""
+    count = len(program.rules)
+    changes = np.bincount(after.run_rule, minlength=count)[:count]
+    if before is not None:
+        changes = changes - np.bincount(before.run_rule, minlength=count)[:count]
+    counters: Counter[str] = Counter()
+    for number in np.flatnonzero(changes).tolist():
+        deployed = program.rules[number].deployed
+        counters[f"rule_runs[{deployed.rule_id}@{deployed.version}]"] += int(changes[number])
+    return counters
+
+
+def begin_pages(pages: DomainPages, keyed_state: KeyedState, program: Program) -> Counter[str]:
+    """Put keys without pages into pages. Returns: the number of their runs, in all and by rule, as counters."""
     slots = np.unique(pages.slots(keyed_state.keys))
     if len(slots):
         pages.put(slots, keyed_state, program)
     reached = np.unique(pages.pasts.slots(keys_with_past(keyed_state.histories))).tolist()
     if program.histories is not None and reached:
         _put_back(pages.pasts, reached, keyed_state.histories, program.histories, TIME_MS_MIN)
-    return len(keyed_state)
+    return open_runs(program, keyed_state) + Counter(runs=len(keyed_state))
 
 
 def _put_back(pasts: DomainPasts, slots: list[int], after: Histories, plan: HistoryPlan, watermark_ms: int) -> None:

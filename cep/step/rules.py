@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
@@ -234,6 +234,18 @@ def has_unsaid(rules: JobRules, rulebook: NamedRulebook) -> bool:
     if not accepted.writes_audit or accepted.head.count:
         return accepted.has_new_signers
     return bool(_initial(rules).audit)
+
+
+def note_gap(
+    rules: JobRules, before: NamedRulebook, gaps: Mapping[str, tuple[int, int]], until_ms: int
+) -> tuple[NamedRulebook, list[bytes]]:
+    """Return the rulebook whose audit names records that the job goes on without, and the line of the audit.
+
+    `gaps` are their offsets [first, end) by partition. They are events from before `until_ms`.
+    """
+    rulebook = before.rulebook.copy()
+    lines = rulebook.accepted.note_gap(gaps, until_ms)
+    return (_remember(rules, rulebook), lines) if lines else (before, [])
 
 
 def forget_rules(rules: JobRules, before: NamedRulebook, watermark_ms: int) -> NamedRulebook:

@@ -51,7 +51,7 @@ from cep.step.ties import LastEvent, last_matched
 @dataclass(frozen=True, slots=True)
 class Progress:
     """The state of a job, or of a key group of it, between two micro-batches. The job has seen all events from
-    `since_ms` on.
+    `since_ms` on, except those before `gap_ms`: an operator has let it go on though some of these may be missing.
 
     `heartbeat_ms` is the latest heartbeat that does not count yet: some partition has records from before it.
     `last_event` was matched before events of its millisecond that may still come (ties.py).
@@ -63,6 +63,7 @@ class Progress:
     since_ms: int = TIME_MS_MAX
     heartbeat_ms: int = TIME_MS_MIN
     last_event: LastEvent | None = None
+    gap_ms: int = TIME_MS_MIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,8 @@ def step(progress: Progress, ports: Ports, micro_batch: MicroBatch) -> Outcome:
         due_ms = due_before(progress.watermark_ms, at_once=at_once and level == 0)
         task = LevelTask(
             rules.job, level, outcome.in_force.programs[level], outcome.in_force.domains,
-            before_ms, progress.watermark_ms, due_ms, progress.since_ms, last_event if level == 0 else None,
+            before_ms, progress.watermark_ms, due_ms, max(progress.since_ms, progress.gap_ms),
+            last_event if level == 0 else None,
         )  # fmt: skip
         outcome.produced = []
         for matched in ports.spread(level, events, due_ms, partial(match_level, task)):
@@ -174,6 +176,7 @@ def _move_times(job: Job, progress: Progress, read: TimesRead, before_ms: int) -
         since_ms=earliest_seen(progress.since_ms, read.first_ms, before_ms),
         heartbeat_ms=heartbeat_ms,
         last_event=progress.last_event,
+        gap_ms=progress.gap_ms,
     )
 
 

@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from cep.base.audit import Head, extended
-from cep.cli.main import FINDINGS, main
+from cep.base.exits import Exit
+from cep.cli.main import main
 from cep.rulebook.statement import with_nonce
 from cep.runners.rule_output import STATUS_FILE
 from cep.state.manifest_key import KEY
@@ -55,7 +56,7 @@ def test_a_trail_that_was_cut_or_written_again_is_found(job: Path, capsys: pytes
     whole, lines = path.read_bytes(), path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-1]))
     code, said = verify(job, capsys)
-    assert (code, "the end is missing" in said, "checkpoint" in said) == (FINDINGS, True, True)
+    assert (code, "the end is missing" in said, "checkpoint" in said) == (Exit.FINDINGS, True, True)
 
     # The attacker writes a whole trail and its head, too; and lacks the key.
     head, path_bytes = made_up(len(lines))
@@ -63,14 +64,14 @@ def test_a_trail_that_was_cut_or_written_again_is_found(job: Path, capsys: pytes
     told = orjson.loads(status.read_bytes())
     status.write_text(json.dumps({**told, "audit": {**told["audit"], **head.to_json()}}))
     code, said = verify(job, capsys)
-    assert (code, "is not signed with" in said) == (FINDINGS, True)
+    assert (code, "is not signed with" in said) == (Exit.FINDINGS, True)
     status.unlink()
     code, said = verify(job, capsys)
-    assert (code, "which checkpoint" in said) == (FINDINGS, True)
+    assert (code, "which checkpoint" in said) == (Exit.FINDINGS, True)
     for checkpoint in (job / "checkpoints").glob("*.manifest"):
         checkpoint.unlink()
     code, said = verify(job, capsys)
-    assert (code, "no signed head was found" in said) == (FINDINGS, True)
+    assert (code, "no signed head was found" in said) == (Exit.FINDINGS, True)
 
     status.write_text(json.dumps(told))
     path.write_bytes(whole)
@@ -88,4 +89,4 @@ def test_a_head_counts_without_a_key_and_verify_says_so(
     copy.write_bytes(b"".join(trail_file(job).read_bytes().splitlines(keepends=True)[:-1]))
     assert main(["audit", "verify", str(copy)]) == 0
     assert "lines missing at the end are not noticed" in capsys.readouterr().out
-    assert main(["audit", "verify", str(copy), "--checkpoint", str(job)]) == FINDINGS
+    assert main(["audit", "verify", str(copy), "--checkpoint", str(job)]) == Exit.FINDINGS

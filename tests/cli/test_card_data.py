@@ -14,7 +14,8 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
-from cep.cli.main import USAGE, main
+from cep.base.exits import Exit
+from cep.cli.main import main
 from cep.model.rule import SnoozeRecord
 from cep.runners.embedded.opening import PART, StoreSettings, store_folder
 from cep.state.entries import read_entries
@@ -199,8 +200,8 @@ def test_a_job_without_its_key_does_not_start(
     monkeypatch.delenv("CEP_SECRETS")
     (tmp_path / "e.jsonl").write_bytes(records(1, card_numbers(1, 2))[0])
     events = ["--rules", str(rules), "--events", str(tmp_path / "e.jsonl")]
-    assert main(["run", *events, "--checkpoint", str(tmp_path / "job"), "--available-now"]) == USAGE
+    assert main(["run", *events, "--checkpoint", str(tmp_path / "job"), "--available-now"]) == Exit.USAGE
     assert "--secrets" in capsys.readouterr().err
     assert not (tmp_path / "job").exists()
-    assert main(["replay", *events, "--out", str(tmp_path / "a.jsonl")]) == USAGE
+    assert main(["replay", *events, "--out", str(tmp_path / "a.jsonl")]) == Exit.USAGE
     assert "--secrets" in capsys.readouterr().err

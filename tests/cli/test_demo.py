@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cep.cli import main as cli
+from cep.base.exits import Exit
 from cep.cli.main import main
 
 DAY = ["demo", "--size", "small", "--seconds", "0"]
@@ -44,6 +44,6 @@ def test_the_day_and_what_comes_next(
 
 def test_a_folder_that_has_rules_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "rules").mkdir()
-    assert main([*DAY, "--into", str(tmp_path)]) == cli.USAGE
+    assert main([*DAY, "--into", str(tmp_path)]) == Exit.USAGE
     assert "choose another folder" in capsys.readouterr().err
-    assert main([*DAY, "--cores", "0"]) == cli.USAGE
+    assert main([*DAY, "--cores", "0"]) == Exit.USAGE

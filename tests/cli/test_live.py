@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cep.cli.main import USAGE, main
+from cep.base.exits import Exit
+from cep.cli.main import main
 
 RULES = str(Path(__file__).parents[2] / "rules")
 
@@ -33,18 +34,21 @@ RULES = str(Path(__file__).parents[2] / "rules")
 )
 def test_bad_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], reason: str) -> None:
     checkpoint = tmp_path / "checkpoint"
-    assert main(["live", "--rules", RULES, "--checkpoint", str(checkpoint), *words]) == USAGE
+    assert main(["live", "--rules", RULES, "--checkpoint", str(checkpoint), *words]) == Exit.USAGE
     assert reason in capsys.readouterr().err
     assert not checkpoint.exists()
 
 
 def test_rules_and_checkpoint_are_needed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["live"]) == USAGE
+    assert main(["live"]) == Exit.USAGE
     assert "give --rules" in capsys.readouterr().err
-    assert main(["live", "--rules", RULES]) == USAGE
+    assert main(["live", "--rules", RULES]) == Exit.USAGE
     assert "give --checkpoint" in capsys.readouterr().err
 
 
 def test_a_time_without_a_unit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["live", "--rules", RULES, "--checkpoint", str(tmp_path), "--events", "x", "--lateness", "10"]) == USAGE
+    assert (
+        main(["live", "--rules", RULES, "--checkpoint", str(tmp_path), "--events", "x", "--lateness", "10"])
+        == Exit.USAGE
+    )
     assert "'10' is no time such as" in capsys.readouterr().err

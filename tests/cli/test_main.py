@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from cep import __version__
-from cep.base.errors import SinkError, UsageError
+from cep.base.errors import SinkError, SourceAwayError, SourceGoneError, StateCorruptError, StateFormatError, UsageError
+from cep.base.exits import MEANINGS, Exit
 from cep.cli import main as cli
 
 
@@ -32,14 +33,20 @@ def run_check(monkeypatch: pytest.MonkeyPatch, outcome: int | BaseException) -> 
         (1, 1),
         (UsageError("two sources"), 2),
         (SinkError("disk full"), 3),
+        (SourceAwayError("no answer"), 3),
+        (StateCorruptError("the store is damaged, and the next start takes a checkpoint"), 3),
         (ZeroDivisionError("bug"), 3),
+        (SourceGoneError("created again"), 4),
+        (StateFormatError("another build"), 4),
         (KeyboardInterrupt(), 130),
     ],
 )
 def test_how_a_verb_ends_is_the_exit_code(
     monkeypatch: pytest.MonkeyPatch, outcome: int | BaseException, code: int
 ) -> None:
-    assert run_check(monkeypatch, outcome) == code
+    ended = run_check(monkeypatch, outcome)
+    assert ended == code
+    assert Exit(ended) in MEANINGS
 
 
 def test_an_operating_error_has_one_message_and_a_bug_says_what_to_report(

@@ -113,9 +113,14 @@ def test_the_life_of_a_rule(job: Answering, folder: Path, capsys: pytest.Capture
     assert main(["rules", "bump", "card_testing", "--rules", str(folder)]) == 0
     capsys.readouterr()
     assert main([*publish, "--dry-run"]) == 0
-    assert "params.tries 3 → 4" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "params.tries 3 → 4" in said
+    drained = "the runs of version 1 are drained: `on_update` is `drain`"
+    assert drained in said
     assert main([*publish, "--only", "card_testing"]) == 0
-    assert "missing" not in capsys.readouterr().out, "the other rules have files, they are only not asked for"
+    said = capsys.readouterr().out
+    assert drained in said
+    assert "missing" not in said, "the other rules have files, they are only not asked for"
     assert versions(job)["card_testing"] == 2
     assert main(["rollback", "card_testing", "--to", "1", "--rules", str(folder), *job.flags]) == 0
     assert "cep rules bump card_testing --above 3" in " ".join(capsys.readouterr().out.split())

@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from cep.base.exits import Exit
 from cep.cli import given_job
-from cep.cli.main import USAGE, main
+from cep.cli.main import main
 from cep.runners.live_checkpoint import lock_checkpoint
 from cep.sources.live.files import FilesSource
 from cep.state.savepoints import NAME
@@ -51,12 +52,12 @@ RULES = str(ROOT / "rules")
     ],
 )
 def test_bad_arguments(capsys: pytest.CaptureFixture[str], words: list[str], reason: str) -> None:
-    assert main(["run", "--rules", RULES, *words]) == USAGE
+    assert main(["run", "--rules", RULES, *words]) == Exit.USAGE
     assert reason in capsys.readouterr().err
 
 
 def test_rules_are_needed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--events", "-"]) == USAGE
+    assert main(["run", "--events", "-"]) == Exit.USAGE
     assert "give --rules" in capsys.readouterr().err
 
 
@@ -204,5 +205,5 @@ def test_a_second_process_is_told_of_the_job_and_not_of_its_port(
     (tmp_path / "events.jsonl").write_bytes(b"\n".join(day()[:10]))
     job = ["run", "--rules", RULES, "--events", str(tmp_path / "events.jsonl"), "--checkpoint", str(tmp_path / "job")]
     with socket.create_server(("127.0.0.1", 0)) as taken, lock_checkpoint(tmp_path / "job"):
-        assert main([*job, "--listen", str(taken.getsockname()[1])]) == USAGE
+        assert main([*job, "--listen", str(taken.getsockname()[1])]) == Exit.USAGE
     assert "is in use by process" in capsys.readouterr().err

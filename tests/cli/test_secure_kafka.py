@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cep.cli.main import USAGE, main
+from cep.base.exits import Exit
+from cep.cli.main import main
 from tests.real_kafka import NoBrokerError
 from tests.runners.embedded.cases import deployment, expected, morning
 from tests.runners.embedded.test_run import ROOT, consumed
@@ -93,5 +94,5 @@ def test_what_is_wrong_is_said_at_once(
     conf = settings_file(tmp_path, given, monkeypatch)
     fixed = ["--conf", str(conf), "--bootstrap-servers", getattr(secure, listener), "--control-topic", "control"]
     for verb in (["run", "--rules", str(ROOT / "rules"), "--topic", "events"], ["heartbeat"]):
-        assert main([*verb, *fixed]) == USAGE
+        assert main([*verb, *fixed]) == Exit.USAGE
         assert reason in shown(tmp_path, capsys)

@@ -17,7 +17,8 @@ import orjson
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
-from cep.cli.main import USAGE, main
+from cep.base.exits import Exit
+from cep.cli.main import main
 from tests.real_kafka import KafkaCluster
 from tests.runners.embedded.cases import day, deployment, expected
 from tests.runners.embedded.test_run import ROOT
@@ -118,7 +119,7 @@ def job_of(kafka: KafkaCluster, folder: Path) -> Job:
 def test_a_standby_needs_a_changelog(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "events").mkdir()
     arguments = ["--rules", str(ROOT / "rules"), "--events", str(tmp_path / "events"), "--checkpoint", str(tmp_path)]
-    assert main(["run", *arguments, "--standby"]) == USAGE
+    assert main(["run", *arguments, "--standby"]) == Exit.USAGE
     assert "--standby needs --changelog TOPIC" in capsys.readouterr().err
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import orjson
 import pytest
 
+from cep.base.exits import Exit
 from cep.base.schema import Schema
 from cep.base.utc import utc_text
-from cep.cli.main import USAGE, main
+from cep.cli.main import main
 from cep.lang.load import load_text
 from cep.runners.live_checkpoint import open_checkpoint
 from cep.step.job import Job
@@ -40,14 +41,14 @@ pattern flagged by card { seq a -> b within 1 h where a: flag b: flag count(flag
 
 
 def test_a_folder_without_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["state", "--checkpoint", str(tmp_path)]) == USAGE
+    assert main(["state", "--checkpoint", str(tmp_path)]) == Exit.USAGE
     assert "no checkpoint directory of a live job" in capsys.readouterr().err
 
 
 def test_a_job_that_has_done_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     schema: Schema = load_text(EVENTS).schema
     open_checkpoint(tmp_path / "job", Job(schema, (("key",),)), ())
-    assert main(["state", "--checkpoint", str(tmp_path / "job")]) == USAGE
+    assert main(["state", "--checkpoint", str(tmp_path / "job")]) == Exit.USAGE
     assert "no finished micro-batch" in capsys.readouterr().err
 
 

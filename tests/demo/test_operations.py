@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import configparser
 import os
 import re
 import subprocess
@@ -16,6 +17,8 @@ import orjson
 import pytest
 import yaml
 
+from cep.base.exits import final_codes
+from cep.base.limits import STOP_MS_MAX
 from cep.cli import live, run
 from cep.model.settings import read_settings
 
@@ -64,6 +67,28 @@ def test_a_manifest_runs_the_job_of_the_settings(
     assert template["metadata"]["annotations"]["prometheus.io/port"] == str(port["containerPort"])
     probes = {"startupProbe": "/live", "livenessProbe": "/live", "readinessProbe": "/ready"}
     assert all(container[probe]["httpGet"] == {"path": path, "port": port["name"]} for probe, path in probes.items())
+
+
+def test_supervisors_restart_a_job_as_the_table_of_exit_codes_says() -> None:
+    """The unit of systemd does. A StatefulSet cannot: its pod shows the code and the end of the log."""
+    unit = configparser.RawConfigParser(delimiters=("=",), strict=True)
+    unit.optionxform = str  # type: ignore[assignment,method-assign] # names of systemd have capitals
+    unit.read_string((ROOT / "demo" / "cep.service").read_text())
+    service = unit["Service"]
+    assert service["Restart"] == "on-failure"
+    assert tuple(map(int, service["RestartPreventExitStatus"].split())) == final_codes()
+    program, verb, *arguments = service["ExecStart"].split()
+    parser = argparse.ArgumentParser()
+    run.add_arguments(parser)
+    assert (Path(program).name, verb) == ("cep", "run")
+    assert str(parser.parse_args(arguments).conf) == "/etc/cep/cep.toml"
+    for name in PODS:
+        pod = list(yaml.safe_load_all((ROOT / "demo" / name).read_text()))[1]["spec"]["template"]["spec"]
+        assert pod["containers"][0]["terminationMessagePolicy"] == "FallbackToLogsOnError"
+        assert pod["terminationGracePeriodSeconds"] == int(service["TimeoutStopSec"]) > STOP_MS_MAX / 1_000
+    page = (ROOT / "cep" / "docs" / "guides" / "operate.md").read_text()
+    said = ", ".join(map(str, final_codes()[:-1])) + f" and {final_codes()[-1]}"
+    assert f"after {said} |" in page
 
 
 def test_the_image_has_what_it_copies_and_what_a_job_asks_for() -> None:

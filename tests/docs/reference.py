@@ -6,6 +6,7 @@
     runners/meanings.py           → reference/metrics.md, reference/logs.md
     the catalogue of diagnostics  → reference/diagnostics.md
     engine/alerts.py              → reference/alerts.md
+    base/exits.py                 → reference/exit-codes.md
     base/limits.py                → reference/limits.md
     docstrings of cep/api/        → reference/api.md
     tests/columnar/conversions.py → reference/conversions.md
@@ -46,6 +47,7 @@ from cep.api.plots import Plot
 from cep.api.quality import Difference, Quality
 from cep.api.rules import Rule, Rules
 from cep.api.why import Why
+from cep.base.exits import MEANINGS
 from cep.cli.doc_pages import DOCS
 from cep.cli.main import _VERBS
 from cep.columnar.times import TIME_FORMS
@@ -85,7 +87,7 @@ def verbs() -> str:
     """Return the page of all verbs, with their options."""
     lines = ["# Verbs", "", f"{MADE} `cep VERB --help` prints the same.", "", "| verb | does |", "| --- | --- |"]
     lines += [f"| [`cep {name}`](#cep-{name}) | {verb.line} |" for name, verb in _VERBS.items()]
-    lines += ["", "Exit codes: 0 clean, 1 findings, 2 usage, 3 internal."]
+    lines += ["", "What a verb ends with: [exit codes](exit-codes.md)."]
     for name, verb in _VERBS.items():
         parser = argparse.ArgumentParser(prog=f"cep {name}", add_help=False)
         add_arguments = verb.part("add_arguments")
@@ -233,6 +235,17 @@ def alerts() -> str:
     return "\n".join(lines) + "\n"
 
 
+def exit_codes() -> str:
+    """Return the page of exit codes."""
+    lines = ["# Exit codes", "", MADE, "Every verb ends with one of these. A supervisor starts a job again after the"]
+    lines += ["codes of which the last column says so, and after no other one.", ""]
+    lines += ["| code | name | meaning | restart |", "| --- | --- | --- | --- |"]
+    words = {True: "yes", False: "no", None: ""}
+    for code, meaning in MEANINGS.items():
+        lines.append(f"| {code:d} | {meaning.summary} | {_cell(meaning.text)} | {words[meaning.restart]} |")
+    return "\n".join(lines) + "\n"
+
+
 def _type(written: object) -> str:
     text = str(written)
     fields = written.value_type.fields if isinstance(written, pa.ListType) else ()
@@ -326,6 +339,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "logs": logs,
     "diagnostics": diagnostics,
     "alerts": alerts,
+    "exit-codes": exit_codes,
     "limits": limits,
     "api": python,
     "conversions": lambda: conversions_page(TIME_FORMS),

@@ -39,7 +39,6 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("guides/approve", "cep keys withdraw"): "the ellipsis stands for a key that the reader makes",
     ("guides/approve", "cep keys rotate"): "the ellipsis stands for a key that the reader makes",
     ("guides/card-data", "k2 8c41…"): "two lines of a file of secrets, cut short",
-    ("guides/operate", "[Service] ExecStart=/opt/cep/bin/cep"): "a unit file of systemd",
     ("guides/operate-spark", "cep live --conf"): "runs until it is stopped; guides/live runs it on two topics",
     ("guides/platform", "docker build -f"): "needs a registry of images and a cluster",
     ("guides/platform", "cep letters remove"): "needs the folders of a job that has run for months",

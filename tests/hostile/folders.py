@@ -78,7 +78,7 @@ def spark_folders(folder: Path) -> Feed:
         from cep.runners.spark.rescale import partitions_of  # noqa: PLC0415
         from cep.runners.spark.retained_rulebooks import RetainedRulebooks  # noqa: PLC0415
         from cep.runners.spark.state import job_of, planned_batch  # noqa: PLC0415
-        from cep.runners.spark.to_savepoint import _positions  # noqa: PLC0415
+        from cep.runners.spark.to_savepoint import read_positions  # noqa: PLC0415
 
         bad = _copied(good, folder / "bad")
         _damage(bad, random)
@@ -86,7 +86,7 @@ def spark_folders(folder: Path) -> Feed:
         for door in (
             lambda: read_job(bad), lambda: open_checkpoint(bad, job, ()), lambda: job_id(bad),
             lambda: read_progress(bad), lambda: RuleOutput(bad, {"policies": {}}), lambda: job_of(bad),
-            lambda: partitions_of(bad), lambda: planned_batch(bad), lambda: _positions(bad / "query", 0, 4),
+            lambda: partitions_of(bad), lambda: planned_batch(bad), lambda: read_positions(bad / "query", 0, 4),
             lambda: RetainedRulebooks(bad / RULEBOOKS_FOLDER).changed("d" * 64, 5),
         ):  # fmt: skip
             try:

@@ -60,6 +60,17 @@ def test_a_version_that_may_not_carry_drains_and_says_so() -> None:
     assert draining.kind == "applied"
     assert "version 2 has another automaton, other windows, counts" in draining.reason
     assert [rule.carries for rule in book.deployed()] == [0, 1, 0]
+    runs = [rule.runs for rule in book.report().rules]
+    assert [None if said is None else (said.version, said.outcome) for said in runs] == [
+        None,
+        (1, "carried"),
+        (2, "drained"),
+    ]
+    assert runs[2] is not None
+    assert "version 2 has another automaton" in runs[2].why
+    book.apply(upsert(4, effective_ms=3_000, on_update="restart"), None)
+    runs = [rule.runs for rule in book.report().rules]
+    assert [said.outcome for said in runs if said is not None] == ["carried", "drained", "restarted"]
 
 
 COUNTED = """

@@ -9,8 +9,9 @@ from pathlib import Path
 import orjson
 import pytest
 
+from cep.base.exits import Exit
 from cep.base.schema import Kind, Schema
-from cep.cli.main import USAGE, main
+from cep.cli.main import main
 from cep.model.rule import UpsertRecord
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.files import read_rules
@@ -178,7 +179,7 @@ def test_a_job_does_not_start_without_a_live_rule(
 ) -> None:
     records = [rule("a", f"{IDENTITY} x int", ""), rule("b", f"{IDENTITY} x string", "", status=status)]
     words = [*write(tmp_path, records, [{"x": 1}]), "--available-now"]
-    assert main(["run", *words]) == (USAGE if is_refused else 1)
+    assert main(["run", *words]) == (Exit.USAGE if is_refused else 1)
     said = capsys.readouterr().err
     assert ("--start-incomplete" in said) == is_refused
     assert "`payment.x` is string in the rule and int in the job" in said
@@ -188,10 +189,10 @@ def test_a_job_does_not_start_without_a_live_rule(
 
 def test_a_spark_job_does_not_start_either(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = write(tmp_path, [rule("a", f"{IDENTITY} x int", ""), rule("b", f"{IDENTITY} x string", "")], [{"x": 1}])
-    assert main(["live", *words, "--checkpoint", str(tmp_path / "job")]) == USAGE
+    assert main(["live", *words, "--checkpoint", str(tmp_path / "job")]) == Exit.USAGE
     assert "live rules are set aside: b version 1" in capsys.readouterr().err
     (tmp_path / "rules" / "b.toml").write_text("nothing")
-    assert main(["live", *words, "--checkpoint", str(tmp_path / "job")]) == USAGE
+    assert main(["live", *words, "--checkpoint", str(tmp_path / "job")]) == Exit.USAGE
     assert "1 problem(s) in rule files" in capsys.readouterr().err
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from cep.base.audit import Line, verify
 from cep.base.errors import UsageError
+from cep.base.exits import Exit
 from cep.base.utc import utc_ms
-from cep.cli.main import USAGE, main
+from cep.cli.main import main
 from cep.model.rule import HeartbeatRecord
 from cep.rulebook import signers
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
@@ -156,7 +157,7 @@ def test_the_old_root_key_signs_a_rotation(tmp_path: Path) -> None:
     words = ["keys", "rotate", str(path), "--key"]
     key = str(write_key(tmp_path / "root.pem", ROOT))
     assert main([*words, NEW_ROOT.public, "--sign-with", key]) == 0
-    assert main([*words, ROOT.public, "--sign-with", key]) == USAGE
+    assert main([*words, ROOT.public, "--sign-with", key]) == Exit.USAGE
     raised(path, 2)
     sign_signers(path, NEW_ROOT)
     opened(job, path, NEW_ROOT.public)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from cep.api.given import GivenRules
-from cep.cli.main import USAGE, main
+from cep.base.exits import Exit
+from cep.cli.main import main
 from cep.model.rule import ListRecord, UpsertRecord
 from cep.rulebook.changes import change_path, read_change, write_change
 from cep.rulebook.signers import read_trust
@@ -80,7 +81,7 @@ def test_signed_entries_are_taken_and_others_refused(
         (aside,) = given(folder).deployment.set_aside
         assert aside.rule_id == "list spared"
         assert "its entries are not the entries that the signed rules name" in aside.reason
-        assert started(folder) == USAGE
+        assert started(folder) == Exit.USAGE
         capsys.readouterr()
         assert main(["rules", "list", "--rules", str(folder)]) == 1
         assert "list spared/string: its entries have changed" in capsys.readouterr().out
@@ -103,7 +104,7 @@ def test_the_lock_reports_changed_entries_once(folder: Path, way: str, capsys: p
 
 def test_an_approver_has_the_list_that_was_signed(folder: Path, way: str, capsys: pytest.CaptureFixture[str]) -> None:
     write_list(folder, way, "c9", "c1")
-    assert main(["approve", str(folder / "signed" / "r.1.json"), *by(folder, "bob")]) == USAGE
+    assert main(["approve", str(folder / "signed" / "r.1.json"), *by(folder, "bob")]) == Exit.USAGE
     assert "the entries of spared/string are not the entries that its author has signed" in capsys.readouterr().err
 
 
@@ -135,4 +136,4 @@ def test_rules_that_disagree_vouch_for_no_list(folder: Path, way: str) -> None:
 def test_a_list_with_mistakes_is_not_signed(folder: Path, way: str) -> None:
     (folder / "spared.txt").unlink()
     if way != "in place":
-        assert main(["sign", "r", "--rules", str(folder), *by(folder, "ada")]) == USAGE
+        assert main(["sign", "r", "--rules", str(folder), *by(folder, "ada")]) == Exit.USAGE

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,40 @@ def test_lag_and_events_that_nobody_reads() -> None:
         observed.positions = {"payments[0]": 5, "payments[1]": 5}
         watch.look()
         assert (sum(observed.lags.values()), observed.troubles) == (0, {})
+
+
+def test_a_job_is_ready_once_it_has_caught_up_with_its_topic() -> None:
+    with MockKafka() as kafka:
+        kafka.send("payments", ({"value": b"{}", "partition": 0} for _ in range(100)))
+        observed = Observed(3_600_000, ready_lag_ms=10_000)
+        watch = Watch(replace(watched(kafka.address), first_positions=lambda: {"payments[0]": 20}), observed, 2_000)
+        observed.begin()
+        assert observed.ready() == (False, {**observed.ready()[1], "ready": False, "lag_records": None})
+        watch.look()  # the job has said nothing yet
+        for position, is_ready in ((None, False), (60, False), (100, True)):
+            if position is not None:
+                observed.positions = {"payments[0]": position}
+                watch.look()
+            said = observed.ready()[1]
+            assert said["lag_records"] == (80 if position is None else 100 - position)
+            assert said["ready"] == observed.health()[1]["ready"] == is_ready
+        kafka.send("payments", ({"value": b"{}", "partition": 0} for _ in range(50)))
+        watch.look()
+        assert (observed.ready()[0], sum(observed.lags.values())) == (True, 50), "a later lag is for alarms"
+
+
+def test_as_many_events_may_wait_as_arrive_in_the_time_of_the_setting() -> None:
+    observed = Observed(3_600_000, ready_lag_ms=10_000)
+    observed.begin()
+    for waiting, is_ready in ((2_001, False), (2_000, True)):
+        observed.lagging({"payments[0]": waiting - 1, "payments[1]": 1}, arriving_per_s=200.0)
+        assert observed.ready()[0] == is_ready
+    standby = Observed(3_600_000, ready_lag_ms=10_000)
+    standby.begin()
+    standby.measured({"standby": 1.0}, {})
+    assert standby.ready()[0], "a process that stands by reads no topic of events"
+    standby.measured({"standby": 0.0}, {})
+    assert not standby.ready()[0]
 
 
 def test_a_folder_that_goes_while_it_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,8 @@ from random import Random
 import pytest
 
 from cep.base.errors import SinkError, UsageError
-from cep.cli.main import USAGE, main
+from cep.base.exits import Exit
+from cep.cli.main import main
 from cep.sinks.json_form import json_lines
 from tests.runners.embedded.cases import day, deployment, expected
 from tests.runners.embedded.test_run import ROOT
@@ -71,7 +72,7 @@ def test_a_job_writes_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         "run", "--rules", str(ROOT / "rules"), "--events", str(path), "--alerts", f"delta:{tmp_path / 'alerts'}",
         "--available-now",
     ]  # fmt: skip
-    assert main(arguments) == USAGE
+    assert main(arguments) == Exit.USAGE
     assert "delta: needs --checkpoint" in capsys.readouterr().err
     arguments += ["--checkpoint", str(tmp_path / "job")]
     for _ in range(2):

@@ -65,7 +65,7 @@ from cep.runners.embedded.sent import Sent
 from cep.runners.live_checkpoint import lock_checkpoint
 from cep.runners.meanings import current_names
 from cep.sinks.base import RecallingSink
-from cep.sources.live.base import IdentifiedSource, LiveSource
+from cep.sources.live.base import GappedSource, IdentifiedSource, LiveSource
 from cep.state.checkpoints import BESIDE, Checkpoints, Part, Published
 from cep.state.memory import MemoryStore
 from cep.state.store import DurableStore, WriteBatch
@@ -95,6 +95,10 @@ class Sources:
     def positions(self) -> dict[str, dict[str, int]]:
         control = {} if self.control is None else self.control.positions()
         return {"events": self.events.positions(), "control": control}
+
+    def gaps(self) -> Mapping[str, tuple[int, int]]:
+        """Return the positions of events that the last `seek` has passed over, by lane."""
+        return self.events.gaps if isinstance(self.events, GappedSource) else {}
 
     def topic_ids(self) -> dict[str, str]:
         """Return the ids of the topics that are read, by name."""

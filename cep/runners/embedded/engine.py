@@ -56,7 +56,7 @@ from cep.step.event_time import (
     too_far_ahead,
 )
 from cep.step.job import Job
-from cep.step.rules import JobRules, NamedRulebook, restore_rulebook, rulebook_of
+from cep.step.rules import JobRules, NamedRulebook, note_gap, restore_rulebook, rulebook_of
 from cep.step.step import MicroBatch, Progress, step
 from cep.step.suppress import filter_alerts
 from cep.step.ties import LastEvent
@@ -169,6 +169,18 @@ class Engine:
             add_counts(counters, more)
         return Stepped(sent.alerts, (*outcome.refused, *dead_letters, *sent.suppressed), nonzero(counters))
 
+    def accept_gaps(self, gaps: Mapping[str, tuple[int, int]], now_ms: int) -> Stepped:
+        """Go on without the records of these offsets [first, end), by partition, which the topic has no more.
+
+        A missing record may have any key and any event type, and an event time up to the clock `now_ms`. So alerts
+        whose first event or windows are before that time have it in `history_from`.
+        """
+        until_ms = now_ms + (self.job.ahead_ms or 0) + 1
+        rulebook, lines = note_gap(self._rules, self.rulebook, gaps, until_ms)
+        self._progress = replace(self._progress, rulebook=rulebook, gap_ms=max(self._progress.gap_ms, until_ms))
+        counters = Counter({"records_gone": sum(end - first for first, end in gaps.values())})
+        return Stepped(sorted_together([]), tuple(lines), counters)
+
     def too_far_ahead(self) -> frozenset[str]:
         """Return the partitions of which to read no more until the others have been read as far."""
         return too_far_ahead(self._progress.times, self.job.read_ahead_ms)
@@ -204,12 +216,12 @@ class Engine:
 
     # --------------------------------------------------------------------------------------------- save, restore
 
-    def begin(self, warm: WarmStart) -> int:
-        """Begin with the state that a replay has ended in; returns how many runs it has.
+    def begin(self, warm: WarmStart) -> Counter[str]:
+        """Begin with the state that a replay has ended in; returns how many runs it has, in all and by rule.
 
         Raises: UsageError if it does not fit; StateError.
         """
-        runs = 0
+        runs: Counter[str] = Counter()
         check_fits(warm.about, self.job)
         self._memory.put(fired_from_json(warm.about.memory))
         self._progress = replace(
@@ -265,6 +277,7 @@ class Engine:
         head = {
             "watermark_ms": self._progress.watermark_ms,
             "since_ms": self._progress.since_ms,
+            "gap_ms": self._progress.gap_ms,
             "heartbeat_ms": self._progress.heartbeat_ms,
             "last_event": LastEvent.to_json(self._progress.last_event),
             "times": times_json(self._progress.times),
@@ -303,6 +316,7 @@ class Engine:
                 int(saved_progress.get("since_ms", TIME_MS_MIN)),  # an earlier build did not ask
                 int(saved_progress.get("heartbeat_ms", TIME_MS_MIN)),
                 LastEvent.from_json(saved_progress.get("last_event")),
+                int(saved_progress.get("gap_ms", TIME_MS_MIN)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise StateCorruptError(f"there is no job described ({error!r}); restore a checkpoint") from error
@@ -316,6 +330,7 @@ class Engine:
             "held_memory": fired_json(self._memory.last),
             "watermark_ms": self._progress.watermark_ms,
             "since_ms": self._progress.since_ms,
+            "gap_ms": self._progress.gap_ms,
             "heartbeat_ms": self._progress.heartbeat_ms,
             "last_event": LastEvent.to_json(self._progress.last_event),
             "times": times_json(self._progress.times),

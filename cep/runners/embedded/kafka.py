@@ -27,6 +27,7 @@ from cep.base.closing import Closing
 from cep.base.errors import SinkError
 from cep.base.kafka import reader_options, reason_of
 from cep.base.limits import LEASE_CONFIRM_MS, LEASE_MS
+from cep.sinks.base import TAKEN_OVER, TAKEN_OVER_HELP
 from cep.sources.kafka import KafkaSettings
 
 _POLL_S = 0.1
@@ -76,8 +77,8 @@ class Lease(Closing):
         """
         if self._is_taken:
             raise SinkError(
-                f"another process has taken over this job (the lease on {self._topic}): this one was silent for more "
-                f"than {LEASE_MS / 1_000:.0f} s; nothing is lost; start it again, so that it stands by"
+                f"{TAKEN_OVER} (the lease on {self._topic}): this one was silent for more than "
+                f"{LEASE_MS / 1_000:.0f} s; {TAKEN_OVER_HELP}"
             )
         if self._refused is not None:
             raise SinkError(f"the brokers refuse the lease on {self._topic}: {self._refused}; allow group {self.group}")

@@ -170,12 +170,18 @@ class Runner:
     def start(self) -> None:
         """Go on from the last commit, and take up the control records that are there."""
         self._commits.resume(self._engine, self._sources, self._outlets)
+        if gaps := self._sources.gaps():
+            accepted = self._engine.accept_gaps(gaps, self._clock())
+            add_counts(self._commits.totals, accepted.counters)
+            self._give(accepted)
+            self._is_dirty = True
         while self._sources.control is not None:
             controls = self._controls(_WAIT_S)
             if controls:
                 self._step([], controls, time.monotonic())
             if self._sources.control.ended or not any(self._sources.control.behind().values()):
                 break
+        self._idle()  # whoever watches the job learns where it begins to read
 
     def cycle(self, wait_s: float, stop: threading.Event = _NEVER) -> bool:
         """One micro-batch if there is anything to do, and what is due of commits; says whether there was."""

@@ -13,6 +13,7 @@ Tested by: tests/runners/embedded/test_engine.py
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -110,8 +111,8 @@ class Share:
         for pages in self.pages:
             pages.close()
 
-    def begin(self, number: int, keyed_state: KeyedState, program: Program) -> int:
-        """Begin with this state of a key domain, whose keys belong to this share; returns how many runs it has."""
+    def begin(self, number: int, keyed_state: KeyedState, program: Program) -> Counter[str]:
+        """Begin with this state of a key domain, whose keys belong to this share; returns its runs, as counters."""
         return begin_pages(self.pages[number], keyed_state, program)
 
     # --------------------------------------------------------------------------------------------- save, restore

@@ -23,11 +23,12 @@ from cep.base.durable import replace_file, sync
 from cep.base.errors import StateCorruptError, StateFormatError, UsageError
 from cep.base.limits import TIME_MS_MIN
 from cep.runners.handover.group_entries import GroupState, state_of
+from cep.runners.live_checkpoint import BEGINS_FOLDER
 from cep.state.entries import read_entries, write_entries
 from cep.step.event_time import PartitionTimes, times_from_json, times_json
 from cep.step.job import Job
 
-FOLDER = "begins"
+FOLDER = BEGINS_FOLDER
 FORMAT = 1
 _FILE = "begins.json"
 # The names of lanes in the two runners: topic[3] and topic-3, files and source.
@@ -43,8 +44,8 @@ class Beginning:
     `times` and `positions` have the names of savepoints: `topic[3]`, and files by their names. `first_number` is the
     number of the first micro-batch. It is above all numbers of the previous job, because sinks treat an equal number as
     a redelivery. `groups` are the key groups that have a file. The job has seen all events from `since_ms` on;
-    TIME_MS_MIN if unknown. `heartbeat_ms` is a heartbeat that waits for earlier records. `topic_ids` are the ids of the
-    topics in `positions`.
+    TIME_MS_MIN if unknown. Events from before `gap_ms` may be missing. `heartbeat_ms` is a heartbeat that waits for
+    earlier records. `topic_ids` are the ids of the topics in `positions`.
     """
 
     rulebook: str
@@ -56,6 +57,7 @@ class Beginning:
     since_ms: int = TIME_MS_MIN
     heartbeat_ms: int = TIME_MS_MIN
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    gap_ms: int = TIME_MS_MIN
 
     def partition_times(self) -> PartitionTimes:
         """Return `times` with the names of partitions on Spark."""
@@ -157,7 +159,7 @@ def group_beginning(checkpoint: Path, begins: Beginning, job: Job, level: int, g
 
 def _checked(begins: Beginning) -> Beginning:
     """Return it if its fields have the types that `write_beginning` wrote. Raises: ValueError."""
-    numbers = (*begins.groups, begins.watermark_ms, begins.first_number, begins.since_ms)
+    numbers = (*begins.groups, begins.watermark_ms, begins.first_number, begins.since_ms, begins.gap_ms)
     is_written = (
         isinstance(begins.rulebook, str)
         and all(type(number) is int for number in numbers)

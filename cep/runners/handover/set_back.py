@@ -41,10 +41,10 @@ def set_back(payload: Payload, to_ms: int, now_ms: int) -> Payload:
         name: PartitionTime(min(time.last_ms, to_ms + lateness_ms), time.is_behind)
         for name, time in times_from_json(progress["times"]).items()
     }
-    since_ms = max(progress.get("since_ms", TIME_MS_MIN), min(progress["watermark_ms"], now_ms))
+    gap_ms = max(progress.get("gap_ms", TIME_MS_MIN), min(progress["watermark_ms"], now_ms))
     # A heartbeat that waits may be the wrong one.
     engine = {
-        **progress, "watermark_ms": to_ms, "since_ms": since_ms, "times": times_json(times),
+        **progress, "watermark_ms": to_ms, "gap_ms": gap_ms, "times": times_json(times),
         "heartbeat_ms": TIME_MS_MIN, "last_event": None,
     }  # fmt: skip
     return replace(payload, engine=engine)

@@ -69,6 +69,7 @@ def _load(target: Target, folder: Path, change: Callable[[Payload], Payload]) ->
         since_ms=progress.get("since_ms", TIME_MS_MIN),
         heartbeat_ms=progress.get("heartbeat_ms", TIME_MS_MIN),
         topic_ids=payload.topic_ids,
+        gap_ms=progress.get("gap_ms", TIME_MS_MIN),
     )
     if savepoint.groups != range(job.groups_count):
         groups = f"{savepoint.groups.start}-{savepoint.groups.stop - 1} of {job.groups_count}"

@@ -14,7 +14,7 @@ from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.step.event_time import PartitionTimes, times_from_json, times_json
 from cep.step.ties import LastEvent
 
-_VALUES_COUNTS = (9, 10, 11)  # earlier builds had no last event, or no waiting heartbeat
+_VALUES_COUNTS = (9, 10, 11, 12)  # earlier builds had no gap, no last event, or no waiting heartbeat
 
 
 @dataclass(slots=True)
@@ -32,13 +32,14 @@ class GroupProgress:
     digests: dict[int, str] = field(default_factory=dict)  # page id → hash of its bytes (cached_pages.py), if known
     heartbeat_ms: int = TIME_MS_MIN  # of the latest that does not count yet
     last_event: LastEvent | None = None  # matched at the watermark (step/ties.py)
+    gap_ms: int = TIME_MS_MIN
 
     def to_bytes(self) -> bytes:
         """Encode it for Spark's state."""
         values = [
             self.rulebook, self.watermark_ms, times_json(self.times), self.deadlines, self.waiting_ms, self.seen,
             self.over, self.since_ms, self.digests, self.heartbeat_ms,
-            LastEvent.to_json(self.last_event),
+            LastEvent.to_json(self.last_event), self.gap_ms,
         ]  # fmt: skip
         return orjson.dumps(values, option=orjson.OPT_NON_STR_KEYS)
 
@@ -52,8 +53,8 @@ class GroupProgress:
                 "start from an empty checkpoint directory, or with the build that wrote it"
             )
         rulebook, watermark_ms, times, pages, waiting_ms, seen, over, since_ms, digests, *later = values
-        defaults = [TIME_MS_MIN, None]
-        heartbeat_ms, last_event = later + defaults[len(later) :]
+        defaults = [TIME_MS_MIN, None, TIME_MS_MIN]
+        heartbeat_ms, last_event, gap_ms = later + defaults[len(later) :]
         return GroupProgress(
             rulebook,
             watermark_ms,
@@ -66,4 +67,5 @@ class GroupProgress:
             {int(page): digest for page, digest in digests.items()},
             heartbeat_ms,
             LastEvent.from_json(last_event),
+            gap_ms,
         )

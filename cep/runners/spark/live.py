@@ -26,7 +26,7 @@ from pyspark.sql import functions as F  # noqa: N812 the name that Spark's own d
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from cep.base.errors import SinkAwayError, UsageError
+from cep.base.errors import CepError, SinkAwayError, SourceAwayError, UsageError
 from cep.base.limits import TIME_MS_MAX
 from cep.base.utc import utc_ms
 from cep.rulebook.kafka import StatusTopic
@@ -87,6 +87,8 @@ _PLACE_ARROW = pa.schema([("place", pa.binary())])
 _JSON_FILES = "*.{jsonl,ndjson,json}"
 _OFFSET_BITS = 48  # of a control record's place: partition, then offset
 _POLL_S = 1
+_WAITING = "Waiting"  # the start of Spark's message about a query that has planned a micro-batch, and has none to do
+_PAUSE_S, _PAUSE_S_MAX = 1.0, 30.0  # between two starts of a query whose brokers do not answer: doubled after each
 _FILE_COLUMNS = "path string, modificationTime timestamp, length bigint, content binary"  # of Spark's format
 
 
@@ -170,6 +172,35 @@ def _plans_itself(source: Source | None) -> bool:
     return isinstance(source, TopicSource) and source.connector != JVM
 
 
+def keep_serving(
+    start: Callable[[], StreamingQuery], output: LiveOutput, stop: threading.Event, observed: Observed,
+    restarts: Callable[[CepError, float], None],
+) -> None:  # fmt: skip
+    """Serve the query that `start` returns, and start it again after a pause each time that brokers do not answer.
+
+    A query that has not run yet in this process is not started again: the start of a job ends with the reason.
+    `restarts` is called with the error and the seconds until the next start. Raises: as `serve` and `start`.
+    """
+    pause_s = _PAUSE_S
+    while True:
+        began = observed.batch_id
+        try:
+            serve(start(), output, stop, observed)
+        except (SourceAwayError, SinkAwayError) as error:
+            if stop.is_set():
+                return  # the micro-batch counts as not done: the next start does it again
+            if not observed.has_begun:
+                raise
+            pause_s = _PAUSE_S if observed.batch_id != began else min(2 * pause_s, _PAUSE_S_MAX)
+            output.failure = None
+            restarts(error, pause_s)
+            observed.idle()
+            if stop.wait(pause_s):
+                return
+        else:
+            return
+
+
 def serve(query: StreamingQuery, output: LiveOutput, stop: threading.Event, observed: Observed | None = None) -> None:
     """Wait until the query ends. Once `stop` is set, it ends when the micro-batch that runs has come to its end.
 
@@ -208,9 +239,11 @@ def _observe(query: StreamingQuery, observed: Observed) -> None:
     if progress is not None:
         said = json.loads(progress.json)
         observed.measured(*measures(said))
-        observed.positions = positions(said)
+        observed.positions = positions(said) or observed.positions
     if not status["isTriggerActive"]:
         observed.idle()
+    if not observed.has_begun and (progress is not None or status["message"].startswith(_WAITING)):
+        observed.begin()
 
 
 # ------------------------------------------------------------------------------------------------------------ sources

@@ -41,7 +41,7 @@ from cep.engine.alerts import NO_ALERTS, sorted_together
 from cep.runners.handover.beginning import read_beginning
 from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
 from cep.runners.live_progress import read_progress, write_progress
-from cep.runners.meanings import current_names
+from cep.runners.meanings import current_names, forget_open_runs, open_runs
 from cep.runners.output import decode_alerts, encode_alerts
 from cep.runners.patience import Patience
 from cep.runners.rule_output import RuleOutput
@@ -180,7 +180,8 @@ class LiveOutput:
         # Before 3: what the rules hold back is recorded, and what the job says of its rules (rule_output.py).
         if self.rules is not None:
             ended_ms = TIME_MS_MIN if watermark_ms is None else watermark_ms
-            alerts, suppressed = self.rules.take(alerts, status, batch_id, ended_ms)
+            runs = open_runs(self.totals + counters)
+            alerts, suppressed = self.rules.take(alerts, status, batch_id, ended_ms, runs)
             counters.update(suppressed)
             status_now = self.rules.status
             dead_letters = under_rules(dead_letters, status_now["epoch"], status_now.get("content_hash", ""))
@@ -202,6 +203,8 @@ class LiveOutput:
         if batch_id > self.batch_id:
             self.batch_id = batch_id
             self.totals.update(counters)
+            if status is not None and self.rules is not None:
+                forget_open_runs(self.totals, self.rules.status)
             write_progress(self._directory, batch_id, self.totals)
             if status is not None:
                 self._rulebooks.changed(orjson.loads(status)["digest"], batch_id)

@@ -111,8 +111,9 @@ class MatchStage:
         has_folder = self._rules.store is not None
         rulebook = (rulebook_of if has_folder else given_rulebook)(self._rules, stored.rulebook)
         progress = Progress(
-            rulebook, stored.watermark_ms, stored.times, stored.since_ms, stored.heartbeat_ms, stored.last_event
-        )
+            rulebook, stored.watermark_ms, stored.times, stored.since_ms, stored.heartbeat_ms, stored.last_event,
+            stored.gap_ms,
+        )  # fmt: skip
         ports = GroupPorts(self._rules, (self._level, group), stored, self._stored)
         outcome = step(progress, ports, micro_batch)
         after = outcome.progress
@@ -173,6 +174,7 @@ class MatchStage:
             over=dict(given.over),
             since_ms=begins.since_ms,
             heartbeat_ms=begins.heartbeat_ms,
+            gap_ms=begins.gap_ms,
         )
 
 

@@ -138,11 +138,13 @@ def _payload(checkpoint: Path, rulebook: Rulebook, progress: GroupProgress, batc
             "held_memory": last_alerted(checkpoint),
             "watermark_ms": progress.watermark_ms,
             "since_ms": progress.since_ms,
+            "gap_ms": progress.gap_ms,
             "heartbeat_ms": progress.heartbeat_ms,
             "times": times_json({lane_name(partition): at for partition, at in progress.times.items()}),
         },
         positions={
-            name: {**before.get(name, {}), **_positions(query, number, batch_id)} for number, name in enumerate(names)
+            name: {**before.get(name, {}), **read_positions(query, number, batch_id)}
+            for number, name in enumerate(names)
         },
         totals=dict(read_progress(checkpoint)[1]),
         topic_ids={
@@ -169,8 +171,11 @@ def _offset(query: Path, source: int, batch_id: int) -> Position | set[str]:
         raise StateCorruptError(f"{path} does not say how far the job has read ({error!r}); restore it") from error
 
 
-def _positions(query: Path, source: int, batch_id: int) -> dict[str, int]:
-    """Return how far a source was read, as the embedded runner writes it down."""
+def read_positions(query: Path, source: int, batch_id: int) -> dict[str, int]:
+    """Return how far a source was read by the end of a micro-batch, as the embedded runner writes it down.
+
+    `query` is the folder of Spark's checkpoint, in which the events are source 0. Raises: StateCorruptError.
+    """
     offset = _offset(query, source, batch_id)
     if isinstance(offset, set):
         return dict.fromkeys(offset, _DONE)

@@ -54,7 +54,7 @@ from cep.base.kafka import (
     writer_options,
 )
 from cep.base.limits import KAFKA_WAIT_MS_MAX
-from cep.sinks.base import SINK_REASONS
+from cep.sinks.base import SINK_REASONS, TAKEN_OVER, TAKEN_OVER_HELP
 
 _READING = {"isolation.level": "read_committed", "auto.offset.reset": "earliest"}
 _OPEN_MS_MORE = 10_000  # a transaction may stay open a little longer than its records are waited for
@@ -175,8 +175,8 @@ class Transactions:
             return True
         if place.offset - 1 > self._newest[0] and self._has_looked:
             raise SinkError(
-                f"topic {target.topic} at {target.servers} has micro-batch {there[0]}, which another process of this "
-                "job has sent meanwhile; stop one of them"
+                f"{TAKEN_OVER}: topic {target.topic} at {target.servers} has its micro-batch {there[0]}; "
+                f"{TAKEN_OVER_HELP}"
             )
         self._connect()
         self._is_doubtful = False
@@ -385,5 +385,5 @@ def _is_fenced(error: KafkaException) -> bool:
 def _reason(error: KafkaException) -> str:
     cause = error.args[0]
     if _is_fenced(error):
-        return f"another process runs this job ({cause.str()}); stop one of them"
+        return f"{TAKEN_OVER} ({cause.str()}); {TAKEN_OVER_HELP}"
     return reason_of(error)

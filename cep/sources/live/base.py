@@ -103,6 +103,16 @@ class IdentifiedSource(LiveSource, Protocol):
         ...
 
 
+@runtime_checkable
+class GappedSource(LiveSource, Protocol):
+    """A live source whose records can be deleted before they are read."""
+
+    @property
+    def gaps(self) -> Mapping[str, tuple[int, int]]:
+        """The positions [first, end) by lane that the last `seek` has passed over because their records are gone."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class DecodedChunks:
     """Events of several chunks, and the event times of each lane that has any: int64[N], ms UTC."""

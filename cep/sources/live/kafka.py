@@ -47,12 +47,15 @@ class TopicSource:
 
     def __init__(
         self, settings: KafkaSettings, topic: str, starting: str = "earliest", ending: str | None = None,
-        headers: tuple[str, ...] = (),
+        headers: tuple[str, ...] = (), *, accepts_gap: bool = False,
     ) -> None:  # fmt: skip
         """Begin at `starting` without positions, and end at `ending` (both as in kafka.offsets_of).
 
-        `headers` become members of the records, which are JSON then.
+        `headers` become members of the records, which are JSON then. `accepts_gap`: `seek` passes over records that
+        were deleted before they were read.
         """
+        self._accepts_gap = accepts_gap
+        self.gaps: dict[str, tuple[int, int]] = {}
         self._headers = headers
         self._settings = settings
         self._topic = topic
@@ -117,7 +120,7 @@ class TopicSource:
         self._ids = {topic: topic_id for topic, topic_id in ids.items() if topic == self._topic}
 
     def seek(self, positions: Mapping[str, int]) -> None:
-        """Begin after these positions. Raises: SourceError if the topic cannot be read, or was replaced."""
+        """Begin after these positions. Raises: SourceError if the topic cannot be read, was replaced or has a gap."""
         ids = topic_ids(self._settings, [self._topic])  # first: one created from here on shows at a look
         if not ids:  # brokers without ids, or away: once they are back they are asked again
             latest_offsets(self._settings, [self._topic])
@@ -129,7 +132,11 @@ class TopicSource:
             self._ending = offsets_of(self._settings, [self._topic], self._ending_at, "latest")[self._topic]
             last = latest_offsets(self._settings, [self._topic])[self._topic]
             self._more = {p: last.get(p, 0) > end for p, end in self._ending.items()}
-        self._next = {p: positions.get(self._lane(p), offset) for p, offset in begins.items()}
+        wanted = {p: positions.get(self._lane(p), offset) for p, offset in begins.items()}
+        self.gaps = {self._lane(p): (at, begins[p]) for p, at in wanted.items() if positions and at < begins[p]}
+        if self.gaps and not self._accepts_gap:
+            raise _gap_error(self.gaps)
+        self._next = {p: max(at, begins[p]) if positions else at for p, at in wanted.items()}
         self._read_end = dict.fromkeys(self._next, False)
         self._unassigned = set()
         self._looked_s = time.monotonic()
@@ -253,11 +260,20 @@ class TopicSource:
         place = self._lane(partition)
         if error.code() in GONE_CODES:
             raise SourceGoneError(
-                f"{place}: offset {self._next[partition]} is gone. Records were deleted before they were read "
-                "(retention), or the topic was created again; give the topic a longer retention, and "
-                "start with a new checkpoint"
+                f"{place}: offset {self._next[partition]} is gone: its record was deleted before it was read, or the "
+                "topic was created again; start the job again, which says what is missing and what you can do"
             )
         if error.code() in DAMAGED_CODES:
             raise damaged(place, self._next[partition], error)
         if error.fatal() or (error.code() > 0 and not is_temporary(error)):
             raise SourceError(f"reading {place} from {self._settings.bootstrap_servers}: {error.str()}")
+
+
+def _gap_error(gaps: Mapping[str, tuple[int, int]]) -> SourceGoneError:
+    """Return the error for records that are gone, by partition."""
+    shown = ", ".join(f"{lane} offsets {first}..{end}" for lane, (first, end) in sorted(gaps.items()))
+    return SourceGoneError(
+        f"records are gone that the job has not read: {shown}; their topic has deleted them. Give the topic a longer "
+        "retention. To go on without these records, start `cep run` once with --accept-gap: alerts that may lack "
+        "events then have `history_from`. Or start with a new checkpoint"
+    )

@@ -12,7 +12,8 @@ import orjson
 import pytest
 
 from cep.base.audit import is_audit
-from cep.cli.main import FINDINGS, USAGE, main
+from cep.base.exits import Exit
+from cep.cli.main import main
 from cep.model.rule import PauseRecord, ResumeRecord, SnoozeRecord
 from cep.rulebook.kafka import Topic
 from cep.rulebook.statement import Signable, with_nonce
@@ -110,7 +111,7 @@ def test_a_trail_without_signers_goes_on_over_restarts(
         [line.replace(b'"signers_version":null', b'"signers_version":1') for line in lines],
     ):  # fmt: skip
         path.write_bytes(b"\n".join(wrong) + b"\n")
-        assert main(["audit", "verify", str(path), "--head", head_of(lines)]) == FINDINGS
+        assert main(["audit", "verify", str(path), "--head", head_of(lines)]) == Exit.FINDINGS
 
 
 def test_a_job_whose_rules_never_change_writes_none_until_they_may(tmp_path: Path) -> None:
@@ -199,5 +200,5 @@ def test_a_trail_in_a_topic_and_in_files(
     other = [*broker, "--status-topic", f"{name}-other"]
     assert job.run("other", *other) == 0
     capsys.readouterr()
-    assert main(["audit", "verify", str(copy), *other]) == USAGE
+    assert main(["audit", "verify", str(copy), *other]) == Exit.USAGE
     assert "rules can change" in " ".join(capsys.readouterr().err.split())

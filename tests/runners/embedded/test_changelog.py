@@ -17,7 +17,8 @@ import pyarrow as pa
 import pytest
 
 from cep.base.errors import UsageError
-from cep.cli.main import USAGE, main
+from cep.base.exits import Exit
+from cep.cli.main import main
 from cep.lists.store import ListStore
 from cep.runners.embedded import changelog
 from cep.runners.embedded import run as run_module
@@ -97,7 +98,7 @@ def test_what_a_changelog_needs(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "events").mkdir()
     fixed = ("--rules", str(ROOT / "rules"), "--events", "events", "--bootstrap-servers", "127.0.0.1:1")
-    assert main(["run", *fixed, "--changelog", "state", *arguments]) == USAGE
+    assert main(["run", *fixed, "--changelog", "state", *arguments]) == Exit.USAGE
     assert told in capsys.readouterr().err
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from cep.base.errors import StateCorruptError, UsageError
-from cep.cli.main import USAGE, main
+from cep.base.exits import Exit
+from cep.cli.main import main
 from cep.runners.embedded import savepoint
 from cep.runners.live_checkpoint import JOB_FILE, RULES_FILE
 from cep.state.target import Target
@@ -56,7 +57,7 @@ def test_one_process_becomes_two_and_one_again(tmp_path: Path, capsys: pytest.Ca
     assert run(tmp_path / "left", "--groups", "0-4", "--store", "memory") == 0
     with pytest.raises(UsageError, match="different positions"):
         savepoint.save([tmp_path / "left", tmp_path / "right"], Target(str(tmp_path / "s2")))
-    assert run(tmp_path / "right") == USAGE, "its checkpoint has other key groups"
+    assert run(tmp_path / "right") == Exit.USAGE, "its checkpoint has other key groups"
     assert "start it with --groups 5-15" in capsys.readouterr().err
     assert run(tmp_path / "right", "--groups", "5-15", "--workers", "3") == 0
     both = ["--checkpoint", str(tmp_path / "left"), str(tmp_path / "right")]

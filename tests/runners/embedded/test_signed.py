@@ -12,7 +12,8 @@ import orjson
 import pytest
 
 from cep.base.audit import is_audit
-from cep.cli.main import FINDINGS, USAGE, main
+from cep.base.exits import Exit
+from cep.cli.main import main
 from cep.model.rule import PauseRecord, RollbackRecord, UpsertRecord, topic_key
 from cep.rulebook.changes import change_path, write_change
 from cep.rulebook.files import read_rules
@@ -198,12 +199,12 @@ def verify_erasure(kafka: KafkaCluster, job: SignedJob, name: str, capsys: pytes
     assert main([*verify, "--head", f"{count + 1}:{head['hash']}"]) == 1, "the line is not there yet"
     kafka.send(name, [{"value": line, "partition": 0}])
     assert main([*verify, "--head", f"{count + 1}:{head['hash']}"]) == 0
-    assert main([*erase, "--dead-letter-topic", name]) == USAGE, "where is it?"
+    assert main([*erase, "--dead-letter-topic", name]) == Exit.USAGE, "where is it?"
     capsys.readouterr()
     away = [*erase, "--dead-letter-topic", name, "--bootstrap-servers", "127.0.0.1:1"]
     quick = job.folder / "quick.toml"
     quick.write_text('[kafka.client]\n"message.timeout.ms" = "500"\n')
-    assert main([*away, "--conf", str(quick)]) == FINDINGS
+    assert main([*away, "--conf", str(quick)]) == Exit.FINDINGS
     said = capsys.readouterr().out
     assert "NOT WRITTEN" in said
     (line,) = (line.encode() for line in said.splitlines() if line.startswith("{"))

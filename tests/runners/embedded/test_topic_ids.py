@@ -8,6 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from cep.base.exits import Exit
 from cep.cli.main import main
 from cep.runners.embedded.commit_entries import HEAD, Head, read_head
 from cep.runners.handover.payload import payload_in
@@ -48,13 +49,13 @@ def test_a_topic_that_was_created_again_ends_the_job(
     kafka_broker.create_again(topics[number], 1)
     kafka_broker.send(topics[number], records[number] * 2)  # all offsets of the old one are there
     capsys.readouterr()
-    assert run(kafka_broker, tmp_path / "job", *topics) == 4
+    assert run(kafka_broker, tmp_path / "job", *topics) == Exit.FINAL
     said = capsys.readouterr().err
     assert f"cep: topic {topics[number]} was deleted and created again" in said
     assert "start with a new checkpoint" in said
     restore = ["restore", "--from", str(saved), "--checkpoint"]
     assert main([*restore, str(tmp_path / "restored")]) == 0
-    assert run(kafka_broker, tmp_path / "restored", *topics) == 4
+    assert run(kafka_broker, tmp_path / "restored", *topics) == Exit.FINAL
     assert run(kafka_broker, tmp_path / "new", *topics) == 0
     totals = orjson.loads((tmp_path / "new" / "progress.json").read_bytes())["totals"]
     assert totals["events"] == (400 if number == 0 else 200)

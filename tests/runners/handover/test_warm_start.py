@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from cep.base.errors import StateCorruptError, UsageError
+from cep.base.exits import Exit
 from cep.base.utc import utc_text
-from cep.cli.main import USAGE, main
+from cep.cli.main import main
 from cep.histories.rows import Block
 from cep.histories.store import StoredSegment
 from cep.model.rule import UpsertRecord
@@ -120,7 +121,7 @@ def test_the_number_of_runs_is_that_of_a_job_that_saw_everything(tmp_path: Path)
     for part in (lines, lines[2_000:]):
         counters: Counter[str] = Counter()
         engine = Engine(job_for(deploy(records)), warm.about.rules, MemoryStore(), Workers(1))
-        begun = 0 if part is lines else engine.begin(warm)
+        begun = 0 if part is lines else engine.begin(warm)["runs"]
         feed(engine, [part], counters)
         engine.close()
         totals.append(begun + counters["runs"])
@@ -212,7 +213,7 @@ def test_the_verbs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (tmp_path / "cut.jsonl").read_bytes() == (tmp_path / "earlier.jsonl").read_bytes() != b""
     first = [*replay, "--events", str(history), "--out", str(tmp_path / "alerts" / "past.jsonl")]
     assert main([*first, "--savepoint", str(tmp_path / "warm"), "--until", until]) == 0
-    assert main([*first, "--savepoint", str(tmp_path / "warm"), "--until", until]) == USAGE, "there is one already"
+    assert main([*first, "--savepoint", str(tmp_path / "warm"), "--until", until]) == Exit.USAGE, "there is one already"
     live = ["run", "--events", str(events), "--alerts", str(tmp_path / "alerts" / "live"), "--available-now"]
     live += ["--checkpoint", str(tmp_path / "job"), "--key-groups", "8"]
     (tmp_path / "alerts" / "live").mkdir()
@@ -236,12 +237,12 @@ def test_the_verbs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_cannot_be_begun_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     events = place(tmp_path / "events", list(day())[:50])
     live = ["run", "--events", str(events), "--alerts", str(tmp_path), "--available-now"]
-    assert main([*live, "--from", str(tmp_path)]) == USAGE
+    assert main([*live, "--from", str(tmp_path)]) == Exit.USAGE
     assert "has no warm start" in capsys.readouterr().err
     warm_start(list(day())[:400], list(rules().values()), tmp_path / "warm", None)
     job = ["--checkpoint", str(tmp_path / "job"), "--key-groups", "16"]
     assert main([*live, *job, "--rules", RULES]) == 0
     capsys.readouterr()
-    assert main([*live, *job, "--from", str(tmp_path / "warm")]) == USAGE
+    assert main([*live, *job, "--from", str(tmp_path / "warm")]) == Exit.USAGE
     assert "did not begin from" in capsys.readouterr().err
     assert (tmp_path / "warm" / NAME).exists()

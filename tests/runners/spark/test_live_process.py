@@ -28,10 +28,10 @@ from tests.base.test_private import readable_by_others
 from tests.bench.metrics import metrics, phases_ms
 from tests.cli.monitored import missing
 from tests.cli.test_outage import metrics as lines_of_metrics
-from tests.cli.test_outage import status, wait_for
+from tests.cli.test_outage import sent_in_parts, status, wait_for
 from tests.cli.test_run import free_port
 from tests.real_kafka import RealKafka
-from tests.runners.embedded.cases import morning
+from tests.runners.embedded.cases import deployment, expected, morning
 from tests.runners.embedded.test_run import written
 from tests.runners.spark.live_cases import ROOT, make_job, payments, replayed, rows, rules, split, write_file
 from tests.spark_versions import on_this_spark
@@ -135,6 +135,42 @@ def test_a_job_sees_an_outage_of_brokers_and_outlives_it(tmp_path: Path) -> None
         assert process.wait(WAIT_S) == 0, (tmp_path / "log").read_text()
     told = [orjson.loads(line) for line in (tmp_path / "log").read_bytes().splitlines() if line.startswith(b"{")]
     assert [line["event"] for line in told if line.get("part") == "brokers"] == ["unhealthy", "healthy"]
+
+
+@pytest.mark.slow
+def test_a_job_outlives_an_outage_that_is_longer_than_a_query_waits(tmp_path: Path) -> None:
+    """The query ends after half a minute without brokers; the driver starts it again until they are back."""
+    (before, between, behind), end = sent_in_parts(3)
+    wanted = expected([*before, *between, *behind, end], deployment(), tmp_path)
+    port, log = free_port(), tmp_path / "log"
+    with RealKafka() as kafka:
+        kafka.create("payments", 2)
+        kafka.send("payments", [{"value": line, "partition": 0} for line in before])
+        kafka.send("payments", [{"value": before[0], "partition": 1}])
+        source = ("--bootstrap-servers", kafka.address, "--topic", "payments")
+        process = start(tmp_path, "--listen", str(port), "--log", "json", "--dedup", "1 d", source=source)
+        is_read = f"cep_events_total {len(before) + 1}.0"
+        wait_for(lambda: status(port, "/health") == 200 and is_read in lines_of_metrics(port))
+        kafka.send("payments", [{"value": line, "partition": 0} for line in between])
+        kafka.kill()
+        wait_for(lambda: b"query_restarts" in log.read_bytes())
+        assert process.poll() is None
+        assert (status(port, "/live"), status(port, "/health")) == (200, 503)
+        kafka.start()
+        kafka._producer = None
+        wait_for(lambda: status(port, "/health") == 200)
+        kafka.send("payments", [{"value": line, "partition": n} for line in behind for n in (0, 1)])
+        kafka.send("payments", [{"value": end, "partition": n} for n in (0, 1)])
+        wait_for(lambda: len(alerts_in(tmp_path)) >= len(wanted))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0, log.read_text()
+    ids = sorted(str(alert["alert_id"]) for alert in alerts_in(tmp_path))
+    assert ids == sorted(orjson.loads(line)["alert_id"] for line in wanted)
+
+
+def alerts_in(folder: Path) -> list[dict[str, object]]:
+    """The alerts that a job has written."""
+    return list(read_alerts(folder / "alerts")) if (folder / "alerts").exists() else []
 
 
 def workers() -> list[int]:

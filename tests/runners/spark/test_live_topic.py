@@ -26,6 +26,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from cep.base.audit import is_audit
+from cep.base.exits import Exit
 from cep.sinks.files import read_alerts
 from tests.real_kafka import TIMEOUT_S, KafkaCluster, add_partitions
 from tests.runners.embedded.test_run import written
@@ -108,7 +109,7 @@ def test_the_life_of_a_topic(kafka_broker: KafkaCluster, tmp_path: Path) -> None
             time.sleep(POLL_S)
         send(kafka_broker, topic, [(0, line) for line in pair("c3", "10:10")])
         process = start(tmp_path, kafka_broker, topic)
-        assert process.wait(WAIT_S) == 3, log.read_text()
+        assert process.wait(WAIT_S) == Exit.FINAL, log.read_text()
         said = last_error(log)
         assert said.startswith(f"cep: topic {topic} was deleted and created again")
         assert said.endswith("start with a new checkpoint directory")

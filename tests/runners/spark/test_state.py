@@ -54,10 +54,11 @@ def test_state_of_an_older_build_is_refused_by_name(tmp_path: Path) -> None:
         prepare_query(tmp_path / "query")
     prepare_query(tmp_path / "none")
     values = json.loads(GroupProgress().to_bytes())
-    for count, reason in ((1, "a build before counted no ties"), (2, "the one before had no heartbeat that waits")):
+    earlier = "a build before had no gap", "one before that counted no ties", "one before that had no waiting heartbeat"
+    for count, reason in enumerate(earlier, start=1):
         assert GroupProgress.from_bytes(json.dumps(values[:-count]).encode()) == GroupProgress(), reason
     with pytest.raises(StateFormatError, match="of a build that kept other things of a key group"):
-        GroupProgress.from_bytes(json.dumps(values[:-3]).encode())
+        GroupProgress.from_bytes(json.dumps(values[:-4]).encode())
 
 
 def test_runs_of_a_job(
