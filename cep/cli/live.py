@@ -63,7 +63,7 @@ from cep.runners.live_checkpoint import (
 from cep.runners.meanings import is_in_lines
 from cep.runners.observe import Log, Observed
 from cep.runners.patience import Patience
-from cep.runners.traces import traces_of
+from cep.runners.traces import Traces, traces_of
 from cep.runners.warm import Warming
 from cep.sinks.base import AlertSink, DeadLetterSink
 from cep.sinks.dead_letters import DeadLetterFiles
@@ -136,10 +136,7 @@ def run(options: argparse.Namespace) -> int:
 
         def report(batch: BatchReport) -> None:
             changes.tell(output)
-            observed.finished(batch.batch_id, batch.totals, batch.watermark_ms, batch.phases_ms)
-            if traces is not None:
-                traces.micro_batch(batch.batch_id, batch.phases_ms, batch.counters)
-            _tell_batch(batch, log)
+            _report(batch, observed, traces, log)
             rejections.add(batch.counters, batch.dead_letters)
 
         output = _output(settings, checkpoint, dead_letters_path, observed, stop.event, report)
@@ -309,6 +306,13 @@ def _target(settings: Settings, topic: str, job_name: str) -> KafkaTarget:
 
 
 # --------------------------------------------------------------------------------------------------------- telling
+
+
+def _report(batch: BatchReport, observed: Observed, traces: Traces | None, log: Log) -> None:
+    observed.finished(batch.batch_id, batch.totals, batch.watermark_ms, batch.phases_ms)
+    if traces is not None:
+        traces.micro_batch(batch.batch_id, batch.phases_ms, batch.counters)
+    _tell_batch(batch, log)
 
 
 def _tell_batch(report: BatchReport, log: Log) -> None:
