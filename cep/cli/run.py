@@ -62,7 +62,7 @@ from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import RECORDS_MAX, BatchReport, Pace, Runner, shorten_pauses
 from cep.runners.handover.warm_start import WarmStart
 from cep.runners.http import served
-from cep.runners.live_checkpoint import is_of_spark, lock_checkpoint
+from cep.runners.live_checkpoint import is_live_folder, lock_checkpoint
 from cep.runners.observe import Log, Observed
 from cep.runners.patience import Patience
 from cep.runners.rule_output import SUPPRESSED_FOLDER
@@ -123,7 +123,7 @@ def run(options: argparse.Namespace) -> int:
     workers = _workers(settings, job)
     checkpoint = settings.job.checkpoint
     if checkpoint is not None:
-        if is_of_spark(checkpoint):
+        if is_live_folder(checkpoint):
             raise UsageError(
                 f"{checkpoint} is of `cep live`; start that, or move the job with `cep savepoint --portable` and "
                 "`cep restore` (`cep docs guides/move`)"

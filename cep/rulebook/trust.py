@@ -404,7 +404,7 @@ class Accepted:
         self.head, line = extended(self.head, {**facts, **self._vouching()})
         return [line]
 
-    def note_gap(self, gaps: Mapping[str, tuple[int, int]], until_ms: int) -> list[bytes]:
+    def gap_lines(self, gaps: Mapping[str, tuple[int, int]], until_ms: int) -> list[bytes]:
         """Return the line of the audit about records that are gone, and that an operator lets the job go on without."""
         if not self.writes_audit:
             return []

@@ -182,7 +182,7 @@ def forget_planned(query: Path, batch_id: int) -> None:
         (query / "offsets" / name).unlink(missing_ok=True)
 
 
-def is_of_spark(directory: Path) -> bool:
+def is_live_folder(directory: Path) -> bool:
     """Return True if the folder is of a job of `cep live`, which has begun or was made for it by a restore."""
     return (directory / QUERY_FOLDER).is_dir() or (directory / BEGINS_FOLDER).is_dir()
 

@@ -236,7 +236,7 @@ def has_unsaid(rules: JobRules, rulebook: NamedRulebook) -> bool:
     return bool(_initial(rules).audit)
 
 
-def note_gap(
+def with_gap(
     rules: JobRules, before: NamedRulebook, gaps: Mapping[str, tuple[int, int]], until_ms: int
 ) -> tuple[NamedRulebook, list[bytes]]:
     """Return the rulebook whose audit names records that the job goes on without, and the line of the audit.
@@ -244,7 +244,7 @@ def note_gap(
     `gaps` are their offsets [first, end) by partition. They are events from before `until_ms`.
     """
     rulebook = before.rulebook.copy()
-    lines = rulebook.accepted.note_gap(gaps, until_ms)
+    lines = rulebook.accepted.gap_lines(gaps, until_ms)
     return (_remember(rules, rulebook), lines) if lines else (before, [])
 
 

@@ -56,7 +56,7 @@ from cep.step.event_time import (
     too_far_ahead,
 )
 from cep.step.job import Job
-from cep.step.rules import JobRules, NamedRulebook, note_gap, restore_rulebook, rulebook_of
+from cep.step.rules import JobRules, NamedRulebook, restore_rulebook, rulebook_of, with_gap
 from cep.step.step import MicroBatch, Progress, step
 from cep.step.suppress import filter_alerts
 from cep.step.ties import LastEvent
@@ -176,7 +176,7 @@ class Engine:
         whose first event or windows are before that time have it in `history_from`.
         """
         until_ms = now_ms + (self.job.ahead_ms or 0) + 1
-        rulebook, lines = note_gap(self._rules, self.rulebook, gaps, until_ms)
+        rulebook, lines = with_gap(self._rules, self.rulebook, gaps, until_ms)
         self._progress = replace(self._progress, rulebook=rulebook, gap_ms=max(self._progress.gap_ms, until_ms))
         counters = Counter({"records_gone": sum(end - first for first, end in gaps.values())})
         return Stepped(sorted_together([]), tuple(lines), counters)
