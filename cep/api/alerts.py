@@ -162,7 +162,7 @@ class Alerts:
     def _lines(self) -> list[str]:
         """Return the first alerts as text, in columns."""
         rows = [list(_SHOWN), *self._shown()] if len(self) else []
-        widths = [max(len(row[at]) for row in rows) for at in range(len(_SHOWN))] if rows else []
+        widths = [max(len(row[column]) for row in rows) for column in range(len(_SHOWN))] if rows else []
         return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
     def _row(self, which: int | str) -> dict[str, Any]:
@@ -187,8 +187,8 @@ def members_of(alerts: pa.Table) -> pa.Table:
     place = np.concatenate([place, np.asarray(origins.field("place"))]).astype(np.int32)
     level = np.concatenate([np.ones(len(of_alert), np.int32), np.asarray(origins.field("level"))])
     order = pa.array(np.lexsort((level > 1, place, whose)))  # stable: origins stay in their order
-    at = pa.array(whose).take(order)
-    columns = {name: alerts[name].take(at) for name in ("alert_id", "rule_id", "version", "key")}
+    rows = pa.array(whose).take(order)
+    columns = {name: alerts[name].take(rows) for name in ("alert_id", "rule_id", "version", "key")}
     columns["place"] = pa.array(place).take(order)
     for name in ("variable", "event_id", "event_time"):
         columns[name] = pa.concat_arrays([bound.field(name), origins.field(name)]).take(order)
@@ -202,11 +202,11 @@ def _flat(lists: pa.ChunkedArray) -> tuple[pa.StructArray, np.ndarray]:
     return whole.flatten(), np.asarray(pc.list_parent_indices(whole))
 
 
-def measures_of(given: GivenRules, alerts: pa.Table, rule_id: str) -> pa.Table:
+def measures_of(rules: GivenRules, alerts: pa.Table, rule_id: str) -> pa.Table:
     """Return a rule's measures as typed columns. Raises: UsageError."""
-    versions = given.versions(rule_id)
+    versions = rules.versions(rule_id)
     if not versions:
-        raise UsageError(given.reason_against(rule_id))
+        raise UsageError(rules.reason_against(rule_id))
     of_rule = alerts.filter(pc.equal(alerts["rule_id"], rule_id))
     types: dict[str, pa.DataType] = {}
     for version in versions:

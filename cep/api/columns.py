@@ -27,8 +27,8 @@ def usual_layout(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_run_end_encoded(type_):
         chunks = [_without_run_ends(chunk) for chunk in column.chunks]
         return usual_layout(pa.chunked_array(chunks, type_.value_type))
-    for given, usual in _VIEWS:
-        if type_ == given:
+    for view, usual in _VIEWS:
+        if type_ == view:
             return column.cast(usual)
     return column
 

@@ -71,8 +71,10 @@ class Draft:
     forms: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        said = ([f"columns={self.columns}"] if self.columns else []) + [f"{n}={v!r}" for n, v in self.forms.items()]
-        return (f"# {', '.join(said)}\n" if said else "") + self.text
+        arguments = ([f"columns={self.columns}"] if self.columns else []) + [
+            f"{n}={v!r}" for n, v in self.forms.items()
+        ]
+        return (f"# {', '.join(arguments)}\n" if arguments else "") + self.text
 
     __repr__ = __str__
 

@@ -115,7 +115,7 @@ def rejecting_features(
     frame, table = whole.frame, whole.table
     declared, naming = _declaration(table, named, declare, naming)
     key = (by,) if isinstance(by, str) else tuple(by)
-    asked = {name: _history(declared, text, key) for name, text in named.items()}
+    histories = {name: _history(declared, text, key) for name, text in named.items()}
     schema = load_text(declared).schema
     with counting_skipped() as skipped:
         read = whole.decode(schema, naming)
@@ -130,7 +130,7 @@ def rejecting_features(
         table, decoded = table.take(pa.array(rows[is_in])), decoded.between(period.since_ms, period.until_ms)
         rows = np.arange(len(decoded))
     by_key: dict[KeyDomain, list[str]] = {}
-    for name, pattern in asked.items():
+    for name, pattern in histories.items():
         by_key.setdefault(pattern.key, []).append(name)
     job = Job(schema, tuple(by_key), dedup_ms=period.dedup_ms)
     verdicts, first_row = first_rows(job, decoded)
@@ -139,13 +139,13 @@ def rejecting_features(
     places = np.full(table.num_rows, -1, np.int64)
     places[rows] = np.where(verdicts == OTHER, -1, (np.cumsum(verdicts == NEW) - 1)[first_row])
     decoded = decoded.take(np.flatnonzero(verdicts == NEW))
-    made: dict[str, pa.Array] = {}
+    columns: dict[str, pa.Array] = {}
     for domain, names in by_key.items():
-        made |= _values(schema, domain, {name: asked[name] for name in names}, decoded)
+        columns |= _values(schema, domain, {name: histories[name] for name in names}, decoded)
     for name in named:
         if name in frame.names:
             raise UsageError(f"the frame has a column `{name}` already; give a dict that names the feature otherwise")
-        values = made[name].take(pa.array(places, mask=places < 0))
+        values = columns[name].take(pa.array(places, mask=places < 0))
         table = table.append_column(name, values)
     return Features(frame.like(table), table.num_rows, rejections, skipped_times)
 

@@ -65,11 +65,11 @@ def open_frame(events: Any) -> Frame:
     elif isinstance(events, pads.Dataset):
         return Frame(tuple(events.schema.names), partial(_of_dataset, events), _as_it_is)
     with _errors_of_frames("the frame cannot be read"):
-        seen = nw.from_native(_with_unique_names(events), pass_through=True)
-        if isinstance(seen, nw.DataFrame):
-            return _eager(seen)
-        if isinstance(seen, nw.LazyFrame):
-            return _lazy(seen)
+        frame = nw.from_native(_with_unique_names(events), pass_through=True)
+        if isinstance(frame, nw.DataFrame):
+            return _eager(frame)
+        if isinstance(frame, nw.LazyFrame):
+            return _lazy(frame)
         if hasattr(events, "__arrow_c_stream__"):
             return open_frame(pa.table(events))
     raise UsageError(
@@ -89,7 +89,7 @@ def _with_unique_names(events: Any) -> Any:
 
 
 @contextmanager
-def _errors_of_frames(what: str) -> Iterator[None]:
+def _errors_of_frames(action: str) -> Iterator[None]:
     """Give each error of a library of frames as one of ours."""
     try:
         yield
@@ -97,7 +97,7 @@ def _errors_of_frames(what: str) -> Iterator[None]:
         raise
     except Exception as error:  # each library has classes of its own, and a query may raise any
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise UsageError(f"{what}: {reason}; convert the column or leave it out") from error
+        raise UsageError(f"{action}: {reason}; convert the column or leave it out") from error
 
 
 def events_table(frame: Frame, schema: Schema, naming: Naming, *, keeps_views: bool = False) -> pa.Table:
@@ -106,16 +106,16 @@ def events_table(frame: Frame, schema: Schema, naming: Naming, *, keeps_views: b
     With `keeps_views` texts stay string_view if they are: decoding converts them piece by piece, on all threads.
     """
     frame = _with_made_columns(frame, naming)
-    wanted = [name for name in (TYPE_FIELD, *schema.columns()) if name not in naming.fixed]
-    sources = sources_of(frame.names, wanted, naming.columns or {})
+    field_names = [name for name in (TYPE_FIELD, *schema.columns()) if name not in naming.fixed]
+    sources = sources_of(frame.names, field_names, naming.columns or {})
     table = frame.columns(list(dict.fromkeys(path_of(source, frame.names)[0] for source in sources.values())))
-    given = {name: _column(table, path_of(at, frame.names), at) for name, at in sources.items()}
-    for name, column in given.items():
+    columns = {name: _column(table, path_of(path, frame.names), path) for name, path in sources.items()}
+    for name, column in columns.items():
         if is_mixed(column.type):
             type_ = schema.columns().get(view_of(name)[1])
-            given[name] = texts_for(column, None if type_ is None else type_.kind)
+            columns[name] = texts_for(column, None if type_ is None else type_.kind)
     table = pa.table(
-        {name: known_column(column, sources[name], keeps_views=keeps_views) for name, column in given.items()}
+        {name: known_column(column, sources[name], keeps_views=keeps_views) for name, column in columns.items()}
     )
     fields = naming.fields_of(sources)
     present = [present_types(schema, table, fixed) for _, fixed in fields]
@@ -135,10 +135,10 @@ def _with_made_columns(frame: Frame, naming: Naming) -> Frame:
 
     Raises: UsageError for the number of a row of a query, which may give its rows in another order next time.
     """
-    asked = dict.fromkeys(column for column in (naming.columns or {}).values() if column not in frame.names)
+    missing = dict.fromkeys(column for column in (naming.columns or {}).values() if column not in frame.names)
     made = {
         column: () if column == ROW_NUMBER else joined_columns(column)
-        for column in asked
+        for column in missing
         if column == ROW_NUMBER or (JOIN in column and set(joined_columns(column)) <= set(frame.names))
     }
     if not made:
@@ -167,22 +167,22 @@ def _with_made_columns(frame: Frame, naming: Naming) -> Frame:
 # --------------------------------------------------------------------------------------------------------- kinds
 
 
-def _eager(seen: nw.DataFrame[Any]) -> Frame:
+def _eager(frame: nw.DataFrame[Any]) -> Frame:
     def columns(names: Sequence[str]) -> pa.Table:
         if not names:
             return pa.table({})
         try:
-            return _arrow_of(seen.select(*names))
+            return _arrow_of(frame.select(*names))
         except Exception:  # noqa: BLE001 each library has classes of its own; one by one, to name the column
-            return pa.table({name: _alone(seen, name) for name in names})
+            return pa.table({name: _alone(frame, name) for name in names})
 
     def like(table: pa.Table) -> Any:
-        return nw.from_arrow(table, backend=seen.implementation).to_native()
+        return nw.from_arrow(table, backend=frame.implementation).to_native()
 
     def row(number: int) -> dict[str, Any]:
-        return next(iter(seen[number : number + 1].iter_rows(named=True)))
+        return next(iter(frame[number : number + 1].iter_rows(named=True)))
 
-    return Frame(tuple(seen.columns), columns, like, row)
+    return Frame(tuple(frame.columns), columns, like, row)
 
 
 def _alone(seen: nw.DataFrame[Any], name: str) -> pa.ChunkedArray:
@@ -230,17 +230,17 @@ def _for_arrow(frame: Any) -> Any:
     return frame.assign(**changed) if changed else frame
 
 
-def _lazy(seen: nw.LazyFrame[Any]) -> Frame:
-    names = tuple(seen.collect_schema().names())
+def _lazy(frame: nw.LazyFrame[Any]) -> Frame:
+    names = tuple(frame.collect_schema().names())
 
-    def columns(wanted: Sequence[str]) -> pa.Table:
-        if not wanted:
+    def columns(names: Sequence[str]) -> pa.Table:
+        if not names:
             return pa.table({})
         with _errors_of_frames("the query of the frame fails"):
-            return seen.select(*wanted).collect("pyarrow").to_native()
+            return frame.select(*names).collect("pyarrow").to_native()
 
     def like(table: pa.Table) -> Any:
-        return nw.from_native(table).lazy(seen.implementation).to_native()
+        return nw.from_native(table).lazy(frame.implementation).to_native()
 
     return Frame(names, columns, like)
 

@@ -72,10 +72,10 @@ class GivenRules:
             files, problems = read_rules(folder)
             if trust is not None:
                 files = with_signatures(folder, files)
-            given, more = read_lists(folder, lists)
+            declared, more = read_lists(folder, lists)
             if trust is not None:
-                given = first_lists(folder, given, files)
-            first += [*given, *files]
+                declared = first_lists(folder, declared, files)
+            first += [*declared, *files]
             problems += more
         if control is not None:
             later, more = read_control(control)

@@ -89,44 +89,44 @@ def reads_produced(rule: DeployedRule, schema: Schema) -> list[str]:
     return [e.name for e in schema.event_types if e.derived and e.name in read]
 
 
-def producers_of(given: GivenRules, names: Sequence[str]) -> list[str]:
+def producers_of(rules: GivenRules, names: Sequence[str]) -> list[str]:
     """Return the rules that produce these event types."""
-    deployed = given.deployment.rulebook.deployed()
+    deployed = rules.deployment.rulebook.deployed()
     return sorted({rule.rule_id for rule in deployed if rule.pattern.produces in names})
 
 
-def produce(given: GivenRules, pieces: Pieces) -> Produced:
+def produce(rules: GivenRules, pieces: Pieces) -> Produced:
     """Match a history, level by level, and keep the derived events. Raises: SourceError."""
-    deployment = given.deployment
+    deployment = rules.deployment
     schema = deployment.schema
-    seen, job, watermark_ms = _read(given, pieces)
+    seen, job, watermark_ms = _read(rules, pieces)
     produced: list[Decoded] = []
-    made: list[pa.Table] = []
-    for programs in programs_by_level(deployment.rulebook, schema, given.levels_count):
+    tables: list[pa.Table] = []
+    for programs in programs_by_level(deployment.rulebook, schema, rules.levels_count):
         events = concat_decoded(schema, [seen, *produced])
         for domain, program in programs.items():
             output = MatchOutput(since_ms=int(seen.time_ms.min()) if len(seen) else TIME_MS_MAX, made=[])
             batch, _ = route(events, domain, schema.columns())
             match_events(program, None, without_repeats(job, batch)[0], watermark_ms, output, is_end=True)
             produced += [within_history(job, each) for each in output.produced]
-            made += output.made or []
-    matches = {row["alert_id"]: row["events"] for table in made for row in table.to_pylist()}
+            tables += output.made or []
+    matches = {row["alert_id"]: row["events"] for table in tables for row in table.to_pylist()}
     return Produced(concat_decoded(schema, produced), matches)
 
 
-def end_of(given: GivenRules, pieces: Pieces) -> int:
+def end_of(rules: GivenRules, pieces: Pieces) -> int:
     """Return the watermark at the end of a history, which takes reading it. Raises: SourceError."""
-    return _read(given, pieces)[2]
+    return _read(rules, pieces)[2]
 
 
-def _read(given: GivenRules, pieces: Pieces) -> tuple[Decoded, Job, int]:
+def _read(rules: GivenRules, pieces: Pieces) -> tuple[Decoded, Job, int]:
     """Return the events of a history, the job that replays it, and the watermark at its end."""
     now_ms = int(time.time() * 1_000)
     dedup_ms = DEDUP_MS_DEFAULT if pieces.dedup_ms is None else pieces.dedup_ms
-    job = job_of(given.deployment, Terms(until_ms=pieces.until_ms, dedup_ms=dedup_ms))
+    job = job_of(rules.deployment, Terms(until_ms=pieces.until_ms, dedup_ms=dedup_ms))
     decoded = [piece.decode().between(TIME_MS_MIN, job.latest_ms(now_ms) + 1) for piece in pieces.pieces]
-    seen = concat_decoded(job.schema, decoded)
-    return seen, job, watermark_at_end(job, int(seen.time_ms.max(initial=TIME_MS_MIN)), now_ms)
+    events = concat_decoded(job.schema, decoded)
+    return events, job, watermark_at_end(job, int(events.time_ms.max(initial=TIME_MS_MIN)), now_ms)
 
 
 def _match_of(event_id: str) -> str:

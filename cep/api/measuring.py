@@ -42,21 +42,23 @@ class Measuring(ReplayForms, total=False):
 _OWN = ("amount", "as_of", "maturity", "label_words", "allow_label", "episodes", "columns", "tz", "cores")
 
 
-def measuring(given: Measuring) -> tuple[Naming, Terms]:
+def measuring(arguments: Measuring) -> tuple[Naming, Terms]:
     """Return the form of events, and the terms. Raises: UsageError for an invalid time or age."""
-    as_of, maturity = given.get("as_of"), given.get("maturity")
-    forms: ReplayForms = {name: value for name, value in given.items() if name not in _OWN}  # type: ignore[assignment]
+    as_of, maturity = arguments.get("as_of"), arguments.get("maturity")
+    forms: ReplayForms = {name: value for name, value in arguments.items() if name not in _OWN}  # type: ignore[assignment]
     written, period = parted(forms)
     try:
         as_of_ms = None if as_of is None else utc_ms(as_of)
     except ValueError as error:
         raise UsageError(f"as_of: {error}") from error
     maturity_ms = None if maturity is None else length_ms("maturity", maturity)
-    words = label_words([f"{word}={verdict}" for word, verdict in given.get("label_words", {}).items()], "label_words")
-    written_episodes = given.get("episodes")
+    words = label_words(
+        [f"{word}={verdict}" for word, verdict in arguments.get("label_words", {}).items()], "label_words"
+    )
+    written_episodes = arguments.get("episodes")
     key, gap_ms = (None, DAY_MS) if written_episodes is None else episodes_of("episodes", written_episodes)
     terms = Terms(
-        given.get("amount"), as_of_ms, maturity_ms, given.get("cores") or processors_count(), period, words,
-        allow_label=given.get("allow_label", False), episode_gap_ms=gap_ms, episode_key=key,
+        arguments.get("amount"), as_of_ms, maturity_ms, arguments.get("cores") or processors_count(), period, words,
+        allow_label=arguments.get("allow_label", False), episode_gap_ms=gap_ms, episode_key=key,
     )  # fmt: skip
-    return Naming(given.get("columns"), given.get("tz"), written), terms
+    return Naming(arguments.get("columns"), arguments.get("tz"), written), terms

@@ -74,14 +74,14 @@ class Naming:
         """The fields that are a view's own, with its name in front."""
         return [name for name in self.columns or {} if view_of(name)[0]]
 
-    def fields_of(self, given: Collection[str]) -> list[tuple[set[str], dict[str, str]]]:
+    def fields_of(self, names: Collection[str]) -> list[tuple[set[str], dict[str, str]]]:
         """Return for each view its fields among the given ones; and the fixed ones."""
         views = dict.fromkeys(view_of(name)[0] for name in (*(self.columns or {}), *self.fixed))
         views.pop("", None)
         fields = []
         for view in views or ("",):
             fixed = {view_of(n)[1]: value for n, value in self.fixed.items() if view_of(n)[0] in ("", view)}
-            fields.append(({*(view_of(n)[1] for n in given if view_of(n)[0] in ("", view)), *fixed}, fixed))
+            fields.append(({*(view_of(n)[1] for n in names if view_of(n)[0] in ("", view)), *fixed}, fixed))
         return fields
 
     def of_records(self) -> FieldMapping:

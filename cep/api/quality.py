@@ -128,7 +128,7 @@ class Quality:
 
     def __str__(self) -> str:
         rows = self._rows()
-        widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         return "\n".join(
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
         )

@@ -75,9 +75,9 @@ def finish(rulebook: Rulebook, replayed: Replayed, refused: Sequence[bytes]) -> 
     return Outcome(replace(replayed, alerts=suppression.alerts, dead_letters=dead_letters), suppression)
 
 
-def matches(given: GivenRules, pieces_of: Callable[[Schema], Pieces], terms: Terms) -> Replayed:
+def matches(rules: GivenRules, pieces_of: Callable[[Schema], Pieces], terms: Terms) -> Replayed:
     """Match a history in this process, before anything is suppressed. Raises: UsageError, SourceError."""
-    deployment = given.deployment
+    deployment = rules.deployment
     if deployment.schema.protected:
         secret_keys()
     job = job_of(deployment, terms)
@@ -91,8 +91,8 @@ def matches(given: GivenRules, pieces_of: Callable[[Schema], Pieces], terms: Ter
         pa.set_cpu_count(cpus)
 
 
-def replay(given: GivenRules, pieces_of: Callable[[Schema], Pieces], terms: Terms) -> Outcome:
+def replay(rules: GivenRules, pieces_of: Callable[[Schema], Pieces], terms: Terms) -> Outcome:
     """Match a history and suppress alerts as the rules say. Raises: UsageError, SourceError."""
-    deployment = given.deployment
-    replayed = matches(given, pieces_of, terms)
+    deployment = rules.deployment
+    replayed = matches(rules, pieces_of, terms)
     return finish(deployment.rulebook, replayed, refusal_dead_letters(deployment.refused))

@@ -222,8 +222,8 @@ class Rules:
         written, period = parted(forms)
         terms = Terms(cores=cores or processors_count(), until_ms=period.until_ms)
         source = open_source(events, Naming(columns, tz, written)).within(period)
-        given = (other._given, self._given)
-        before, after = (matches(each, source.pieces, terms) for each in given)
+        both = (other._given, self._given)
+        before, after = (matches(each, source.pieces, terms) for each in both)
         warn_of_replay(after, forms)
         return difference_of(before.alerts, after.alerts, source.like)
 
@@ -305,9 +305,9 @@ class Rules:
         return tune(bench, rule.pattern, rule.bound, axes, Aim(objective, budget, review_cost), skipped)
 
     def _one_rule(self, rule_id: str) -> OneRule:
-        given = self._given
-        lists = [each for each in given.records if isinstance(each, ListRecord)]
-        return one_rule_of(given.newest(rule_id), (lists, given.lists))
+        rules = self._given
+        lists = [each for each in rules.records if isinstance(each, ListRecord)]
+        return one_rule_of(rules.newest(rule_id), (lists, rules.lists))
 
     def _measured(self, source: Source, labels: Any, terms: MeasureTerms, fields: Sequence[str]) -> Measured:
         """Replay and judge."""
@@ -360,8 +360,8 @@ def load(rules: str | Path, *, control: str | Path | None = None) -> Rules:
     ['card_testing', 'dormant_then_large', 'impossible_travel', 'rising_amounts', 'small_then_large']
     """
     path = Path(rules)
-    directory, at, commit = str(rules).rpartition("@")
-    if at and not path.exists():
+    directory, separator, commit = str(rules).rpartition("@")
+    if separator and not path.exists():
         with folder_at(Path(directory), commit) as folder:
             if folder is None:
                 raise UsageError(f"{rules}: there is no commit {commit} of a git repository that has {directory}")

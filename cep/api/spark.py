@@ -37,15 +37,15 @@ def is_spark(events: object) -> bool:
     )
 
 
-def match_spark(given: GivenRules, events: Any, naming: Naming, terms: Terms, partitions: int | None) -> Any:
+def match_spark(rules: GivenRules, events: Any, naming: Naming, terms: Terms, partitions: int | None) -> Any:
     """Return the DataFrame of alerts. Nothing runs. Raises: UsageError."""
     from cep.runners.spark.match import match  # noqa: PLC0415 Spark takes a second to import
 
     if events.isStreaming:
         raise UsageError("the events are a stream; `match` takes a finite history, `match_stream` takes streams")
-    job = _job(given, terms)
+    job = _job(rules, terms)
     fields = _fields(events, job.schema, naming)
-    return match(job, given.deployment.rulebook, fields, partitions, naming.values(job.schema))
+    return match(job, rules.deployment.rulebook, fields, partitions, naming.values(job.schema))
 
 
 class StreamTerms(Forms, total=False):
@@ -104,19 +104,19 @@ def match_stream_spark(
     return match_stream(rules, _fields(events, job.schema, naming), control, metrics, naming.values(job.schema))
 
 
-def aside_spark(given: GivenRules, events: Any, naming: Naming, terms: Terms) -> Any:
+def aside_spark(rules: GivenRules, events: Any, naming: Naming, terms: Terms) -> Any:
     """Return the DataFrame of records that cannot be read. Nothing runs. Raises: UsageError."""
     from cep.runners.spark.match import set_aside  # noqa: PLC0415 Spark takes a second to import
 
-    job = _job(given, terms)
+    job = _job(rules, terms)
     fields = _fields(events, job.schema, naming)
-    return set_aside(job, given.deployment.rulebook, fields, naming.values(job.schema))
+    return set_aside(job, rules.deployment.rulebook, fields, naming.values(job.schema))
 
 
-def _job(given: GivenRules, terms: Terms) -> Job:
-    if given.deployment.schema.protected:
+def _job(rules: GivenRules, terms: Terms) -> Job:
+    if rules.deployment.schema.protected:
         secret_keys()
-    return job_of(given.deployment, terms)
+    return job_of(rules.deployment, terms)
 
 
 def _fields(events: Any, schema: Schema, naming: Naming) -> Any:
@@ -124,8 +124,8 @@ def _fields(events: Any, schema: Schema, naming: Naming) -> Any:
     from cep.runners.spark.match import fields_of  # noqa: PLC0415 Spark takes a second to import
 
     names = tuple(events.columns)
-    wanted = [name for name in (TYPE_FIELD, *schema.columns()) if name not in naming.fixed]
-    sources = sources_of(names, wanted, naming.columns or {})
+    field_names = [name for name in (TYPE_FIELD, *schema.columns()) if name not in naming.fixed]
+    sources = sources_of(names, field_names, naming.columns or {})
     time_fields = set()
     for fields_given, fixed in naming.fields_of(sources):
         from_source = present_types(schema, None, fixed)

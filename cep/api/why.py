@@ -71,23 +71,23 @@ class Why:
         return f'<pre style="overflow-x:auto">{text}</pre>'
 
 
-def explain(given: GivenRules, alert: dict[str, Any], past: Past) -> Why:
+def explain(rules: GivenRules, alert: dict[str, Any], past: Past) -> Why:
     """Explain an alert: each of its events with the compared values, and the measures of the match.
 
     For a derived event it also shows its source events.
 
     Raises: UsageError, SourceError.
     """
-    rule = next((r for r in given.versions(alert["rule_id"]) if r.version == alert["version"]), None)
+    rule = next((r for r in rules.versions(alert["rule_id"]) if r.version == alert["version"]), None)
     parts: list[Text | Table] = [*_head(alert), *_doc(rule)]
     if rule is None:
-        parts.append(Text(f"{given.shown} has no version {alert['version']} of {alert['rule_id']} in force"))
+        parts.append(Text(f"{rules.shown} has no version {alert['version']} of {alert['rule_id']} in force"))
         return Why(False, tuple(parts))
     if rule.content_hash != alert["content_hash"]:
         parts.append(Text("the rule's content has changed since: what follows is what it says now", style="yellow"))
-    records, produced, rejections = _records(given, rule, past, alert["key"])
+    records, produced, rejections = _records(rules, rule, past, alert["key"])
     answer = why(
-        _world(given, [rule], past, to_the_end=bool(alert.get("unconfirmed"))),
+        _world(rules, [rule], past, to_the_end=bool(alert.get("unconfirmed"))),
         rule,
         records.batch,
         [e["event_id"] for e in alert["events"]],
@@ -102,7 +102,7 @@ def explain(given: GivenRules, alert: dict[str, Any], past: Past) -> Why:
 
 
 def explain_not(
-    given: GivenRules, rule_id: str, key: Sequence[str], past: Past, at: str | None = None,
+    rules: GivenRules, rule_id: str, key: Sequence[str], past: Past, at: str | None = None,
     late_ids: LateIds | None = None,
 ) -> Why:  # fmt: skip
     """Explain the missing alert of a rule for a key, around the event time `at` if that is given.
@@ -110,25 +110,25 @@ def explain_not(
     `late_ids` returns the ids of events that came too late. Raises: UsageError, SourceError.
     """
     at_ms = None if at is None else _time(at)
-    versions = given.versions(rule_id)
+    versions = rules.versions(rule_id)
     if not versions:
-        return Why(False, (Text(given.reason_against(rule_id)),))
+        return Why(False, (Text(rules.reason_against(rule_id)),))
     domain = versions[-1].pattern.key
     if len(key) != len(domain):
         fields = ", ".join(domain)
         raise UsageError(f"{rule_id} is keyed by {fields}: give --key {len(domain)} times, not {len(key)}")
     versions = [rule for rule in versions if rule.pattern.key == domain]
-    deployment = given.deployment
+    deployment = rules.deployment
     values = tokens_of_key(deployment.schema, domain, key)[0]
-    records, produced, rejections = _records(given, versions[-1], past, key_of(values))
+    records, produced, rejections = _records(rules, versions[-1], past, key_of(values))
     late = frozenset[str]() if late_ids is None else late_ids(domain, key_of(values))
-    world = _world(given, versions, past)
+    world = _world(rules, versions, past)
     answer = why_not(world, versions, records.batch, at_ms, late)
     shown = f"{rule_id} for {', '.join(f'{f} {v}' for f, v in zip(domain, values, strict=True))}"
     parts: list[Text | Table] = [*_poison(records), *_doc(versions[-1])]
-    parts += [Text(line, style="yellow") for line in given.set_aside(rule_id)]
+    parts += [Text(line, style="yellow") for line in rules.set_aside(rule_id)]
     if not answer.matches:
-        below = _below(given, versions[-1])
+        below = _below(rules, versions[-1])
         return Why(False, (*parts, Text(f"no alert of {shown}:", style="bold"), *_reasons(answer), *below), rejections)
     suppressed = suppression_reasons(deployment, domain, records.batch, late, world.end_ms)
     reasons = [suppressed.get((rule_id, p.version, tuple(step[1] for step in p.steps)), "") for p in answer.matches]
@@ -149,30 +149,30 @@ def explain_not(
 
 
 def _world(
-    given: GivenRules, versions: Sequence[DeployedRule], past: Past, *, to_the_end: bool = False
+    rules: GivenRules, versions: Sequence[DeployedRule], past: Past, *, to_the_end: bool = False
 ) -> World:  # fmt: skip
     """Return the inputs of traces other than events. The whole history is read only if its end may matter."""
-    deployment = given.deployment
+    deployment = rules.deployment
     end_ms = TIME_MS_MAX
     if not to_the_end and any(fires_on_deadlines(rule.pattern) for rule in versions):
-        end_ms = end_of(given, past.pieces(deployment.schema))
+        end_ms = end_of(rules, past.pieces(deployment.schema))
     return World(deployment.schema, deployment.rulebook.lists.timelines(), end_ms)
 
 
 def _records(
-    given: GivenRules, rule: DeployedRule, past: Past, key: str
+    rules: GivenRules, rule: DeployedRule, past: Past, key: str
 ) -> tuple[KeyRecords, Produced | None, Rejections]:
     """Read the records of a key, repeated events once, and report on rejected ones; for a rule that reads produced
     events also those, which cost a whole replay."""
-    schema, domain = given.deployment.schema, rule.pattern.key
+    schema, domain = rules.deployment.schema, rule.pattern.key
     records = past.of_key(schema, domain, key)
-    job = job_of(given.deployment, Terms(dedup_ms=past.dedup_ms))
+    job = job_of(rules.deployment, Terms(dedup_ms=past.dedup_ms))
     batch, reused_ids = without_repeats(job, records.batch)
     rejections = rejections_of_poison(len(records.batch), records.poison, reused_ids)
     records = replace(records, batch=batch)
     if not reads_produced(rule, schema):
         return records, None, rejections
-    produced = produce(given, past.pieces(schema))
+    produced = produce(rules, past.pieces(schema))
     return produced.with_key(records, schema, domain, key), produced, rejections
 
 
@@ -182,8 +182,8 @@ def _below(given: GivenRules, rule: DeployedRule) -> list[Text]:
     if not names:
         return []
     rules = ", ".join(producers_of(given, names))
-    said = f"produced by {rules}, of which this can be asked, too" if rules else "no rule in force produces them"
-    return [Text(f"  {', '.join(names)}: {said}")]
+    remark = f"produced by {rules}, of which this can be asked, too" if rules else "no rule in force produces them"
+    return [Text(f"  {', '.join(names)}: {remark}")]
 
 
 def _time(text: str) -> int:
@@ -201,8 +201,8 @@ def _time(text: str) -> int:
 
 def _head(alert: dict[str, Any]) -> list[Text]:
     key = alert["key"].replace(KEY_SEPARATOR, ", ")
-    at = f"for {key} at {_shown(alert['detected_at'])}"
-    line = f"{alert['rule_id']} version {alert['version']} {at}, {alert['severity']}"
+    heading = f"for {key} at {_shown(alert['detected_at'])}"
+    line = f"{alert['rule_id']} version {alert['version']} {heading}, {alert['severity']}"
     parts = [Text(line, style="bold")]
     if alert["message"]:
         parts.append(Text(alert["message"]))
@@ -265,8 +265,8 @@ def _origins(path: MatchPath, produced: Produced | None) -> list[Text | Table]:
     for title in ("event time", "event", "level", "as"):
         table.add_column(title, overflow="fold")
     for origin in origins:
-        at = _shown(origin.event_time)
-        table.add_row(*(Text(cell) for cell in (at, origin.event_id, str(origin.level), ".".join(origin.variables))))
+        time = _shown(origin.event_time)
+        table.add_row(*(Text(cell) for cell in (time, origin.event_id, str(origin.level), ".".join(origin.variables))))
     return [Text("made of the events of the source:", style="bold"), table]
 
 
@@ -280,8 +280,8 @@ def _poison(records: KeyRecords) -> list[Text]:
     flawed = [poison for poison in records.poison if poison.bad_values]
     aside = [poison for poison in records.poison if not poison.bad_values]
     lines = []
-    for group, what in ((aside, "cannot be decoded"), (flawed, "with a value that cannot be read and is null")):
+    for group, fault in ((aside, "cannot be decoded"), (flawed, "with a value that cannot be read and is null")):
         if group:
             count = f"{len(group)} record{'' if len(group) == 1 else 's'}"
-            lines.append(f"{count} of this key {what}, the first: {group[0].code}: {group[0].reason}")
+            lines.append(f"{count} of this key {fault}, the first: {group[0].code}: {group[0].reason}")
     return [Text(line, style="yellow") for line in lines]

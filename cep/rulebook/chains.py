@@ -84,7 +84,7 @@ class Chain:
     @cached_property
     def data(self) -> str:
         """The chain as JSON, so that a change of one costs the others nothing."""
-        return json.dumps([taken.to_json() for taken in self.taken], ensure_ascii=False)
+        return json.dumps([record.to_json() for record in self.taken], ensure_ascii=False)
 
     @property
     def last(self) -> Taken:
@@ -111,7 +111,7 @@ class Chains:
         chain = self._chains.get(self._name(record))
         if chain is None or not isinstance(record, RollbackRecord):
             return ""
-        return next((taken.hash for taken in chain.taken if taken.version == record.to_version), "")
+        return next((entry.hash for entry in chain.taken if entry.version == record.to_version), "")
 
     def is_behind(self, record: Signable) -> bool:
         """Return True if a later version than the record's has been taken."""
@@ -137,14 +137,14 @@ class Chains:
             )
         if chain is None:
             return None
-        same = next((taken for taken in chain.taken if taken.version == record.version), None)
+        same = next((entry for entry in chain.taken if entry.version == record.version), None)
         if same is not None:
             is_other = same.hash and same.hash != hash_of(record)
             return _conflict(f"{same.text} was first", last) if is_other else None
         if isinstance(record, ListRecord) or named is None:
             return None  # versions of a list wait for each other
         if record.version < last.version:
-            follower = next(taken for taken in chain.taken if taken.version > record.version)
+            follower = next(entry for entry in chain.taken if entry.version > record.version)
             is_passed = follower.after is not None and follower.after < record.version
             return _conflict(f"{follower.text} was first", last) if is_passed else None
         is_other = named.version == last.version and last.hash and named.hash and named.hash != last.hash
@@ -157,12 +157,12 @@ class Chains:
         name = self._name(record)
         chain = self._chains.get(name, Chain(()))
         is_forgotten = len(chain.taken) == CHAIN_VERSIONS_MAX and record.version < chain.taken[0].version
-        if is_forgotten or any(taken.version == record.version for taken in chain.taken):
+        if is_forgotten or any(entry.version == record.version for entry in chain.taken):
             return
         after = None if record.changes is None else record.changes.version
-        said = [None if text is None else hide_card_numbers(text) for text in (record.by, record.reason)]
-        taken = Taken(record.version, hash_of(record), after, *said)
-        in_order = sorted((*chain.taken, taken), key=lambda one: one.version)
+        texts = [None if text is None else hide_card_numbers(text) for text in (record.by, record.reason)]
+        entry = Taken(record.version, hash_of(record), after, *texts)
+        in_order = sorted((*chain.taken, entry), key=lambda one: one.version)
         self._chains[name] = Chain(tuple(in_order[-CHAIN_VERSIONS_MAX:]))
 
     def take_unsaid(self, name: str, version: int, digest: str = "") -> None:
@@ -182,7 +182,7 @@ class Chains:
         return Chains(
             {
                 erased_line(name) if snoozed_key(name) in gone else name: Chain(
-                    tuple(_without_texts(taken, gone) for taken in chain.taken)
+                    tuple(_without_texts(entry, gone) for entry in chain.taken)
                 )
                 for name, chain in self._chains.items()
             }
@@ -200,7 +200,7 @@ class Chains:
 
     def report(self) -> dict[str, list[dict[str, Any]]]:
         """Return the last versions of every chain as JSON values."""
-        return {name: [taken.to_json() for taken in chain.taken] for name, chain in sorted(self._chains.items())}
+        return {name: [entry.to_json() for entry in chain.taken] for name, chain in sorted(self._chains.items())}
 
     @property
     def data(self) -> str:
@@ -210,23 +210,23 @@ class Chains:
     @staticmethod
     def from_json(saved: Mapping[str, Any]) -> Chains:
         """Invert `report`. Raises: KeyError, TypeError, AttributeError for other values."""
-        return Chains({name: Chain(tuple(Taken(**taken) for taken in chain)) for name, chain in saved.items()})
+        return Chains({name: Chain(tuple(Taken(**values) for values in chain)) for name, chain in saved.items()})
 
 
 def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, Taken]]:
     """Return the changes that a job has taken between two of its reports, each with the name of its chain."""
     return [
-        (name, Taken(**taken))
+        (name, Taken(**record))
         for name, chain in after.items()
         if chain != before.get(name)
-        for taken in chain
-        if taken not in before.get(name, ())
+        for record in chain
+        if record not in before.get(name, ())
     ]
 
 
-def _without_texts(taken: Taken, keys: Collection[str]) -> Taken:
-    by, reason = (None if text is None or names_key(text, keys) else text for text in (taken.by, taken.reason))
-    return replace(taken, by=by, reason=reason)
+def _without_texts(record: Taken, keys: Collection[str]) -> Taken:
+    by, reason = (None if text is None or names_key(text, keys) else text for text in (record.by, record.reason))
+    return replace(record, by=by, reason=reason)
 
 
 def described(version: int, digest: str, by: str | None, reason: str | None) -> str:
@@ -235,7 +235,7 @@ def described(version: int, digest: str, by: str | None, reason: str | None) -> 
     return shown + (f" by {by}" if by else "") + (f": {reason}" if reason else "")
 
 
-def _conflict(what: str, last: Taken) -> Outcome:
+def _conflict(subject: str, last: Taken) -> Outcome:
     return Outcome(
-        "refused", f"{what}; look at it, and send the change as version {last.version + 1}", is_conflict=True
+        "refused", f"{subject}; look at it, and send the change as version {last.version + 1}", is_conflict=True
     )

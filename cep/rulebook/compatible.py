@@ -135,20 +135,20 @@ def _schema_reason(pattern: PatternIR, rule_schema: Schema, job: Schema) -> str:
     looked_back_at = [past.event_type for past in histories(pattern) if past.event_type]
     named: set[str] | None = None
     for name in dict.fromkeys((*pattern.event_types, *looked_back_at)):
-        wanted = rule_schema.event_type(name)
-        assert wanted is not None
+        declared = rule_schema.event_type(name)
+        assert declared is not None
         offered = job.event_type(name)
         if offered is None:
             names = tuple(e.name for e in job.event_types)
             return f"the job has no events `{name}`{_did_you_mean(name, names)}"
-        if wanted.order_field not in ("", offered.order_field):
+        if declared.order_field not in ("", offered.order_field):
             in_job = f"by `{offered.order_field}`" if offered.order_field else "by no field"
-            return f"`{name}` is in order by `{wanted.order_field}` in the rule and {in_job} in the job"
-        if offered.fields == wanted.fields:
+            return f"`{name}` is in order by `{declared.order_field}` in the rule and {in_job} in the job"
+        if offered.fields == declared.fields:
             continue  # as for nearly all rules: to look for the fields that they read takes a walk through the pattern
         named = _names(pattern) if named is None else named
-        read = {wanted.id_field, wanted.time_field, *named}
-        reason = _fields_reason(wanted, offered, read, makes_events=_makes_whole_events(pattern, job))
+        read = {declared.id_field, declared.time_field, *named}
+        reason = _fields_reason(declared, offered, read, makes_events=_makes_whole_events(pattern, job))
         if reason:
             return reason
     return ""
@@ -163,17 +163,17 @@ def _makes_whole_events(pattern: PatternIR, job: Schema) -> bool:
     return any(not field.type.nullable for field in produced.fields if field.name not in identity)
 
 
-def _fields_reason(wanted: EventType, offered: EventType, read: set[str], *, makes_events: bool) -> str:
-    for field in wanted.fields:
+def _fields_reason(declared: EventType, offered: EventType, read: set[str], *, makes_events: bool) -> str:
+    for field in declared.fields:
         in_job = offered.field(field.name)
         if in_job is None:
             if field.name not in read:
                 continue  # the job has dropped it, and no caller needs it
-            return f"`{wanted.name}` has a field `{field.name}` that the job's events have not"
+            return f"`{declared.name}` has a field `{field.name}` that the job's events have not"
         # A null is unknown, and a condition on it is not met. But it must not become a field that is never null.
         fits = is_wider(in_job.type, field.type)
         if not fits or (makes_events and field.name in read and in_job.type.nullable != field.type.nullable):
-            return f"`{wanted.name}.{field.name}` is {field.type} in the rule and {in_job.type} in the job"
+            return f"`{declared.name}.{field.name}` is {field.type} in the rule and {in_job.type} in the job"
     return ""
 
 

@@ -131,7 +131,10 @@ def with_completeness(
     domain_ms = min([from_ms, *(neighbour.domain_ms for neighbour in neighbours)])
     retained_needs = [pair for neighbour in neighbours for pair in neighbour.retained_needs()]
     times = [(min(from_ms, _retained_since(need, retained_needs, domain_ms, schema)), need.pane_ms) for need in needs]
-    complete_ms = (domain_ms, *(at if at == TIME_MS_MIN else at + rounded_ms for at, rounded_ms in times))
+    complete_ms = (
+        domain_ms,
+        *(time_ms if time_ms == TIME_MS_MIN else time_ms + rounded_ms for time_ms, rounded_ms in times),
+    )
     unfolded: dict[str, int] = {}
     for neighbour in neighbours:
         unfolded_ms = neighbour.unfolded_ms or (TIME_MS_MIN,) * len(neighbour.needs)
@@ -143,10 +146,10 @@ def with_completeness(
 
 def _retained_since(need: Need, retained_needs: Sequence[tuple[Need, int]], domain_ms: int, schema: Schema) -> int:
     """Return the time from which all needed events are stored, TIME_MS_MAX if they are not."""
-    equal = [at for other, at in retained_needs if other.identity == need.identity]
+    equal = [complete_ms for other, complete_ms in retained_needs if other.identity == need.identity]
     if equal:
         return min(equal)
-    times = [at for other, at in retained_needs if other.covers(need)]
+    times = [complete_ms for other, complete_ms in retained_needs if other.covers(need)]
     event_type = schema.event_type(need.event_type)
     if event_type is not None and (event_type.retain_ms or 0) >= need.span_ms:
         retained = {field.name for field in event_type.fields}  # but no answers of lists about the events
@@ -156,4 +159,4 @@ def _retained_since(need: Need, retained_needs: Sequence[tuple[Need, int]], doma
 
 def _or_none(times_ms: tuple[int, ...]) -> tuple[int, ...]:
     """Return no times if everything is complete since the job's first event."""
-    return times_ms if any(at > TIME_MS_MIN for at in times_ms) else ()
+    return times_ms if any(time_ms > TIME_MS_MIN for time_ms in times_ms) else ()

@@ -46,8 +46,8 @@ class SetAside:
     @property
     def full_reason(self) -> str:
         """The reason and the text of each diagnostic, with its next step, as one line."""
-        said = (f"{d.code} {d.message}" + (f" ({d.help})" if d.help else "") for d in self.diagnostics)
-        return "; ".join([self.reason, *said])
+        messages = (f"{d.code} {d.message}" + (f" ({d.help})" if d.help else "") for d in self.diagnostics)
+        return "; ".join([self.reason, *messages])
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,14 @@ def deploy(records: Iterable[ControlRecord], lists: ListStore | None = None, tru
 
     `lists` has the entries that list records name (files.read_lists). With `trust` the others must be signed.
     """
-    given = list(records)
-    counted = (record for record in given if isinstance(record, UpsertRecord))
+    ordered = list(records)
+    counted = (record for record in ordered if isinstance(record, UpsertRecord))
     if trust is not None:
         counted = (record for record in counted if reason_against(record, trust) is None)
     with paused():
         rulebook = Rulebook(schema_of(counted), None, lists)
         rulebook.accepted.trust = trust
-        return replace(_applied(Deployment(rulebook.schema, rulebook, ()), given, are_first=True), refused=())
+        return replace(_applied(Deployment(rulebook.schema, rulebook, ()), ordered, are_first=True), refused=())
 
 
 def deploy_to_job(
@@ -140,14 +140,14 @@ def _applied(deployment: Deployment, records: Iterable[ControlRecord], *, are_fi
     """Apply records before any event of their times has been seen."""
     rulebook = deployment.rulebook
     set_aside: list[SetAside] = list(deployment.set_aside)
-    taken: list[ControlRecord] = list(deployment.taken)
+    accepted: list[ControlRecord] = list(deployment.taken)
     refused: list[RefusedRecord] = []
-    given = list(records)
-    vouched = vouched_lists(given, rulebook.accepted.trust) if are_first else None
-    for record in given:
+    ordered = list(records)
+    vouched = vouched_lists(ordered, rulebook.accepted.trust) if are_first else None
+    for record in ordered:
         outcome = rulebook.apply(record, None, is_given=are_first and is_given(record, vouched))
         if outcome.kind != "refused" or isinstance(record, HeartbeatRecord):
-            taken.append(record)
+            accepted.append(record)
             continue
         refused.append(RefusedRecord(record, outcome, rulebook.epoch, rulebook.content_hash))
         upsert = record.as_upsert() if isinstance(record, RollbackRecord) else record
@@ -158,7 +158,7 @@ def _applied(deployment: Deployment, records: Iterable[ControlRecord], *, are_fi
             set_aside.append(aside)
         elif isinstance(record, ListRecord):
             set_aside.append(SetAside(f"list {record.id}", record.version, outcome.reason, (), ""))
-    return replace(deployment, set_aside=tuple(set_aside), taken=tuple(taken), refused=tuple(refused))
+    return replace(deployment, set_aside=tuple(set_aside), taken=tuple(accepted), refused=tuple(refused))
 
 
 def schema_of(records: Iterable[UpsertRecord]) -> Schema:

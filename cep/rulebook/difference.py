@@ -50,15 +50,15 @@ def difference(before: Signable, after: Signable) -> list[str]:
 
 
 def _fields(record: Signable) -> Iterator[tuple[str, Any]]:
-    given = _upsert(record)
-    for name, value in given.model_dump(exclude=_NOT_COMPARED).items():
+    upsert = _upsert(record)
+    for name, value in upsert.model_dump(exclude=_NOT_COMPARED).items():
         if name == "params":
             for parameter, one in sorted(value.items()):
                 yield f"params.{parameter}", one
         else:
             yield name, value
-    if isinstance(given, ListRecord):
-        yield "entries", len(given.entries)
+    if isinstance(upsert, ListRecord):
+        yield "entries", len(upsert.entries)
 
 
 def _upsert(record: Signable) -> Signable:

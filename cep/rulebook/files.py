@@ -95,12 +95,12 @@ def declared_lists(directory: Path) -> tuple[list[GivenList], list[str]]:
     for path in sorted({directory / file for file in files}):
         if not glance.may_declare(path):
             continue
-        given = given_lists(load_files([path], root))
-        problems += [f"{path}: {d.code} {d.message}" for d in given.diagnostics if d.is_error]
-        for at, declared in given.lists.items():
-            first, elsewhere = lists.setdefault(at, (declared, path))
+        declared_lists = given_lists(load_files([path], root))
+        problems += [f"{path}: {d.code} {d.message}" for d in declared_lists.diagnostics if d.is_error]
+        for list_key, declared in declared_lists.lists.items():
+            first, elsewhere = lists.setdefault(list_key, (declared, path))
             if first.content.digest != declared.content.digest:
-                problems.append(f"{path}: $: the list `{at[0]}` holds something else in {elsewhere}")
+                problems.append(f"{path}: $: the list `{list_key[0]}` holds something else in {elsewhere}")
     return [declared for _, (declared, _) in sorted(lists.items())], problems
 
 
@@ -113,11 +113,11 @@ def read_lists(directory: Path, store: ListStore) -> tuple[list[ListRecord], lis
     return [list_record(declared, store) for declared in lists], problems
 
 
-def list_record(given: GivenList, store: ListStore) -> ListRecord:
+def list_record(source: GivenList, store: ListStore) -> ListRecord:
     """Return the first version of a declared list; its entries go into `store`."""
-    name = given_name(given.kind, given.content.digest)
-    store.put(name, lambda: given.content.base)
-    return ListRecord(id=given.name, of=given.kind, version=1, change="replace", stored=name)
+    name = given_name(source.kind, source.content.digest)
+    store.put(name, lambda: source.content.base)
+    return ListRecord(id=source.name, of=source.kind, version=1, change="replace", stored=name)
 
 
 def _rule_names(directory: Path) -> list[str]:
@@ -158,14 +158,14 @@ class _Glance:
 
     def may_declare(self, path: Path) -> bool:
         """Return True if a pattern file, or one that it imports, may declare a list."""
-        waiting, seen = [path], {path}
+        waiting, visited = [path], {path}
         while waiting:
             declares, imported = self._look(waiting.pop())
             if declares:
                 return True
-            new = imported - seen
-            seen |= new
-            waiting += new if len(seen) <= IMPORTS_MAX else ()
+            new = imported - visited
+            visited |= new
+            waiting += new if len(visited) <= IMPORTS_MAX else ()
         return False
 
     def _look(self, path: Path) -> tuple[bool, set[Path]]:

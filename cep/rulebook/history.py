@@ -61,5 +61,5 @@ def _git(directory: Path, *arguments: str) -> bytes:
     if git is None:
         return b""
     command = [git, "-C", str(directory), *arguments]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=_GIT_S)  # noqa: S603 no shell, our arguments
-    return done.stdout if done.returncode == 0 else b""
+    process = subprocess.run(command, capture_output=True, check=False, timeout=_GIT_S)  # noqa: S603 no shell, our arguments
+    return process.stdout if process.returncode == 0 else b""

@@ -74,8 +74,8 @@ class Topic:
         try:
             if self.name in admin.list_topics(timeout=KAFKA_WAIT_MS_MAX / 1_000).topics:
                 return False
-            made = admin.create_topics([NewTopic(self.name, 1, 1, config={**_COMPACTED, **(settings or {})})])
-            made[self.name].result(KAFKA_WAIT_MS_MAX / 1_000)
+            futures = admin.create_topics([NewTopic(self.name, 1, 1, config={**_COMPACTED, **(settings or {})})])
+            futures[self.name].result(KAFKA_WAIT_MS_MAX / 1_000)
         except (KafkaException, TimeoutError) as error:
             if isinstance(error, KafkaException) and is_away(error):
                 raise SinkAwayError(

@@ -26,18 +26,18 @@ class LastAlerts:
         self.last: Fired = dict(last or {})
         self._before: dict[tuple[str, str], LastAlert | None] = {}
         # heap: the time from which it suppresses nothing, its rule and key, its start
-        self._over = [(times[0] + times[1], at, times[0]) for at, times in self.last.items()]
+        self._over = [(times[0] + times[1], rule_key, times[0]) for rule_key, times in self.last.items()]
         heapify(self._over)
 
     def put(self, entries: Mapping[tuple[str, str], LastAlert | None]) -> None:
         """Set these entries; None removes an entry. `changed` returns the inverse."""
-        for at, times in entries.items():
-            self._before.setdefault(at, self.last.get(at))
+        for rule_key, times in entries.items():
+            self._before.setdefault(rule_key, self.last.get(rule_key))
             if times is None:
-                self.last.pop(at, None)
+                self.last.pop(rule_key, None)
             else:
-                self.last[at] = times
-                heappush(self._over, (times[0] + times[1], at, times[0]))
+                self.last[rule_key] = times
+                heappush(self._over, (times[0] + times[1], rule_key, times[0]))
 
     def forget(self, before_ms: int) -> int:
         """Drop entries that cannot suppress an alert at or after `before_ms`: a few, but more than were added.
@@ -55,14 +55,14 @@ class LastAlerts:
 
     def _drop(self) -> bool:
         """Drop the entry that is over first, unless its rule has fired again. Return True if it was dropped."""
-        over_ms, at, ms = heappop(self._over)
-        last = self.last.get(at)
+        over_ms, rule_key, ms = heappop(self._over)
+        last = self.last.get(rule_key)
         if last is None or last[:2] != (ms, over_ms - ms):
             return False
-        self.put({at: None})
+        self.put({rule_key: None})
         return True
 
     def changed(self) -> dict[tuple[str, str], LastAlert | None]:
         """Return the entries changed since the last call, as they were before; None for a new one."""
         before, self._before = self._before, {}
-        return {at: times for at, times in before.items() if self.last.get(at) != times}
+        return {rule_key: times for rule_key, times in before.items() if self.last.get(rule_key) != times}

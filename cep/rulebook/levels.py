@@ -40,31 +40,33 @@ class Places:
     @staticmethod
     def of(rules: Iterable[DeployedRule]) -> Places:
         """Collect the places of rules that have their levels."""
-        made: dict[str, int] = {}
+        levels_by_type: dict[str, int] = {}
         read: dict[str, tuple[int, str]] = {}
         for rule in rules:
             level = _level(rule)
             if rule.pattern.produces is not None:
-                made[rule.pattern.produces] = max(level, made.get(rule.pattern.produces, 0))
+                levels_by_type[rule.pattern.produces] = max(level, levels_by_type.get(rule.pattern.produces, 0))
             for name in _read_by(rule.pattern):
                 read[name] = min((level, rule.rule_id), read.get(name, (level, rule.rule_id)))
-        return Places(made, read)
+        return Places(levels_by_type, read)
 
     def joined(self, other: Places) -> Places:
         """Join both."""
-        made = {name: max(self.made.get(name, 0), other.made.get(name, 0)) for name in {**self.made, **other.made}}
+        levels_by_type = {
+            name: max(self.made.get(name, 0), other.made.get(name, 0)) for name in {**self.made, **other.made}
+        }
         read = {**self.read, **other.read}
         both = self.read.keys() & other.read.keys()
-        return Places(made, {**read, **{name: min(self.read[name], other.read[name]) for name in both}})
+        return Places(levels_by_type, {**read, **{name: min(self.read[name], other.read[name]) for name in both}})
 
     def to_json(self) -> list[Any]:
         """Return the places as JSON values for saved.py; `from_json` reads them."""
-        return [dict(self.made), {name: list(at) for name, at in self.read.items()}]
+        return [dict(self.made), {name: list(levels) for name, levels in self.read.items()}]
 
     @staticmethod
     def from_json(data: Sequence[Any]) -> Places:
-        made, read = data
-        return Places(dict(made), {name: (level, rule_id) for name, (level, rule_id) in read.items()})
+        levels_by_type, read = data
+        return Places(dict(levels_by_type), {name: (level, rule_id) for name, (level, rule_id) in read.items()})
 
 
 def by_level(rules: Iterable[DeployedRule], schema: Schema, levels_count: int = 1) -> list[list[DeployedRule]]:
@@ -72,13 +74,13 @@ def by_level(rules: Iterable[DeployedRule], schema: Schema, levels_count: int = 
 
     Each stands where it was put. If one was put nowhere, all get a level of `levels_count`, or of as many as they need.
     """
-    given = list(rules)
-    if any(rule.level is None for rule in given):
-        levels = placed(given, schema, max(levels_count, levels_needed(given)))
+    rule_list = list(rules)
+    if any(rule.level is None for rule in rule_list):
+        levels = placed(rule_list, schema, max(levels_count, levels_needed(rule_list)))
     else:
-        levels = [_level(rule) for rule in given]
+        levels = [_level(rule) for rule in rule_list]
     grouped: list[list[DeployedRule]] = [[] for _ in range(max([levels_count - 1, *levels]) + 1)]
-    for rule, level in zip(given, levels, strict=True):
+    for rule, level in zip(rule_list, levels, strict=True):
         grouped[level].append(rule)
     return grouped
 
@@ -92,8 +94,8 @@ def earliest(rules: Sequence[DeployedRule]) -> list[int]:
     """Return the level of each rule directly after the rules that feed it."""
     if all(rule.pattern.produces is None for rule in rules):
         return [0] * len(rules)  # visiting the patterns of thousands of rules takes longer than all the rest
-    levels = levels_of({at: (_read_by(rule.pattern), rule.pattern.produces) for at, rule in enumerate(rules)})
-    return [levels[at] for at in range(len(rules))]
+    levels = levels_of({index: (_read_by(rule.pattern), rule.pattern.produces) for index, rule in enumerate(rules)})
+    return [levels[index] for index in range(len(rules))]
 
 
 def placed(rules: Sequence[DeployedRule], schema: Schema, levels_count: int) -> list[int]:
@@ -102,16 +104,16 @@ def placed(rules: Sequence[DeployedRule], schema: Schema, levels_count: int) -> 
         return [0] * len(rules)
     first, last = earliest(rules), levels_count - 1
     reads = [_read_by(rule.pattern) for rule in rules]
-    made = [rule.pattern.produces for rule in rules]
+    produced = [rule.pattern.produces for rule in rules]
     latest = [_last(rule, levels_count) for rule in rules]
     for _ in range(levels_count):
-        asked: dict[str, int] = {}
+        least_levels: dict[str, int] = {}
         for names, level in zip(reads, latest, strict=True):
             for name in names:
-                asked[name] = min(level, asked.get(name, level))
+                least_levels[name] = min(level, least_levels.get(name, level))
         latest = [
-            level if name is None else min(level, asked.get(name, last) - 1)
-            for name, level in zip(made, latest, strict=True)
+            level if name is None else min(level, least_levels.get(name, last) - 1)
+            for name, level in zip(produced, latest, strict=True)
         ]
     return [
         max(late, early) if early or _is_any_derived(names, schema) else 0
@@ -128,19 +130,19 @@ def place_at_first(rule: DeployedRule, others: Sequence[DeployedRule], schema: S
 
 def place_among(rule: DeployedRule, places: Places, schema: Schema, levels_count: int) -> int | str:
     """Return the level of a new rule, or why it has none. The other rules keep their levels."""
-    made, names = rule.pattern.produces, _read_by(rule.pattern)
+    produced, names = rule.pattern.produces, _read_by(rule.pattern)
     first = max((places.made[name] + 1 for name in names if name in places.made), default=0)
     if first >= levels_count:
         return _too_deep(levels_count, first + 1)
     last = max(first, _last(rule, levels_count))
-    if made is not None and made in places.read:
-        level, reader = places.read[made]
+    if produced is not None and produced in places.read:
+        level, reader = places.read[produced]
         last = min(last, level - 1)
         if first > last:
             return (
-                f"it produces `{made}`, and must be matched before `{reader}`, which reads that and stands at level "
-                f"{level + 1} of the job's {levels_count}, where its runs are; start a job with both rules and more "
-                "`--levels`, in a new checkpoint folder"
+                f"it produces `{produced}`, and must be matched before `{reader}`, which reads that and stands at "
+                f"level {level + 1} of the job's {levels_count}, where its runs are; start a job with both rules and "
+                "more `--levels`, in a new checkpoint folder"
             )
     return last if first or _is_any_derived(names, schema) else 0
 

@@ -39,20 +39,22 @@ def raw_entries(record: ListRecord, patterns: Iterable[PatternIR], stored: Calla
     if record.stored is not None:
         with suppress(StateError, KeyError):  # RuleLists says that it is not there
             raw += raw_keys(stored(record.stored), record.of)
-    what = f"{raw} of its entries are no tokens, and a rule looks a field of type pan or sensitive up in the list"
-    return _refused(what) if raw else None
+    message = f"{raw} of its entries are no tokens, and a rule looks a field of type pan or sensitive up in the list"
+    return _refused(message) if raw else None
 
 
 def raw_lists(pattern: PatternIR, lists: Lists) -> Outcome | None:
     """Return the refusal of a rule that looks a protected field up in a list that has values; None for others."""
-    for at in sorted(token_lists(pattern)):
-        for version in lists.get(at, ())[-1:]:
+    for key in sorted(token_lists(pattern)):
+        for version in lists.get(key, ())[-1:]:
             content = version.content
-            raw = sum(raw_keys(part.keys, at[1]) for part in (content.base, content.added))
-            raw -= raw_keys(content.removed.keys, at[1])
+            raw = sum(raw_keys(part.keys, key[1]) for part in (content.base, content.added))
+            raw -= raw_keys(content.removed.keys, key[1])
             if raw:
-                what = f"{raw} entries of the list `{at[0]}` are no tokens, and the rule looks a field of type pan or "
-                return _refused(f"{what}sensitive up in it")
+                return _refused(
+                    f"{raw} entries of the list `{key[0]}` are no tokens, and the rule looks a field of type pan or "
+                    "sensitive up in it"
+                )
     return None
 
 
@@ -66,5 +68,5 @@ def raw_key(record: SnoozeRecord, patterns: Iterable[PatternIR], schema: Schema)
     return None
 
 
-def _refused(what: str) -> Outcome:
-    return Outcome("refused", _HELP, (Diagnostic("CEP320", what),))
+def _refused(message: str) -> Outcome:
+    return Outcome("refused", _HELP, (Diagnostic("CEP320", message),))

@@ -88,11 +88,11 @@ class RuleLists:
 
     def apply(self, record: ListRecord, seen_ms: int | None) -> Outcome:
         """Apply one record (Rulebook.apply). Raises: StateError if the store refuses."""
-        at = record.id, record.of
-        listed = self._lists.get(at, _ListVersions())
+        list_key = record.id, record.of
+        listed = self._lists.get(list_key, _ListVersions())
         if record.version <= listed.version:
             return Outcome("ignored", f"version {record.version} is not newer than {listed.version}")
-        if at not in self._lists and len(self._lists) >= LISTS_MAX:
+        if list_key not in self._lists and len(self._lists) >= LISTS_MAX:
             return Outcome("refused", f"the job knows {LISTS_MAX} lists, which is the limit")
         waiting = next((w for w in listed.waiting if w.version == record.version), None)
         if waiting is None:
@@ -109,9 +109,11 @@ class RuleLists:
             return taken
         parts = tuple(sorted((*waiting.parts, (record.part, taken))))
         others = tuple(w for w in listed.waiting if w.version != record.version)
-        settled, outcome = self._settle(at, replace(listed, waiting=(*others, replace(waiting, parts=parts))), seen_ms)
+        settled, outcome = self._settle(
+            list_key, replace(listed, waiting=(*others, replace(waiting, parts=parts))), seen_ms
+        )
         if settled is not None:
-            self._lists[at] = settled
+            self._lists[list_key] = settled
         return outcome
 
     def version(self, name: str, of: str) -> int:
@@ -120,12 +122,12 @@ class RuleLists:
 
     def forget(self, watermark_ms: int) -> None:
         """Drop the versions that no event from the watermark on sees; the last one stays."""
-        for at, listed in self._lists.items():
+        for list_key, listed in self._lists.items():
             later = listed.versions[1:]
             pairs = zip(listed.versions, later, strict=False)
             still_seen = [version for version, successor in pairs if successor.from_ms > watermark_ms]
             if len(still_seen) + 1 < len(listed.versions):
-                self._lists[at] = replace(listed, versions=(*still_seen, listed.versions[-1]))
+                self._lists[list_key] = replace(listed, versions=(*still_seen, listed.versions[-1]))
                 self._timelines = None
 
     @property
@@ -137,8 +139,8 @@ class RuleLists:
         """Return the versions that programs look up; the same object until a list changes."""
         if self._timelines is None:
             timelines = {
-                at: tuple(self._version(at[1], version) for version in listed.versions)
-                for at, listed in self._lists.items()
+                list_key: tuple(self._version(list_key[1], version) for version in listed.versions)
+                for list_key, listed in self._lists.items()
                 if listed.versions
             }
             self._timelines = timelines or NO_LISTS
@@ -146,12 +148,12 @@ class RuleLists:
 
     def last(self) -> list[list[str | int]]:
         """Return the last version of each list, as JSON values."""
-        last = ((at, listed.versions[-1]) for at, listed in sorted(self._lists.items()) if listed.versions)
-        return [[*at, version.version, version.digest] for at, version in last]
+        last = ((list_key, listed.versions[-1]) for list_key, listed in sorted(self._lists.items()) if listed.versions)
+        return [[*list_key, version.version, version.digest] for list_key, version in last]
 
     def report(self) -> tuple[ListReport, ...]:
         """Report the last version of each list, and the versions that wait."""
-        return tuple(_report(at, self._lists[at]) for at in sorted(self._lists))
+        return tuple(_report(list_key, self._lists[list_key]) for list_key in sorted(self._lists))
 
     def names(self) -> list[str]:
         """Return the names of the sets in use."""
@@ -184,11 +186,13 @@ class RuleLists:
         self.store.put(name, lambda: build(keys, record.of))
         return name
 
-    def _settle(self, at: ListKey, listed: _ListVersions, seen_ms: int | None) -> tuple[_ListVersions | None, Outcome]:
+    def _settle(
+        self, list_key: ListKey, listed: _ListVersions, seen_ms: int | None
+    ) -> tuple[_ListVersions | None, Outcome]:
         """Apply every version that can be. Return the list, and the outcome for the record that came."""
         note, late_ms, from_ms, count = "", 0, 0, 0
         while (ready := listed.next()) is not None:
-            version = self._content(at[1], listed, ready)
+            version = self._content(list_key[1], listed, ready)
             if isinstance(version, Outcome):
                 return None, version
             from_ms, late = start_of(ready.effective_ms, seen_ms)
@@ -242,8 +246,12 @@ class RuleLists:
     def to_json(self) -> list[Any]:
         """Return all but the sets, as JSON values."""
         return [
-            [*at, [_values(version) for version in listed.versions], [_values(waiting) for waiting in listed.waiting]]
-            for at, listed in sorted(self._lists.items())
+            [
+                *list_key,
+                [_values(version) for version in listed.versions],
+                [_values(waiting) for waiting in listed.waiting],
+            ]
+            for list_key, listed in sorted(self._lists.items())
         ]
 
     @staticmethod
@@ -272,9 +280,9 @@ def _lacking(listed: _ListVersions) -> str:
     return f"version {first.version} waits for version {first.version - 1}"
 
 
-def _report(at: ListKey, listed: _ListVersions) -> ListReport:
+def _report(list_key: ListKey, listed: _ListVersions) -> ListReport:
     waiting = tuple(sorted(w.version for w in listed.waiting))
     if not listed.versions:
-        return ListReport(*at, 0, 0, 0, "", waiting)
+        return ListReport(*list_key, 0, 0, 0, "", waiting)
     last = listed.versions[-1]
-    return ListReport(*at, last.version, last.from_ms, last.count, last.digest, waiting)
+    return ListReport(*list_key, last.version, last.from_ms, last.count, last.digest, waiting)

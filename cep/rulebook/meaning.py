@@ -62,17 +62,17 @@ def content_hash(record: UpsertRecord) -> str:
 def pattern_hash(source: str, pattern: str) -> str:
     """Return SHA-256 of a pattern of this text and of everything that it names."""
     patterns, others = _declared(source)
-    named = [given[pattern] for given in (patterns, others) if pattern in given]
+    named = [declarations[pattern] for declarations in (patterns, others) if pattern in declarations]
     others = {**others, pattern: max(named, key=attrgetter("number"))} if named else others
     spelled = others[pattern].spelled if named else ()
     is_over_all = "over" in spelled and _OVER_ALL in pairwise(spelled)
-    seen = _event_types_with(_key(spelled), others) if is_over_all else ()
-    wanted, meant = [pattern, *seen], dict[str, str]()
-    while wanted:
-        name = wanted.pop()
+    event_types = _event_types_with(_key(spelled), others) if is_over_all else ()
+    pending, meant = [pattern, *event_types], dict[str, str]()
+    while pending:
+        name = pending.pop()
         if name in others and name not in meant:
             meant[name] = others[name].text
-            wanted += [word for word in others[name].spelled if word in others and word.isidentifier()]
+            pending += [word for word in others[name].spelled if word in others and word.isidentifier()]
     meaning = f"[{', '.join(meant[name] for name in sorted(meant))}]" if meant else source
     return hashlib.sha256(meaning.encode()).hexdigest()
 
@@ -132,8 +132,8 @@ def _meant(words: list[str]) -> list[str]:
 
 def _without_last_commas(words: list[str]) -> list[str]:
     """Leave out the commas that a list over several lines may end with."""
-    last = {at for at, (word, after) in enumerate(pairwise(words)) if word == "," and after in _CLOSING}
-    return [word for at, word in enumerate(words) if at not in last] if last else words
+    last = {index for index, (word, after) in enumerate(pairwise(words)) if word == "," and after in _CLOSING}
+    return [word for index, word in enumerate(words) if index not in last] if last else words
 
 
 def _one_number(value: ParamValue) -> ParamValue:

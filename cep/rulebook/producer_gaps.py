@@ -151,9 +151,9 @@ def _widest(gaps: Iterable[ProducerGap]) -> tuple[ProducerGap, ...]:
     reach_ms: dict[tuple[int | None, int, int], int] = {}
     for gap in gaps:
         if gap.reach_ms or gap.since_ms is not None:  # otherwise it does not reach back before the job's first event
-            at = (gap.since_ms, gap.from_ms, gap.until_ms)
-            reach_ms[at] = max(gap.reach_ms, reach_ms.get(at, 0))
-    widest = tuple(ProducerGap(reach_ms[at], *at) for at in reach_ms)
+            span = (gap.since_ms, gap.from_ms, gap.until_ms)
+            reach_ms[span] = max(gap.reach_ms, reach_ms.get(span, 0))
+    widest = tuple(ProducerGap(reach_ms[span], *span) for span in reach_ms)
     if len(widest) <= PRODUCER_GAPS_MAX:
         return widest
     times_ms = min(gap.from_ms for gap in widest), max(gap.until_ms for gap in widest)

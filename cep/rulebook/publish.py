@@ -83,8 +83,8 @@ def plan(
             retire = RetireRecord(id=rule_id, version=current.version + 1, effective_at=effective_at)
             steps.append(Step(rule_id, "retired", f"version {current.version} {current.status} → retired", retire))
         else:
-            what = f"version {current.version} {current.status} runs and has no file; --retire-missing ends it"
-            steps.append(Step(rule_id, "missing", what))
+            action = f"version {current.version} {current.status} runs and has no file; --retire-missing ends it"
+            steps.append(Step(rule_id, "missing", action))
     return steps
 
 
@@ -95,17 +95,17 @@ def _step(record: UpsertRecord, running: Running | None, effective_at: str | Non
     if running is None:
         return Step(record.id, "new", f"version {record.version} {record.status}", stamped)
     if record.version > running.version:
-        what = f"version {running.version} {running.status} → {record.version} {record.status}"
-        return Step(record.id, "changed", what, stamped)
+        action = f"version {running.version} {running.status} → {record.version} {record.status}"
+        return Step(record.id, "changed", action, stamped)
     if record.version < running.version:
-        what = (
+        action = (
             f"version {record.version} is behind {running.version}, which runs; a version never goes back: run "
             f"`cep rules bump {record.id} --above {running.version}`"
         )
-        return Step(record.id, "refused", what)
+        return Step(record.id, "refused", action)
     if running.digest is not None and running.digest != content_hash(record):
-        what = f"version {record.version} runs with another meaning; run `cep rules bump {record.id}`"
-        return Step(record.id, "refused", what)
+        action = f"version {record.version} runs with another meaning; run `cep rules bump {record.id}`"
+        return Step(record.id, "refused", action)
     return Step(record.id, "unchanged", f"version {record.version} {record.status}")
 
 
@@ -123,18 +123,18 @@ def counting(status: Mapping[str, Any] | None, records: Iterable[ControlRecord])
 
     `status` is the latest status of the job, which may have read some of them.
     """
-    said = status or {}
-    chains = Chains.from_json(said.get("taken", {}))
-    for rule_id, version in said.get("last_versions", {}).items():
+    known_status = status or {}
+    chains = Chains.from_json(known_status.get("taken", {}))
+    for rule_id, version in known_status.get("last_versions", {}).items():
         chains.take_unsaid(rule_id, version)
-    taken: list[ControlRecord] = []
+    accepted: list[ControlRecord] = []
     for record in records:
-        if isinstance(record, HeartbeatRecord) or refusal(said, record) is not None:
+        if isinstance(record, HeartbeatRecord) or refusal(known_status, record) is not None:
             continue
         if chains.outcome(record) is None:
-            taken.append(record)
+            accepted.append(record)
             chains.take(record)
-    return taken, chains
+    return accepted, chains
 
 
 def acknowledged(status: Mapping[str, Any], records: Sequence[ControlRecord]) -> tuple[list[str], dict[str, str]]:
@@ -156,7 +156,7 @@ def acknowledged(status: Mapping[str, Any], records: Sequence[ControlRecord]) ->
 def lost_to(status: Mapping[str, Any], record: Signable) -> str | None:
     """Describe the change that the job has taken in the place of a record; None if it has taken none."""
     chain = status.get("taken", {}).get(chain_of(record), [])
-    first = next((taken for taken in chain if taken["version"] >= record.version), None)
+    first = next((entry for entry in chain if entry["version"] >= record.version), None)
     if first is None or (first["version"] == record.version and first["hash"] in (hash_of(record), "")):
         return None
     return f"{Taken(**first).text} was first"
@@ -171,20 +171,20 @@ def name_of_change(record: Signable) -> str:
 
 def first_of(records: Iterable[ControlRecord], record: Signable) -> Signable | None:
     """Return the first record of a control topic that has the version of this one."""
-    at = (chain_of(record), record.version)
+    place = (chain_of(record), record.version)
     others = (other for other in records if not isinstance(other, HeartbeatRecord))
-    return next((other for other in others if (chain_of(other), other.version) == at), None)
+    return next((other for other in others if (chain_of(other), other.version) == place), None)
 
 
 def _is_taken(status: Mapping[str, Any], record: Signable) -> bool:
-    return any(taken["version"] == record.version for taken in status.get("taken", {}).get(chain_of(record), []))
+    return any(entry["version"] == record.version for entry in status.get("taken", {}).get(chain_of(record), []))
 
 
 def refusal(status: Mapping[str, Any], record: Signable) -> str | None:
     """Return why the job has refused this record, None if it has not."""
-    at = (f"list {record.id}" if isinstance(record, ListRecord) else record.id, record.version)
+    place = (f"list {record.id}" if isinstance(record, ListRecord) else record.id, record.version)
     for refused in status.get("refused", ()):
-        if (refused["rule_id"], refused["version"]) == at and refused.get("hash", "") in ("", hash_of(record)):
+        if (refused["rule_id"], refused["version"]) == place and refused.get("hash", "") in ("", hash_of(record)):
             reason: str = refused["reason"]
             return reason
     return None

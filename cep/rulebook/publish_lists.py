@@ -46,9 +46,9 @@ def running_lists(status: Mapping[str, Any] | None, records: Sequence[ControlRec
         if isinstance(record, ListRecord):
             lists.apply(record, None)
     reports = {(report.name, report.of): report for report in lists.report()}
-    for said in (status or {}).get("lists", ()):
-        from_ms = TIME_MS_MIN if said["from_ms"] is None else said["from_ms"]  # one that has held ever since
-        report = ListReport(**{**said, "from_ms": from_ms, "waiting": tuple(said["waiting"])})
+    for entry in (status or {}).get("lists", ()):
+        from_ms = TIME_MS_MIN if entry["from_ms"] is None else entry["from_ms"]  # one that has held ever since
+        report = ListReport(**{**entry, "from_ms": from_ms, "waiting": tuple(entry["waiting"])})
         earlier = reports.get((report.name, report.of))
         if earlier is None or (earlier.version, earlier.waiting) <= (report.version, report.waiting):
             reports[report.name, report.of] = report
@@ -61,23 +61,23 @@ def next_version(running: ListReport | None) -> int:
 
 
 def plan_lists(
-    given: Sequence[GivenList], running: Mapping[ListKey, ListReport], effective_at: str | None
+    lists: Sequence[GivenList], running: Mapping[ListKey, ListReport], effective_at: str | None
 ) -> list[ListStep]:
     """Plan a step for each declared list."""
-    return [_step(declared, running.get((declared.name, declared.kind)), effective_at) for declared in given]
+    return [_step(declared, running.get((declared.name, declared.kind)), effective_at) for declared in lists]
 
 
-def _step(given: GivenList, running: ListReport | None, effective_at: str | None) -> ListStep:
-    shown = f"list {given.name}"
-    size = f"{len(given.content):,} of {given.kind}"
-    if running is not None and not running.waiting and running.digest == given.content.digest:
+def _step(source: GivenList, running: ListReport | None, effective_at: str | None) -> ListStep:
+    shown = f"list {source.name}"
+    size = f"{len(source.content):,} of {source.kind}"
+    if running is not None and not running.waiting and running.digest == source.content.digest:
         return ListStep(shown, "unchanged", f"version {running.version}, {size}")
     version = next_version(running)
-    records = tuple(replacing(given.name, given.kind, version, given.entries, effective_at))
+    records = tuple(replacing(source.name, source.kind, version, source.entries, effective_at))
     if running is None or running.version == 0:
         return ListStep(shown, "new", f"version {version}, {size}", records)
-    what = f"version {running.version}, {running.entries:,} → {version}, {size}"
-    return ListStep(shown, "changed", what, records)
+    action = f"version {running.version}, {running.entries:,} → {version}, {size}"
+    return ListStep(shown, "changed", action, records)
 
 
 def replacing(

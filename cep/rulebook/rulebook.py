@@ -377,8 +377,8 @@ class Rulebook:
         return next((entry.record for entry in entries if entry.rule.version == version), None)
 
     def _missing_lists(self) -> tuple[tuple[str, str], ...]:
-        asked = asked_lists(rule.pattern for rule in self.deployed())
-        return tuple(sorted(asked - self.lists.timelines().keys()))
+        list_keys = asked_lists(rule.pattern for rule in self.deployed())
+        return tuple(sorted(list_keys - self.lists.timelines().keys()))
 
     @property
     def forget_ms(self) -> int:

@@ -35,11 +35,11 @@ def entries_name(declared: GivenList) -> str:
 
 def with_lists(directory: Path, record: UpsertRecord) -> UpsertRecord:
     """Return the rule with the names of the entries of the declared lists that it reads. Raises: UsageError."""
-    asked = _asked([record])
-    lists, problems = declared_lists(directory) if asked else ([], [])
+    list_keys = _asked([record])
+    lists, problems = declared_lists(directory) if list_keys else ([], [])
     if problems:
         raise UsageError("; ".join(problems))
-    entries = {list_name(each): entries_name(each) for each in lists if (each.name, each.kind) in asked}
+    entries = {list_name(each): entries_name(each) for each in lists if (each.name, each.kind) in list_keys}
     return record.model_copy(update={"lists": entries or None})
 
 
@@ -48,10 +48,10 @@ def first_lists(directory: Path, lists: Sequence[ListRecord], rules: Sequence[Up
 
     If a signed change of a list has the declared entries, its records replace the declared list.
     """
-    asked = _asked(rules) if lists else set()
+    list_keys = _asked(rules) if lists else set()
     first: list[ListRecord] = []
     for record in lists:
-        if (record.id, record.of) in asked:
+        if (record.id, record.of) in list_keys:
             first += _newest_change(directory, record) or [record]
     return first
 
@@ -82,6 +82,6 @@ def _changed_entries(change: Sequence[ListRecord]) -> str | None:
     """Return the name of the entries that a whole change gives a list; None for a change that adds or removes."""
     if any(record.change != "replace" for record in change) or len(change) != change[0].parts:
         return None
-    of = change[0].of
-    keys, wrong = keys_of([str(entry) for record in change for entry in record.entries], of)
-    return None if wrong else given_name(of, Content(of).changed("replace", keys).digest)
+    kind = change[0].of
+    keys, wrong = keys_of([str(entry) for record in change for entry in record.entries], kind)
+    return None if wrong else given_name(kind, Content(kind).changed("replace", keys).digest)

@@ -34,8 +34,8 @@ class Snoozes:
 
     def apply(self, record: SnoozeRecord, from_ms: int) -> Outcome:
         """Apply one record, whose change starts at `from_ms`."""
-        at = record.id, record.key
-        snooze = self._snoozes.get(at)
+        rule_key = record.id, record.key
+        snooze = self._snoozes.get(rule_key)
         if snooze is not None and record.version <= snooze.version:
             return Outcome("ignored", f"version {record.version} is not newer than {snooze.version}")
         if snooze is None and len(self._snoozes) >= SNOOZES_MAX:
@@ -43,21 +43,21 @@ class Snoozes:
         spans = [(a, min(b, from_ms)) for a, b in (snooze.spans if snooze is not None else ()) if a < from_ms]
         if from_ms < record.until_ms:
             spans.append((from_ms, record.until_ms))
-        self._snoozes[at] = _Snooze(record.version, tuple(spans))
+        self._snoozes[rule_key] = _Snooze(record.version, tuple(spans))
         return Outcome("applied")
 
     def forget(self, watermark_ms: int) -> None:
         """Drop snoozes that are over. Versions stay until they are too many, or an old record would count again."""
-        for at, snooze in self._snoozes.items():
+        for rule_key, snooze in self._snoozes.items():
             spans = tuple(span for span in snooze.spans if span[1] > watermark_ms)
             if spans != snooze.spans:
-                self._snoozes[at] = _Snooze(snooze.version, spans)
+                self._snoozes[rule_key] = _Snooze(snooze.version, spans)
         if len(self._snoozes) >= SNOOZES_MAX:
-            self._snoozes = {at: snooze for at, snooze in self._snoozes.items() if snooze.spans}
+            self._snoozes = {rule_key: snooze for rule_key, snooze in self._snoozes.items() if snooze.spans}
 
     def without(self, keys: Collection[str]) -> Snoozes:
         """Return the snoozes without these keys."""
-        return Snoozes({at: snooze for at, snooze in self._snoozes.items() if at[1] not in keys})
+        return Snoozes({rule_key: snooze for rule_key, snooze in self._snoozes.items() if rule_key[1] not in keys})
 
     @property
     def forget_ms(self) -> int:
@@ -66,14 +66,16 @@ class Snoozes:
 
     def report(self) -> tuple[SnoozeReport, ...]:
         """Report the snoozes that are not over, in the order of rule and key."""
-        return tuple(SnoozeReport(*at, *span) for at, snooze in self._ordered() for span in snooze.spans)
+        return tuple(SnoozeReport(*rule_key, *span) for rule_key, snooze in self._ordered() for span in snooze.spans)
 
     def versions(self) -> tuple[tuple[str, str | None, int], ...]:
         """Return (rule, key, last version) of every snooze."""
-        return tuple((*at, snooze.version) for at, snooze in self._ordered())
+        return tuple((*rule_key, snooze.version) for rule_key, snooze in self._ordered())
 
     def to_json(self) -> list[Any]:
-        return [[*at, snooze.version, [list(span) for span in snooze.spans]] for at, snooze in self._ordered()]
+        return [
+            [*rule_key, snooze.version, [list(span) for span in snooze.spans]] for rule_key, snooze in self._ordered()
+        ]
 
     @staticmethod
     def from_json(saved: Iterable[Any]) -> Snoozes:

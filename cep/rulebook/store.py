@@ -78,10 +78,10 @@ class RulebookStore:
         indices = [self._get(_INDEX, index) for index in retained]
         records = {digest for index in indices for digest in record_digests(index)}
         lists = {self.lists.path(name).name for index in indices for name in list_names(index)}
-        wanted = {_INDEX: set(retained), _RECORD: records, _CONTROL: set(), _LIST: lists}
+        used = {_INDEX: set(retained), _RECORD: records, _CONTROL: set(), _LIST: lists}
         count = 0
         try:
-            for kind, names in wanted.items():
+            for kind, names in used.items():
                 for path in (self.directory / kind).glob("*"):
                     if path.name not in names and not (kind == _LIST and is_given(path.name)):
                         path.unlink(missing_ok=True)

@@ -76,12 +76,12 @@ class Policies:
     def to_json(self) -> dict[str, Any]:
         """Return the policies as JSON values; `from_json` reads them."""
         return {
-            "versions": [[*at, *policy] for at, policy in sorted(self.versions.items())],
+            "versions": [[*rule_version, *policy] for rule_version, policy in sorted(self.versions.items())],
             "snoozes": [
                 [s.rule_id, s.key, None if s.from_ms <= TIME_MS_MIN else s.from_ms, s.until_ms] for s in self.snoozes
             ],
             **(
-                {"escalations": [[*at, name] for at, name in sorted(self.escalations.items())]}
+                {"escalations": [[*rule_version, name] for rule_version, name in sorted(self.escalations.items())]}
                 if self.escalations
                 else {}
             ),
@@ -164,15 +164,15 @@ def _exclude_and_suppress(
             item[1]["alert_id"],
         ),
     )
-    taken: set[tuple[str, int, str]] = set()
+    taken_slots: set[tuple[str, int, str]] = set()
     for row, alert in ordered:
         group, suppress_ms = policies.versions[rules[row], versions[row]]
         time_ms, at = int(detected_ms[row]), (rules[row], alert["key"])
         slot = (group or "", time_ms, alert["events"][-1]["event_id"])
-        if group is not None and slot in taken:
+        if group is not None and slot in taken_slots:
             reasons[row] = EXCLUDED
             continue
-        taken.add(slot)
+        taken_slots.add(slot)
         last_ms, for_ms, last_rank, last_value = fired.get(at) or memory.get(at, (0, 0, 0, NO_MEASURE))
         rank = SEVERITIES.index(alert["severity"])
         value = _value(alert["measures"], policies.escalations.get((rules[row], versions[row])))
@@ -207,7 +207,9 @@ def count_suppressed(suppression: Suppression) -> dict[str, int]:
 
 def fired_json(fired: Mapping[tuple[str, str], LastAlert]) -> list[list[Any]]:
     """Return [rule, key, ms, for ms, severity, value] of each entry, sorted; a null is no value."""
-    return [[*at, *last[:3], None if last[3] == NO_MEASURE else last[3]] for at, last in sorted(fired.items())]
+    return [
+        [*rule_key, *last[:3], None if last[3] == NO_MEASURE else last[3]] for rule_key, last in sorted(fired.items())
+    ]
 
 
 def fired_from_json(saved: Iterable[Iterable[Any]]) -> Fired:
