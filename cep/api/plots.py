@@ -80,13 +80,13 @@ def by_day(alerts: pa.Table) -> Plot:
 
 def spread(values: pa.ChunkedArray, rule_id: str, measure: str) -> Plot:
     """Draw how often which values came: numbers in ranges, others by value. Raises: UsageError."""
-    present = values.drop_null()
-    type_ = present.type
+    measured = values.drop_null()
+    type_ = measured.type
     is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
     title = f"{rule_id}: {measure}"
-    if is_number and different_count(np.asarray(present.cast(pa.float64()))) > _BARS_MAX:
-        return Plot(_ranges(present, title, measure))
-    return Plot(_values(present, title, measure, ordered=is_number))
+    if is_number and different_count(np.asarray(measured.cast(pa.float64()))) > _BARS_MAX:
+        return Plot(_ranges(measured, title, measure))
+    return Plot(_values(measured, title, measure, ordered=is_number))
 
 
 def _ranges(values: pa.ChunkedArray, title: str, measure: str) -> Chart:

@@ -115,10 +115,10 @@ def test_backtest_report_and_prune(place: Path) -> None:
 def test_tune(place: Path) -> None:
     rules = cep.load(place / "rules")
     given = ("small_then_large", "--rules", place / "rules", "--labels", "is_fraud", "--try", "small=1.00,2.00")
-    assert run(place, "tune", *given, "--gap", "1min", "--maturity", "1min", "--json", place / "verb.json") == 0
+    assert run(place, "tune", *given, "--gap", "1min", "--episodes", "0s", "--json", place / "verb.json") == 0
     tries = {"small": "1.00,2.00"}
     expected = asdict(
-        rules.tune("small_then_large", labelled(), "is_fraud", tries=tries, gap="1min", maturity="1min", cores=2)
+        rules.tune("small_then_large", labelled(), "is_fraud", tries=tries, gap="1min", episodes="0 s", cores=2)
     )
     assert orjson.loads((place / "verb.json").read_bytes()) == orjson.loads(orjson.dumps(expected))
 
