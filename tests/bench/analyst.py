@@ -1,15 +1,15 @@
-"""The analyst's bench over a million labelled events: size and time of a report, its numbers beside DuckDB's, tuning.
+"""The analyst's bench over a million labelled events: size and time of a report, its numbers next to DuckDB's, tuning.
 
     python -m tests.bench.analyst [--keep FOLDER]
 
-**Card payments** of the Fraud Detection Handbook, the first million with a report of each fraud a week later, and the
-patterns of `patterns/payments.cep`. **Transfers** of a generator of laundering, five copies of which make a million,
-each with accounts of its own, and the patterns of `typologies.py`. For each: a report, made twice and compared. Every
-figure by rule, and the days, weeks, budget, sets, kinds and fields of the written JSON, are computed once more by
-DuckDB from the same alerts and labels; of the cards also the curve and the near line of a rule. Then 10 500 settings of
-three thresholds over the million payments, and suggestions from it by each of its keys, both by the clock; and a
-hundred rules of three patterns over it, pruned. With `--keep` both pages are photographed too, where there is Chromium:
-without scripts, on a telephone and on a screen.
+**Card payments** of the Fraud Detection Handbook: the first million, with a report of each fraud a week later, and the
+patterns of `patterns/payments.cep`. **Transfers** of a generator of laundering: five copies make a million, each copy
+has its own accounts, and the patterns are those in `typologies.py`. For each data set the bench makes a report twice
+and compares the two. DuckDB computes every figure by rule, and the days, weeks, budget, sets, kinds and fields of the
+written JSON, again from the same alerts and labels; for the cards it also computes the curve and the near line of a
+rule. Then follow 10 500 settings of three thresholds over the million payments, suggestions from the payments by each
+of their keys, both with wall-clock times, and a hundred rules of three patterns over the payments, pruned. With
+`--keep` both pages are photographed too, if Chromium is installed: without scripts, on a telephone and on a screen.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def photographed(folder: Path) -> None:
 
 
 def tuned(events: pa.Table, labels: pa.Table, folder: Path) -> None:
-    """Tune three thresholds and print what was found."""
+    """Tune three thresholds and print the results."""
     path = folder / "tuned.parquet"
     pq.write_table(events.filter(pa.compute.equal(events["event_type"], "payment")).drop(["event_type"]), path)
     record = upsert(TUNED, "leaked").model_copy(update={"params": {"times": 3.0, "least": 40.0, "known": 5}})

@@ -1,7 +1,7 @@
-"""Events as columns, known frauds and parts of time → alerts of plain models, to stand beside those of rules.
+"""Events as columns, known frauds and parts of time → alerts of plain models, to compare with the alerts of rules.
 
-A model is trained on the first part and its limit is the one with the best F1 on the second; what counts is the third.
-An event above the limit is an alert. `figures` judges the alerts of rules and of models alike.
+A model is trained on the first part; its limit is the one with the best F1 on the second; the third gives the figures.
+An event above the limit is an alert. `figures` judges the alerts of rules and of models in the same way.
 Tested by: tests/bench/test_baselines.py
 """
 
@@ -34,8 +34,10 @@ class Alerts:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What alerts were worth in a part of the time. `days_ahead` is the median from the first alert of a spell of fraud
-    to its last event."""
+    """The worth of alerts in a part of the time.
+
+    `days_ahead` is the median time from the first alert of a spell of fraud to its last event.
+    """
 
     alerts: int
     precision: float
@@ -135,7 +137,7 @@ def card_precision(
     day: NDArray[np.float64], customer: NDArray[np.float64], bad: NDArray[np.bool_], score: NDArray[np.float64],
     looked_at: int = 100,
 ) -> tuple[float, float]:  # fmt: skip
-    """Return the mean share of compromised cards among those with the highest scores of a day, and what is possible."""
+    """Return the mean daily share of compromised cards among the highest scores, and the highest possible share."""
     right: set[float] = set()
     shares, possible = [], []
     for each in np.unique(day):

@@ -1,10 +1,10 @@
-"""One key with ever more events in its windows, live: what is kept of it, once older events are folded.
+"""One key with ever more events in its windows, live: the size of its state, once older events are folded.
 
     python -m tests.bench.busy_key [EVENTS] [TERMINALS]
 
-Of each number of events: bytes of keyed state, beside those of a tenth of the limit, and µs an event. Windows hold all
-events, of fifty terminals if nothing else is said; sums by terminal, spreads of floats, units of the calendar and first
-events are among them.
+For each number of events it prints the bytes of keyed state, next to the bytes for a tenth of the limit, and µs an
+event. Windows hold all events; the events come from fifty terminals by default. The rules include sums by terminal,
+spreads of floats, units of the calendar and first events.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""What patterns that look at past events find in labelled data: precision and recall by kind of fraud.
+"""How well patterns that look at past events detect fraud in labelled data: precision and recall by kind of fraud.
 
     python -m tests.bench.detection [DAYS]
 
 **Card payments** with known frauds, simulated (the data set of the Fraud Detection Handbook): kind 1 is any payment
-above 220, kind 2 a terminal whose payments are all copied for 28 days, kind 3 a customer of whose payments a third is
-five times as large for 14 days. A fraud is reported DELAY_DAYS after the payment, once for each; the pattern for
-terminals knows the reports alone. Parameters are chosen on the first two thirds of the days: of each pattern the choice
-whose harmonic mean of precision and recall of its kind is the largest there. What counts is what it finds in the last
-third, which had no say in the choice.
+above 220, kind 2 a terminal whose payments are all copied for 28 days, kind 3 a customer for whom a third of the
+payments is five times as large for 14 days. Each fraud is reported once, DELAY_DAYS after the payment; the pattern for
+terminals sees only the reports. Parameters are chosen on the first two thirds of the days: for each pattern, the choice
+with the largest harmonic mean of precision and recall of its kind. The result is the detection in the last third, which
+did not influence the choice.
 
-**Logins**: real logs of SSH servers, in which nobody has written down who broke in. So break-ins are planted: each
-address that has only failures in the logs gets a success ten seconds after the last one, under the name that it tried
-last; what kind of failures these are is not looked at. Successes that the logs have are taken for rightful ones; those
-that are alerted are listed, to be judged by eye. (Two addresses in them look staged: dozens of users, after failures.)
+**Logins**: real logs of SSH servers, without labels of break-ins. The bench therefore plants break-ins: each address
+that has only failures in the logs gets a success ten seconds after the last failure, with the user name of that
+failure. The kind of the failures does not matter. Successes in the original logs count as legitimate; the bench lists
+those with an alert, for a person to judge. (Two addresses look staged: dozens of users, after failures.)
 
-The patterns are those of `patterns/`, as they are.
+The patterns are the files in `patterns/`, unchanged.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ROOT = Path(__file__).parents[2]
 SSH = ULB.with_name("ssh_login_events.parquet")
 DELAY_DAYS = 7
 KINDS = {1: "above 220", 2: "compromised terminal", 3: "leaked customer"}
-# By pattern: the kind that it is for, and the parameters to choose from; the first of each is the pattern's own.
+# By pattern: its kind of fraud, and the parameter values to choose from; each first value is the pattern's default.
 CHOICES: Mapping[str, tuple[int, Mapping[str, tuple[ParamValue, ...]]]] = {
     "leaked_customer": (3, {"times": (3.0, 2.5, 4.0), "back": ("30 d", "14 d")}),
     "compromised_terminal": (2, {"reports": (2, 1, 3), "back": ("4 d", "7 d", "2 d")}),
@@ -56,7 +56,7 @@ def rule(file: str, pattern: str, name: str, params: Mapping[str, ParamValue]) -
 
 
 def choices() -> dict[str, tuple[str, dict[str, ParamValue]]]:
-    """By the name of a rule: its pattern and parameters."""
+    """Return the pattern and parameters of each rule, by rule name."""
     return {
         f"{pattern}_{number}": (pattern, dict(zip(offered, values, strict=True)))
         for pattern, (_, offered) in CHOICES.items()
@@ -102,7 +102,10 @@ def payments(days: int) -> tuple[pa.Table, pa.Table]:
 
 
 def judged(alerts: pa.Table, labels: pa.Table) -> dict[tuple[str, bool], tuple[int, int, list[float]]]:
-    """By rule and part (whether it is what was chosen on): payments alerted, frauds among them, recall by kind."""
+    """Judge each rule on each part: payments alerted, frauds among them, recall by kind.
+
+    The key is (rule, whether parameters were chosen on the part).
+    """
     recalls = ", ".join(f"count(h.tx_id) filter (kind = {k}) / count(*) filter (kind = {k})" for k in KINDS)
     with duckdb.connect() as connection:
         connection.register("alerts", alerts.select(["rule_id", "events"]))
@@ -171,7 +174,7 @@ def logins() -> tuple[pa.Table, int]:
 
 
 def detect_logins() -> None:
-    """How many of the planted break-ins are found, and what else."""
+    """Count the planted break-ins that are detected, and list the other alerts."""
     events, planted = logins()
     given = [rule("logins.cep", "guessed_password", f"tries_{tries}", {"tries": tries}) for tries in TRIES]
     alerts = found(given, events).to_pylist()

@@ -1,20 +1,20 @@
-"""The embedded runner: replay, throughput on each store, latency, checkpoints, start-up; beside the peer if given.
+"""The embedded runner: replay, throughput on each store, latency, checkpoints, start-up; next to the peer if given.
 
     [FLINK_VENV=ENV] python -m tests.bench.embedded [--full] [--only PART …] [--kafka] [--rates N …] [--keys N …]
                                                      [--many-alerts]
 
-replay      Parquet to alerts: in this process, and `cep replay` as a process of its own; ÷ the peer in memory
-throughput  the same events through the live job, state in memory and on RocksDB; the peer's two backends; counts and
+replay      Parquet to alerts: in this process, and `cep replay` as its own process; ÷ the peer in memory throughput
+the same events through the live job, state in memory and on RocksDB; the peer's two backends; counts and
             checksums of matches are compared
-latency     from when an event is due to when its commit is on disk and its alerts are with the sinks, at fixed rates;
-            the state of all keys is there before the clock starts; of many keys the cache holds a part. Without --kafka
-            there are no sinks: until the alerts are on the disk. Its first second is not measured; with --full there
-            are 24 more, with two checkpoints. For the slowest
-            micro-batches: which phase took longer than it does in the median. The four patterns have amounts at which
-            one event in sixty gives an alert; with --many-alerts they are the peer's own, and give several an event
+latency     from the due time of an event until its commit is on disk and the sinks have its alerts, at fixed rates;
+            the state of all keys exists before the clock starts; with many keys the cache holds a part. Without --kafka
+            the job has no sinks: the time ends when the alerts are on disk. The first second is not measured; --full
+            adds 24 seconds, with two checkpoints. For the slowest micro-batches it prints the phases that took longer
+            than their median. The four patterns have amounts at which one event in sixty gives an alert; with
+            --many-alerts they have the peer's amounts, and give several alerts an event
 checkpoint  size and time when 1, 10 and 100 % of the keys have changed; restore; bytes per key; start-up
 
-Without --full: fewer events, one rate, few keys, to see that it works.
+Without --full: fewer events, one rate and few keys, as a quick check.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tests.real_kafka import open_kafka
 
 
 def bench_checkpoint(folder: Path, keys: int) -> None:
-    """What a checkpoint costs, by what has changed, and the way back."""
+    """Measure checkpoints by the share of changed keys, and the restore."""
     job = Job(GIVEN.schema, GIVEN.key_domains, 128, 4)
     settings = StoreSettings(folder / "checkpoint", checkpoint_ms=0)
     commits = Commits(settings)
@@ -52,7 +52,7 @@ def bench_checkpoint(folder: Path, keys: int) -> None:
     rows = []
     whole_bytes = whole_ms = 0.0
     for number, share in enumerate((1.0, 0.01, 0.1, 1.0)):
-        first_ms = START_MS + number * keys  # behind those before: an event has a tenth of a millisecond to itself
+        first_ms = START_MS + number * keys  # after earlier events: each event has a tenth of a millisecond to itself
         values = payments(int(keys * share), keys, number, first_ms, in_order=True)
         decoded = decode_chunks(job.schema, [Chunk("p", values)])
         engine.step(decoded.parts, (), {"p": (decoded.latest_ms["p"], False)})

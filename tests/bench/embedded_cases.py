@@ -1,6 +1,6 @@
-"""What the benchmarks of the embedded runner share: the peer's patterns as a job, and payments of its shape.
+"""Shared parts of the benchmarks of the embedded runner: the peer's patterns as a job, and payments of its shape.
 
-Beside bench/embedded.py.
+Used by bench/embedded.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Latency of `cep run` at fixed rates, exactly once: from when an event is due to when its commit is on disk and its
-alerts are with the sinks; and what the slowest micro-batches waited for.
+"""Latency of `cep run` at fixed rates, exactly once, and the waits of the slowest micro-batches.
 
-Without a broker there is no sink: then it is until the alerts are on the disk, from where they would be delivered.
-Run by bench/embedded.py.
+Latency is the time from the due time of an event until its commit is on disk and the sinks have its alerts. Without a
+broker the job has no sink: the time then ends when the alerts are on disk, ready to be delivered. Run by
+bench/embedded.py.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.bench.peer_data import show
 _TOPIC = "alerts"
 _SLOWEST = 0.001  # of the micro-batches
 _SLOWEST_MIN = 5
-_SETTLING_S = 1.0  # the first micro-batches behind a pause are not measured
+_SETTLING_S = 1.0  # the first micro-batches after a pause are not measured
 _FLOOR_S, _PACE_S, _COMMIT_BYTES = 10.0, 0.005, 32 << 10
 
 
@@ -129,7 +129,7 @@ class Clock:
         (lane,) = commits.lanes
         delivery, syncing = lane.delivery, commits._syncing
         if delivery is None or (delivery is self.delivery and number not in commits._outgoing):
-            self._take_when(syncing, own)  # it has no alerts
+            self._take_when(syncing, own)  # it gives no alerts
         elif delivery is self.delivery:
             self.behind += own
         else:
@@ -137,7 +137,7 @@ class Clock:
             self._take_when(delivery.done, waited)
 
     def _take_when(self, done: Future[Any] | None, due_s: list[np.ndarray]) -> None:
-        """The events are answered when this is done, or now if there is nothing to wait for."""
+        """Count the events as answered when `done` is, or now if it is None."""
         if done is None:
             self.take(due_s)
         else:
@@ -174,7 +174,7 @@ class Phases:
                 setattr(owner, name, method)
 
     def cycle(self, work: Callable[[], bool]) -> None:
-        """Time one cycle; those that do nothing are left out."""
+        """Time one cycle; idle cycles are left out."""
         self.current = {}
         began_s = time.perf_counter()
         is_busy = work()
@@ -276,7 +276,8 @@ def _fill(engine: Engine, commits: Commits, keys: int) -> int:
         _step(engine, commits, decoded.parts, first_ms - 1)
     first_ms += 60_000
     _step(engine, commits, [], first_ms - 1)
-    # What was written to have the keys is not to be waited for later, nor the first checkpoint, which copies all of it.
+    # Later measurements must not wait for the disk writes of this setup, nor for the first checkpoint, which copies it
+    # all.
     commits.checkpoint(engine)
     commits.finish(wait=True)
     store = commits.store
@@ -304,8 +305,10 @@ def _stolen_ms() -> float:
 
 
 def floors_ms(folder: Path) -> list[tuple[str, ...]]:
-    """What bounds the latencies: at the pace of micro-batches, a durable write of what a commit has, and a millisecond
-    of work, each over another. Percentiles of how long they took."""
+    """Measure the lower bounds of the latencies, as percentiles.
+
+    At the pace of micro-batches: a durable write with the size of a commit, and a millisecond of work, in turn.
+    """
     writes, works = [], []
     count = _measured_work(0.001)
     with (folder / "synced").open("wb") as file:

@@ -57,7 +57,7 @@ def events_file(folder: Path, count: int) -> Path:
 
 
 class Peer:
-    """The peer's figures: each backend is measured once, with one task, on its `events` less what `part` leaves out."""
+    """The peer's figures: each backend is measured once, with one task, on the share `part` of its PEER_EVENTS."""
 
     def __init__(self, folder: Path, part: float) -> None:
         self._folder = folder

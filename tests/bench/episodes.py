@@ -1,8 +1,8 @@
 """A seed → episodes of fraud with accounts, staff and loans, to be planted among honest events.
 
 Each function writes one episode from the description of its typology in the rules and manuals that `patterns/` names as
-sources. Amounts, gaps and counts are drawn around what such a case looks like, with a wide spread. They do not know the
-thresholds of the patterns, and a good part of the episodes lies below them.
+sources. Amounts, gaps and counts are drawn around typical values of such a case, with a wide spread. They do not know
+the thresholds of the patterns, and many of the episodes lie below them.
 Tested by: tests/bench/test_planted.py
 """
 
@@ -19,9 +19,9 @@ Row = dict[str, str | float | bool | int | None]
 
 @dataclass(slots=True)
 class Episode:
-    """The events of one fraud, collected. `others` are keys of honest people, of which `who` is one.
+    """The events of one fraud, collected. `others` are keys of honest people, including `who`.
 
-    The first `honest` rows are what came before the fraud. Nothing may come before `start`.
+    The first `honest` rows come before the fraud. No row may come before `start`.
     """
 
     random: np.random.Generator
@@ -103,7 +103,7 @@ def taken_over(of: Episode) -> None:
 
 
 def remote_helper(of: Episode) -> None:
-    """Somebody helps over a tool for remote control."""
+    """A helper connects with a tool for remote control."""
     _step(of, "remote_tool_seen")
     of.wait(35 * MINUTE, 0.9)
     _pay(of, "helper", of.about(1_800))
@@ -170,7 +170,7 @@ def _act(of: Episode, customer: str, act: str, case: str | None = None, paid: fl
 
 
 def data_collected(of: Episode) -> None:
-    """An employee looks at one customer after the other to sell what is there; some under a case that is none."""
+    """An employee looks at one customer after the other to sell the data; some look-ups name a false case."""
     pace = of.about(70 * SECOND, 0.6)
     for number in range(max(5, int(of.about(60, 0.8)))):
         _act(of, f"c{of.some(0, 3_000)}", "viewed", f"made up {number}" if of.chance(0.15) else None)
@@ -246,7 +246,7 @@ def made_up(of: Episode) -> None:
 
 
 def never_paid(of: Episode) -> None:
-    """A loan is drawn by a name that nobody has; one in five pays a little once, to be left alone for longer."""
+    """A made-up person draws a loan; one in five pays a little once, to be left alone for longer."""
     of.who = f"made up {of.some(0, 10**9)}"
     drawn, lender = of.about(2_000), f"lender {of.some(0, 5)}"
     _loan(of, "applied", lender, drawn, f"phone {of.some(0, 10**9)}")

@@ -29,7 +29,7 @@ def _share(of: Episode, amount: float, least: float) -> float:
 
 
 def taught_to_buy(of: Episode) -> None:
-    """A deceiver has somebody buy coins who never did."""
+    """A deceiver persuades a first-time buyer to buy coins."""
     total, parts = of.about(6_000), of.some(1, 5)
     for _ in range(parts):
         _money(of, "outgoing", "exchange", "exchange", round(total / parts, 2))
@@ -52,7 +52,7 @@ def peeled(of: Episode) -> None:
 
 
 def mule(of: Episode) -> None:
-    """What victims pay in leaves within days."""
+    """The payments of victims leave within days."""
     total, payers = of.about(9_000), of.some(1, 5)
     for number in range(payers):
         _money(of, "incoming", "transfer", f"victim {of.at} {number}", round(total / payers, 2))
@@ -91,7 +91,7 @@ def sent_round(of: Episode) -> None:
 
 
 def wired_far(of: Episode) -> None:
-    """A wire goes where the account has no business: three of the six places are on the list."""
+    """A wire goes to an unusual country for the account: three of the six places are on the list."""
     _money(of, "outgoing", "wire", "abroad", of.about(4_500), of.one_of([*_FAR]))
 
 

@@ -1,10 +1,10 @@
-"""What `Rules.match` costs over the replay of the same rows, by kind of frame, and its memory beside the frame's own.
+"""The cost of `Rules.match` relative to a replay of the same rows, by kind of frame, and its extra memory.
 
-    python -m tests.bench.frames [ROWS ...]        2 000 000 if left out
+    python -m tests.bench.frames [ROWS ...]        2 000 000 by default
 
-`replay` is `cep.runners.embedded.replay` over the columns as Arrow, which is what `cep replay --engine embedded` does
-once its file is read. Each kind runs in a process of its own, the least of three: seconds by the clock, of the
-processor, and the most memory at once less what was there before.
+`replay` is `cep.runners.embedded.replay` over the columns as Arrow, the call that `cep replay --engine embedded` makes
+after it has read its file. Each kind runs in its own process, and the least of three runs counts: wall-clock seconds,
+processor seconds, and the peak memory less the memory before.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def frame_of(kind: str, table: pa.Table) -> Any:
 
 
 def work_of(kind: str, frame: Any) -> Callable[[], object]:
-    """Return what is measured: a match of the frame, or the replay of its columns."""
+    """Return the call to measure: a match of the frame, or the replay of its columns."""
     rules = cep.parse(RULES)
     if kind != "replay":
         return lambda: rules.match(frame)
@@ -103,12 +103,12 @@ def memory(name: str) -> int:
 
 
 def measure(kind: str, rows: int) -> dict[str, float]:
-    """Return the least seconds, those of the processor, and the memory beside the frame's own."""
-    work_of("Arrow", payments(1_000))()  # compiles, or reads what is compiled
+    """Return the least wall-clock and processor seconds, and the memory without the frame itself."""
+    work_of("Arrow", payments(1_000))()  # compiles the kernels, or loads them from the cache
     frame = frame_of(kind, payments(rows))
     work = work_of(kind, frame)
     clock, processor = [], []
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the most so far is what is there now
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # reset the peak to the present memory
     before = memory("VmRSS")
     for _ in range(REPEATS):
         began = time.perf_counter(), time.process_time()

@@ -3,13 +3,13 @@
     python -m tests.bench.handbook [--folds N] [--seeds N]
 
 The protocol of chapters 3 and 4: train on 7 days from 2018-07-25, let 7 days pass in which frauds are not yet reported,
-test on the next 7. Cards of which a fraud is known by then are left out. Each day the 100 cards with the highest score
-of a payment are looked at; the ones with a fraud are right, and out from then on. The figure is the mean of the days.
-The book has .287 for a random forest and .273 for XGBoost. A further fold does the same a week earlier. Figures of a
-forest are the mean over so many seeds of it, with the lowest and the highest card precision of a seed.
+test on the next 7. Cards with a fraud that is known by then are left out. Each day the 100 cards with the highest score
+of a payment are examined; the ones with a fraud are right, and are left out afterwards. The figure is the mean of the
+days. The book has .287 for a random forest and .273 for XGBoost. A further fold does the same a week earlier. Figures
+of a forest are the mean over the given number of seeds, with the lowest and the highest card precision of a seed.
 
-**book**: the book's 15 columns, worked out by `cep.features`. **ours**: those, what histories of cep say besides, and
-whether `leaked_customer` and `compromised_terminal` of `patterns/` alert. The models are the same for both.
+**book**: the book's 15 columns, computed by `cep.features`. **ours**: the same columns, further columns from histories
+of cep, and whether `leaked_customer` and `compromised_terminal` of `patterns/` alert. Both use the same models.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ASKED = {
     "p_max60": "max(payment.amount over previous 60 d by customer_id)",
     "p_n30": "count(payment over previous 30 d by customer_id)",
 }
-# The book's terminal windows lie behind the delay: of n payments in 7 + w days those of the last 7 are taken off.
+# The book's terminal windows end before the delay: subtract the n payments of the last 7 days from the n of 7 + w days.
 _BOOK = [
     "amount", "(dayofweek(event_time) in (0, 6))::int", "(hour(event_time) <= 6)::int",
     *(f"c_n{w}" for w in WINDOWS), *(f"c_avg{w}" for w in WINDOWS), *(f"t_n{w} - t_n" for w in WINDOWS),
@@ -119,7 +119,7 @@ def judged(
     model: RandomForestClassifier | HistGradientBoostingClassifier, features: NDArray[np.float64], table: Table,
     train: NDArray[np.bool_], test: NDArray[np.bool_],
 ) -> tuple[float, float, float, float]:  # fmt: skip
-    """Train and score. Return the AUC, the average precision, the card precision, and what is possible."""
+    """Train and score. Return the AUC, the average precision, the card precision, and its highest possible value."""
     bad = table["is_fraud"] > 0
     model.fit(features[train], bad[train])
     score = model.predict_proba(features[test])[:, 1]

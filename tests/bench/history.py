@@ -1,14 +1,14 @@
-"""What a look back costs: 20 rules with windows from 1 min to 90 d on 1.75 million card payments.
+"""The cost of past events: 20 rules with windows from 1 min to 90 d on 1.75 million card payments.
 
     python -m tests.bench.history [EVENTS] [--live | --replay] [--only FUNCTIONS] [--repeats N]
 
-1. `engine.advance` on one core, one window for all rules at a time: the cost must not depend on how long it is.
-2. The 20 rules together, and the same aggregates by Spark SQL window functions on one core, in the same run. Spark's
-   are computed and thrown away; ours are compared with a bound as well, and events that are due are matched.
-3. As a live job has them (alone with --live), function by function (--only one): micro-batches of 10 000 events in
-   order of time, keyed state in pages that are bytes in between. µs of processor time, the least of --repeats runs of
-   each window in turn, and bytes written and read, an event; a page's segments that were read last are held, as the
-   runners do.
+1. `engine.advance` on one core, one window for all rules at a time: the cost must not depend on its length.
+2. The 20 rules together, and the same aggregates by Spark SQL window functions on one core, in the same run. Spark
+   computes its aggregates and throws them away; ours are also compared with a bound, and matching events are matched.
+3. As in a live job (alone with --live), function by function (--only selects some): micro-batches of 10 000 events in
+   order of time, with keyed state in pages that are bytes in between. It prints µs of processor time per event, the
+   least of --repeats runs of each window in turn, and bytes written and read per event; a cache holds the segments of a
+   page that were read last, as in the runners.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class BytesKept:
         self.written = self.read = 0
 
     def load(self, page: int) -> Load:
-        """What reads a segment of a page."""
+        """Return a function that reads a segment of a page."""
 
         def load(kept: StoredSegment) -> Block:
             found = self.held.get(kept.digest)
@@ -155,7 +155,7 @@ class BytesKept:
         return decode_head(self.heads[page], self.load(page))
 
     def put(self, page: int, histories: Histories) -> None:
-        """Write what is new of a page."""
+        """Write the new parts of a page."""
 
         def put(number: int, data: bytes) -> None:
             self.segments[page, number] = data
@@ -170,7 +170,10 @@ class BytesKept:
 
 
 def live(program: Program, batch: EventBatch) -> tuple[float, BytesKept]:
-    """Processor seconds for all events in micro-batches, one page a key group, and what was written and read."""
+    """Return the processor seconds for all events in micro-batches, and the bytes written and read.
+
+    Each key group has one page.
+    """
     kept, plan = BytesKept(), program.histories
     assert plan is not None
     state = empty_state(program)

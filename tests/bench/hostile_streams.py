@@ -1,11 +1,11 @@
-"""Streams that are made to do harm beside an honest one: seconds and memory of `cep run`, as ratios.
+"""Streams made to do harm, compared with an honest one: seconds and memory of `cep run`, as ratios.
 
     python -m tests.bench.hostile_streams [EVENTS] [--rules FOLDER]
 
-Each stream has as many events as the honest one and goes through a process of its own, with the five rules of this
-repository, whose conditions are code. Seconds are the processor's, of a job in a process that has run one before,
-without what a job takes for a hundred events: neither imports nor kernels that are loaded blur them. Memory is the most
-that was resident. Twelve records with a field of 10 MB are compared by byte.
+Each stream has as many events as the honest one and runs in its own process, with the five rules of this repository,
+whose conditions are code. Seconds are processor seconds of a job in a process that has already run one job, less the
+seconds for a hundred events: imports and the loading of kernels do not count. Memory is the peak of resident memory.
+Twelve records with a field of 10 MB are compared by byte.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ _BITS = 12
 _HOURS_AGO_MS = int(time.time() * 1_000) - 3_600_000
 # Each payment begins a run of the rules about small amounts; none ever ends.
 PROBE = {"card_id": "c", "account_id": "a", "amount": 0.5, "status": "declined"}
-# Three jobs of one process, of which the first loads what is needed, the second has few events, and the third all. It
-# says what the third took more. What the system counts for a child begins with the memory of its parent.
+# Three jobs of one process: the first loads modules and kernels, the second has few events, the third has all. The
+# script prints the extra time of the third job. The peak of a child would begin with the memory of its parent, so the
+# script reads the peak itself.
 _JOBS = """
 import sys, time
 from cep.cli.main import main
@@ -94,7 +95,7 @@ def _dated(ms: int) -> Change:
 
 
 def streams(count: int) -> Iterator[tuple[str, list[dict[str, object]], Change]]:
-    """Yield the streams: a title, honest events, and what is changed in each of them."""
+    """Yield the streams: a title, honest events, and the change to each event."""
     keys = colliding_keys(count // 10, _BITS).to_pylist()
     yield "one key", honest(count), _same(card_id="c", account_id="a")
     yield "one key, each event begins runs", honest(count), _same(**PROBE)
@@ -132,7 +133,7 @@ def measured(lines: list[bytes], rules: Path) -> tuple[float, float]:
 
 
 def long_fields() -> list[bytes]:
-    """Return records with a text of 10 MB in a field, every third of them in one that nobody declares."""
+    """Return records with a text of 10 MB in a field, every third of them in an undeclared field."""
     found = []
     for at, event in enumerate(honest(_LONG_RECORDS)):
         event[("card_id", "merchant_id", "note")[at % 3]] = "x" * _LONG_BYTES

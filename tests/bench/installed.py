@@ -1,8 +1,8 @@
-"""What an installation brings: packages and megabytes of `pip install cep`, and what each extra adds.
+"""The size of an installation: packages and megabytes of `pip install cep`, and the addition by each extra.
 
     python -m tests.bench.installed
 
-Counted in this environment: the files of each package that is asked for, in turn.
+It counts in this environment: the files of each required package, in turn.
 """
 
 from __future__ import annotations

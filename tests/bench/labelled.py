@@ -1,4 +1,4 @@
-"""Labelled data, simulated or beside the repository → events and labels, with what rules and models read of them.
+"""Labelled data, simulated or next to the repository → events and labels, with the columns that rules and models read.
 
 `cards` are payments with a report of each fraud days later, `laundering` transfers, each as money that leaves one
 account and comes into another, `charged_back` one month of a payments company, `logged_in` logins to servers with
@@ -33,7 +33,7 @@ _WRITTEN = Path(__file__).with_name("chargebacks.cep")
 _RECORDING = "elastic_auth"
 _CHARGEBACKS = SHARED / "data" / "cloudwalk_card_transactions.parquet"
 Tries = Mapping[str, Mapping[str, str]]
-# What `cep tune --try` is given, by pattern: an analyst knows the size of amounts and the pace of the business.
+# The values of `cep tune --try`, by pattern: an analyst knows the size of amounts and the pace of the business.
 _TRIES: dict[str, Tries] = {
     "payments": {
         "leaked_customer": {"times": "1.5..6/19", "known": "1,3,5,10", "back": "7d,14d,30d,60d"},
@@ -121,10 +121,11 @@ _PAST = {
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A set of data: events and labels, the event types of its rules, what models read, and what is tuned.
+    """A set of data: events and labels, the event types of its rules, the models' columns, and the tuned parameters.
 
-    `labels` has a column `spell` besides those of labels: the run of frauds that an event is of. `scored` is a query
-    of the events `e` that a model scores: the id, then `raw` columns of the event, then those that `features` makes.
+    `labels` has a column `spell` in addition to the usual columns: the run of frauds that an event belongs to. `scored`
+    is a query of the events `e` that a model scores: the id, then `raw` columns of the event, then the columns of
+    `features`.
     """
 
     name: str
@@ -254,7 +255,7 @@ def _events_of(path: Path) -> str:
 
 
 def given(names: Iterable[str], days: int, customers: int, seed: int) -> list[Given]:
-    """Return the sets of these names that are there. `customers` and `seed` are for those that are simulated."""
+    """Return the available sets of these names. `customers` and `seed` are for the simulated ones."""
     made = []
     if "simulated" in names:
         made.append(cards("simulated", simulated(seed, customers, customers * 2, days)))

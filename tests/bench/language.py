@@ -1,7 +1,7 @@
 """How long the check, the lints and the formatter take for a file with 1 000 patterns.
 
-`python -m tests.bench.language` prints one line a step: seconds of processor time on one core, best of three, beside
-the time that it may take.
+`python -m tests.bench.language` prints one line a step: seconds of processor time on one core, best of three, and the
+limit for the step.
 """
 
 from __future__ import annotations

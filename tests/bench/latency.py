@@ -1,15 +1,15 @@
-"""Latency from Kafka to Kafka: `cep live` at a steady rate, beside a Spark stream that does nothing.
+"""Latency from Kafka to Kafka: `cep live` at a steady rate, compared with a Spark stream that only copies.
 
     python -m tests.bench.latency [--rate 1000] [--keys 50000] [--seconds 120] [--mock] [-- OPTIONS OF cep live]
 
 Each event reads and writes the state of its key: the rule has a run open for every card and matches each of its events
 with the one before, so that all but the first event of a card give an alert. Latency is the time from the call that
-sends an event to the receipt of its alert. The stream that does nothing copies the same records from topic to topic
-through the same source; what it takes is Spark's and Kafka's part. Both run in processes of their own, one after the
-other, each with a broker of its own: an Apache Kafka, or librdkafka's mock cluster with --mock or where there is none.
-The first seconds (`--settle`) are not counted: Python workers start and Java warms up. Without options of its own the
-job has two key groups in one matching task, more than enough for the rate, and takes events in the order in which they
-arrive; with several partitions of the topic, the order of event times would add the wait for the slowest of them.
+sends an event to the receipt of its alert. The second stream copies the same records from topic to topic through the
+same source; its time is the share of Spark and Kafka. Both run in separate processes, one after the other, each with
+its own broker: an Apache Kafka, or librdkafka's mock cluster with --mock or where Kafka is not installed. The first
+seconds (`--settle`) are not counted: Python workers start and Java warms up. By default the job has two key groups in
+one matching task, more than enough for the rate, and takes events in order of arrival; with several partitions of the
+topic, the order of event times would add the wait for the slowest of them.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ message = "Card {key}: {amount}"
 
 @dataclass
 class Measured:
-    """When each record was sent and its answer received, in seconds of one clock; nan where there was none."""
+    """The times at which each record was sent and its answer received, in seconds of one clock (nan: no answer)."""
 
     sent_s: NDArray[np.float64]
     received_s: NDArray[np.float64] = field(init=False)
@@ -93,13 +93,13 @@ class Measured:
         self.received_s = np.full(len(self.sent_s), np.nan)
 
     def latencies_ms(self, settle_s: float) -> NDArray[np.float64]:
-        """Of the records that were sent after the settling time and answered."""
+        """Return the latencies of the records that were sent after the settling time and answered."""
         counted = (self.sent_s >= self.sent_s[0] + settle_s) & ~np.isnan(self.received_s)
         return np.asarray((self.received_s - self.sent_s)[counted] * 1_000)
 
 
 def parse() -> argparse.Namespace:
-    """The arguments; what comes after `--` goes to `cep live`."""
+    """Parse the arguments; the ones after `--` go to `cep live`."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rate", type=int, default=1_000, help="events a second")
     parser.add_argument("--keys", type=int, default=50_000)
@@ -140,7 +140,7 @@ def copy(address: str, folder: Path) -> None:
 
 @contextmanager
 def process(words: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A program of ours beside us; it is asked to end, and must."""
+    """Run one of our programs as a process of this machine; at the end ask it to stop, and wait until it does."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with log.open("wb") as file:
         started = subprocess.Popen(
@@ -171,7 +171,7 @@ def kafka(folder: Path, is_mock: bool) -> Iterator[str]:
 
 
 def measure(address: str, answers: str, options: argparse.Namespace, alive: subprocess.Popen[bytes]) -> Measured:
-    """Send events at a steady rate and receive what comes out."""
+    """Send events at a steady rate and receive the answers."""
     count = options.rate * options.seconds
     measured = Measured(np.full(count, np.nan))
     cards = np.random.default_rng(1).integers(0, options.keys, count).tolist()
@@ -228,7 +228,7 @@ def make_topics(address: str) -> None:
 
 
 def run(name: str, options: argparse.Namespace, folder: Path) -> tuple[NDArray[np.float64], dict[str, float]]:
-    """Latencies in milliseconds of one stream, and what a micro-batch of it takes by phase."""
+    """Return the latencies of one stream in milliseconds, and the time of its micro-batches by phase."""
     folder.mkdir()
     samples, done = Samples(), threading.Event()
     (folder / "pair.cep").write_text(PATTERN)
@@ -259,13 +259,13 @@ def run(name: str, options: argparse.Namespace, folder: Path) -> tuple[NDArray[n
 
 
 def look(address: str, leader: int) -> dict[str, float]:
-    """How far the job is, what the latest micro-batch took by phase, and processor time so far."""
+    """Return the number of micro-batches, the time of the latest one by phase, and the processor time so far."""
     found = metrics(address)
     return {**phases_ms(found), "batch_id": found["cep_micro_batch_id"], **processor_ms(leader)}
 
 
 def of_a_batch(samples: Samples) -> dict[str, float]:
-    """Medians by phase; processor time is that of the last half, divided by its micro-batches."""
+    """Return medians by phase; processor time is measured over the last half and divided by its micro-batches."""
     found = {name: values[len(values) // 2 :] for name, values in samples.found.items()}
     numbers = found.pop("batch_id", [0.0])
     count = max(1.0, numbers[-1] - numbers[0])
@@ -285,7 +285,7 @@ def main() -> None:
     if options.copy:
         copy(options.copy[0], Path(options.copy[1]))
         return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and what it has started ends with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and the processes that it has started end with it
     rows, found, phases = [], {}, {}
     with tempfile.TemporaryDirectory() as name:
         for stream in ("nothing", "live"):

@@ -1,10 +1,10 @@
 """A seed → transfers between accounts, some of which launder money, after IBM's AMLSim.
 
-Counts, periods and amounts are those of AMLSim's parameter files; the margin is what its transfers show. Ordinary
-accounts pay others once or at a regular pace; how many they pay follows a power law. Money is laundered by accounts
-that are ordinary besides, in 5 to 20 days, with 5 to 10 accounts and amounts of 100 to 200. The forms are *fan-in*,
-*fan-out*, a *cycle*, a path (*random*), *scatter-gather* over accounts that pass on what they got, and *gather-scatter*
-over one that keeps a tenth. Times are any of a day, where AMLSim has whole days.
+Counts, periods and amounts come from AMLSim's parameter files; the margin is the one that its transfers show. Ordinary
+accounts pay others once or at a regular pace; the number of payees follows a power law. Money is laundered by accounts
+that also make ordinary payments, in 5 to 20 days, with 5 to 10 accounts and amounts of 100 to 200. The forms are
+*fan-in*, *fan-out*, a *cycle*, a path (*random*), *scatter-gather* over accounts that pass on the money they got, and
+*gather-scatter* over one account that keeps a tenth. Times are any of a day, where AMLSim has whole days.
 Tested by: tests/bench/test_baselines.py
 """
 
@@ -55,7 +55,7 @@ def _ordinary(draw: np.random.Generator, accounts: int, days: int) -> Iterator[T
 
 
 def _laundered(draw: np.random.Generator, kind: str, accounts: int, days: int) -> list[Transfer]:
-    """Return one instance. Its accounts are drawn anew; its transfers come in the order that the money needs."""
+    """Return one instance. It draws new accounts; its transfers come in the order that the money needs."""
     count, period = int(draw.integers(5, 11)), float(draw.uniform(5, 20))
     who = [int(each) for each in draw.choice(accounts, count + 2, replace=False)]
     begin, amount = float(draw.uniform(0, days - period)), float(draw.uniform(100, 200))

@@ -1,13 +1,13 @@
-"""What the library of patterns is worth on labelled data, with its parameters as they are.
+"""The worth of the pattern library on labelled data, with its default parameters.
 
     python -m tests.bench.library [DAYS]
 
-Of each pattern that can be asked of the data, and of all together: precision of its alerts, recall of the labelled
+For each pattern that fits the data, and for all together, it prints precision of the alerts, recall of the labelled
 events, F1, and alerts a day at a million events a day. Patterns without an alert are counted in the title.
 
-**Payments** of the Fraud Detection Handbook, the first DAYS days (60 unless said), as payments with reports a week
-later, and once more as card transactions. **Transfers** of a generator of laundering, as money that leaves one account
-and comes into another. **Card payments** with chargebacks. **Logins** to servers with planted break-ins.
+**Payments** of the Fraud Detection Handbook, the first DAYS days (60 by default), as payments with reports a week
+later, and a second time as card transactions. **Transfers** of a generator of laundering, as money that leaves one
+account and comes into another. **Card payments** with chargebacks. **Logins** to servers with planted break-ins.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A list of millions of entries against one of a hundred: what a change costs, what it takes in memory, what a look-up
-costs. `python -m tests.bench.lists [--entries 5000000]`; about a minute.
+"""A list of millions of entries against one of a hundred: cost of a change, memory, and cost of a look-up.
+
+`python -m tests.bench.lists [--entries 5000000]`; about a minute.
 
     build      entries as texts → a set in a file, as a `replace` makes it
-    apply      the list records of a replacement, in parts, and of one entry more → the rulebook
+    apply      the list records of a replacement, in parts, and of one more entry → the rulebook
     map        another process: open the file, first look-ups
     look up    a million different texts, half of them in the list; the ratio is to the list of a hundred
 """
@@ -76,7 +77,7 @@ def apply(kind: str, entries: pa.Array, folder: Path) -> tuple[float, float, int
 
 
 def measure(kind: str, size: int, asked: pa.Array, base: float | None) -> float:
-    """Print one line; returns the seconds that the look-ups took. `base` are those that they are compared with."""
+    """Print one line; return the seconds of the look-ups. `base` are the seconds to compare with."""
     entries = texts(np.arange(size) * 2 + 1 - np.arange(size) % 2, kind)
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "set.keys"

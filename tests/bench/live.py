@@ -1,16 +1,15 @@
-"""Live catch-up: a backlog of the peer's events → alerts, with keyed state kept durably, micro-batch by micro-batch.
+"""Live catch-up: a backlog of the peer's events → alerts, with durable keyed state, micro-batch by micro-batch.
 
     [FLINK_VENV=…] python -m tests.bench.live [EVENTS] [--files N] [--key-groups N] [--pages N]
     [FLINK_VENV=…] python -m tests.bench.live 5000000 --kafka [--max-records N]
 
-The job is the one of `cep live --available-now`: RocksDB with changelog checkpointing, no lateness, and it reads JSON
-lines from a folder (with --kafka: from four partitions of an Apache Kafka beside it, or, where that cannot be had, from
-librdkafka's mock cluster, as many events as that holds). Its matches must be those of one call of the engine with all
-events, and the peer's, in number and checksum.
-"steady" leaves out the start of the session and the first micro-batch, in which Python workers start; "over all" is
-from the start of the query to its end. With --kafka the stream ends with an event of the next day, which closes all
-windows, so that no keyed state is left to measure. With FLINK_VENV the peer runs on the same events, with two tasks and
-its keyed state in memory.
+The job is the one of `cep live --available-now`: RocksDB with changelog checkpointing and no lateness. It reads JSON
+lines from a folder, or with --kafka from four partitions of an Apache Kafka on this machine. Where Kafka is not
+installed it uses librdkafka's mock cluster, with as many events as that holds. Its matches must equal the matches of
+one call of the engine with all events, and the peer's, in number and checksum. "steady" leaves out the start of the
+session and the first micro-batch, in which Python workers start; "over all" is from the start of the query to its end.
+With --kafka the stream ends with an event of the next day, which closes all windows, so that the size of keyed state
+cannot be measured. With FLINK_VENV the peer runs on the same events, with two tasks and its keyed state in memory.
 """
 
 from __future__ import annotations
@@ -69,13 +68,13 @@ SENT_AT_ONCE = 200_000
 CLOSING_MS = 86_400_000
 # The four patterns together, one cold run: of a million events it takes a minute, so its start hardly counts.
 PEER_OPTIONS = ("--patterns", "all", "--warmup", "0", "--runs", "1")
-# What Spark counts of calls into RocksDB.
+# Spark's counts of calls into RocksDB.
 CALLS = ("rocksdbGetCount", "rocksdbPutCount")
 
 
 @dataclass(frozen=True, slots=True)
 class Caught:
-    """One catch-up: what Spark says of each micro-batch, what the job reported of each, and how long all took."""
+    """One catch-up: Spark's progress and the job's report of each micro-batch, and the seconds of the whole."""
 
     progress: tuple[dict[str, Any], ...]
     reports: tuple[BatchReport, ...]
@@ -140,7 +139,7 @@ def write_files(columns: dict[str, Any], folder: Path) -> None:
 
 
 def fill(kafka: RealKafka | MockCluster, columns: dict[str, Any]) -> None:
-    """The records in four partitions, and behind them one each that lets go of those that wait for later ones."""
+    """Send the records to four partitions, then one later record to each, which releases the last waiting events."""
     kafka.create(TOPIC, PARTITIONS)
     last: dict[str, Any] = {}
     for first, lines in pieces_of(columns):
@@ -179,7 +178,7 @@ def stored(spark: SparkSession, checkpoint: Path) -> tuple[int, int]:
 
 
 def answers_of(columns: dict[str, Any]) -> dict[str, tuple[int, str]]:
-    """What one call of the engine finds in all events."""
+    """Return the matches of one call of the engine with all events."""
     found = by_rule(run_once(peer_program(NAMES), peer_batch(columns)), len(NAMES))
     return dict(zip(NAMES, found, strict=True))
 

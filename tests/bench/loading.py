@@ -1,8 +1,8 @@
-"""What loading rules costs by their number: the seconds of the processor until `cep replay` reads the first event.
+"""The cost of loading rules by their number: processor seconds until `cep replay` reads the first event.
 
-    python -m tests.bench.loading [RULES ...]        1, 100, 400 and 2000 if left out
+    python -m tests.bench.loading [RULES ...]        1, 100, 400 and 2000 by default
 
-Each rule has a pattern of its own. The patterns are in one file, or each in one of its own. `read` makes records of the
+Each rule has its own pattern. The patterns are in one file, or each in its own file. `read` makes records of the
 folder, `deploy` checks and compiles them, `link` puts the programs together.
 """
 

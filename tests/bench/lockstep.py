@@ -1,11 +1,11 @@
-"""`python -m tests.bench.lockstep OTHER`: what a small micro-batch of `cep run` costs here, beside another checkout.
+"""`python -m tests.bench.lockstep OTHER`: cost of a small micro-batch of `cep run` here and in another checkout.
 
     python -m tests.bench.lockstep ../cep-before [--pairs 60] [--keys 20000] [--events 24]
 
-On a machine that others use, two runs one after the other differ by more than the builds do. So one process of each
-build does the same: 100 micro-batches, then it hands a token to the other one and waits. Both meet the same moments. It
-prints the median and the quarters of the ratios of the pairs, in seconds of the processor. OTHER is a checkout of an
-earlier commit (`git worktree add ../cep-before COMMIT`); both use the packages of this environment.
+On a shared machine, two runs one after the other differ by more than the builds do. Therefore one process of each build
+runs: it does 100 micro-batches, hands a token to the other process and waits. Both meet the same conditions. It prints
+the median and the quarters of the ratios of the pairs, in processor seconds. OTHER is a checkout of an earlier commit
+(`git worktree add ../cep-before COMMIT`); both use the packages of this environment.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Nowhere:
 
 
 def work(options: argparse.Namespace) -> None:
-    """Be one of the two: do micro-batches whenever the token comes, and write what each turn took."""
+    """Be one of the two: do micro-batches whenever the token comes, and write the seconds of each turn."""
     # From the checkout that is to be measured: this file alone is the same for both.
     from cep.runners.embedded.commit import Commits, Sources  # noqa: PLC0415
     from cep.runners.embedded.engine import Engine, Workers  # noqa: PLC0415
@@ -67,7 +67,7 @@ def work(options: argparse.Namespace) -> None:
             seconds.append(time.process_time() - began_s)
             others.write(_TOKEN)
     (folder / "seconds.json").write_text(json.dumps(seconds[WARM:]))
-    os._exit(0)  # neither a last checkpoint nor a sink is wanted
+    os._exit(0)  # skip the last checkpoint and the flush of sinks
 
 
 def compare(options: argparse.Namespace) -> None:

@@ -1,9 +1,9 @@
-"""What the cost of matching depends on: deployed rules, repetition, windows, hot keys; and what a key's state weighs.
+"""Factors of the cost of matching: deployed rules, repetition, windows, hot keys; and the weight of a key's state.
 
     python -m tests.bench.matching [rules] [prefixes] [kleene] [windows] [hot] [state] [--events N]
 
-One core of engine.advance in seconds of the processor, the least of several repeats: what it takes when nobody disturbs
-it. The ratios of one table are of one run. Events are generated, except for `state`, which has the peer's.
+It measures one core of engine.advance in processor seconds, the least of several repeats, which is the time without
+disturbance. The ratios of one table come from one run. Events are generated, except for `state`, which has the peer's.
 """
 
 from __future__ import annotations
@@ -195,8 +195,10 @@ def measure_rules(count: int) -> None:
 
 
 def measure_prefixes(count: int) -> None:
-    """1 and 500 rules that begin with the same two conditions, of which five find anything; what that is without
-    sharing, with the first condition shared alone, and as it is."""
+    """Measure 1 and 500 rules that begin with the same two conditions, five of which match.
+
+    The 500 rules run without sharing, with only the first condition shared, and with both shared.
+    """
     events = payments(count)
     rows: list[tuple[str, ...]] = []
     first = 0.0
@@ -228,7 +230,7 @@ def repetition(length: int) -> EventBatch:
 
 
 def measure_kleene(_: int) -> None:
-    """Repetition in every combination and relaxed: time by event, and what is kept before the last event."""
+    """Measure repetition in every combination and relaxed: time by event, and the state before the last event."""
     rows = []
     titles = {"every": "s -> a+ any -> b", "relaxed": "s -> a* -> b", "starts": "a+ any -> b"}
     for name, length in (*product(titles, (10, 20, 30, 60, 120)), *(("starts", n) for n in (1_000, 2_000, 4_000))):
@@ -304,7 +306,7 @@ def array_bytes(kept: KeyedState) -> int:
 
 
 def measure_state(count: int) -> None:
-    """What keyed state holds after the peer's events, in memory and as pages, and what 100 million keys need."""
+    """Measure keyed state after the peer's events, in memory and as pages, and the size for 100 million keys."""
     events = peer_batch(peer_columns(count))
     keys = len(events.key.unique())
     rows = []
@@ -345,7 +347,7 @@ MEASURES: dict[str, Callable[[int], None]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure what is named, else everything, and print."""
+    """Measure the named parts, or all by default, and print."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.matching", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MEASURES)}; all if none is named")
     parser.add_argument("--events", type=int, default=300_000)

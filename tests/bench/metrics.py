@@ -1,4 +1,4 @@
-"""What a job answers at /metrics, and what the system says of its processes → numbers by name, while it runs."""
+"""A job's /metrics page and the system's figures of its processes → numbers by name, while it runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Samples:
         return statistics.median(values[half:three] or values), statistics.median(values[three:] or values)
 
     def medians(self) -> dict[str, float]:
-        """Of the last half."""
+        """Return the medians of the last half."""
         return {name: statistics.median(values[len(values) // 2 :]) for name, values in self.found.items()}
 
 
@@ -58,7 +58,7 @@ def processes(leader: int) -> Iterator[tuple[str, Path]]:
             if folder.name.isdigit() and os.getsid(int(folder.name)) == leader:
                 yield "java" if (folder / "comm").read_text().strip() == "java" else "python", folder
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # it has ended since
 
 
 def resident_bytes(leader: int) -> dict[str, float]:
@@ -89,7 +89,7 @@ def processor_ms(leader: int) -> dict[str, float]:
 def watch(
     log: Path, every_s: float, done: threading.Event, samples: Samples, look: Callable[[str], Mapping[str, float]]
 ) -> None:
-    """Add what `look` gives for the job's address until told to end; begins when the job has said where it listens."""
+    """Add the result of `look` for the job's address until `done`; start once the log names the address."""
     while not done.wait(every_s):
         found = ADDRESS.search(log.read_text())
         if found is not None:

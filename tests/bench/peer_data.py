@@ -1,7 +1,7 @@
-"""What the benchmarks share: the peer's events and patterns, checksums of matches, medians, tables.
+"""Shared parts of the benchmarks: the peer's events and patterns, checksums of matches, medians, tables.
 
-The peer is Apache Flink CEP. Its benchmark, with the generator of the events, is kept beside the repository; a checkout
-without it has nothing to measure against, and every benchmark says so and stops.
+The peer is Apache Flink CEP. Its benchmark, with the generator of the events, lies next to the repository; in a
+checkout without it every benchmark says so and stops.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def planted(name: str, seed: int, banks: int = BANKS) -> tuple[pa.Table, pa.Tabl
     for number in range(field.of_each * len(field.kinds)):
         kind = [*field.kinds][number % len(field.kinds)]
         seen, honest_count = list[Row](), 0
-        while len(seen) <= honest_count:  # a fraud of which nothing is seen before the history ends is none
+        while len(seen) <= honest_count:  # draw again if the fraud shows no event before the history ends
             at = int(draw.integers(first + _MARGIN_DAYS * DAY, last - _MARGIN_DAYS * DAY))
             episode = Episode(draw, first, at, people[int(draw.integers(len(people)))], people)
             field.kinds[kind](episode)

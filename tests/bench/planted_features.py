@@ -1,4 +1,4 @@
-"""A field of planted fraud → what a model reads of its events: fields as they are, and functions of the past.
+"""A field of planted fraud → the columns that a model reads: fields of the event, and functions of the past.
 
 These are counts and sums that an analyst writes down in an hour: by event type and by key, over an hour, a day, a week.
 Tested by: tests/bench/test_planted.py

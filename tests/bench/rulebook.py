@@ -1,9 +1,9 @@
-"""What changes of rules cost: a large rulebook, one change of it, a burst of changes, and events meanwhile.
+"""The cost of rule changes: a large rulebook, one change of it, and a burst of changes among events.
 
-    python -m tests.bench.rulebook [RULES] [RECORDS] [EVENTS]        2000, 10000 and 1000000 if left out
+    python -m tests.bench.rulebook [RULES] [RECORDS] [EVENTS]        2000, 10000 and 1000000 by default
 
 The rules are the demo's `small_then_large` with other amounts, so all of them react to its payments. One process, one
-core; what a key group adds on Spark is a hash. Of the burst every micro-batch gets its share, and puts its programs
+core; on Spark a key group adds only a hash. Every micro-batch gets its share of the burst, and puts its programs
 together once.
 """
 
@@ -120,7 +120,7 @@ def main() -> None:
 
 
 def _print_one_change(book: Rulebook, base: UpsertRecord, schema: Schema) -> None:
-    """What one more version of one rule costs, least of several: each the next version, nothing of it known."""
+    """Measure one more version of one rule, least of several: each is the next version, with a cold cache."""
     rules_count = len(book.rules)
     changed = book.copy()
     programs = Programs()

@@ -2,8 +2,8 @@
 
     python -m tests.bench.sketches [EVENTS]
 
-Public card payments, of which a customer has some hundreds in 90 days; and as many payments of 4 keys, which is what
-panes are for. Of each function: µs an event, approximate ÷ exact, and bytes of keyed state a key at the end.
+Public card payments, with some hundreds per customer in 90 days; and as many payments of 4 keys, the case that panes
+are for. For each function it prints µs an event, approximate ÷ exact, and bytes of keyed state a key at the end.
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
     python -m tests.bench.soak [--minutes 60] [--rate 1000] [--keys 50000] [--window "60 s"] [-- OPTIONS OF cep live]
 
 Ten minutes (`--minutes 10`) are the short form, one (`--minutes 1 --window "10 s"`) shows that it works. Events come
-through Kafka as in the benchmark of latency; runs end with the rule's window. Every few seconds it notes what /metrics
-says of runs and state bytes, the bytes of the checkpoint directory, and the resident memory of Java and of the job's
-Python processes, and says so on standard error. At the end it compares the medians of the third and of the last
-quarter of the time; it exits with 1 if runs, state or memory have grown by more than a tenth, or if alerts did not
-come until the end. The checkpoint directory is told and not judged: Spark keeps the last hundred micro-batches, which
-takes its time to fill.
+through Kafka as in the latency benchmark; runs end with the rule's window. Every few seconds it records runs and state
+bytes from /metrics, the bytes of the checkpoint directory, and the resident memory of Java and of the job's Python
+processes, and prints them on standard error. At the end it compares the medians of the third and of the last quarter of
+the time; it exits with 1 if runs, state or memory have grown by more than a tenth, or if alerts stopped before the end.
+The size of the checkpoint directory is printed and not judged: Spark keeps the last hundred micro-batches, which take a
+while to fill.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ JUDGED = (*GAUGES, "java_bytes", "python_bytes")
 
 
 def parse() -> argparse.Namespace:
-    """The arguments; what comes after `--` goes to `cep live`."""
+    """Parse the arguments; the ones after `--` go to `cep live`."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--minutes", type=int, default=60)
     parser.add_argument("--rate", type=int, default=1_000, help="events a second")
@@ -63,7 +63,7 @@ def main() -> None:
     """Run, print, judge."""
     options = parse()
     options.seconds = options.minutes * 60
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and what it has started ends with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and the processes that it has started end with it
     samples, done = Samples(), threading.Event()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -1,15 +1,17 @@
-"""What `cep suggest` finds in labelled data, beside the best pattern that somebody wrote.
+"""How well `cep suggest` detects fraud in labelled data, compared with the best hand-written pattern.
 
     python -m tests.bench.suggested [--days N] [--planted N] [SETS]
 
-**Planted**: histories with a fraud of its own each: an order of events, a repetition, an absence, an equal value, what
-is unusual for the key. A fraud is recovered if a suggestion finds half of it on later time with a precision of 0.8.
+**Planted**: histories that each have their own fraud: an order of events, a repetition, an absence, an equal value, an
+unusual value for the key. A fraud is recovered if a suggestion detects half of it on later time with a precision of
+0.8.
 
-**Data**: the first seven tenths of the time are mined; the rest is reported, but for a gap between them. Beside the
-suggestions stand the patterns of `patterns/` with their own parameters and with those of `cep tune`, all on the same
-time; the best of these has the highest F1 there, which favours it. Suggestions are asked for once by each key. Of the
-chargebacks the library finds none, as its patterns look for bursts. So there the rivals are those of `chargebacks.cep`,
-which somebody wrote after a look at the first part of the time, and `cep tune` has tuned on it.
+**Data**: the first seven tenths of the time are mined; the rest is reported, except for a gap between them. The table
+compares the suggestions with the patterns of `patterns/`, with default parameters and with the parameters of `cep
+tune`, all on the same time; the best of these has the highest F1 there, which favours it. The bench asks for
+suggestions once by each key. The library detects no chargebacks, as its patterns look for bursts. There the rivals are
+the patterns of `chargebacks.cep`, which a person wrote after a look at the first part of the time, and which `cep tune`
+has tuned on it.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ def value_of(name: str, measured: Measured, names: Sequence[str], part: Part) ->
 
 
 def run(of: Given, precision: float, folder: Path) -> None:
-    """Suggest by each key, measure beside the library, and print."""
+    """Suggest by each key, compare with the library, and print."""
     path = folder / f"{of.name}.parquet"
     pq.write_table(of.events, path)
     library = rules_for(set(of.types))

@@ -40,7 +40,7 @@ def marks_of(fraud: list[int], kinds: tuple[str, ...]) -> Marks:
 
 
 def test_figures_of_a_part_by_hand() -> None:
-    """Days 2 to 5 count. Of three alerts there two are right; of frauds 1 and 2 the first is found, 3 days early."""
+    """Days 2 to 5 count. Two of three alerts are right; fraud 1 is detected 3 days early, fraud 2 is missed."""
     marks = marks_of([0, -1, 1, -1, 2, 1], ("x", "x", "y"))
     times = np.arange(6) * DAY_MS
     part = Part("test", 2 * DAY_MS, 6 * DAY_MS, marks.first_ms >= 2 * DAY_MS, marks, 4.0)
@@ -56,7 +56,7 @@ def test_figures_of_a_part_by_hand() -> None:
 
 
 def test_a_part_without_an_event_or_a_fraud_is_named() -> None:
-    """Days 2 and 3 have no event, days 4 and 5 no fraud that begins there."""
+    """Days 2 and 3 have no event, and no fraud begins on days 4 and 5."""
     times = np.array([0, 1, 4, 5]) * DAY_MS
     first = np.array([0, 1, 2]) * DAY_MS
     parts = [
@@ -89,7 +89,7 @@ def test_the_simulator_plants_what_the_book_says() -> None:
 
 
 def test_money_is_laundered_as_its_typology_says() -> None:
-    """A cycle comes back to where it began, less at each step; what is scattered is gathered in the same sums."""
+    """A cycle comes back to its first account, less at each step; scattered money is gathered in the same sums."""
     transfers = simulated_transfers(2, 300, 90, 4)
     assert transfers.equals(simulated_transfers(2, 300, 90, 4))
     times = transfers["event_time"].cast(pa.int64()).to_numpy()

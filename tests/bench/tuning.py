@@ -1,4 +1,4 @@
-"""A set of labelled data and rules → what they find there, and the parameters that `cep tune` proposes."""
+"""A set of labelled data and rules → their alerts there, and the parameters that `cep tune` proposes."""
 
 from __future__ import annotations
 

@@ -1,24 +1,26 @@
-"""What the library detects, with its own parameters and with tuned ones, beside plain models, on labelled data.
+"""The detection of the library, with default and with tuned parameters, next to plain models, on labelled data.
 
     python -m tests.bench.value [--days N] [--customers N] [--seed N] [SETS]
 
-The time of each set is cut 3 : 1 : 1. Behind each part there is a gap of 7 days, as nobody knows a fraud sooner; of one
-day in the month of chargebacks and where frauds are planted. Rules are tuned by `cep tune` on the first part and
-confirmed on the second. Models are trained on the first, and their limits are chosen on the second. The third had no
-say; it is what is printed. Of all rules, as they are and tuned, those stay that raise F1 on the second part, the best
-first, if each and all together have a precision of 0.5 there. A model that reads *raw columns* has the fields of the
-event, one that reads *cep features* also what `cep.features` says of its past.
+The time of each set is cut 3 : 1 : 1. A gap of 7 days follows each part, as a fraud becomes known only later; the gap
+is one day in the month of chargebacks and where frauds are planted. `cep tune` tunes rules on the first part and
+confirms them on the second. Models are trained on the first, and their limits are chosen on the second. The printed
+figures come from the third part, which did not influence any choice. Rules, default and tuned, are added one by one,
+the best first; a rule stays if it raises F1 on the second part, and if it alone and all together have a precision of
+0.5 there. A model that reads *raw columns* has the fields of the event, one that reads *cep features* also has columns
+of its past from `cep.features`.
 
 **simulated**: card payments of the Fraud Detection Handbook's simulator, written down in `handbook_data.py`; it needs
 no data. **laundering**: transfers after IBM's AMLSim, written down in `laundering_data.py`, over three times the days.
 **payments**: the Handbook's own. **transfers**: AMLSim's own. **chargebacks**: one month of a payments company.
-**logins**: the log of a SSH server. These four lie beside the repository; what is not there is left out. So is a set
-without an event or a fraud in one part of its time, with a line.
+**logins**: the log of a SSH server. These four lie next to the repository; missing ones are left out. A set without an
+event or a fraud in one part of its time is left out too, with a line.
 
 **takeover**, **insiders**, **lending**, **money**, **wallets**, **sessions**, **guesses**: honest months of simulated
-banks, with frauds planted that are written from the typologies' descriptions (`planted.py`); `planted` is all seven.
+banks, with planted frauds that are written from the descriptions of the typologies (`planted.py`); `planted` is all
+seven.
 
-Without SETS all are run, and two tables of all of them end the print: what each comes to, and recall by typology.
+Without SETS all are run, and two tables of all sets end the print: the figures of each set, and recall by typology.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from tests.bench.tuning import measured_on, tuned
 from tests.testing.library import rules_for
 
 _DAY_MS = 86_400_000
-# Of alerts of a rule that is switched on: an analyst refuses one of which most are wrong, whatever its F1.
+# For the alerts of a rule that is switched on: an analyst refuses a rule if most of its alerts are wrong.
 PRECISION_LEAST = 0.5
 Row = tuple[str, ...]
 _LIBRARY, _TUNED = "library, its own parameters", "library, tuned"

@@ -1,6 +1,6 @@
-"""The corpus: `*.toml` beside this file → cases: a pattern, a few events, and the matches that every engine must give.
+"""The corpus: `*.toml` in this folder → cases: a pattern, a few events, and the matches that every engine must give.
 
-README.md beside this file has the form of a case.
+README.md in this folder describes the form of a case.
 Tested by: tests/corpus/test_corpus.py
 """
 
@@ -47,7 +47,7 @@ class CaseEvent:
 
 @dataclass(frozen=True, order=True)
 class CaseMatch:
-    """A match or a time-out: (variable, event name) in the order of binding, when it is certain, and what it emits."""
+    """A match or a time-out: (variable, event name) in the order of binding, its time, and the emitted values."""
 
     bindings: tuple[tuple[str, str], ...]
     detected_ms: int
@@ -81,7 +81,7 @@ class Case:
 
     @property
     def ends(self) -> bool:
-        """Return True if the stream ends at the end of time, as that of a replay does."""
+        """Return True if the stream ends at the end of time, as in a replay."""
         return "watermark" not in self.given
 
     @cached_property
@@ -124,7 +124,7 @@ class Case:
             yield orjson.dumps(fields | {"v": event.value})
 
     def match_of(self, bound: Iterable[tuple[str, str]], detected_ms: int, measures: Mapping[str, Any]) -> CaseMatch:
-        """Name what an engine has bound, given as variables and event ids.
+        """Return the match of the case from an engine's variables and event ids.
 
         Measures are left out where the case has no `emit`.
         """

@@ -58,7 +58,7 @@ class Answer:
 
 
 def expected(case: Case) -> Answer:
-    """Return what the corpus says."""
+    """Return the answer in the corpus."""
     return Answer(case.matches, case.timeouts)
 
 

@@ -1,4 +1,4 @@
-"""Greedy loops with gap limits: the engine, the trace, and whole jobs find what the oracle finds."""
+"""Greedy loops with gap limits: the engine, the trace, and whole jobs agree with the oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The texts of alerts, and those that their ids are digests of, against the same written out."""
+"""The texts of alerts, and the texts that alert ids are digests of, compared with plain Python."""
 
 from __future__ import annotations
 

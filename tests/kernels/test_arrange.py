@@ -15,7 +15,7 @@ END_MS = 2**61 - 1
 @pytest.mark.parametrize("seed", range(10))
 def test_events_are_matched_in_the_order_of_time_then_id(seed: int) -> None:
     random = Random(seed)
-    # Of equal time, the shorter id comes first: e2 before e10, as their numbers say.
+    # Among events of equal time the shorter id comes first: e2 before e10, as their numbers say.
     rows = [f"k{random.randint(0, 2)} a@{random.randint(0, 9)}" for _ in range(60)]
     compiled = program(rule("seq a{2,} -> c within 1 h\nwhere a: e kind == a\n c: e kind == c\nskip none"))
     ordered = sorted(range(60), key=lambda i: (rows[i].split()[0], int(rows[i].split("@")[1]), len(f"e{i}"), f"e{i}"))

@@ -1,4 +1,4 @@
-"""Chains of earlier events, and what they find, are those of a search through lists; compiled and as plain Python."""
+"""Chains of earlier events and their results equal a search through lists; compiled and as plain Python."""
 
 from __future__ import annotations
 

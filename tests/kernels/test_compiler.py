@@ -1,4 +1,4 @@
-"""Each kernel is compiled once, by one process, with what it calls as a part of it."""
+"""Each kernel is compiled once, by one process, with the functions that it calls as a part of it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_processes_that_begin_together_compile_each_kernel_once(tmp_path: Path) 
     compiled = "".join(process.communicate()[0] for process in together).split()
     assert [process.returncode for process in together] == [0, 0]
     assert compiled.count("group_pairs") == compiled.count("_place") == 1
-    # What other kernels call is a part of them: nothing of its own on the disk.
+    # Functions that other kernels call are a part of them, without separate files on disk.
     assert {path.name.split(".")[1].split("-")[0] for path in tmp_path.rglob("*.nbc")} == {"group_pairs"}
     after = begin()
     assert (after.communicate()[0], after.returncode) == ("", 0)

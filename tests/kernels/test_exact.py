@@ -1,4 +1,4 @@
-"""Exact sums: what `math.fsum` gives, whatever was added and taken away before."""
+"""Exact sums: they equal `math.fsum`, after any numbers were added and removed."""
 
 from __future__ import annotations
 

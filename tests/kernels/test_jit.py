@@ -73,7 +73,7 @@ def test_a_folder_that_cannot_be_made_is_replaced(monkeypatch: pytest.MonkeyPatc
 def test_a_folder_that_others_write_to_is_not_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever may write there might have put machine code of their own in place of ours."""
+    """Another user who may write to the folder could have replaced our machine code."""
     monkeypatch.setenv("CEP_KERNEL_CACHE", str(tmp_path))
     monkeypatch.setattr(jit, "_remove", lambda *_: None)
     planted = jit._cache_folder()

@@ -72,7 +72,7 @@ def truncated(dividend: int, divisor: int) -> int | None:
 
 @pytest.mark.parametrize("where", ["n x % y == rest", "n (if x % y is null then rest is null else x % y == rest)"])
 def test_the_remainder_is_that_of_whole_numbers(where: str) -> None:
-    """Of columns, and of what a run has bound: for every pair of numbers at the edges."""
+    """For columns and for bound values of a run, and every pair of numbers at the edges."""
     checked = load_text(f"{NUMBERS}\npattern p by key {{ seq a where a: {where} emit m = a.x % a.y }}")
     bound, diagnostics = bind(checked.patterns["p"], {})
     assert bound is not None, diagnostics

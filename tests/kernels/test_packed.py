@@ -1,4 +1,4 @@
-"""Numbers as bytes: whatever the numbers, what was written is read, and what is torn is told."""
+"""Numbers as bytes: any numbers can be written and read again, and torn bytes are detected."""
 
 from __future__ import annotations
 

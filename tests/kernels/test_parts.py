@@ -1,4 +1,4 @@
-"""What is brought into the order of its parts points to the same things as before, within them and among all."""
+"""Rows in the order of their parts: references lead to the same rows as before, within parts and overall."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_rows_stand_part_by_part_in_their_order(drawn: list[int]) -> None:
 
 
 def state(random: np.random.Generator, row_part: Int64) -> tuple[Int64, Int32, Int64, Int64, Int64]:
-    """Runs, their rules, nodes, and the parts of nodes and runs: whatever they point to is of the same part."""
+    """Return runs, their rules, nodes, and the parts of nodes and runs; references stay within a part."""
     nodes = np.zeros((40, y.NODE_WIDTH), np.int64)
     node_part = random.integers(0, PARTS, len(nodes))
     for n, p in enumerate(node_part.tolist()):

@@ -1,4 +1,4 @@
-"""Plain rules: the short matcher finds what the general one finds, on streams too long for brute force."""
+"""Plain rules: the short matcher agrees with the general one, on streams too long for brute force."""
 
 from __future__ import annotations
 

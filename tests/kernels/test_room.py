@@ -54,7 +54,7 @@ def _stream(random: Random, count: int) -> list[str]:
 
 
 def _carried(compiled: Program, lines: list[str], ends: list[int]) -> tuple[list[Found], Counter[str]]:
-    """What the events give in the calls that end with the numbers in `ends`; the state goes through bytes between."""
+    """Match the events in calls that end at the numbers in `ends`; keyed state goes through bytes in between."""
     events, keyed_state, start = batch(*lines), None, 0
     matches: list[Found] = []
     counters: Counter[str] = Counter()
@@ -124,7 +124,7 @@ def test_no_split_changes_what_long_texts_evict(name: str, monkeypatch: pytest.M
 
 
 def test_long_texts_of_a_key_are_bounded_in_bytes() -> None:
-    """A thousand runs are no limit where each has bound an event of 60 kB."""
+    """A thousand runs that have each bound an event of 60 kB would be no limit of memory."""
     compiled = program(rule("seq a -> b within 900 s\nwhere a: e kind == a\n b: e kind == b\nemit c = a.note"))
     text = "y" * 60_000
     keyed_state, most, evicted = None, 0, 0
@@ -155,7 +155,7 @@ def test_no_key_has_more_than_the_limits_after_any_event(name: str, monkeypatch:
 
 
 def test_the_latest_start_is_the_last_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a greedy loop each take writes a run anew, behind the younger ones: what counts is where a run began."""
+    """Each take of a greedy loop writes the run again, after younger runs: the start of a run decides."""
     compiled = _bounded("greedy", "none", monkeypatch, 3, 1_000)
     done = advance(compiled, None, batch(*(f"x a@{at}" for at in range(9))), 8)
     starts = sorted(done.keyed_state.events.event_id.to_pylist())
@@ -176,7 +176,7 @@ def test_what_is_evicted_does_not_end_detection(monkeypatch: pytest.MonkeyPatch)
 def test_a_hot_key_takes_no_more_memory_than_its_limits(
     name: str, events_count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counted in rows of the arrays, of which a call makes none again: what it has at its end is the most."""
+    """Memory is counted in rows of the arrays. They never shrink in a call, so the size at its end is the peak."""
     made: list[Outputs] = []
     real = Outputs.__init__
 
@@ -189,7 +189,7 @@ def test_a_hot_key_takes_no_more_memory_than_its_limits(
     compiled = program(rule(f"{PATTERNS[name]}\nskip none"))
     done = advance(compiled, None, batch(*(f"x a@{at}" for at in range(events_count))), 1)
     (outputs,) = made
-    # In use at one time: what is live, as much that is not yet dropped, what came since the last count; then doubled.
+    # In use at one time: live nodes, as many not yet dropped, and the ones since the last count; then doubled.
     assert len(outputs.work.nodes) <= 2 * 4 * NODES_PER_KEY_MAX
     assert len(outputs.work.runs) <= 4 * RUNS_PER_KEY_MAX
     assert len(done.keyed_state.nodes) <= NODES_PER_KEY_MAX

@@ -80,7 +80,10 @@ def test_kernels_give_what_the_plain_one_gives(seed: int) -> None:
 
 
 def colliding_keys(count: int, bits: int) -> pa.Array:
-    """Texts whose hash without a key ends in so many zero bits: what a sender makes who has read arrange.py."""
+    """Return texts whose hash without a key ends in so many zero bits.
+
+    A hostile sender who has read arrange.py makes such texts.
+    """
     found: list[pa.Array] = []
     for part in range(10_000):
         if sum(map(len, found)) >= count:

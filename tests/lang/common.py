@@ -1,4 +1,4 @@
-"""What the tests of this floor share: an event type, and short ways to check a text."""
+"""Shared parts of the tests of cep/lang: an event type, and short ways to check a text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checked pattern as readable text, with every type and cast in sight: what golden files have."""
+"""A checked pattern as readable text that shows every type and cast: the content of golden files."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _history(expr: History) -> str:
 
 
 def _type(value_type: Type) -> str:
-    """Return the text of a type, that of an enum without its symbols."""
+    """Return the text of a type; an enum shows no symbols."""
     if value_type.kind is Kind.ENUM:
         return "enum?" if value_type.nullable else "enum"
     return str(value_type)

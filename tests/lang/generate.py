@@ -79,7 +79,7 @@ class _Maker:
     # ------------------------------------------------------------------------------------------ expressions
 
     def space(self) -> str:
-        """What stands between two tokens: mostly a space, now and then a line end or a comment."""
+        """Return the separator between two tokens: mostly a space, now and then a line end or a comment."""
         roll = self.random.random()
         if roll < 0.75:
             return " "
@@ -137,7 +137,7 @@ class _Maker:
 
     def pattern(self, number: int) -> str:
         self.variables, self.types, self.negated = [], {}, set()
-        # `until` sees the fields of every event type of the pattern; `t` and `u` share those of "both".
+        # `until` sees the fields of every event type of the pattern; `t` and `u` share the fields of "both".
         structure = self.sequence(2)
         if "greedy" in structure:  # the language refuses it at the end
             structure += f"{self.space()}-> {self.variable()}"

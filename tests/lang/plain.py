@@ -36,7 +36,7 @@ def plain(node: object) -> list[object]:
 
 
 def tree(text: str) -> list[object]:
-    """The tree of a text that must have no mistakes of syntax."""
+    """Return the tree of a text, which must have no syntax errors."""
     collector = Collector()
     found = parse(text, "x.cep", collector)
     assert collector.error_count == 0, collector.diagnostics

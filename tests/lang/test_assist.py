@@ -1,4 +1,4 @@
-"""What names mean and what is offered, without an editor."""
+"""The meaning of names and the completions at a place, without an editor."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ test "t" of p with (cut = 3.00) {
 
 
 def words(part: str) -> list[str]:
-    """What is offered behind a part of the text."""
+    """Return the completions after a part of the text."""
     checked = load_text(TEXT)
     return [w.text for w in words_at(checked, "<text>", TEXT, TEXT.index(part) + len(part))]
 

@@ -90,7 +90,7 @@ def test_a_folder_without_anything_to_check_is_no_clean_one(tmp_path: Path) -> N
 def test_a_pipe_a_device_and_a_link_out_of_the_folder_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody writes into the pipe, and the device never ends. A job refuses them, so a check must not pass."""
+    """A pipe without a writer, and a device without an end. A job refuses them, so a check must not pass."""
     folder = tmp_path / "repository" / "rules"
     (folder.parent / ".git").mkdir(parents=True)
     folder.mkdir()

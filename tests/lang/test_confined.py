@@ -1,4 +1,4 @@
-"""What a pattern, a list or a rule names is read below the root alone, and nothing of what is outside is quoted."""
+"""A pattern, a list or a rule reads files below the root only, and messages quote no outside file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ message = "m"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder that is given, beside a secret that is not."""
+    """Make a folder for the job, next to a secret outside it."""
     (tmp_path / "secret.cep").write_text(SECRET)
     (tmp_path / "secret.csv").write_text(f"blocked\n{SECRET}\n")
     given = tmp_path / "given" / "patterns"

@@ -1,4 +1,4 @@
-"""Types of expressions; what comes out in full is in golden/ir/expressions.cep."""
+"""Types of expressions; golden/ir/expressions.cep has the full output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of one event: their types, what they take, and what they refuse."""
+"""Functions of one event: their types, accepted arguments, and refused ones."""
 
 from __future__ import annotations
 

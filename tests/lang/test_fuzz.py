@@ -1,4 +1,4 @@
-"""No text ends in a traceback, and what is found can always be shown."""
+"""No text ends in a traceback, and every diagnostic can be shown."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Golden files: what stands in them gives exactly the report, or the dump, beside them.
+"""Golden files: each input file gives exactly the report, or the dump, next to it.
 
-    diagnostics/*.cep         mistakes in files, those that only the compiler knows too
-    arguments/*.cep, *.toml   mistakes in what a rule gives a pattern
+    diagnostics/*.cep         mistakes in files, including mistakes that only the compiler can find
+    arguments/*.cep, *.toml   mistakes in the arguments that a rule gives a pattern
     lints/*.cep               findings (test_lint.py compares them)
-    ir/*.cep                  what a sound file becomes
+    ir/*.cep                  the result of a sound file
 
-`pytest tests/lang/test_golden.py` with the environment variable UPDATE_GOLDEN=1 writes them anew: read the diff.
+`pytest tests/lang/test_golden.py` with the environment variable UPDATE_GOLDEN=1 writes them again: read the diff.
 """
 
 from __future__ import annotations

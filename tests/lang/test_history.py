@@ -1,4 +1,4 @@
-"""Functions of past events: grammar, types, and what they refuse."""
+"""Functions of past events: grammar, types, and refused arguments."""
 
 from __future__ import annotations
 

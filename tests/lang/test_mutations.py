@@ -76,7 +76,7 @@ def broken_tokens(text: str, random: Random) -> str:
 
 
 def broken_bytes(text: str, random: Random) -> str:
-    """The same with bytes; what is no UTF-8 any more is replaced, as an editor would."""
+    """Do the same with bytes; bytes that are not UTF-8 are replaced, as in an editor."""
     data = bytearray(text.encode())
     for _ in range(random.randint(1, 6)):
         at, other = random.randrange(len(data)), random.randrange(len(data))
@@ -93,7 +93,7 @@ def broken_bytes(text: str, random: Random) -> str:
 
 
 def survives(text: str, label: str) -> None:
-    """Everything that reads pattern text comes back, and what is wrong is said."""
+    """Check that every reader of pattern text returns, and that a refused text has a diagnostic."""
     checked = load_text(text)
     render_text(checked.diagnostics, checked.sources)
     declared = re.findall(r"^pattern ([A-Za-z_]\w*)", text, re.MULTILINE)
@@ -111,7 +111,7 @@ def survives(text: str, label: str) -> None:
 
 
 def source(seed: int, files: int) -> str:
-    """A random file; each fourth time some of ours, behind all that declare what happens."""
+    """Return a random file; one in four begins with some of our patterns and their declarations."""
     if seed % 4:
         return random_file(seed)
     declaring = [path for path in PATTERNS if "events" in path.stem]
@@ -149,7 +149,7 @@ def test_odd_characters_and_huge_numbers_everywhere(word: str) -> None:
         survives(text[:at] + word + text[at:], f"{word!r} at {at}")
 
 
-# What is repeated, and what stands around it.
+# A repeated part, and the text around it.
 _EVENT = "event t { i id event_time time k string a int }\n"
 _IN_WHERE = (_EVENT + "pattern p by k { seq v where v: t ", " }")
 REPEATED = {

@@ -1,4 +1,4 @@
-"""What can be bound when."""
+"""The order in which variables can be bound."""
 
 from __future__ import annotations
 

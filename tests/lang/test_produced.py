@@ -1,4 +1,4 @@
-"""`produce`: what a match becomes, and in which order patterns that feed each other are matched."""
+"""`produce`: the event that a match becomes, and the order in which patterns that feed each other are matched."""
 
 from __future__ import annotations
 

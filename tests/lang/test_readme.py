@@ -1,4 +1,4 @@
-"""The language reference says what is true."""
+"""The statements of the language reference are true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expressions and values as text: what is shown means what was checked."""
+"""Expressions and values as text: the shown text has the meaning of the checked expression."""
 
 from __future__ import annotations
 

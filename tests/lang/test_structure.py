@@ -1,4 +1,4 @@
-"""What may stand where; the messages themselves are golden files."""
+"""The allowed structures of a pattern; the messages themselves are golden files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nodes of a tree by their class are those of the whole walk, in its order."""
+"""`nodes_of` returns the nodes of a class that a whole walk of the tree meets, in the same order."""
 
 from __future__ import annotations
 

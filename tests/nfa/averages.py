@@ -33,7 +33,7 @@ _INT64 = (-(2**63), 2**63 - 1)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of amounts: its type in a pattern, its digits behind the point (None: floats) and its values."""
+    """A column of amounts: its type in a pattern, its decimal digits (None: floats) and its values."""
 
     type: str
     scale: int | None

@@ -17,7 +17,7 @@ from tests.seeds import seeds
 
 _OPERATORS = ("<", "<=", ">", ">=", "==", "!=")
 _START_MS = 1_772_359_200_000
-# What a pattern says → the same in SQL, over units of the column.
+# Text in a pattern → the same in SQL, over units of the column.
 _FORMS = {
     "t.a {op} avg(tx.a over {size} s)": "units::hugeint * counted {op} total",
     "t.a {op} 3 * avg(tx.a over {size} s)": "units::hugeint * counted {op} 3 * total",

@@ -1,4 +1,4 @@
-"""What only the compiler knows is told at its place, and nothing that compiles is refused."""
+"""Mistakes that only the compiler finds are reported at their place, and every pattern that compiles is accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of one event and rounding: what the engine computes over columns, against one value at a time in Python."""
+"""Functions of one event and rounding: the engine's columns agree with Python, one value at a time."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def test_of_one_field_many_columns() -> None:
 
 
 def test_beside_a_look_up() -> None:
-    """Many rules ask for one text each, so that what else they ask is checked for the events that are found."""
+    """Many rules each look for one text, so the other conditions are checked only for the events with that text."""
     events = random_events(Random(7), 300)
     rules = [pattern(f'seq a where a: e s == "{w}" and length(s) == {len(w)} and round(f) > 0.0') for w in "bé"]
     others = [pattern(f'seq a where a: e s == "w{i}" and lower(s) == "w{i}"') for i in range(20)]
@@ -290,7 +290,7 @@ def test_beside_a_look_up() -> None:
     ],
 )
 def test_a_unit_has_whole_panes(unit: CalendarUnit, zone: str, near: str) -> None:
-    """Of every two moments: the unit of the later one has the earlier one, or its pane is over before it begins."""
+    """For every two moments: the unit of the later one includes the earlier one, or the earlier pane ends first."""
     middle_ms = int(datetime.fromisoformat(near).timestamp() * 1000)
     times = middle_ms + np.arange(-400, 400, dtype=np.int64) * 17 * 60_000 // 5
     opens, panes = unit_starts(unit, zone, times), pane_starts(unit, zone, times)

@@ -1,4 +1,4 @@
-"""Declared lists of files → what they hold; what a rule gives in place."""
+"""Declared lists of files → their contents; lists that a rule gives in place."""
 
 from __future__ import annotations
 

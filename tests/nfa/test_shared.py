@@ -1,4 +1,4 @@
-"""Which rules share how they begin, and what a program knows of it."""
+"""Rules that share their beginning, and the tables of a program about it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pair(number: int, within: str = "1 h") -> str:
         ("seq a -> b -> d within 1 h\nwhere a: e kind == a\n b: e kind == b\n d: e kind == a", False),  # completes
         (f"seq a -> b -> d -> c within 1 h\n{WHERE}\n d: e kind == a and amount > a.amount", False),  # asks for more
         ("seq a -> b within 1 h\nwhere a: e kind == a\n b: e amount > a.amount", False),  # every event may
-        (f"seq a, b -> c within 1 h\n{WHERE}", False),  # what is directly after
+        (f"seq a, b -> c within 1 h\n{WHERE}", False),  # the event directly after a is decisive
         (f"seq a -> !b -> c within 1 h\n{WHERE}", False),  # an event closes it
         (f"seq a -> b ->[5 min] c within 1 h\n{WHERE}", False),  # a deadline of its own
         (f"seq a -> b -> c within 1 h\n{WHERE}\non timeout emit late = a.amount", False),  # time fires something
@@ -112,7 +112,7 @@ def test_a_condition_that_is_waited_for_elsewhere_too_ends_the_prefix(monkeypatc
     where = f"{PREFIXED}\n x: e kind == c and amount > a.amount\n e: e kind == b"
     where = "\n".join(line for line in where.split("\n") if line.strip()[0] not in "bc")
     (start,) = of(f"seq a -> d -> x -> e -> z within 1 h\n{where}").shared
-    assert len(start.predicates) == 1  # after x a run may wait for what only a d was kept for
+    assert len(start.predicates) == 1  # after x a run may wait for a c that was kept only because of a d
 
 
 def three(number: int, second: str = "e kind == b", third: str = "e kind == c") -> str:

@@ -1,4 +1,4 @@
-"""Conditions at a position of the pattern: what is known is put in, nothing else changes."""
+"""Conditions at a position of the pattern: known values are put in, and the rest stays unchanged."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Checked expression + one event + the events bound so far → value, by walking the tree.
 
 Null is None and behaves as SQL's unknown. Decimals are scaled integers and stay exact; only FLOAT is a Python float.
-It must not know anything of automata or columns: it is what the compiled expressions are compared with.
+The module must not know anything of automata or columns: tests compare the compiled expressions with it.
 Tested by: tests/oracle/test_oracle.py
 """
 
@@ -70,14 +70,14 @@ def evaluate(expr: Expr, event: Fields, bound: Bound) -> Value:
         case Call(fn="round" | "floor" | "ceil"):
             return _rounded(expr, evaluate(expr.arguments[0], event, bound))
         case History():
-            return event[repr(expr)]  # histories.py beside this puts it there
+            return event[repr(expr)]  # histories.py in this folder puts it there
         case Call(fn=fn, arguments=arguments):
             return _call(fn, [evaluate(argument, event, bound) for argument in arguments])
     raise AssertionError(f"unknown expression {expr!r}")
 
 
 def _remembered(events: Sequence[Fields], which: str, field: str) -> Value:
-    """A field of the first, the last, or the one before the last event; null where there is none."""
+    """Return a field of the first, the last, or the second to last event; null if there is no such event."""
     index = {"first": 0, "last": -1, "prev": -2}[which]
     needed = 2 if which == "prev" else 1
     return events[index].get(field) if len(events) >= needed else None
@@ -130,7 +130,7 @@ def _unary(op: str, value: Value) -> Value:
 
 
 def _logic(op: str, left: Value, right: Value) -> Value:
-    """Three-valued `and` and `or`: one false decides `and`, one true decides `or`, else unknown stays unknown."""
+    """Three-valued `and` and `or`: one false decides `and`, one true decides `or`, otherwise unknown stays unknown."""
     decisive = op == "or"
     if left is decisive or right is decisive:
         return decisive

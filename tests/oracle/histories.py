@@ -1,5 +1,6 @@
-"""Histories by their definition: look at every past event of the key, for every event anew. `approx_distinct` counts
-exactly, as it does up to its limit.
+"""Histories by their definition: for every event, walk all past events of the key again.
+
+`approx_distinct` counts exactly, as it does up to its limit.
 
 Tested by: tests/oracle/test_oracle.py
 """
@@ -86,7 +87,7 @@ def in_panes(window: HistoryWindow | None, event: Event, now: Event) -> bool:
 
 
 def bucket_middle(number: float, units: int | None) -> float:
-    """What stands for a value in buckets that cut each octave in 50; `units` of a whole number are 1; None: a float."""
+    """Return the value of a bucket, 50 buckets an octave; `units` is 1 for a whole number, None for a float."""
     if number == 0:
         return 0.0
     octave = math.frexp(abs(number))[1] - 1

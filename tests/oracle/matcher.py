@@ -1,22 +1,22 @@
 """Pattern + the events of one key → every match and every time-out, by following the definitions one event at a time.
 
-A run is what it has bound and *one* thing it waits for, with the rest of the pattern behind it (remaining.py beside
-this). Where the pattern leaves a choice, the run is one run per choice, each with its own wait: `a -> b? -> c` after
-an `a` is a run waiting for b and a run waiting for c. There is no automaton, no sharing and no bound: exponential, and
+A run consists of its bound events and *one* wait, followed by the rest of the pattern (remaining.py in this folder).
+Where the pattern leaves a choice, there is one run per choice, each with its own wait: `a -> b? -> c` after an `a` is a
+run waiting for b and a run waiting for c. The oracle has no automaton, no sharing and no bound: it is exponential, and
 meant to be.
 
-What one event does to one run, in this order:
+One event changes one run as follows, in this order:
 
 1. a greedy loop that the run has left would take it         → the run ends
-   (it fits the loop, comes neither too early nor too late for it, and is no stop event of it)
+   (it fits the loop, comes neither too early nor too late for it, and is not a stop event of it)
 2. it is the event right after `a` in `a, !b` and fits b    → the run ends
-3. it fits the wait and is no stop event (`until`) of a     → a run that has taken it, for every way to go on
+3. it fits the wait and is not a stop event (`until`) of a  → a run that has taken it, for every way to go on
    loop that taking it would repeat
 4. it is a stop event of a loop that has begun, or of a group → the run ends
 5. the wait may skip it: `->` if it does not fit, `->>` always, `,` never; and it does not break an absence
                                                             → the run goes on waiting
-   So does a `->` that takes it, behind a group of which another round is waited for that skips it: like an optional
-   step, the round stays open, and what comes after the group with it.
+   A `->` after a group also goes on waiting when it takes the event, if an open wait for another round of the group
+   skips the event: like an optional step, the round stays open, and the steps after the group stay open with it.
 Before an event, and at the end, every deadline up to then fires in the order of time: a run that waits for an absence
 to become certain goes on, any other run times out.
 
@@ -72,7 +72,10 @@ Bindings = tuple[tuple[str, int | str], ...]
 
 @dataclass(frozen=True)
 class Match:
-    """(variable, event id) in the order of binding; when it was certain; what it emits."""
+    """A match or a time-out: (variable, event id) in the order of binding, its time, and the emitted values.
+
+    `detected_ms` is the time at which it became certain.
+    """
 
     bindings: Bindings
     detected_ms: int
@@ -84,7 +87,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Answer:
-    """Matches in the order of emission, and partial matches whose time ran out; neither holds anything twice."""
+    """Matches in the order of emission, and partial matches whose time ran out; both without duplicates."""
 
     matches: tuple[Match, ...]
     timeouts: tuple[Match, ...]
@@ -115,10 +118,10 @@ def find_matches(
 
 
 def find_matches_of_words(pattern: PatternIR, choices: Sequence[Sequence[Event]]) -> Iterator[tuple[list[int], Answer]]:
-    """What `find_matches` says of every stream that takes one of the choices at each place, up to any place.
+    """Yield the answers of `find_matches` for every stream that takes one choice at each place, up to any place.
 
-    Yields the numbers of the choices with the answer. The beginning that streams share is walked once. The pattern has
-    no histories and looks at all of the events, which come in order.
+    Each answer comes with the numbers of its choices. Streams with a common beginning share its work. The pattern must
+    have no histories and must look at all of the events, which come in order.
     """
     assert not _wanted(pattern)
     return _words(_Oracle(pattern), choices, [])
@@ -133,7 +136,7 @@ def _words(oracle: _Oracle, choices: Sequence[Sequence[Event]], word: list[int])
 
 
 def _with_histories(pattern: PatternIR, events: Iterable[Event]) -> list[Event]:
-    """The events in their order, with the value of every history of the pattern beside the fields."""
+    """Return the events in order; their fields also hold the value of every history of the pattern."""
     ordered = sorted(events, key=lambda e: (e.time_ms, e.order))
     wanted = _wanted(pattern)
     if not wanted:
@@ -166,7 +169,7 @@ class Bound:
 @hashed_once
 @dataclass(frozen=True)
 class Run:
-    """One partial match: what it has bound, in order, and what it waits for."""
+    """One partial match: its bound events, in order, and its wait."""
 
     bound: tuple[Bound, ...]
     wait: Wait
@@ -205,14 +208,14 @@ class _Oracle:
     # ---- one event
 
     def next_event(self, event: Event) -> None:
-        """Fire what is due before the event, then take it."""
+        """Fire the deadlines before the event, then take the event."""
         self.fire_deadlines(event.time_ms)
         self.fire_counts(self.events_count, event.time_ms)
         self.take_event(Bound("", event, self.events_count))
         self.events_count += 1
 
     def end(self, watermark_ms: int) -> Answer:
-        """Fire what is due by the watermark; everything that was found."""
+        """Fire the deadlines up to the watermark; return all matches and time-outs."""
         self.fire_deadlines(watermark_ms)
         return Answer(tuple(self.matches), tuple(self.timeouts))
 
@@ -227,7 +230,7 @@ class _Oracle:
             return []
         after = self._take(run, event) if self._may_take(run, event) else []
         if any(self._breaks(absence, run, event) for absence in arrival.not_next):
-            return after  # what goes on with the match is not between; nothing else goes on
+            return after  # the event that continues the match is not between; no other run goes on
         if run.wait.rounds:
             run = replace(run, wait=replace(run.wait, rounds=self._open_rounds(run, event)))
         if self._may_skip(run, event):
@@ -245,7 +248,7 @@ class _Oracle:
         return replace(run.wait, arrival=replace(arrival, not_next=(), greedy=greedy))
 
     def _open_rounds(self, run: Run, event: Bound) -> tuple[Wait, ...]:
-        """Of the waits for another round beside this one, those that skip the event."""
+        """Return the open waits for another round that skip the event."""
         open_ = []
         for wait in run.wait.rounds:
             beside = Run(run.bound, replace(wait, rounds=self._open_rounds(Run(run.bound, wait), event)))
@@ -264,11 +267,11 @@ class _Oracle:
         return any(self._may_take(r, event) and not self._is_late(r, event) for r in in_loop)
 
     def _is_late(self, run: Run, event: Bound) -> bool:
-        """Whether the time for what the run waits for is over."""
+        """Whether the deadline of the run has passed."""
         return bool(run.bound) and self._deadline_ms(run) <= event.event.time_ms
 
     def _suits(self, run: Run, event: Bound) -> bool:
-        """Whether the event is what the run waits for and does not come too early."""
+        """Whether the event fits the wait of the run and does not come too early."""
         if run.wait.variable is None or not self._fits(run.wait.variable, run, event):
             return False
         gap_min_ms = max(run.wait.arrival.gap_min_ms, least_ms(run.wait.rest))
@@ -358,7 +361,7 @@ class _Oracle:
         return min(deadlines, default=_NEVER_MS)
 
     def _certain_ms(self, arrival: Arrival, last_ms: int) -> int:
-        """When the absences of a wait are certain by themselves, or else by the end of the stream."""
+        """Return when the absences of a wait are certain: by their own limits, otherwise at the end of the stream."""
         times_ms = [time_ms for time_ms in arrival.times_ms if time_ms is not None]
         if len(times_ms) == len(arrival.times_ms):
             return last_ms + max(times_ms)

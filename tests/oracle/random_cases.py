@@ -1,11 +1,10 @@
 """A seed and a level → a small random pattern, bound and valid, with random events by key.
 
-Level 1: sequences of variables joined by `->`, relaxed repetition, conditions across events, within, three skips.
-Level 2: also `,` and `->>`, strict, any, greedy, optional, and absence in the middle.
-Level 3: also groups, alternatives, any order, step windows, gaps, absence at the end, until, windows in events,
-time-outs, the other skips and `in order`.
-What the language's check refuses is not generated: an absence without a window, a loop over something that can match
-nothing, a pattern that can match nothing. Same seed and level, same case.
+Level 1: sequences of variables joined by `->`, relaxed repetition, conditions across events, within, three skips. Level
+2: also `,` and `->>`, strict, any, greedy, optional, and absence in the middle. Level 3: also groups, alternatives, any
+order, step windows, gaps, absence at the end, until, windows in events, time-outs, the other skips and `in order`.
+Patterns that the language's check refuses are not generated: an absence without a window, a loop over a part that can
+match nothing, a pattern that can match nothing. The same seed and level give the same case.
 Tested by: tests/oracle/test_oracle.py
 """
 
@@ -75,7 +74,7 @@ _COMPARISONS: tuple[BinaryOp, ...] = ("<", "<=", ">", ">=", "==", "!=")
 
 @dataclass(frozen=True)
 class Case:
-    """A pattern and what it is run on: the events of each key, in the order of (time, order)."""
+    """A pattern and its events: the events of each key, in the order of (time, order)."""
 
     seed: int
     level: int
@@ -181,7 +180,7 @@ class _Maker:
     # ---- structure
 
     def _sequence(self, length: int, depth: int) -> tuple[Step, ...]:
-        """Steps, an absence never first and never last: what follows it is a step that must come."""
+        """Return steps with an absence never first and never last: the step after an absence is mandatory."""
         steps: list[Step] = []
         for index in range(length):
             if index and self.level >= 2 and self.random.random() < 0.15:
@@ -286,7 +285,7 @@ class _Maker:
         return Unary("not", named, BOOL)
 
     def _cross(self, other: str) -> Expr:
-        """A comparison with what is bound to another variable."""
+        """Return a comparison with a field of another variable."""
         random = self.random
         shape = random.random()
         if shape < 0.5:

@@ -1,7 +1,7 @@
-"""What remains of a pattern → everything that can be waited for next.
+"""The rest of a pattern → all possible next waits.
 
-The rest of a pattern, as seen from one wait, is a linked list of frames: what remains of each group, loop and any-order
-that the wait stands in. `enter` and `proceed` walk it forward to the next waits; nothing here knows of events.
+The rest of a pattern, as seen from one wait, is a linked list of frames: the remaining part of each group, loop and
+any-order around the wait. `enter` and `proceed` walk it forward to the next waits; nothing here knows of events.
 Tested by: tests/oracle/test_oracle.py
 """
 
@@ -29,7 +29,7 @@ C = TypeVar("C", bound=type)
 
 
 def hashed_once(cls: C) -> C:
-    """Keep the hash of each instance: that of a tree is asked for again and again, and never changes."""
+    """Cache the hash of each instance: the hash of a tree is needed again and again, and never changes."""
     compute: Any = cls.__hash__  # of the class, so it takes the instance
 
     def cached(self: Any) -> int:
@@ -46,8 +46,10 @@ def hashed_once(cls: C) -> C:
 @hashed_once
 @dataclass(frozen=True)
 class Steps:
-    """What remains of one round of a group: the steps from `index` on. `began_ms`: when the round took its first event,
-    which must come at least `least_ms` after the one before."""
+    """The rest of one round of a group: the steps from `index` on.
+
+    `began_ms` is the time of the round's first event, which must come at least `least_ms` after the event before it.
+    """
 
     node: SequenceNode
     index: int
@@ -91,9 +93,11 @@ class Absence:
 @hashed_once
 @dataclass(frozen=True)
 class Arrival:
-    """How the next event has to come. `link` None: it is the first of the match. `times_ms` are the step times of its
-    absences, those of `, !x` among them. `greedy`: the waits by which the greedy loops that have been left would
-    have gone on."""
+    """How the next event has to come.
+
+    `link` is None for the first event of the match. `times_ms` are the step times of the absences, including `, !x`.
+    `greedy` holds the waits with which greedy loops that have been left would have gone on.
+    """
 
     link: Link | None
     gap_min_ms: int = 0
@@ -111,10 +115,10 @@ class Arrival:
 @hashed_once
 @dataclass(frozen=True)
 class Wait:
-    """Waiting for an event that fits `variable`, then `rest`. Without a variable: for the absences to be certain.
+    """A wait for an event that fits `variable`, then `rest`. Without a variable, a wait for the absences to be certain.
 
-    `rounds`: behind a group that may have another round, the waits for that round which are still open. Those for a
-    round of an outer group are themselves behind the inner one that ends it.
+    `rounds` holds the open waits for another round of the group before this wait. An outer group's round begins after a
+    round of the inner group that ends it, so its waits have rounds as well.
     """
 
     variable: str | None
@@ -124,7 +128,7 @@ class Wait:
 
     @property
     def is_certain(self) -> bool:
-        """Nothing is waited for any more: neither an event nor an absence."""
+        """Whether the match is complete: it waits neither for an event nor for an absence."""
         return self.variable is None and not self.arrival.holds_absence
 
 
@@ -133,7 +137,7 @@ _INNER_LINK = {Inner.RELAXED: Link.FOLLOWED_BY, Inner.STRICT: Link.NEXT, Inner.A
 
 
 def proceed(rest: Rest, arrival: Arrival) -> list[Wait]:
-    """Everything that can be waited for when `rest` is what remains."""
+    """Return all possible next waits when `rest` remains."""
     return list(_proceed(rest, arrival))
 
 
@@ -149,7 +153,7 @@ def _proceed(rest: Rest, arrival: Arrival) -> list[Wait]:
             step, after = node.steps[index], replace(rest, index=index + 1)
             if step.negated:
                 return proceed(after, _forbidding(arrival, step))
-            # How the first step of a round comes is said by whoever entered the round.
+            # The first step of a round arrives as the caller that entered the round says.
             return enter(step.node, arrival if index == 0 else _linked(arrival, step), after)
         case Repeat(node=node, done=done, rest=outer):
             return _repeat(node, done, arrival, outer)
@@ -181,7 +185,7 @@ def _any_order(items: tuple[Node, ...], arrival: Arrival, rest: Rest) -> list[Wa
 
 
 def _repeat(node: VarNode, done: int, arrival: Arrival, rest: Rest) -> list[Wait]:
-    """One more of a variable, or what comes after it."""
+    """Return the waits for one more repetition of a variable, or for the part after it."""
     more = []
     if _may_repeat(node.quantifier, done):
         how = arrival if done == 0 else _again(node.quantifier, done, arrival, rest)
@@ -190,7 +194,7 @@ def _repeat(node: VarNode, done: int, arrival: Arrival, rest: Rest) -> list[Wait
 
 
 def _rounds(node: SequenceNode, done: int, arrival: Arrival, rest: Rest) -> list[Wait]:
-    """One more round of a group, or what comes after it."""
+    """Return the waits for one more round of a group, or for the part after it."""
     more = []
     if _may_repeat(node.quantifier, done):
         how = arrival if done == 0 else _again(node.quantifier, done, arrival, rest)
@@ -202,13 +206,15 @@ def _rounds(node: SequenceNode, done: int, arrival: Arrival, rest: Rest) -> list
 
 
 def _behind(wait: Wait, more: list[Wait]) -> Wait:
-    """The wait behind a group, of which `more` are the waits for another round: they are open beside whatever else
-    keeps it open, too."""
+    """Return the wait after a group, with `more`, the waits for another round of the group.
+
+    They are open in addition to other rounds that keep the wait open.
+    """
     return replace(wait, rounds=(*(_behind(other, more) for other in wait.rounds), *more))
 
 
 def _opens_empty(node: SequenceNode) -> bool:
-    """Whether a round may leave out its first step: then nothing stays open behind the group."""
+    """Whether a round may leave out its first step: then no round stays open after the group."""
     head = node.steps[0].node
     if isinstance(head, AlternativeNode | AnyOrderNode):
         return False
@@ -216,7 +222,7 @@ def _opens_empty(node: SequenceNode) -> bool:
 
 
 def _leave(quantifier: Quantifier, done: int, more: list[Wait], arrival: Arrival, rest: Rest) -> list[Wait]:
-    """What comes after a loop, once it has been repeated often enough. A greedy one is not left while it can go on."""
+    """Return the waits after a loop that has enough repetitions. A greedy loop is not left while it can go on."""
     if done < integer(quantifier.min_count):
         return []
     if quantifier.greedy:
@@ -225,10 +231,11 @@ def _leave(quantifier: Quantifier, done: int, more: list[Wait], arrival: Arrival
 
 
 def _finish_round(steps: Steps, arrival: Arrival) -> list[Wait]:
-    """The steps of a round are done: first its own absences, then one more round or what comes after the group."""
+    """Finish a round: first its own absences, then one more round or the part after the group."""
     if arrival.holds_absence and steps.node.within_ms is not None:
         return [Wait(None, arrival, steps)]
-    if steps.began_ms is None:  # the round took nothing: it is none if the group may be left out, and the last one else
+    # A round without events is not a round if the group may be left out; otherwise it is the last one.
+    if steps.began_ms is None:
         return proceed(steps.rest, arrival) if integer(steps.node.quantifier.min_count) else []
     return _rounds(steps.node, steps.round, arrival, steps.rest)
 
@@ -238,8 +245,11 @@ def _may_repeat(quantifier: Quantifier, done: int) -> bool:
 
 
 def _again(quantifier: Quantifier, done: int, arrival: Arrival, rest: Rest) -> Arrival:
-    """How the next repetition comes. What is forbidden right after a loop is forbidden between its repetitions too:
-    `a+ -> !x -> b` ends at an x, it does not go on collecting."""
+    """Return how the next repetition arrives.
+
+    An event that is forbidden right after a loop is also forbidden between its repetitions: `a+ -> !x -> b` ends at an
+    x, it does not go on collecting.
+    """
     bounds = [integer(ms) for ms in (quantifier.gap_ms, arrival.gap_max_ms) if ms is not None]
     gap_max_ms = min(bounds, default=None)  # an optional step that ends a round and is left out bounds the next one
     how = replace(arrival, link=_INNER_LINK[quantifier.inner], gap_min_ms=0, gap_max_ms=gap_max_ms)
@@ -249,7 +259,7 @@ def _again(quantifier: Quantifier, done: int, arrival: Arrival, rest: Rest) -> A
 
 
 def _following_absences(rest: Rest, *, can_leave: bool) -> list[Step]:
-    """The negated steps that come directly after what `rest` follows; `, !x` only if all that ends may be left."""
+    """Return the negated steps right after the frames that end; include `, !x` only if all of them may be left."""
     found: list[Step] = []
     while (isinstance(rest, Steps) and rest.index == len(rest.node.steps)) or (
         isinstance(rest, Items) and not rest.items
@@ -267,7 +277,7 @@ def _following_absences(rest: Rest, *, can_leave: bool) -> list[Step]:
 
 
 def _forbidding(arrival: Arrival, step: Step) -> Arrival:
-    """The arrival, and what the negated step forbids."""
+    """Return the arrival with the absence of the negated step."""
     assert isinstance(step.node, VarNode)
     gap_max_ms = None if step.gap_max_ms is None else integer(step.gap_max_ms)
     absence = Absence(step.node.variable, integer(step.gap_min_ms or 0), gap_max_ms)
@@ -278,15 +288,17 @@ def _forbidding(arrival: Arrival, step: Step) -> Arrival:
 
 
 def _linked(arrival: Arrival, step: Step) -> Arrival:
-    """The arrival of a step after the first: its own link and times. What is forbidden stays so,
-    and an optional step that is left out still bounds the wait."""
+    """Return the arrival of a step after the first, with its own link and times.
+
+    Earlier absences stay, and an optional step that is left out still bounds the wait.
+    """
     bounds = [integer(ms) for ms in (step.gap_max_ms, arrival.gap_max_ms) if ms is not None]
     gap_max_ms = min(bounds, default=None)
     return replace(arrival, link=step.link, gap_min_ms=integer(step.gap_min_ms or 0), gap_max_ms=gap_max_ms)
 
 
 def least_ms(rest: Rest) -> int:
-    """How long after the event before it what is waited for may come, as the groups say that begin with it."""
+    """Return the least time since the event before, as required by the groups that begin with the next event."""
     found = 0
     while rest is not None:
         if isinstance(rest, Steps) and rest.began_ms is None:
@@ -306,8 +318,10 @@ def untils_around(rest: Rest) -> tuple[Expr, ...]:
 
 
 def begun_untils_around(rest: Rest) -> tuple[Expr, ...]:
-    """The stop conditions of those loops of a variable that have taken something before what is waited for, and of all
-    groups: a group is over with a stop event even if it comes before the group's first event."""
+    """Return the stop conditions of all groups, and of loops that have taken an event before the wait.
+
+    A stop event ends a group even before the group's first event.
+    """
     found = []
     while rest is not None:
         begun = isinstance(rest, Steps) or (isinstance(rest, Repeat) and rest.done > 1)

@@ -1,8 +1,8 @@
-"""A conformance scenario (JSON) → pattern, events by key → does the oracle answer what the scenario expects?
+"""A conformance scenario (JSON) → pattern, events by key → does the oracle answer as the scenario expects?
 
 The scenarios speak of stages, builder calls and doubles; here they become a PatternIR over one event type, a FLOAT or
-STRING field a name, and the language's own links and quantifiers. Late events are left out and the others sorted, which
-is what a job does before matching. A builder call that the language has no word for raises `UntranslatableError`.
+STRING field per name, and the language's own links and quantifiers. Late events are left out and the others sorted, as
+in a job before matching. A builder call without a counterpart in the language raises `UntranslatableError`.
 Tested by: tests/oracle/test_oracle.py
 """
 
@@ -42,7 +42,7 @@ from tests.oracle.expressions import Value
 from tests.oracle.matcher import Event, find_matches
 
 EVENT_TYPE = "record"
-# The scenarios are kept beside the repository, shared with other projects; a checkout without them has none to run.
+# The scenarios lie next to the repository, shared with other projects; a checkout without them runs none.
 CONFORMANCE = Path(__file__).resolve().parents[2].parent / "shared" / "conformance"
 
 _FLOAT = Type(Kind.FLOAT, nullable=True)
@@ -54,12 +54,12 @@ Answered = frozenset[tuple[tuple[str, tuple[int, ...]], ...]]
 
 
 class UntranslatableError(Exception):
-    """The scenario says something that the language has no word for."""
+    """The language cannot express the scenario."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the oracle's answer compares. `missing` and `extra` are what only one side has."""
+    """The comparison with the oracle's answer. `missing` are only in the scenario, `extra` only in the oracle."""
 
     passed: bool
     missing: frozenset[object] = frozenset()
@@ -67,12 +67,12 @@ class Outcome:
 
 
 def load_scenarios(folder: Path = CONFORMANCE) -> list[Json]:
-    """Every scenario of every file in the folder; none if there is no folder."""
+    """Return every scenario of every file in the folder; none if the folder is missing."""
     return [s for path in sorted(folder.glob("*.json")) for s in json.loads(path.read_text())["scenarios"]]
 
 
 def is_comparable(scenario: Json) -> bool:
-    """Whether there is an answer to compare with: a pattern that the library refuses has none."""
+    """Whether there is an answer to compare with: a pattern that the library refuses has no answer."""
     return "error" not in scenario["expected"]
 
 
@@ -106,7 +106,7 @@ def _key(by_stage: Mapping[str, Sequence[int | str]]) -> tuple[tuple[str, tuple[
 
 
 def _spans(matches: frozenset[Any], scenario: Json) -> frozenset[tuple[int, int]]:
-    """First and last event of every match: what rivals of a tie have in common."""
+    """Return the first and last event of every match: rivals of a tie share them."""
     rank = {event["id"]: (event["ts"], at) for at, event in enumerate(scenario["events"])}
     found = set()
     for match in matches:
@@ -119,7 +119,7 @@ def _spans(matches: frozenset[Any], scenario: Json) -> frozenset[tuple[int, int]
 
 
 def events_by_key(scenario: Json) -> dict[str, list[Event]]:
-    """The events of each key in arrival order, without those that come behind the watermark."""
+    """Return the events of each key in arrival order, without late events."""
     keys: dict[str, list[Event]] = {}
     schedule = _watermarks(scenario)
     watermark_ms: float = float("-inf")
@@ -158,7 +158,7 @@ def translate(scenario: Json) -> PatternIR:
     elif within:
         steps = (*steps[:-1], _bounded(steps[-1], within["ms"], first=len(steps) == 1))
     if isinstance(steps[-1].node, VarNode) and steps[-1].node.quantifier.max_count != 1:
-        steps = (*steps[:-1], replace(steps[-1], gap_max_ms=None))  # there the library has no step time
+        steps = (*steps[:-1], replace(steps[-1], gap_max_ms=None))  # the library has no step time there
     windows = [ms for ms in windows if ms > 0]
     return PatternIR(
         name="scenario",
@@ -198,7 +198,7 @@ def _step(stage: Json, variables: list[Variable], windows: list[int], top: bool,
     quantifier = _quantifier(stage)
     node: Node
     if "group" in stage:
-        # The library repeats the head of a group with the contiguity of the group, whatever the head's own is.
+        # The library repeats the head of a group with the contiguity of the group and ignores the head's own.
         head = {name: given for name, given in stage["group"][0].items() if name != "inner"}
         head |= {name: given for name, given in stage.items() if name == "inner"}
         members = [head if "group" not in head else stage["group"][0], *stage["group"][1:]]
@@ -229,7 +229,7 @@ def _windowed(node: Node, window_ms: int) -> SequenceNode:
 
 
 def _bounded(step: Step, gap_ms: int, first: bool) -> Step:
-    """The gap to the previous stage; the library has none for a first stage and for a group."""
+    """Return the step with the gap to the previous stage; the library ignores it for a first stage and for a group."""
     if first or not gap_ms or isinstance(step.node, SequenceNode):
         return step
     return replace(step, gap_max_ms=gap_ms)

@@ -19,7 +19,7 @@ from tests.oracle.matcher import find_matches
 from tests.oracle.random_cases import random_case
 from tests.oracle.scenarios import compare, is_comparable, load_scenarios
 
-# Where the language differs on purpose; the numbers are those of the list in the language's design.
+# Where the language differs on purpose; the numbers come from the list in the language's design.
 #   2  every window fires by the watermark, in the order of time
 #   3  an absence is never dropped; a loop before one gives each candidate once, an optional end waits for it
 #   4  the event that continues the match is not between
