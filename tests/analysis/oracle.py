@@ -7,8 +7,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-# `f`: labelled events that are known, with the fraud they are of. `b`: (alert, event), where those behind stand for
-# a produced one. `d`: alerts with their verdict.
+# `f`: known labelled events with their fraud. `b`: pairs (alert, event); the events that a produced event was made of
+# stand in its place. `d`: alerts with their verdict.
 _VIEWS = """
 create view l as select * from labels where reported_at <= {as_of};
 create view e as select *, epoch_ms(event_time) as t from events

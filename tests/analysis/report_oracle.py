@@ -1,6 +1,6 @@
-"""The numbers of a report beside DuckDB's: days, weeks, budget, sets of rules, kinds, fields, curves and near lines.
+"""Compare the numbers of a report with DuckDB: days, weeks, budget, sets of rules, kinds, fields, curves, near lines.
 
-The views are those of `oracle.py`. Curves and lines are compared for rules of one condition, `amount > PARAM`.
+The views are those in `oracle.py`. Curves and lines are compared for rules of one condition, `amount > PARAM`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _SHARES = ("precision", "fraud_recall")
 def differences(
     asked: Any, numbers: Mapping[str, Any], maturity_ms: int, single: str = "", review_cost: float = 0.0
 ) -> tuple[int, list[str]]:
-    """(numbers compared, those that differ) of a report's JSON. `single` is the rule whose curves are compared."""
+    """Return the count of compared numbers of a report's JSON, and the differences.
+
+    `single` is the rule whose curves are compared.
+    """
     count, wrong = 0, []
     budget = [_flat(row) for row in numbers["budget"]], list(_budget(asked, numbers, review_cost))
     for name, mine, wanted in (("budget", *budget), *_pairs(asked, numbers, maturity_ms, single)):
@@ -148,7 +151,7 @@ def _fields(asked: Any, numbers: Mapping[str, Any]) -> Iterator[tuple[str, Any, 
 
 
 def _over(asked: Any, maturity_ms: int, low: float, high: float | None) -> dict[str, Any]:
-    """What a rule `amount > low` finds, of events up to `high`."""
+    """Return the figures of a rule `amount > low` on the events up to `high`."""
     (row,) = _rows(asked, """
         with m as (select e.tx_id, e.t, f.fraud from e left join f using (tx_id)
                    where round(e.amount::double * 100) > ? and (? or round(e.amount::double * 100) <= ?))

@@ -1,4 +1,4 @@
-"""The alerts that a backtest counts as sent are those that `cep run` sends with the same rules and control records."""
+"""The alerts that a backtest counts as sent equal the alerts of `cep run` with the same rules and control records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every figure of a backtest beside DuckDB's, over the same alerts, events and labels."""
+"""Compare every figure of a backtest with DuckDB's, over the same alerts, events and labels."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_keys_with_a_fraud(tmp_path: Path) -> None:
 
 
 def test_the_share_is_shapleys_value(tmp_path: Path) -> None:
-    """By its definition: what a rule adds, averaged over all orders in which rules can come."""
+    """The definition: the frauds that a rule adds, averaged over all orders in which rules can come."""
     measured, _, _ = measured_by(4, tmp_path, Terms())
     finds = {name: set(row.nonzero()[0]) for name, row in zip(NAMES, measured.judged.has_detected, strict=True)}
     for each in measured.figures.rules:
@@ -165,7 +165,7 @@ def test_labels_of_a_column_are_one_fraud_by_key_and_gap(gap_ms: int, tmp_path: 
 
 
 def test_a_report_that_comes_early_counts_no_more_than_one_that_is_missing(tmp_path: Path) -> None:
-    """Alerts are as precise among recent events as among old ones, whatever is reported of the recent ones."""
+    """Alerts are as precise among recent events as among old ones, whether or not the recent frauds are reported."""
     events, labels = payments(8)
     is_bad = np.array([row["label"] for row in labels.to_pylist()])
     prompt = labels.set_column(

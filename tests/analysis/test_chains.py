@@ -1,4 +1,4 @@
-"""Labels of source events, and alerts of patterns that read what other patterns produce."""
+"""Labels of source events, and alerts of patterns that read the derived events of other patterns."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def measured(folder: Path, ids: set[str]) -> Measured:
 
 
 def test_an_alert_of_a_chain_finds_the_frauds_it_begins_with(tmp_path: Path) -> None:
-    """No produced event of the alert is completed by the first transfer: only what it was made of has it."""
+    """The first transfer completes no produced event of the alert. It is only one of the events below them."""
     ids = first_ids(transfers(1, 120))
     found = measured(tmp_path, ids)
     figures = found.figures.together

@@ -1,4 +1,4 @@
-"""Texts that collide in Arrow's own hash cost a report of events what others cost, and give the same."""
+"""Texts that collide in Arrow's own hash cost a report of events no more than other texts, with the same result."""
 
 from __future__ import annotations
 

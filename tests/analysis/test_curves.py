@@ -54,7 +54,7 @@ PRESENT: dict[str, ParamValue] = {"tries": 2, "small": 100.0, "times": 1.2345}
 
 
 class History:
-    """Payments in a file, and what the rule finds in them."""
+    """Payments in a file, and the matches of the rule."""
 
     def __init__(self, folder: Path) -> None:
 

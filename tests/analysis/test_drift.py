@@ -93,7 +93,7 @@ def test_a_number_has_quantiles(drifts: dict[str, FieldDrift]) -> None:
 
 
 def test_a_text_has_shares_of_events_with_a_value(drifts: dict[str, FieldDrift]) -> None:
-    """The week of which no event has a value has none."""
+    """A week without a value has null shares."""
     country = drifts["country"]
     assert country.values == ("NL", "XX")
     assert country.weeks == (

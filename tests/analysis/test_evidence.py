@@ -1,6 +1,6 @@
 """Tuning with evidence: planted thresholds are proposed where they are better, and noise is not.
 
-`python -m tests.analysis.test_evidence` tunes 50 planted and 50 null data sets and prints what becomes of them.
+`python -m tests.analysis.test_evidence` tunes 50 planted and 50 null data sets and prints the outcomes.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ SETS = 50
 def payments_of(seed: int, *, is_null: bool) -> tuple[pa.Table, float]:
     """(payments, the present threshold). Every fraud is over 900 or in a band.
 
-    Null: no threshold is better than another, whatever the present one is. Half of the frauds and few others are over
-    900, so all settings find them. A payment in the band from 100 to 900 is fraud as often as leaves F1 the same:
-    half of F1. Planted: in the band a payment is fraud mostly if it is over a threshold, not the present one.
+    Null: no threshold is better than another, for any present threshold. Half of the frauds and few other payments are
+    over 900, so all settings find them. The chance of fraud in the band from 100 to 900 is half of F1, which leaves F1
+    the same. Planted: a payment in the band is fraud mostly if it is over a threshold that is not the present one.
     """
     draw = np.random.default_rng(seed)
     count = (DAYS + LATER) * A_DAY
@@ -87,7 +87,7 @@ def bench_on(table: pa.Table, present: float, folder: Path, *, is_whole: bool) -
 
 
 def tuned_on(seed: int, folder: Path, *, is_null: bool) -> tuple[Tuned, float, float]:
-    """(what is tuned, the difference of F1 on the days after, the upper end of its interval)."""
+    """Return the result of tuning, the difference of F1 on the days after, and the upper end of its interval."""
     table, present = payments_of(seed, is_null=is_null)
     cut = pa.scalar(START_MS + DAYS * DAY_MS, pa.int64()).cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
     is_early = pa.compute.less(table["event_time"], cut)
@@ -148,7 +148,7 @@ def test_equal_settings_differ_by_nothing(tmp_path: Path) -> None:
 
 
 def main() -> None:
-    """Tune all sets and print what became of them."""
+    """Tune all sets and print the outcomes."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else SETS
     with tempfile.TemporaryDirectory() as folder:
         for is_null in (False, True):

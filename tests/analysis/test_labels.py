@@ -1,4 +1,4 @@
-"""Labels of events, keys and episodes, from columns and files, and what is known of them on a date."""
+"""Labels of events, keys and episodes, from columns and files, and the labels that are known on a date."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_column_of_kinds() -> None:
 
 
 def test_words_of_labels() -> None:
-    """A word that means honest in one of the usual ways is no fraud, and no unknown word is guessed."""
+    """A usual word for honest is not a fraud, and an unknown word is an error."""
     honest = ["none", "legit", "Genuine", "normal", "OK", "N/A", "not fraud", "non-fraud", "0.0", "", None, "FALSE"]
     fraud = ["Fraud", "1", "TRUE", "y", "stolen_card", "Account takeover"]
     table = pa.table({"tx_id": range(len(honest + fraud)), "fraud": honest + fraud})

@@ -1,4 +1,4 @@
-"""Near the line: the intervals of a threshold are what DuckDB counts, and each alert of the rule is in one of them."""
+"""Near the line: DuckDB counts the same in each interval of a threshold; each alert is in one interval."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PRESENT = {"large": 320.5, "small_large": 300.0}
 
 
 def bench_of(name: str, path: Path) -> tuple[Bench, Measured, tuple[Line, ...]]:
-    """The rule with its present threshold, what it finds, and its lines."""
+    """Return the rule with its present threshold, its results and its lines."""
     record = upsert(SOURCE, name).model_copy(update={"params": {"large": PRESENT[name]}})
     deployment, events = deploy([record]), pq.read_table(path)
     labels = labels_of_column([events], "is_fraud", deployment.schema)

@@ -43,7 +43,7 @@ SILENT = Console(quiet=True)
 
 
 class Page(HTMLParser):
-    """Checks that tags are closed in their order, and collects what they name."""
+    """Checks that tags are closed in their order, and collects their attributes."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ def test_nothing_in_the_data_is_markup() -> None:
 
 
 def test_what_a_budget_buys(measured: tuple[Measured, partial[Pieces], pa.Table, pa.Table]) -> None:
-    """Beside DuckDB's ranks of the alerts of a day."""
+    """The rows equal DuckDB's ranks of the alerts of a day."""
     one, _, events, labels = measured
     rows = by_budget(one.judged, one.marks, one.figures.about["days"], 5.0)
     assert rows[-1]["alerts"] == one.figures.together.alerts
@@ -172,7 +172,7 @@ def test_the_numbers_in_the_file_are_those_of_duckdb(
 def test_the_funnel_agrees_with_the_engine(
     measured: tuple[Measured, partial[Pieces], pa.Table, pa.Table],
 ) -> None:
-    """All frauds are walked here. One that the engine finds ends with a match, whatever stops the others."""
+    """All frauds are walked here. A fraud that the engine finds ends with a match."""
     one, read, _, _ = measured
     funnels, endings = walk_frauds(one, lambda _: read())
     for at, funnel in enumerate(funnels):

@@ -1,4 +1,4 @@
-"""A report is below a megabyte whatever the input: with many rules, years and thresholds it shows less, and says so."""
+"""A report is below a megabyte for any input: with many rules, years and thresholds it shows less, and says so."""
 
 from __future__ import annotations
 

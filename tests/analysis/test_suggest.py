@@ -56,7 +56,7 @@ KINDS: tuple[dict[str, Any], ...] = (
 
 
 def event(draw: random.Random, kind: dict[str, Any]) -> dict[str, Any]:
-    """A payment of a kind; what the kind leaves open is as anywhere."""
+    """Return a payment of a kind; fields that the kind does not name have usual values."""
     row = {
         "amount": round(draw.lognormvariate(3.5, 1.2), 2), "status": "declined" if draw.random() < 0.1 else "approved",
         "channel": draw.choice(("pos", "pos", "pos", "ecom", "atm")), "country": draw.choice("AAAABBC"), **kind,
@@ -139,7 +139,7 @@ def spread(draw: random.Random, days: int, bad: list[list[dict[str, Any]]]) -> p
 
 
 def repeated(draw: random.Random) -> list[list[dict[str, Any]]]:
-    """Four declined payments are a fraud, two are none."""
+    """Four declined payments are a fraud, two are not."""
     runs = [[event(draw, {"status": "declined"}) for _ in range(4 if n < 50 else 2)] for n in range(200)]
     return [[*run[:-1], run[-1] | {"bad": int(len(run) == 4)}] for run in runs]
 
@@ -169,9 +169,9 @@ def equal(draw: random.Random) -> list[list[dict[str, Any]]]:
 
 
 def unusual(draw: random.Random) -> list[list[dict[str, Any]]]:
-    """Six times what the card always pays is a fraud; what one card always pays is far above what another one pays.
+    """Six times the usual amount of the card is a fraud. The usual amounts of cards lie far apart.
 
-    As many cards pay as often in the same time, and always the same.
+    The same number of cards pays as often in the same time, always the same amount.
     """
     runs = []
     for number in range(120):
@@ -205,7 +205,7 @@ def test_what_is_more_than_an_order_of_events(plant: Any, wanted: str, tmp_path:
 
 
 def test_conditions_on_the_past_are_those_that_the_engine_compares(tmp_path: Path) -> None:
-    """Each beside `cep.features` of the same history, with events of the same time among them."""
+    """Compare each condition with `cep.features` of the same history, also for events of the same time."""
     table = planted(4, count=600, days=9)
     times = pa.array([START_MS + 3_600_000 * (t // 3_600_000) for t in range(0, 600 * 900_000, 900_000)])
     table = table.slice(0, 600).set_column(
@@ -230,7 +230,7 @@ def test_conditions_on_the_past_are_those_that_the_engine_compares(tmp_path: Pat
 
 
 def test_the_ground_agrees_with_a_walk_over_the_events(tmp_path: Path) -> None:
-    """Chains beside a plain search: for each end the latest earlier event of the card that meets the step."""
+    """Compare chains with a plain search: for each end, the latest earlier event of the card that meets the step."""
     table = planted(3, count=900)
     events, marks, _ = learned(table, tmp_path)
     ground, rows = ground_of(events, marks, "card_id", START_MS + 40 * DAY_MS)

@@ -1,4 +1,4 @@
-"""Tuning: planted thresholds are found, and what is combined equals a replay of every setting."""
+"""Tuning finds planted thresholds, and a combination of results equals a replay of every setting."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def test_where_no_setting_keeps_to_the_budget_it_says_what_comes_closest(
 
 
 def test_along_the_axes_goes_towards_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither parameter alone brings it within the budget: the way leads over fewer alerts that are still too many."""
+    """Neither parameter alone keeps the budget. The search goes through fewer alerts that are still too many."""
     monkeypatch.setattr("cep.analysis.tune.is_divisible", lambda *_: False)
     monkeypatch.setattr("cep.analysis.tune.TUNE_REPLAYED_MAX", 1)
     params, tries = {"small": 250.0, "large": 100.0}, {"small": "2,60,250", "large": "100,320,500"}
@@ -335,7 +335,7 @@ def test_a_rule_that_suppresses_is_tuned_by_its_sent_alerts(tmp_path: Path) -> N
 def test_each_part_has_the_labels_that_were_known_at_its_end(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every fraud is reported five days later, so a part misses those of its last five days, and their alerts."""
+    """Every fraud is reported five days later, so a part lacks the labels of frauds of its last five days."""
     events = planted(3)
     path = tmp_path / "events.parquet"
     pq.write_table(events, path)

@@ -19,7 +19,7 @@ from tests.analysis.bench_data import deployed, payments, pieces_of
 
 @pytest.fixture
 def figures(tmp_path: Path) -> Backtest:
-    """Three rules a, b and c; sets with 4, 2 and 1 frauds, and 3 that nobody finds."""
+    """Return figures of three rules a, b and c: sets with 4, 2 and 1 frauds, and 3 frauds that no rule finds."""
     events, labels = payments(1, count=200)
     deployment = deployed("large", "never", "small_large")
     given = labels_of_table(labels, deployment.schema, "labels")
@@ -76,7 +76,7 @@ def test_rules_without_a_row_are_said(figures: Backtest) -> None:
 
 
 def test_letters_an_eighth_wider_than_measured_have_room(figures: Backtest) -> None:
-    """Beside names at the left edge, and between two names of a legend."""
+    """There is room next to names at the left edge, and between two names of a legend."""
     spec = upset(figures)[0].spec()
     legend = spec["config"]["legend"]
     assert WIDER >= 0.125

@@ -1,4 +1,4 @@
-"""The language: several times in an event, ways round what it has not, and messages for habits from SQL."""
+"""The language: several times in an event, alternatives to missing features, and messages for habits from SQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers behind thresholds: averages and spreads of equal payments, and what arithmetic does at its edges."""
+"""Numbers in thresholds: averages and spreads of equal payments, and arithmetic at its edges."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def _naive(unit: str) -> Callable[[pa.Table], pa.Table]:
     return lambda table: with_type(table, {"event_time": pa.timestamp(unit)})
 
 
-# Every type of column in which the same payments may come. Those whose times have no zone need `tz`.
+# Every type of column in which the same payments may come. Types with times without a zone need `tz`.
 TYPES: dict[str, Callable[[pa.Table], pa.Table]] = {
     "as declared": lambda table: table,
     "large_string": _texts(pa.large_string()),
@@ -122,7 +122,7 @@ def _duckdb(table: pa.Table) -> Any:
 
 
 def nan_for_null(table: pa.Table) -> pa.Table:
-    """Return the payments with NaN where they have no score."""
+    """Return the payments with NaN in place of null scores."""
     return table.set_column(table.column_names.index("score"), "score", pc.fill_null(table["score"], float("nan")))
 
 
@@ -142,7 +142,7 @@ def _duckdb_enum(table: pa.Table) -> Any:
     return _duckdb(table).project(f"* exclude (status, country, tries), {casts}, tries::utinyint as tries")
 
 
-# Columns that a kind of frame has of its own, beside those that it shares with Arrow.
+# Columns that only one kind of frame has. All kinds share the types of Arrow.
 OWN_TYPES: dict[str, Callable[[pa.Table], Any]] = {
     "pandas, Categorical": _of_pandas(lambda frame: frame.astype(dict.fromkeys(_TEXTS, "category"))),
     "pandas, nullable": _of_pandas(lambda frame: frame.convert_dtypes()),

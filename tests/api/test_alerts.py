@@ -1,4 +1,4 @@
-"""What alerts show: members, measures, pictures, and the answers to why."""
+"""Alerts in a notebook: members, measures, pictures, and the answers to why."""
 
 from __future__ import annotations
 

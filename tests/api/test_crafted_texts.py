@@ -1,4 +1,4 @@
-"""Texts that collide in Arrow's own hash cost a notebook what others cost."""
+"""Texts that collide in Arrow's own hash cost a notebook no more than other texts."""
 
 from __future__ import annotations
 

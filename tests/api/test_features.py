@@ -1,4 +1,4 @@
-"""Functions of past events as columns: what DuckDB's window queries give, in any kind of frame."""
+"""Functions of past events as columns: they equal DuckDB's window queries, in any kind of frame."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.histories.test_sql import DAY_MS, EVENTS, asked, generated, numbered,
 
 
 def sample(rows: int = 300) -> tuple[pa.Table, pa.Table]:
-    """Generated payments, in an order that is not that of time, and as `tests/histories/test_sql.py` has them."""
+    """Return generated payments, not ordered by time, and the same payments as in `tests/histories/test_sql.py`."""
     table = numbered(generated().slice(0, rows))
     unit = pa.scalar(Decimal("0.01"), pa.decimal128(3, 2))
     events = pa.table(
@@ -81,7 +81,7 @@ def test_any_frame_gives_its_own_kind_back(kind: str) -> None:
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
 def test_files_are_read_once(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that changes meanwhile gives the values of the rows that are returned."""
+    """If a file changes during the call, the values are those of the returned rows."""
     path = tmp_path / f"payments.{suffix}"
     WRITE[suffix](payments(), path)
     wanted = {"spent": "sum(payment.amount over 1 h by card_id)"}

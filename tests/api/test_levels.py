@@ -1,4 +1,4 @@
-"""Questions about rules that read what other patterns produce: answered from the events of the source alone."""
+"""Questions about rules that read derived events: answered from the events of the source alone."""
 
 from __future__ import annotations
 
@@ -106,6 +106,6 @@ def test_why_and_why_not_of_a_chain(place: Path, rules: Rules, capsys: pytest.Ca
 
 
 def test_a_rule_without_levels_reads_one_key(place: Path, rules: Rules) -> None:
-    """No replay of the whole history for those who need none."""
+    """A rule that reads no derived events needs no replay of the whole history."""
     table = pa.concat_tables([transfers(1, 120).slice(0, 5)])
     assert "produced by" not in str(rules.why_not("incoming", "a", table))

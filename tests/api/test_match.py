@@ -98,7 +98,7 @@ def test_a_frame_of_spark_gives_the_bytes_of_the_replay(
 
 
 def check_bytes(alerts: pa.Table, place: Path, folder: Path) -> None:
-    """Compare the files of these alerts with those of the replay."""
+    """Compare the files of these alerts with the files of the replay."""
     for suffix in ("parquet", "jsonl"):
         (file,) = write_outputs(alerts, (), folder / f"alerts.{suffix}", suffix)
         assert file.read_bytes() == (place / f"alerts.{suffix}").read_bytes()
@@ -107,7 +107,7 @@ def check_bytes(alerts: pa.Table, place: Path, folder: Path) -> None:
 @pytest.mark.filterwarnings("ignore::cep.RejectedRecordsWarning")
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "pandas"])
 def test_not_a_number_is_what_the_replay_makes_of_it(kind: str, rules: cep.Rules, tmp_path: Path) -> None:
-    """For pandas NaN is null; everywhere else it is a bad value, which is null and has a dead letter."""
+    """For pandas, NaN is null. For other frames it is a bad value, which is null and has a dead letter."""
     table = nan_for_null(payments())
     pq.write_table(table, tmp_path / "payments.parquet")
     expected = rules.match(tmp_path / "payments.parquet", cores=2)

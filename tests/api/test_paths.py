@@ -1,4 +1,4 @@
-"""Paths as events: several, wildcards, and what is refused before anything runs, as the verbs refuse it."""
+"""Paths as events: several, wildcards, and refused paths; as in the verbs, they are refused before anything runs."""
 
 from __future__ import annotations
 

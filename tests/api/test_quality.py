@@ -1,4 +1,4 @@
-"""What two sets of rules differ in, and how good rules are by labels."""
+"""Differences between two sets of rules, and the quality of rules by labels."""
 
 from __future__ import annotations
 

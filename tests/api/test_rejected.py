@@ -1,4 +1,4 @@
-"""Python names rejected records in a warning, in what a notebook shows, and in an error if `strict` is asked for."""
+"""Python names rejected records in a warning, in the notebook's view, and in an error with `strict`."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_suggest() -> None:
 
 
 def test_features(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A repeated row has the value of its event, and a row with a reused id has none."""
+    """A repeated row has the value of its event, and a row with a reused id is null."""
     expected = cep.features(labelled(), FEATURES, declare=EVENT)["spent"].to_pylist()
     steps = [*range(240), *range(0, 240, 5), *[-1] * 35, *range(0, 240, 5)]
     whole = [None if row < 0 else expected[row] for row in steps]

@@ -1,4 +1,4 @@
-"""Rules from folders, files and texts; what is wrong with them; and what `import cep` loads."""
+"""Rules from folders, files and texts, their errors, and the modules that `import cep` loads."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _twice(folder: Path) -> Path:
 
 
 def test_importing_loads_nothing_heavy() -> None:
-    """`import cep` costs nothing; the library needs neither Spark nor Kafka, nor PostgreSQL, nor pandas."""
+    """`import cep` loads no heavy module. The library does not need Spark, Kafka, PostgreSQL or pandas."""
     code = (
         "import sys, cep\n"
         "heavy = {'numba', 'pyarrow', 'numpy', 'pydantic', 'narwhals'}\n"

@@ -1,4 +1,4 @@
-"""The chain of an audit: what is changed, removed, inserted or moved is noticed."""
+"""The chain of an audit: a changed, removed, inserted or moved line is noticed."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_any_tampering_is_noticed(count: int, data: st.DataObject) -> None:
 
 
 def test_a_chain_that_somebody_made_up_is_no_reason_to_stop() -> None:
-    """Its hashes are right, for anyone can work them out; what it has is of another type, or too long."""
+    """The hashes are right, because anyone can compute them. Its values have another type, or are too long."""
     body = {"code": "audit", "number": "9" * 5_000, "previous": Head().hash, "what": "change"}
     listed = {**body, "number": "000000000001", "sealed": digest_of([1])}
     for line in ({**body, "hash": digest_of(body)}, {**listed, "hash": digest_of(listed), "texts": [1]}):

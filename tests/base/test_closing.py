@@ -1,4 +1,4 @@
-"""What is closed at the end of a `with` is closed after an error too, and the error goes on."""
+"""A resource is closed at the end of a `with`, after an error too, and the error is raised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The collector is paused inside and afterwards what it was before."""
+"""The collector is paused inside the block. After it, the collector is in the same state as before."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_one_that_was_off_stays_off() -> None:
 def test_many_new_objects_are_old_afterwards(
     monkeypatch: pytest.MonkeyPatch, frozen: int, count: int, is_aged: bool
 ) -> None:
-    """But not what somebody has frozen for good, as these tests are."""
+    """Objects that were frozen for good stay frozen, as the objects of these tests are."""
     thawed: list[int] = []
     monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen)
     monkeypatch.setattr(gc, "freeze", lambda: None)

@@ -1,4 +1,4 @@
-"""What a bare installation can do, and what it says about the rest."""
+"""The features of a bare installation, and its messages about the others."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_package_of_no_extra_is_a_bug() -> None:
 
 
 def test_the_project_has_ranges_and_the_constraints_pins() -> None:
-    """A user's other packages decide within a range; the pins are those that the tests run with."""
+    """A user's other packages decide within a range; the tests run with the pinned versions."""
     extras = PROJECT["optional-dependencies"]
     of_users = [*PROJECT["dependencies"], *(line for name in set(EXTRAS.values()) for line in extras[name])]
     assert [line for line in of_users if "==" in line or ">=" not in line] == []

@@ -96,7 +96,7 @@ def test_a_new_topic_is_waited_for() -> None:
     assert not is_shown(never, "new", 0.05)
 
 
-# Of Kafka's protocol (kafka.apache.org/protocol, column "retriable"), as far as the client has a name for them.
+# Retriable codes of Kafka's protocol (kafka.apache.org/protocol, column "retriable") that the client has a name for.
 RETRIABLE = [
     "UNKNOWN_TOPIC_OR_PART",
     "LEADER_NOT_AVAILABLE",

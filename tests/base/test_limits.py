@@ -1,4 +1,4 @@
-"""Limits fit the integers that hold what they bound."""
+"""Limits fit the integers that hold the limited values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lowest versions that pyproject.toml allows: what matches frames runs with them, in an environment of its own."""
+"""The lowest versions that pyproject.toml allows: matching of frames runs with them, in its own environment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def lowest() -> list[str]:
     extras = PROJECT["optional-dependencies"]
     ranges = [*PROJECT["dependencies"], *(line for of in extras.values() for line in of if _name(line) in ALSO)]
     packages = [re.sub(r">=([\d.]+)(?=,|$).*", r"==\1.*", line) for line in ranges]
-    packages = [re.sub(r">=(.*)", r"==\1", line) for line in packages]  # a version that is no series
+    packages = [re.sub(r">=(.*)", r"==\1", line) for line in packages]  # a version that is not a series
     return packages + [line for line in extras["dev"] if _name(line) in TOOLS]
 
 

@@ -1,4 +1,4 @@
-"""What a job writes is for its owner alone, and what was there before stays as it was."""
+"""Files that a job writes are for their owner alone, and earlier files stay as they were."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Only regular files below a root are read, bounded, and nothing that is opened can block."""
+"""Only regular files below a root are read, up to a size, and opening one never blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cep.base.reading import Folder, check_below, open_file, read_file, read_lin
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A root with a file in it, a secret beside it, and ways that lead from one to the other."""
+    """Return a root with a file in it. A secret lies next to the root, and links lead from the root to the secret."""
     root = tmp_path / "root"
     (root / "inner").mkdir(parents=True)
     (root / "inner" / "a.txt").write_text("inside")

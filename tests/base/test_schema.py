@@ -93,7 +93,7 @@ def test_kinds_fall_into_text_number_and_float() -> None:
 
 
 def changed(**types: Type | None) -> Schema:
-    """One event type with these fields beside id, time and three that may be given another type or none."""
+    """Return one event type with an id, a time and three more fields, whose types `types` replaces or removes."""
     fields = {"id": Type(Kind.ID), "event_time": Type(Kind.TIME), "amount": Type(Kind.DECIMAL, scale=2)}
     known: dict[str, Type | None] = {**fields, "status": STATUS, "note": Type(Kind.STRING), **types}
     return Schema((EventType("e", tuple(Field(n, t) for n, t in known.items() if t is not None)),))

@@ -1,4 +1,4 @@
-"""A terminal shows every value as it is, whatever characters it holds."""
+"""A terminal shows every value unchanged, for all characters in it."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def rows() -> list[Cells]:
 
 
 def page(forms: tuple[tuple[str, str, str], ...]) -> str:
-    """Return the page of all conversions; `forms` are those of times."""
+    """Return the page of all conversions. `forms` are the forms of times."""
     lines = [_NOTES.strip(), *(f"| {name} | `{example}` |" for name, _, example in forms)]
     lines += [_MORE_TIMES.rstrip(), "", "## Values", ""]
     lines += [f"| value | {' | '.join(TYPES)} |", f"| --- |{' --- |' * len(TYPES)}"]

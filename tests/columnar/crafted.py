@@ -1,4 +1,4 @@
-"""Texts that collide in Arrow's own hash, and what they cost beside others. An outsider chooses texts."""
+"""Texts that collide in Arrow's own hash, to measure their cost. An outsider can choose such texts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ COUNT = 12_000
 
 
 def colliding_texts(count: int) -> list[str]:
-    """Return texts of 16 letters that Arrow's own hash, which has no key, puts into one place.
+    """Return texts of 16 letters that have the same value in Arrow's own hash, which has no key.
 
-    It multiplies both halves by numbers of its own, turns the bytes around and takes the exclusive or.
+    The hash multiplies both halves by constants, reverses the bytes and takes the exclusive or.
     """
     first, second = np.uint64(11400714785074694791), np.uint64(14029467366897019727)
     inverse, wanted = np.uint64(pow(int(first), -1, 2**64)), np.uint64(0x123456789ABCDEF0)

@@ -193,7 +193,7 @@ def test_minor_units_are_read_alike_in_each_form(kind: str, tmp_path: Path) -> N
 
 
 def forms(type_: Type, kind: str, values: Sequence[Any], place: Path, mapping: FieldMapping = PLAIN) -> Any:
-    """Yield the name of each form that has values of this kind, and what is read there."""
+    """Yield each form that can hold values of this kind: its name, and the values that cep reads from it."""
     if kind in ("text", "grouped digits", "whole number", "double", "boolean", "list, object"):
         yield "JSON", of_json(type_, values, mapping)
     if kind == "text":

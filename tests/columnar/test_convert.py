@@ -1,4 +1,4 @@
-"""One column at a time: what fits, what does not, and that what does not fit spoils nothing else."""
+"""Convert one column at a time: some values fit, others do not, and a bad value changes no other value."""
 
 from __future__ import annotations
 

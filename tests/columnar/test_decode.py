@@ -1,4 +1,4 @@
-"""Records of all sorts to columns; what cannot be decoded is set aside alone."""
+"""Decode many sorts of records to columns. Only a record that cannot be decoded is set aside."""
 
 from __future__ import annotations
 
@@ -361,7 +361,7 @@ def test_columns_are_as_long_as_the_events() -> None:
 
 
 def test_a_text_that_is_not_utf8_is_a_bad_value() -> None:
-    """Parquet does not check texts: what is none must neither end a replay nor come into an alert."""
+    """Parquet does not check texts. A text that is not UTF-8 must neither end a replay nor get into an alert."""
     rows = 9
     data = b"".join(b"t%d" % n if n != 5 else b"\xff5" for n in range(rows))
     offsets = np.arange(0, 2 * rows + 1, 2, dtype=np.int32)

@@ -1,4 +1,4 @@
-"""Digests tell events apart by any field, and nothing else: not by cuts, null columns, nor the order of fields."""
+"""Digests depend on every field of an event. They do not depend on cuts, null columns or the order of fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A record that is set aside names its own value, whatever form it comes in and however many others are bad."""
+"""The dead letter of a record names the value of that record, in every form and however many other records are bad."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def in_csv(given: Rows, folder: Path) -> Decoded:
 
 
 def in_other_forms(given: Rows, _folder: Path) -> Decoded:
-    """Minor units, and times of a form: other conversions than those of values as they are."""
+    """Decode minor units and times with a form, which have their own conversions."""
     table = pa.Table.from_pylist(texts([{**row, "amount": str(row["amount"]).replace(".", "")} for row in given]))
     mapping = mapping_of(minor=["amount"], time=Written(form="%Y-%m-%dT%H:%M:%SZ", zone="UTC"))
     return decode_table(ONE, table, shown(table), mapping)

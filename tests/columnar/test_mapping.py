@@ -182,7 +182,7 @@ BOTH = mapping_of(["sent/card_id=from", "received/card_id=to"], ["sent/status=ap
 
 @pytest.mark.parametrize("read", [as_json, as_table, as_rows])
 def test_a_record_is_an_event_of_each_view(read: Callable[..., Decoded]) -> None:
-    """As if each event had been written alone; a record without a view's column is no event of it."""
+    """The events equal events that were written one by one. A record without a view's column lacks that event."""
     records = [{**record, "amount": str(record["amount"])} for record in TRANSFERS]
     apart = [
         {**record, "tx_id": f"{record['tx_id']}#{view}", "card_id": record[at], "status": status}

@@ -119,7 +119,7 @@ def test_whole_milliseconds_cost_no_table() -> None:
 
 @pytest.mark.parametrize(("first", "second"), [("received", "sent"), ("sent", "received"), ("s", "r"), ("r", "s")])
 def test_views_of_a_record_are_in_the_order_of_the_mapping(first: str, second: str) -> None:
-    """The name of a view decides nothing, and the views of an earlier record stand before those of a later one."""
+    """The name of a view does not affect the order. All views of a record come before the views of the next record."""
     mapping = mapping_of([f"{first}/card_id=from", f"{second}/card_id=to"])
     rows = [{"tx_id": i, "event_time": START.isoformat(), "from": "c", "to": "c"} for i in ("91", "100", "90")]
     batch = batch_of(SCHEMA, decode_json(SCHEMA, pa.array([json.dumps(row).encode() for row in rows]), mapping))

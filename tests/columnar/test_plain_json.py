@@ -1,4 +1,4 @@
-"""Plain records read by a kernel: what Arrow's JSON reader gives, bit by bit, or nothing."""
+"""The kernel for plain records returns the same bits as Arrow's JSON reader, or it declines the block."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _is_plain(given: list[bytes], schema: Schema = ONE) -> bool:
 
 
 def _assert_same(schema: Schema, given: list[bytes]) -> None:
-    """By the kernel and by Arrow: the same columns, bit by bit, and the same records set aside for the same reasons."""
+    """Check that the kernel and Arrow return the same bits, and set aside the same records for the same reasons."""
     ours, theirs = decode_json(schema, pa.array(given, pa.large_binary())), _by_arrow(schema, given)
     assert ours.poison == theirs.poison, given
     assert ours.event_id.equals(theirs.event_id), given

@@ -1,4 +1,4 @@
-"""No letter has a protected value, whatever is wrong with its record and wherever the value stands."""
+"""No dead letter contains a protected value, for any fault of the record and any place of the value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that no column can hold: each is null in its field, and nothing else of its record or of others changes."""
+"""Values that no column can hold: each is null in its field, and every other value stays the same."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_stray_is_null_in_its_own_field(seed: int, mapping: FieldMapping) -> N
 
 @pytest.mark.parametrize("stray", STRAYS)
 def test_a_stray_event_type_sets_the_record_aside(stray: bytes) -> None:
-    """Also where the schema has one type, which records need not name."""
+    """The record is set aside even if the schema has one type, which records need not name."""
     for schema in (ONE, TWO):
         text = written(1, [("event_type", stray), ("lat", b"{}")])
         decoded = decode([text], schema)

@@ -1,4 +1,4 @@
-"""Whatever the key of the tables is, what comes out is the same to the byte."""
+"""Results are the same to the byte for every key of the hash tables."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ RULES = (
 
 
 def _results(key: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What a call after the other gives: states, matches and counters."""
-    # Read-only as the real one is: kernels are compiled for that, and would be compiled anew for another.
+    """Return the states, matches and counters of some calls in sequence."""
+    # The array is read-only like the real key: a writable one would need other kernels, which must be compiled first.
     monkeypatch.setattr("cep.columnar.table_key._key", read_only(np.array(key, np.uint64)))
     random, compiled, results = Random("tables"), program(*(rule(text, f"r{n}") for n, text in enumerate(RULES))), []
     state = None

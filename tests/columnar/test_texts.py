@@ -1,4 +1,4 @@
-"""Texts numbered and taken by kernels: what Arrow gives for both columns one behind the other."""
+"""Kernels that number and take texts return the same as Arrow does for two joined columns."""
 
 from __future__ import annotations
 

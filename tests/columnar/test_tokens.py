@@ -1,4 +1,4 @@
-"""Protected fields hold tokens after decoding, in every format; what is no card number is set aside unquoted."""
+"""Protected fields hold tokens after decoding, in every format. Other values are set aside unquoted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_number_is_one_token_however_it_is_written() -> None:
     assert tokens == {secret_keys()[0].token("pan", VISA.encode())}
     table = pa.table({name: [value] for name, value in GOOD.items()})
     assert set(decode_table(CARDS, table, str).columns["card"].to_pylist()) == tokens
-    floats = table.set_column(2, "card", pa.array([float(VISA)]))  # what a data frame makes of numbers beside nulls
+    floats = table.set_column(2, "card", pa.array([float(VISA)]))  # a data frame makes floats if there are nulls
     assert set(decode_table(CARDS, floats, str).columns["card"].to_pylist()) == tokens
     coded = table.set_column(2, "card", pa.array([VISA]).dictionary_encode())
     assert set(decode_table(CARDS, coded, str).columns["card"].to_pylist()) == tokens
@@ -105,7 +105,7 @@ def test_without_a_key_nothing_is_decoded(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delenv("CEP_SECRETS", raising=False)
     with pytest.raises(UsageError, match="no key"):
         read({})
-    assert not ONE.protected  # and who has no such field needs none
+    assert not ONE.protected  # a schema without such a field needs no key
 
 
 @pytest.mark.usefixtures("keys")
@@ -143,7 +143,7 @@ CARD = "4111111111111111"
     ("before", "after"), [("", ""), ("call 2 ", " 2 calls"), ("12", "34"), ("at 2026-01-01 10:00, ", " x")]
 )
 def test_a_card_number_in_a_text_is_hidden(separator: str, before: str, after: str) -> None:
-    """Every window of the digits counts, so a number that stands beside it does not protect a card number."""
+    """Every window of the digits is checked, so that a number next to a card number does not protect it."""
     written = separator.join(CARD[place : place + 4] for place in range(0, len(CARD), 4))
     hidden = hide_card_numbers(f"{before}{written}{after}")
     assert "•••" in hidden

@@ -1,8 +1,8 @@
-"""The cells of a notebook, run as a notebook server runs them, and what it shows of their values.
+"""Run the cells of a notebook as a notebook server does, and return the displayed values.
 
-    python cells.py NOTEBOOK [COUNT]      run the first COUNT cells of code, or all; print what is shown
+    python cells.py NOTEBOOK [COUNT]      run the first COUNT cells of code, or all; print the displayed values
 
-It imports nothing of ours, so that it runs beside an installed wheel.
+It imports only other packages, so that it runs with an installed wheel.
 Tested by: tests/demo/test_notebooks.py, tests/demo/test_wheel.py
 """
 
@@ -30,7 +30,7 @@ def run_cell(source: str, names: dict[str, Any]) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Return what a notebook shows of a value: its pictures, HTML and text."""
+    """Return the display of a value in a notebook: its pictures, HTML and text."""
     parts = [repr(value)]
     if hasattr(value, "_repr_mimebundle_"):
         parts += map(str, value._repr_mimebundle_().values())
@@ -40,7 +40,7 @@ def shown(value: Any) -> str:
 
 
 def run_cells(sources: list[str]) -> list[str]:
-    """Run cells one after the other; return what is shown of each."""
+    """Run cells one after the other; return the displayed value of each."""
     names: dict[str, Any] = {}
     return [shown(run_cell(source, names)) for source in sources]
 

@@ -1,4 +1,4 @@
-"""The demo ends well: live and replay agree, and find what its file of expected alerts says."""
+"""The demo ends well: live and replay agree, and find the alerts in its file of expected alerts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_small_demo(tmp_path: Path) -> None:
 
 
 def assert_it_ends_with_a_report(printed: str, page: Path) -> None:
-    """The last line but that of the seconds says where the report is, and there it is with its thresholds."""
+    """The line before the seconds says where the report is, and the report is there with its thresholds."""
     assert printed.splitlines()[-2] == f"what the rules found, what they missed and why: open {page} in a browser"
     assert "Just above and just below the line" in page.read_text(encoding="utf-8")
     numbers = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))

@@ -48,7 +48,7 @@ rules.match(pa.Table.from_pylist(rows))
 
 
 def test_a_real_kernel_shows_the_top_reason_of_rejected_records(tmp_path: Path) -> None:
-    nbformat, nbclient = import_module("nbformat"), import_module("nbclient")  # neither has types
+    nbformat, nbclient = import_module("nbformat"), import_module("nbclient")  # both lack types
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(BAD_RECORDS)])
     nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = notebook.cells[0].outputs

@@ -1,4 +1,4 @@
-"""Examples for those who run a job: settings that can be used, a manifest that fits them, a job under spark-submit."""
+"""Examples for operators: settings that can be used, a manifest that fits them, a job under spark-submit."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_manifest_runs_the_job_of_the_settings(
         (tmp_path / Path(path).name).write_text("x")
     (tmp_path / "cep.toml").write_text(text.replace("file:/etc/cep/secrets", f"file:{tmp_path}"))
     settings = read_settings(tmp_path / "cep.toml", {})
-    # What it starts is a command there is, with the settings where they are mounted.
+    # The container starts a command of cep, with the settings where they are mounted.
     parser = argparse.ArgumentParser()
     verb.add_arguments(parser)
     assert container["command"][:2] == ["cep", verb.__name__.rpartition(".")[2]]
@@ -98,7 +98,7 @@ def test_the_image_has_what_it_copies_and_what_a_job_asks_for() -> None:
     assert [name for names in copied for name in names if not (ROOT / name).exists()] == []
     sent = (ROOT / "demo" / "Dockerfile.dockerignore").read_text().splitlines()
     assert {line[1:] for line in sent if line.startswith("!")} == {name for names in copied for name in names}
-    # tests/test_locks.py says what each of them has.
+    # tests/test_locks.py describes the content of each lock.
     locks = re.findall(r"LOCK=(\S+)", (ROOT / "demo" / "Dockerfile").read_text())
     assert set(locks) == {"image", "demo"}
     assert all((ROOT / "demo" / "locks" / f"{lock}.txt").exists() for lock in locks)

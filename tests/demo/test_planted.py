@@ -1,4 +1,4 @@
-"""The rules of this repository find what the demo plants, all of it and nothing else, by the brute-force oracle."""
+"""The rules of this repository find all planted frauds of the demo and no other match, by the brute-force oracle."""
 
 from __future__ import annotations
 

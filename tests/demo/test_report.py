@@ -1,4 +1,4 @@
-"""The report of the simulated day: the rules find what was planted, and nothing else."""
+"""The report of the simulated day: the rules find exactly the planted frauds."""
 
 from __future__ import annotations
 

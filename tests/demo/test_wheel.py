@@ -1,7 +1,7 @@
 """The wheel works without the checkout: installed by pip, run in an empty folder.
 
-Kernels of another folder are compiled anew, which takes a minute. So `tests/run` runs them uncompiled, and a release
-compiled too.
+Kernels in another folder are compiled again, which takes a minute. Therefore `tests/run` runs them uncompiled, and a
+release compiled too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def build_wheel(folder: Path) -> Path:
 
 
 def first_picture(python: Path, folder: Path, **more: str) -> str:
-    """Run the first notebook in a folder of a new user, up to the picture of an alert; return what it shows."""
+    """Run the first notebook in a new user's folder, up to the picture of an alert; return the displayed values."""
     for path in (NOTEBOOK, Path(cells.__file__)):
         shutil.copy(path, folder)
     sources = code_cells(NOTEBOOK)
@@ -80,7 +80,8 @@ def test_the_wheel_in_an_empty_folder(tmp_path: Path, no_jit: str) -> None:
     done([sys.executable, "-m", "venv", "--without-pip", venv], tmp_path)  # this process's pip serves both
     install = [*PIP, "--python", venv / "bin" / "python", "install", "-q", "--no-deps", "--no-index", "--no-compile"]
     done([*install, wheel], tmp_path)
-    # The dependencies are those of this process, which pip need not fetch again; the package itself is the wheel's.
+    # The dependencies are already installed for this process, so pip need not fetch them. The package itself is the
+    # wheel's.
     (site,) = venv.glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     empty.mkdir()

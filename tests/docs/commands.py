@@ -3,9 +3,8 @@
     bash ──▶ shim `cep` ──(arguments, folder, environment, three files)──▶ server ──fork──▶ cep.cli.main.main
                  ◀───────────────────────── exit code ──────────────────────────────────────────┘
 
-What a command prints goes to the shim's own files. Only the interpreter's start, the imports and the reading of
-compiled kernels are saved.
-As a process, `python -m tests.docs.commands SOCKET` serves until its input ends.
+A command prints to the shim's own files. The fork saves only the interpreter's start, the imports and the reading of
+compiled kernels. As a process, `python -m tests.docs.commands SOCKET` serves until its input ends.
 Tested by: tests/docs/test_examples.py
 """
 
@@ -58,13 +57,13 @@ def commands(folder: Path) -> Iterator[Path]:
 
 
 def _serve(address: str) -> None:
-    """Answer requests one after the other and beside each other, until standard input ends."""
+    """Answer requests, each in its own process, until standard input ends."""
     for path in sorted((ROOT / "cep" / "cli").glob("*.py")):
         import_module(f"cep.cli.{path.stem}")
     warm_up()
     gc.collect()
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the processes are not waited for
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen()

@@ -1,4 +1,4 @@
-"""One sentence for each field of an alert, for the reference; those of counters and gauges are in the package.
+"""One sentence for each field of an alert, for the reference. The sentences for counters and gauges are in the package.
 
 Tested by: tests/docs/test_reference.py
 """

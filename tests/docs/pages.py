@@ -1,13 +1,13 @@
 """A page → its code blocks, and running them in order in a folder of their own.
 
     ```sh       commands of a reader, run by bash; the exit code is 0
-    ```output   what the block before prints, where … stands for anything
+    ```output   the output of the block before, where … stands for anything
     ```python   a program
-    ```cep      a whole pattern file, which has no mistakes
+    ```cep      a whole pattern file without mistakes
     ```text     an excerpt or a drawing; not run
 
-A comment before a block says what it needs: `<!-- needs: kafka -->`. `<!-- after: start/first-rule -->` begins in a
-copy of the folder that the other page leaves. `kafka:9092` in a block becomes the broker of the tests.
+A comment before a block names the servers that it needs: `<!-- needs: kafka -->`. `<!-- after: start/first-rule -->`
+begins in a copy of the folder that the other page leaves. `kafka:9092` in a block becomes the broker of the tests.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def beginning_of(text: str) -> str | None:
 
 
 def run_page(name: str, folder: Path, servers: Mapping[str, str], tools: Path) -> Iterator[str]:
-    """Run the blocks that need no other servers than these, with `tools` first on the PATH.
+    """Run the blocks that need only these servers, with `tools` first on the PATH.
 
-    A page that another one begins with is run once, beside `tools`. Gives a message for each block that does not do
-    what it says.
+    If the page begins with the folder of another page, the other page runs once, next to `tools`. Yields a message for
+    each block that does not do as the page says.
     """
     text = page_paths()[name].read_text(encoding="utf-8")
     before = beginning_of(text)
@@ -101,9 +101,9 @@ def _problems(block: Block, folder: Path, servers: Mapping[str, str], tools: Pat
 
 
 def agrees(shown: str, printed: str) -> bool:
-    """Return True if the output is what the page shows. `…` alone on a line is any lines, in a line any text.
+    """Return True if the output agrees with the page. `…` alone on a line is any lines, in a line any text.
 
-    How wide columns are, blanks at the end of lines, and empty lines at the end do not count.
+    The width of columns, blanks at the end of lines, and empty lines at the end do not count.
     """
     pattern = ""
     for line in _lines(shown):

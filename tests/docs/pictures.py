@@ -33,8 +33,8 @@ ALERT, REPORT = FOLDER / "alert.svg", FOLDER / "report.png"
 SECTIONS = ("rules",)  # of the report, by their anchors
 _RULE = "card_testing"  # the pattern that README.md begins with
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-_WIDTH, _HEIGHT = 1_100, 1_200  # as much as the section needs: what is lower is cut off
-_COLUMNS = 9  # of the table of rules: as many as there is room for beside each other
+_WIDTH, _HEIGHT = 1_100, 1_200  # the size of the section: lower parts are cut off
+_COLUMNS = 9  # of the table of rules: as many as fit next to each other
 _SECONDS_MAX = 60
 _BLOCKED = 2  # as Chromium writes it in its settings
 
@@ -63,7 +63,7 @@ def report_page(day: Stream, folder: Path) -> str:
 def photograph(page: Path, picture: Path, width: int = _WIDTH, height: int = _HEIGHT) -> None:
     """Let Chromium draw a page without running its scripts; width and height in pixels.
 
-    Raises: FileNotFoundError where there is no Chromium, CalledProcessError.
+    Raises: FileNotFoundError if Chromium is missing, CalledProcessError.
     """
     browser = next((path for path in map(shutil.which, _BROWSERS) if path), None)
     if browser is None:
@@ -78,7 +78,7 @@ def photograph(page: Path, picture: Path, width: int = _WIDTH, height: int = _HE
 
 
 def main() -> int:
-    """Make both pictures. Return 1 if there is no browser for the second one."""
+    """Make both pictures. Return 1 if a browser for the second one is missing."""
     FOLDER.mkdir(exist_ok=True)
     day = small_day()
     ALERT.write_text(alert_picture(day), encoding="utf-8")

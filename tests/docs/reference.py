@@ -72,7 +72,7 @@ from tests.hostile.roles import page as roles_page
 
 MADE = "Generated from the code of this version."
 SAID_ONCE = {"changes", "by", "reason", "nonce", "signed"}  # fields that the first record describes for all
-# What functions of `import cep` give, and what that gives.
+# The types that functions of `import cep` return, and the types that those contain or return.
 KINDS: tuple[type, ...] = (
     Rules, Rule, Alerts, Why, Picture, Plot, Difference, Quality, Backtest, Matches, Figures, Ratio, Pruned, Removed,
     Tuned, Row, Span, Interval, Suggested, Suggestion, Rejected, MinedData, Draft,
@@ -98,7 +98,7 @@ def verbs() -> str:
 
 
 def _help(text: str) -> Iterator[str]:
-    """Paragraphs of a verb's help as prose, what is laid out in columns as it stands."""
+    """Yield paragraphs of a verb's help as prose, and a paragraph in columns unchanged."""
     for paragraph in text.strip().split("\n\n"):
         is_laid_out = any(line.startswith("  ") for line in paragraph.split("\n"))
         yield from ("", "```text", paragraph, "```") if is_laid_out else ("", _cell(paragraph, pipes=False))
@@ -262,7 +262,7 @@ def limits() -> str:
 
 
 def _commented(source: str) -> Iterator[tuple[str, str]]:
-    """Give the constants of a module with the comments above and beside them."""
+    """Yield the constants of a module with the comments above them and on their lines."""
     block: list[str] = []
     tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
     beside = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
@@ -282,7 +282,7 @@ def _cell(text: str, *, pipes: bool = True) -> str:
 
 
 def python() -> str:
-    """Return the page of what `import cep` gives, from its docstrings."""
+    """Return the page of `import cep`, from its docstrings."""
     lines = ["# Python", "", f"{MADE} How to use it: [the guide](../guides/python.md)."]
     names = [name for name in cep.__all__ if not name.endswith("Error")]
     functions = [name for name in names if inspect.isfunction(getattr(cep, name))]
@@ -301,7 +301,7 @@ def python() -> str:
 
 
 def _codes(kind: type[cep.CepError]) -> set[str]:
-    """Return the codes of an error and of all that are made from it, those of the tree alone."""
+    """Return the codes of an error and its subclasses from the same module."""
     below = [_codes(each) for each in kind.__subclasses__() if each.__module__ == kind.__module__]
     return {kind.code}.union(*below)
 
@@ -325,7 +325,7 @@ def _documented(name: str, member: Any, depth: int) -> Iterator[str]:
 
 
 def _prose(text: str) -> Iterator[str]:
-    """Paragraphs as prose, examples and what is laid out as they stand."""
+    """Yield paragraphs as prose, and examples and indented paragraphs unchanged."""
     for paragraph in text.split("\n\n"):
         is_laid_out = paragraph.startswith((">>>", "    "))
         yield from ("", "```text", paragraph, "```") if is_laid_out else ("", " ".join(paragraph.split()))

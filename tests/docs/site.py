@@ -2,7 +2,7 @@
 
     cep/docs, README files of rooms ──assemble──▶ a folder of Markdown ──zensical build --strict──▶ FOLDER
 
-The order of the pages is that of `cep docs`. Nothing is fetched: the theme has its fonts and scripts with it.
+The pages have the order of `cep docs`. The site fetches nothing: the theme brings its fonts and scripts.
 Tested by: tests/docs/test_site.py
 """
 

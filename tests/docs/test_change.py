@@ -16,7 +16,7 @@ _NAME_IN_FILE = re.compile(r"`(\w+)` in `([\w./-]+\.py)`")
 
 
 def named_paths(row: str) -> list[Path]:
-    """The files and folders of a row. A bare name lies beside the file before it; NAME stands for a new file."""
+    """Return the files and folders of a row. A bare name lies in the folder of the file before; NAME is a new file."""
     paths: list[Path] = []
     folders = [ROOT]
     for code in filter(_PATH.fullmatch, _CODE.findall(row)):

@@ -1,4 +1,4 @@
-"""Every command and example of the pages does what the page says."""
+"""Every command and example of the pages works as its page says."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""README.md shows two pictures, and the time line is what the command makes. After a change: `python -m
-tests.docs.pictures`."""
+"""README.md shows two pictures, and the command makes the same time line.
+
+After a change: `python -m tests.docs.pictures`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The patterns and commands of the READMEs beside the code do what they say."""
+"""The patterns and commands in the READMEs of code folders work as the READMEs say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference says what the code says. After a change: `python -m tests.docs.reference`."""
+"""The reference agrees with the code. After a change: `python -m tests.docs.reference`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_page_is_what_the_code_gives(name: str) -> None:
 
 
 def test_every_public_name_of_the_library_is_on_its_page() -> None:
-    """Whatever a public function gives counts, and whatever that gives."""
+    """The types that public functions return count, and the types that those return."""
     page = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
     errors = [name for name in cep.__all__ if name.endswith("Error")]
     assert [
@@ -68,7 +68,7 @@ def _classes(hints: Iterable[Any]) -> list[type]:
 
 
 def test_every_counter_of_the_code_has_a_sentence() -> None:
-    """Both ways: a name that the code does not have is no counter."""
+    """Both ways: a name that the code does not have is not a counter."""
     text = "\n".join(source.text for source in sources("cep") if not source.name.endswith("meanings.py"))
     counted = set(re.findall(r'(?:counters|totals)\[f?"([a-z_]+)(?:\["?|"\])', text)) | set(LABELS)
     named = FROM_ZERO.keys() | COUNTERS.keys()

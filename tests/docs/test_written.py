@@ -1,4 +1,4 @@
-"""What pages and help texts write down and nobody runs is checked as far as it goes: commands, settings, Python."""
+"""Commands, settings and Python of pages and help texts that are not run are checked as far as possible."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.tidy.source import ROOT
 PAGES = {name: path.read_text(encoding="utf-8") for name, path in page_paths().items() if DOCS in path.parents}
 TOP = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md")}
 HELP = {name: verb.part("HELP") or "" for name, verb in _VERBS.items()} | {"(all)": _ENDING}
-# Servers that tests have. What needs another one is checked by its form alone, and says why.
+# Servers that tests have. A block that needs another server is checked by its form alone, and says why.
 SERVERS = {"kafka", "spark"}
 _DRAWING = re.compile(r"[─│┌└▶▼├┬┴┐┘]|-->")
-# Generated pages show what verbs print and what help texts say; those are tested where they come from.
+# Generated pages show the output and help texts of verbs, which have their own tests.
 GENERATED = {"reference/verbs", "reference/diagnostics", "reference/api"}
-# A block that is not run (page, first words) → why. Its commands go through the parser of `cep` all the same.
-# What such a pattern leaves out, so that a reader sees the point.
+# A block that is not run (page, first words) → why. Its commands go through the parser of `cep` all the same. Such a
+# pattern leaves this text out, so that a reader sees the point.
 _EVENT = """event transaction { tx_id id  event_time time  card_id string  bin string  ip string }"""
 NOT_RUN: dict[tuple[str, str], str] = {
     ("guides/audit", "cep audit verify"): "needs topics; the page runs the same verb above",
@@ -51,7 +51,7 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("guides/tune", "cep shadow report"): "needs days of a job",
     ("guides/watch", "OTEL_EXPORTER_OTLP_ENDPOINT=http://collector:4318"): "needs a collector",
 }  # fmt: skip
-# A server that no test has → why, and what stands in for it.
+# A server that no test has → why, and its substitute.
 NOT_SERVED = {"delta": "its packages come from the network; a test compares the calls with what the library has"}
 
 

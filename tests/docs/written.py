@@ -1,7 +1,7 @@
 """A page or a verb's help → the commands of cep that are written there, as words.
 
-A command begins a line with `cep` or `$ cep`, in a block of code or in the indented lines of a help text. Lines that
-end in a backslash go on. Variables in front, redirections and what follows a pipe are left out.
+A command begins a line with `cep` or `$ cep`, in a block of code or in the indented lines of a help text. A line that
+ends in a backslash continues. Variables before the command, redirections and the text after a pipe are left out.
 
 Tested by: tests/docs/test_written.py
 """
@@ -19,7 +19,7 @@ _PUNCTUATION = ";|&<>"
 
 
 def commands_in(code: str) -> Iterator[tuple[str, ...]]:
-    """Yield the words behind `cep` of each command. What a shell would put in (`$x`) is a word like any other."""
+    """Yield the words after `cep` of each command. A variable that a shell would replace (`$x`) is an ordinary word."""
     lines = re.sub(r"\\\n\s*", "", code).split("\n")
     for number, line in enumerate(lines):
         begun = _BEGINS.match(line)
@@ -34,7 +34,7 @@ def commands_in(code: str) -> Iterator[tuple[str, ...]]:
 
 
 def _without_remark(line: str) -> str:
-    """Cut off what a help text says beside a command: in a column of its own, or in brackets."""
+    """Cut off the remark of a help text next to a command: in a column of its own, or in brackets."""
     remarks = (remark.start() for remark in _REMARK.finditer(line) if _is_closed(line[: remark.start()]))
     return line[: next(remarks, len(line))]
 

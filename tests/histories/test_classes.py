@@ -1,4 +1,4 @@
-"""Of many values and sub-keys classes are looked at that have new events or lose some; values stay the same."""
+"""A key with many values and sub-keys: a call reads only classes with new or expired events."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MANY = (
 
 
 def check_in_pieces(written: Sequence[str], events: dict[str, list[Event]], random: Random) -> None:
-    """The engine's values are those of the definition, however finely the events are cut."""
+    """Check that the engine's values equal the definition's values, however finely the events are cut."""
     program = program_over(*written)
     assert program.histories is not None
     wanted = [column.expr for column in program.histories.written]
@@ -64,7 +64,7 @@ def payments(random: Random, count: int = 120) -> dict[str, list[Event]]:
 @pytest.mark.parametrize("odd", [0, 1, None], ids=["all codes are one", "codes are alike", "as they are"])
 @pytest.mark.parametrize("seed", range(3))
 def test_values_are_those_of_the_definition(seed: int, odd: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is crowded from when on, and whichever classes have the same code."""
+    """Values are right for any start of crowding and for classes with equal codes."""
     random = Random(f"many {seed}")
     if odd is not None:
         monkeypatch.setattr("cep.histories.classes._ODD", np.uint64(odd))
@@ -87,7 +87,7 @@ ALONE = (
 def test_events_of_one_field_are_laid_beside_those_that_leave_other_windows(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nothing else is looked at, of the latest events of classes only their value is."""
+    """If no other history reads the events, only the value of the latest event of a class is read."""
     random, found = Random(f"alone {seed}"), []
 
     def and_latest(self: _RowsOfBlocks, rows: HistoryRows, *given: object) -> _RowsOfBlocks:

@@ -1,4 +1,4 @@
-"""Sums of floats that are carried are what `math.fsum` gives for the window, whatever was in it before."""
+"""Carried sums of floats equal `math.fsum` of the window, whatever values the window had before."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LARGEST = 2.0**480  # of floats so large no spread is told
 
 
 def total(values: list[float]) -> float:
-    """The sum, rounded once; of what is not finite as IEEE has it."""
+    """Return the sum, rounded once. With a value that is not finite, the sum follows IEEE."""
     return sum(values) if any(not math.isfinite(v) for v in values) else math.fsum(values)
 
 
@@ -118,7 +118,10 @@ def test_a_sum_that_floats_cannot_say_is_not_carried(values: list[float]) -> Non
     "largest", [1e130, LARGEST * (1 - 2**-53), LARGEST, -LARGEST, 1e155, -1e200, 1.7e308, math.inf]
 )
 def test_what_is_too_large_for_a_spread_has_none_however_it_is_worked_out(largest: float) -> None:
-    """From events, from what is carried, and from both; it leaves nothing behind. Of others it is that of DuckDB."""
+    """The spread of too large values is null, whether it is computed from events, a tally or both.
+
+    Such values leave no trace in the tally. Other spreads equal DuckDB's.
+    """
     import duckdb  # noqa: PLC0415 it tells of objects at the end of each process that has loaded it
 
     values = [3.0, largest, -largest / 3, largest, 1.0, 2.0, 4.0]

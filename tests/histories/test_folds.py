@@ -1,7 +1,7 @@
-"""A key with more events in a window than the limit: older ones are folded, and the value is that of the definition.
+"""A key with more events in a window than the limit: older events are folded, and values equal the definition's.
 
 The definition: a window that holds more than the limit has its far edge rounded outwards to a pane, a 64th of it.
-`distinct` counts exactly up to its own limit, percentiles are those of buckets.
+`distinct` counts exactly up to its own limit. Percentiles come from buckets.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def defined(expr: History, past: Sequence[Event], since: int = 0) -> tuple[Value, bool]:
     """The value at the last of the events, and whether older ones are folded: of those from `since` on."""
-    # Of a sub-key those of all its values count.
+    # With a sub-key, the events of all its values count.
     has_sub_key = [e for e in past if all(e.fields.get(name) is not None for name in expr.by)]
     counting = replace(expr, fn="count", by=(), argument=None if expr.fn == "first" else expr.argument)
     exact = value_at(counting, has_sub_key) if has_sub_key[-1:] == past[-1:] else 0
@@ -236,7 +236,7 @@ def test_panes_move_with_their_keys(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.always
 def test_a_busy_key_is_bounded_counted_and_told() -> None:
-    """Of every function: events and panes do not grow with what comes in the same time."""
+    """For every function, events and panes do not grow with more events in the same time."""
     count, time_ms = 96, 1_700_000_000_000
     own = [
         Event(at, "pay", time_ms + at // 24, at, {"id": event_id(at), "key": "x", "size": at % 2, "way": at % 3 // 2,
@@ -269,13 +269,13 @@ def test_a_busy_key_is_bounded_counted_and_told() -> None:
     assert kept[-1][1] <= 1.8 * kept[half][1]
 
 
-# "first" has no panes; those of the others have a row for each value, up to a limit.
+# The function "first" does not use panes. For the others, panes have a row for each value, up to a limit.
 _WITHOUT = ("first", "distinct", "median", "percentile")
 
 
 @pytest.mark.parametrize("text", [t for t in FOLDED if not t.startswith(_WITHOUT)])
 def test_panes_do_not_grow_with_different_values(text: str) -> None:
-    """Of 400 events of some milliseconds, all of them different, panes have rows for sums, ends and counts."""
+    """For 400 different events within some milliseconds, panes have rows for sums, ends and counts."""
     assert 0 < _pane_rows(text, 400) <= 100
 
 
@@ -308,7 +308,7 @@ def split_evenly(batch: EventBatch, random: Random, most: int = 4) -> list[Deliv
 @given(st.lists(st.tuples(st.sampled_from([0, 1]), st.floats(width=64)), min_size=1, max_size=30), st.integers(0, 30))
 @example([(0, 1.7e308), (0, 1.7e308), (0, -1.7e308)], 1)
 def test_floats_of_a_pane_keep_their_sum_exactly(events: list[tuple[int, float]], cut: int) -> None:
-    """However they are joined: numbers that are finite as a sum, others by what they are."""
+    """The sum is exact for every way to join panes: finite numbers are kept as a sum, other numbers as counts."""
     program = program_over("sum(pay.weight over 640 s) > 1")
     assert program.histories is not None
     (history,) = program.histories.histories

@@ -1,8 +1,8 @@
-"""A key with more values of a sub-key in a window than it can know: those that came longest ago are forgotten.
+"""A key with more values of a sub-key in a window than the limit: the values with the oldest last events are forgotten.
 
 The definition: in a window with more events than the limit an event counts for its value unless, between two events of
-the value or behind the last one, as many other values had their last event later. The value then begins anew with its
-next event. Of the same time the values with the greater numbers (sub_keys.py) are the later ones.
+the value or after its last event, as many other values had their last event later. The value then starts again with its
+next event. At the same time, values with greater numbers (sub_keys.py) count as later.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ WRITTEN = [
 
 @dataclass
 class OfValue:
-    """What is known of a value: the place and time of its last event, since which one, and what may lack before."""
+    """A known value: place and time of its last event, its first counted event, the end of a possible gap before."""
 
     last: tuple[int, int]
     since: int
@@ -69,7 +69,7 @@ class OfValue:
 
 
 def numbers_of(expr: History, past: Sequence[Event]) -> list[int | None]:
-    """The number of each event's value of the sub-key; None if it has none."""
+    """Return the number of each event's value of the sub-key, or None if the event has no value."""
     types = {"shop": TEXT, "size": pa.int64(), "way": pa.int64()}
     columns = [pa.array([e.fields.get(name) for e in past], types[name]) for name in expr.by]
     nulls = [any(e.fields.get(name) is None for name in expr.by) for e in past]
@@ -85,7 +85,7 @@ def counts(expr: History, event: Event) -> bool:
 
 
 def known_at(expr: History, past: Sequence[Event]) -> Iterator[tuple[int, int]]:
-    """Of each event: from which one on its value is known there, and up to what time earlier ones may be forgotten."""
+    """For each event, yield the first event that its value knows, and the time up to which events may be missing."""
     known: dict[int, OfValue] = {}
     for at, (event, number) in enumerate(zip(past, numbers_of(expr, past), strict=True)):
         if number is None:
@@ -136,7 +136,7 @@ def events_of(random: Random, count: int, shops: int = 30) -> dict[str, list[Eve
 
 @pytest.fixture(params=[3, 7])
 def most(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many values are known: fewer than events stay one by one, or more."""
+    """Set the number of known values: less than the number of events that stay single, or more."""
     monkeypatch.setattr("cep.nfa.histories.HISTORY_EVENTS_MAX", LIMIT)
     monkeypatch.setattr("cep.histories.known_sub_keys.HISTORY_VALUES_MAX", request.param)
     monkeypatch.setattr(f"{__name__}.VALUES", request.param)
@@ -235,7 +235,7 @@ def test_what_is_known_moves_with_its_keys(seed: int) -> None:
 
 
 def test_panes_of_an_earlier_build_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It wrote panes of all values, and nothing of what it knew of them."""
+    """The earlier build wrote panes of all values and did not write known sub-keys."""
     monkeypatch.setattr("cep.nfa.histories.HISTORY_EVENTS_MAX", LIMIT)
     program = program_over("count(pay over 1 h by shop) > 1")
     wanted = asked_of(program, ["count(pay over 1 h by shop) > 1"])

@@ -1,4 +1,4 @@
-"""Ranks that are told from a band are those of the sorted window; what may leave a band is said before it does."""
+"""Ranks from a band equal the ranks of the sorted window. The band reports a value that may leave it in advance."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_ranks_are_those_of_the_sorted_window(seed: int, monkeypatch: pytest.Mon
         begun = (flags(list(map(len, new))) > 0) & ~sure(bands, percent, flags(list(map(len, new))), flags(leaving))
         for key in range(KEYS):
             first, own = len(values), held[key]
-            # Of a key that is begun all its window is looked at, of others what leaves, and maybe some that stay.
+            # A new key reads its whole window. Other keys read the leaving events, and maybe some that stay.
             shown = len(own) if begun[key] else random.randint(leaving[key], len(own))
             segment += [key] * (shown + len(new[key]))
             values += own[:shown] + new[key]

@@ -1,4 +1,4 @@
-"""What a call looks at of the past: what leaves windows, not what is in them; and of other rules' pages everything."""
+"""A call reads the past events that leave windows, not whole windows. It reads pages of other rules entirely."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Counting:
 
 
 def rows_looked_at(monkeypatch: pytest.MonkeyPatch, program: Program, batches: Iterable[list[Event]]) -> list[int]:
-    """Of events of one key, batch by batch: how many old ones are laid before the new ones."""
+    """For events of one key, return how many old events each batch puts before its new events."""
     found: list[int] = []
 
     def counting(*given: object, **named: object) -> HistoryTable:
@@ -186,7 +186,7 @@ def test_where_too_much_would_be_carried_windows_are_looked_at(seed: int, monkey
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_rule_that_comes_later_finds_what_the_schema_keeps(seed: int) -> None:
-    """Any rules before, any after: where all is retained, values are those of the definition."""
+    """For any earlier and later rules, values equal the definition's values if the schema retains all events."""
     random = Random(seed)
     retaining = EVENTS.replace("  way         enum(card, cash)\n", "  way         enum(card, cash)\n  retain 1000 d\n")
     retaining = retaining.replace("  ok          bool\n", "  ok          bool\n  retain 1000 d\n")
@@ -208,7 +208,7 @@ def test_a_rule_that_comes_later_finds_what_the_schema_keeps(seed: int) -> None:
 
 
 def test_a_rule_that_comes_later_finds_keys_without_new_events_too() -> None:
-    """Of a page that was kept by the schema alone all keys are looked at, however few have new events."""
+    """If only the schema kept the events of a page, all its keys are read, even keys without new events."""
     retaining = EVENTS.replace("  way         enum(card, cash)\n", "  way         enum(card, cash)\n  retain 1000 d\n")
     before = program_over("exists(login)", events=retaining)
     written = ("median(pay.size over 9 d) > 1", "first(pay over 9 d).size > 1", "count(pay over 9 d by shop) > 1")

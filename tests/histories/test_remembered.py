@@ -1,7 +1,7 @@
-"""A key with more values of a sub-key than it knows: `last` and `exists` forget those that came longest ago, and
-`first` and `first_seen` do not remember new ones, in a replay as in any micro-batches.
+"""A key with more values of a sub-key than it knows, in a replay and in any micro-batches.
 
-The definition is `Reference`: a dictionary of so many values, in the order in which they came.
+`last` and `exists` forget the values that came longest ago, `first` and `first_seen` do not remember new ones. The
+definition is `Reference`: a dictionary of so many values, in the order in which they came.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ WRITTEN = [
     "first_seen(shop) < 5 ms",
     "first_seen(size) < 5 ms",
 ]
-# Of these other events are pinned, or kept in segments and panes: what is known of a value must not be told from them.
+# These pin other events, or keep them in segments and panes. Known values must not be derived from them.
 BESIDE = [
     "max(pay.size over 700 ms by shop) > 1",
     "distinct(pay.shop over 900 ms) > 1",
@@ -63,8 +63,10 @@ BESIDE = [
 
 @dataclass
 class Reference:
-    """What one key knows of the values of a sub-key. `known`: by value its last event, the value that came longest ago
-    first; or its first one."""
+    """The values of a sub-key that one key knows.
+
+    `known` maps a value to its last event, the oldest first, or to its first event.
+    """
 
     expr: History
     known: dict[tuple[Value, ...], Event] = field(default_factory=dict)
@@ -111,7 +113,7 @@ Told = dict[str, list[tuple[Value, bool, bool]]]
 
 
 def referred(wanted: Sequence[History], events: dict[str, list[Event]]) -> Told:
-    """By event id what the references say of each history."""
+    """Return by event id the answer of the reference for each history."""
     found: Told = {}
     for own in events.values():
         references = [Reference(expr) for expr in wanted]
@@ -121,7 +123,7 @@ def referred(wanted: Sequence[History], events: dict[str, list[Event]]) -> Told:
 
 
 def events_of(random: Random, count: int, shops: int = 40) -> dict[str, list[Event]]:
-    """Some shops come often, most seldom, so that some come back after they were forgotten; some events have none."""
+    """Return events: most shops come seldom, so that some return after they were forgotten. Some events have none."""
     found: dict[str, list[Event]] = {"x": [], "y": []}
     time_ms = 1_700_000_000_000
     for order in range(count):
@@ -198,7 +200,7 @@ def test_what_may_be_forgotten_is_told_and_counted_however_events_come(seed: int
 def led_through(
     program: Program, deliveries: Sequence[Delivery]
 ) -> tuple[Counter[str], dict[tuple[str, str], bool], KeyedState]:
-    """Counters, what alerts of rules say of events, and the state after them."""
+    """Return the counters, the `history_cut` of each alert by rule and event, and the state at the end."""
     counters: Counter[str] = Counter()
     told: dict[tuple[str, str], bool] = {}
     state: KeyedState | None = None
@@ -236,7 +238,7 @@ def test_what_is_known_moves_with_its_keys(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", seeds(4))
 def test_a_rule_that_comes_later_knows_the_same_values_where_their_events_are_kept(seed: int) -> None:
-    """And changes nothing for the rules before it, whatever else it looks at."""
+    """The values of the earlier rules stay the same, for any histories that later rules read."""
     random = Random(seed)
     events = events_of(random, 110)
     before = ["last(pay by shop).size > 1", "first(pay by shop).size > 1", "last(pay).amount > 1"]

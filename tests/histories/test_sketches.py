@@ -1,4 +1,4 @@
-"""Sketches: what buckets and hashes say is within the stated error, and no further off than a well-kept library."""
+"""Buckets and hashes stay within the stated error, and are as exact as a well-maintained library."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_texts_that_count_alike_differ() -> None:
 
 @pytest.mark.parametrize("percent", [1, 50, 95, 99])
 def test_percentiles_are_within_what_the_library_says(percent: int) -> None:
-    """By nearest rank one percent off at most; and by the library's ranks, which have an error of their own, too."""
+    """The error is at most one percent by nearest rank, and within the error of the library's own ranks."""
     values = np.exp(np.random.default_rng(percent).normal(4, 2, 20_000))
     codes = np.sort(buckets(values.view(np.int64), FLOAT))
     rank = math.ceil(percent * len(values) / 100)
@@ -117,7 +117,7 @@ def test_percentiles_are_within_what_the_library_says(percent: int) -> None:
     st.integers(1, 6),
 )
 def test_what_is_let_go_is_in_no_window_among_the_least(rows: list[tuple[int, int, int]], most: int) -> None:
-    """(group, hash, pane): the least hashes of every window that ends now are the same without what was let go."""
+    """Dropping rows (group, hash, pane) does not change the least hashes of any window that ends now."""
     newest = {(group, code): pane for group, code, pane in sorted(rows, key=lambda row: row[2])}
     ordered = [(group, code, newest[group, code]) for group, code in sorted(newest)]
     group, code, pane = (np.array(column, np.int64) for column in zip(*ordered, strict=True))

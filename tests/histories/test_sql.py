@@ -1,7 +1,7 @@
-"""Every aggregate over past events is what the same window query gives in SQL (DuckDB), on all rows of real data sets.
+"""Aggregates over past events equal a window query in SQL (DuckDB), on all rows of real data sets.
 
-An SQL window by range takes in the later events of the same time too. So events are ordered by a number that no two
-events of a key share, and the range is in these numbers: time in ms times 1024, plus the place among those of that
+A range window of SQL includes later events of the same time. The query therefore orders events by a number that is
+unique within a key, and its range counts these numbers: time in ms times 1024, plus the place among the events of that
 time.
 """
 

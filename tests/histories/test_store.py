@@ -30,7 +30,7 @@ def random_block(random: np.random.Generator, first_ms: int, count: int, name: s
 
 
 def facts(blocks: Sequence[Block]) -> dict[str, list[tuple[int, int, object]]]:
-    """By key the events in their order."""
+    """Return the events of each key in their order."""
     whole = concat_blocks(list(blocks))
     found: dict[str, list[tuple[int, int, object]]] = {name: [] for name in whole.keys.to_pylist()}
     values = whole.rows.columns["amount"].to_pylist() if len(whole) else []

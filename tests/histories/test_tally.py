@@ -1,4 +1,4 @@
-"""Tallies are exact: what Python's whole numbers say, of any window, up to the ends of 64 bits."""
+"""Tallies equal the results of Python's integers, for any window, up to the ends of 64 bits."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_window_is_added_up_without_rounding(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_carried_is_what_is_added_up_anew(seed: int) -> None:
-    """Cut anywhere, the tally of three segments with what enters and leaves is that of the whole window."""
+    """For any cut, a carried tally of three segments equals the tally of the whole window."""
     random = Random(f"carried {seed}")
     segments = np.sort(np.array([random.randrange(3) for _ in range(80)]))
     values = values_of(random, 80)

@@ -1,4 +1,4 @@
-"""Every history at every event is what its definition says, however the events are cut into batches."""
+"""Every history at every event equals its definition, for every cut of the events into batches."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def engine_values(
         tables.append(prepare(*args, **kwargs))
         return tables[-1]
 
-    with pytest.MonkeyPatch.context() as patched:  # the values that the matcher reads, not those of a second reckoning
+    with pytest.MonkeyPatch.context() as patched:  # the values that the matcher reads, not a second calculation
         patched.setattr("cep.engine.advance.prepare", prepare_and_look)
         for batch, watermark_ms in deliveries:
             after = advance(program, keyed_state, batch, watermark_ms).keyed_state
@@ -275,7 +275,7 @@ def test_what_no_window_can_hold_is_forgotten() -> None:
     [
         # s0 to s2 are remembered; s3 and s4 are new each time.
         ("first_seen(shop) < 5 ms", [0, 0, 0, 0, 0, 5, 5, 5, 0, 0], [3, 4, 8, 9]),
-        # Of five shops the three that came last are known: never the one that comes now.
+        # The three shops that came last are known out of five, and never the shop that comes now.
         ("last(pay by shop).size > 1", [None] * 10, range(3, 10)),
     ],
 )

@@ -1,4 +1,4 @@
-"""Entries as people write them, and what is wrong with others."""
+"""Entries as people write them, and the faults of other entries."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_a_set_has_what_was_put_in(held: list[str], asked: list[str]) -> None:
 
 @given(TEXTS, TEXTS, st.integers(1, 3))
 def test_keys_that_are_made_to_collide(held: list[str], asked: list[str], hashes_count: int) -> None:
-    """Keys that share a few hashes, as somebody may make them: each once, in order, and all of them are there."""
+    """Crafted keys that share a few hashes: the set has each once, in order, and all of them."""
     given_keys, many = keys(held), keys([f"C-{number}" for number in range(40)])
     both = joined(given_keys, many)
     hashes = np.array([len(text) % hashes_count for text in [*held, *(f"C-{n}" for n in range(40))]], np.uint64)

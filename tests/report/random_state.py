@@ -22,7 +22,7 @@ DOMAIN: tuple[str, ...] = ("key",)
 
 @dataclass(frozen=True)
 class RandomState:
-    """The rules, the events so far, and what is kept: whole, by key group, and as pages."""
+    """The rules, the events so far, and the stored state: whole, by key group, and as pages."""
 
     rules: Program
     events: EventBatch

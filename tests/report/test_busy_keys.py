@@ -1,4 +1,4 @@
-"""The keys that are told as busiest, beside counts over the state itself."""
+"""Compare the reported busiest keys with counts over the state itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keyed state is said to hold: examples in words, and sums that agree with the state itself."""
+"""The report of keyed state: examples in words, and sums that agree with the state itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of the past, counted and in words."""
+"""Stored histories, counted and in words."""
 
 from __future__ import annotations
 

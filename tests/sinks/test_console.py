@@ -1,4 +1,4 @@
-"""What the terminal shows."""
+"""The terminal's view of alerts."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ NOBODY = KafkaTarget("127.0.0.1:1", "alerts", "job", wait_ms_max=300)
 
 
 def consumed(kafka: KafkaCluster, topic: str, count: int) -> list[Message]:
-    """The committed records of a topic: `count` of them in any order, and what comes soon after."""
+    """Return the committed records of a topic: `count` of them in any order, and the records that come soon after."""
     consumer = Consumer({"bootstrap.servers": kafka.address, "group.id": "test", "log_level": 2})
     try:
         partitions = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
@@ -64,7 +64,7 @@ def test_key_value_and_headers(kafka_broker: KafkaCluster) -> None:
 
 
 def test_a_micro_batch_that_comes_again_is_in_the_topic_once(kafka_broker: KafkaCluster) -> None:
-    """By the same process, and by the next one, which asks the topic what it holds."""
+    """The same process does not send them again. The next one reads from the topic which alerts it has."""
     if not kafka_broker.is_real:  # the mock keeps no offsets of transactions
         return
     to = target(kafka_broker)
@@ -102,7 +102,7 @@ def test_what_was_not_committed_is_aborted_by_the_next_process(
 
 
 def test_a_process_that_only_seemed_dead_is_fenced_off(kafka_broker: KafkaCluster) -> None:
-    if not kafka_broker.is_real:  # the mock fences nobody
+    if not kafka_broker.is_real:  # the mock does not fence
         return
     to = target(kafka_broker)
     sleeper = KafkaTransactionSink(to)
@@ -120,7 +120,7 @@ def test_a_process_that_was_stopped_before_the_offset_fences_nobody_off(
     kafka_broker: KafkaCluster, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
     """The one that has taken over sent the same micro-batch or another one, and works on."""
-    if not kafka_broker.is_real:  # the mock fences nobody
+    if not kafka_broker.is_real:  # the mock does not fence
         return
     to = target(kafka_broker)
     sleeper = KafkaTransactionSink(to)
@@ -205,7 +205,7 @@ def _a_topic_that_takes_nothing(kafka: RealKafka, second: SecondBroker) -> None:
     second.start()
     patience.keep_trying("alerts", lambda: sink.write(alert_table(3, 2), 1))
     assert keys(consumed(kafka, to.topic, 5)) == names(0, 5)
-    # Somebody else has taken the job over in an outage: who comes back does not fence that process off.
+    # Another process has taken the job over in an outage. The first process must not fence it off when it comes back.
     second.wait_for_both(to.topic)
     second.stop()
     with pytest.raises(SinkAwayError):
@@ -268,7 +268,7 @@ def test_wrong_settings_are_named_and_secrets_are_not() -> None:
 
 
 def test_a_job_that_has_lost_its_memory_is_told_what_the_topic_got(kafka_broker: KafkaCluster) -> None:
-    """What was committed behind a micro-batch, of all partitions; what was aborted or is older is not among it."""
+    """The sink returns the alerts that were committed after a micro-batch, without aborted or older alerts."""
     if not kafka_broker.is_real:
         return
     to = target(kafka_broker)
@@ -282,7 +282,7 @@ def test_a_job_that_has_lost_its_memory_is_told_what_the_topic_got(kafka_broker:
     first._transactions._producer.produce(to.topic, b"{}", b"never")
     first._transactions._producer.flush(TIMEOUT_S)
     now_ms = int(time.time() * 1_000)
-    later = KafkaTransactionSink(to)  # ends what the first one has left open
+    later = KafkaTransactionSink(to)  # ends the open transaction of the first one
     told = later.recall(3, now_ms)
     assert told.number == 4
     assert sorted(told.alert_ids) == names(0, 25), "of an hour before too, which does no harm"

@@ -1,4 +1,4 @@
-"""A Delta table has each alert once, whatever comes twice, and says what a job without its folder has sent."""
+"""A Delta table has each alert once even if it comes twice, and shows a new job which alerts were sent."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_table_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.always
 def test_a_job_writes_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its rows are the alerts of the replay; a start anew adds nothing."""
+    """The rows of the table equal the alerts of the replay. A second start adds nothing."""
     path = tmp_path / "events.jsonl"
     path.write_bytes(b"\n".join(day()))
     arguments = [

@@ -75,7 +75,7 @@ def test_alerts_are_sent_signed(receiver: Receiver, tmp_path: Path) -> None:
     assert not (tmp_path / "letters").exists()
 
 
-# Every status that a receiver may answer with, but for 1xx, which is no answer, and 2xx.
+# Every status that a receiver may answer with, except 1xx, which is not an answer, and 2xx.
 OF_ALERTS = (400, 413, 422)
 OF_THE_RECEIVER = [status for status in range(300, 600) if status not in OF_ALERTS]
 

@@ -18,7 +18,7 @@ Rows = list[dict[str, Any]]
 
 
 def rows(first: int, count: int = 20) -> Rows:
-    """Return records with ids from `first` on, and an optional field in those of even numbers."""
+    """Return records with ids from `first` on; if `first` is even, they have an optional field."""
     extra = {"note": "a"} if first % 2 == 0 else {}
     return [{**GOOD, **extra, "tx_id": f"t{first + n:04}", "card_id": f"c{n % 3}"} for n in range(count)]
 

@@ -1,4 +1,4 @@
-"""CSV of many countries and programs: the same values, whatever the signs and the encoding; DuckDB and csv write it."""
+"""CSV of many countries and programs gives the same values for all signs and encodings; DuckDB and csv write it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths and wildcards → files, and what they are packed with."""
+"""Paths and wildcards → files and their compression."""
 
 from __future__ import annotations
 

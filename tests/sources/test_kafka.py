@@ -1,4 +1,4 @@
-"""Offsets are planned exactly and ranges are read exactly, or the reader is told what is missing."""
+"""Offsets are planned exactly and ranges are read exactly, or the reader gets an error about missing records."""
 
 import os
 import subprocess
@@ -118,7 +118,7 @@ def test_partitions_that_move_are_asked_again(kafka: MockKafka, monkeypatch: pyt
         latest_offsets(settings_of(kafka), ["moving"])
     refusals[:] = [KafkaError.UNKNOWN_TOPIC_OR_PART]
     with pytest.raises(SourceError, match=r"topic moving cannot be read on .*Unknown topic"):
-        latest_offsets(settings_of(kafka), ["moving"])  # it was deleted behind the question for its partitions
+        latest_offsets(settings_of(kafka), ["moving"])  # it was deleted after its partitions were listed
 
 
 def test_a_missing_topic(kafka: MockKafka) -> None:
@@ -152,7 +152,7 @@ def test_client_options(kafka: MockKafka) -> None:
 
 
 class FakeMessage:
-    """A record, or a notice that is none."""
+    """A record, or a notice in its place."""
 
     def __init__(self, offset: int, code: int | None = None) -> None:
         self._offset = offset
@@ -249,7 +249,7 @@ def test_idle_consumers_are_reused_and_bounded(monkeypatch: pytest.MonkeyPatch) 
     assert len(connected) == 2, "two reads at a time have a consumer each"
     first.close()
     second.close()
-    with pytest.raises(SourceError):  # the same fake again, which has nothing left
+    with pytest.raises(SourceError):  # the same fake again, which has no more messages
         list(read_range(KafkaSettings("fake:1", wait_ms=50), wanted))
     assert len(connected) == 2
     for number in range(2 * KAFKA_IDLE_CONSUMERS_MAX):
@@ -270,7 +270,7 @@ def test_the_cluster_as_a_process() -> None:
 
 
 def answer_for_ids(topic_id: str | None) -> Future[Any]:
-    """What brokers say that are asked for an id; None for those that leave it unanswered."""
+    """Return the brokers' answer to a question for a topic id; for None they do not answer."""
     answer = Future[Any]()
     if topic_id is None:
         answer.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
@@ -284,7 +284,7 @@ def answer_for_ids(topic_id: str | None) -> Future[Any]:
     [
         ([None, "first", None, None, "second"], False, [None, "first", None, None, "second"]),  # twice away
         (["first", None, None, "second"], True, ["first", None, None, "second"]),  # slow, and they have ids
-        ([None, None, "late"], False, [None, None, None]),  # brokers that have no ids are asked no more for a while
+        ([None, None, "late"], False, [None, None, None]),  # brokers without ids are not asked again for a while
         ([None, "late"], True, [None, None]),  # at once, where they answer other questions
     ],
 )

@@ -216,7 +216,7 @@ def test_a_line_without_an_end_is_set_aside(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_what_is_no_file_is_passed_over(tmp_path: Path) -> None:
-    """Whoever may write into the folder may put other things there: a pipe would make the job wait for ever."""
+    """Anyone who may write into the folder may put other things there: a pipe would make the job wait for ever."""
     os.mkfifo(tmp_path / "a.jsonl")
     (tmp_path / "b.jsonl").mkdir()
     (tmp_path / "c.jsonl").symlink_to(tmp_path / "gone")

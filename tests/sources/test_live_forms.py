@@ -1,4 +1,4 @@
-"""A live folder takes files of every form that a replay reads, and sets aside what cannot be read of a file."""
+"""A live folder takes files of every form that a replay reads, and sets aside the unreadable parts of a file."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_replay_refuses_such_a_file_by_its_name(tmp_path: Path) -> None:
 
 
 def test_files_with_wider_numbers_and_a_new_field(tmp_path: Path) -> None:
-    """What a producer changes without a change of the event type: int32 becomes int64, decimals get more digits."""
+    """A producer may change these without a change of the event type: int32 becomes int64, decimals get more digits."""
     schema = load_text("event e { i id  event_time time  n int  amount decimal(2)  rate float  device string? }").schema
     old = {"n": (pa.int32(), 7), "amount": (pa.decimal128(7, 2), Decimal("1.25")), "rate": (pa.float32(), 0.5)}
     new = {

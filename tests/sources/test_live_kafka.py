@@ -21,7 +21,7 @@ from tests.real_kafka import KafkaCluster, MockCluster, RealKafka
 
 
 def drain(source: TopicSource, count: int) -> dict[str, list[bytes]]:
-    """The values of each lane; waits for so many, and then until no lane is behind."""
+    """Return the values of each lane: wait for `count` of them, and then until every lane has reached its end."""
     found: dict[str, list[bytes]] = {}
     deadline_s = time.monotonic() + 30
     while time.monotonic() < deadline_s:
@@ -126,7 +126,7 @@ def test_another_topic_of_the_same_name_is_refused_though_it_is_longer(
     drain(running, 30)
     positions, ids = running.positions(), running.ids()
     assert set(ids) == {topic}
-    monkeypatch.setattr(live_kafka, "_LOOK_S", 3_600.0)  # it does not look meanwhile
+    monkeypatch.setattr(live_kafka, "_LOOK_S", 3_600.0)  # it does not look during the test
     kafka_broker.create_again(topic, 3)
     send(kafka_broker, topic, 0, 90)
     was = re.escape(ids[topic])
@@ -173,7 +173,7 @@ def test_a_client_that_has_stopped_is_replaced(
 
 
 def test_a_client_that_reads_is_not_replaced(kafka_broker: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor one whose partitions are held, or are read in parts."""
+    """A client whose partitions are held, or are read in parts, is not replaced."""
     topic = f"live-{uuid.uuid4().hex[:8]}"
     kafka_broker.create(topic)
     monkeypatch.setattr(live_kafka, "_LOOK_S", 0.0)

@@ -1,4 +1,4 @@
-"""Offsets: what lies between two of them, how it is shared and bounded, and how it is written down."""
+"""Offsets: the records between two of them, how they are shared and limited, and how offsets are written."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def test_damaged_headers_are_refused_and_read_no_more_than_there_is(seed: int, t
 
 @pytest.mark.parametrize("seed", seeds(400))
 def test_a_damaged_footer_does_not_end_the_process(seed: int, tmp_path: Path) -> None:
-    """Arrow aborts where Python asks it for a column of a footer whose sizes do not fit; so nobody asks it."""
+    """Arrow aborts if Python reads a column of a footer whose sizes do not fit. cep must not read it."""
     random, path = Random(seed), tmp_path / "a.parquet"
     written(random_table(random), path, random)
     data = bytearray(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Pieces of files: all records, in their order, whatever the kind of file and wherever it is cut."""
+"""Pieces of files: all records, in their order, for every kind of file and every cut."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Public data sets as they are: `cep describe` drafts a mapping, and a replay accepts it verbatim with right values.
 
-The files are look-alikes: names, types and forms are those of the public sets, all values are made up here.
+The files look like the public sets and have their names, types and forms. All values are made up here.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from cep.step.rules import JobRules
 
 
 class StoredCase:
-    """A key group of the embedded runner, opened anew from its store for each micro-batch."""
+    """A key group of the embedded runner, opened from its store for each micro-batch."""
 
     def __init__(self, store: DurableStore) -> None:
         self._store = store
@@ -38,7 +38,7 @@ class StoredCase:
 
 
 class SparkCase:
-    """A key group of the Spark runner, whose progress is decoded anew for each micro-batch."""
+    """A key group of the Spark runner, whose progress is decoded again for each micro-batch."""
 
     def __init__(self, parts: GroupParts) -> None:
         self._parts = parts

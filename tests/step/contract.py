@@ -1,7 +1,7 @@
-"""What the ports of every runner must do, as plain functions: pytest runs them over memory, RocksDB and a dictionary in
-the form of Spark's state, and a Spark query over that state itself.
+"""The contract of the ports of every runner, as plain functions.
 
-All events are of key group 0. Each check begins with an empty case.
+pytest runs them over memory, RocksDB and a dictionary in the form of Spark's state. A Spark query runs them over that
+state itself. All events are of key group 0. Each check begins with an empty case.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Case(Protocol):
         """Return the ports for one micro-batch of this job."""
 
     def close(self) -> None:
-        """End the micro-batch: what it has changed is there for the next one."""
+        """End the micro-batch: the next one sees its changes."""
 
 
 Check = Callable[[Case], None]
@@ -140,13 +140,13 @@ def seen_ids_are_known_until_their_bucket_is_forgotten(case: Case) -> None:
     part.seen.forget(4)
     case.close()
     (part,) = level_ports(case).parts
-    part.seen.forget(4)  # as every micro-batch does: what the store still has of older buckets is nobody's
+    part.seen.forget(4)  # as every micro-batch does: older buckets in the store are not in use
     assert part.seen.take(CARD, 4, hashes, keys).tolist() == [OTHER, SAME, SAME]
     assert part.seen.take(CARD, 3, hashes, keys).tolist() == [NEW, NEW, OTHER], "of a bucket that is forgotten"
 
 
 def _release(case: Case, due_ms: int, *fresh: EventBatch | None) -> list[list[str]]:
-    """Do what a micro-batch does: ask for every key domain."""
+    """Do as every micro-batch: ask for every key domain."""
     (part,) = level_ports(case).parts
     released = [ids(part.waiting.release(number, batch, due_ms)) for number, batch in enumerate(fresh)]
     case.close()
@@ -206,7 +206,7 @@ def dropped_pages_are_gone_and_counted(case: Case) -> None:
     match_pages(level_ports(case).pages[CARD], program, events(CARD, "a c@1 0.10", "b d@2 0.10"), 2, output)
     case.close()
     assert output.counters["runs"] == 2
-    for orphans_count in (2, 2):  # the second time there is nothing left
+    for orphans_count in (2, 2):  # the second time, the orphans are gone
         drop_pages(level_ports(case).pages[CARD], output)
         case.close()
         assert (output.counters["runs"], output.counters["runs_orphaned"]) == (0, orphans_count)

@@ -1,4 +1,4 @@
-"""The head of an audit is signed like a manifest, and nobody without the key makes one up."""
+"""The head of an audit is signed like a manifest, and a forger without the key cannot make one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters that are added up, beside what the library does."""
+"""Compare counters that are added up with the library's results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the matching stage counts, without Spark."""
+"""The counters of the matching stage, without Spark."""
 
 from __future__ import annotations
 

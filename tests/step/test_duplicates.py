@@ -1,4 +1,4 @@
-"""Ids that were seen before are found, whatever the order; buckets cover the window; cuts do not decide what counts."""
+"""Repeated ids are found in any order; buckets cover the window; cuts do not change which events count."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def routed(job: Job, records: Sequence[bytes]) -> EventBatch:
 
 @given(st.lists(st.integers(0, 40), max_size=60), st.integers(1, 7), st.integers(0, 30))
 def test_an_event_on_time_comes_once_however_the_stream_is_cut(times: list[int], size: int, lateness: int) -> None:
-    """Also where one micro-batch moves the watermark by more than the window. An event's id is its time."""
+    """One micro-batch may move the watermark by more than the window. An event's id is its time."""
     job = Job(ONE, KEY, dedup_ms=lateness + 1)
     seen, output = PlainIds(), MatchOutput()
     came: list[int] = []
@@ -149,14 +149,14 @@ def test_an_event_on_time_comes_once_however_the_stream_is_cut(times: list[int],
     assert sorted(came) == sorted(expected)
 
 
-# Ids and times as they come: some times are more than lateness and window behind others.
+# Ids and times in order of arrival: some times lag the others by more than lateness and window.
 COMING = st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0, 3, 9, 30, 44, 90])), min_size=1, max_size=30)
 CUTS = st.lists(st.integers(1, 30), min_size=1, max_size=30)
 Coming = list[tuple[int, int]]
 
 
 def passed(coming: Coming, cuts: list[int]) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, int]], int]:
-    """(ids and times that are no duplicates, those of them that are not late, the counter), cut as it is said."""
+    """Return (ids and times that are not duplicates, those that are not late, the counter) for these cuts."""
     job = Job(ONE, KEY, lateness_ms=LATENESS_MS, dedup_ms=WINDOW_MS)
     seen, output, watermark_ms = PlainIds(), MatchOutput(), 0
     found: Counter[tuple[int, int]] = Counter()
@@ -178,9 +178,9 @@ def passed(coming: Coming, cuts: list[int]) -> tuple[Counter[tuple[int, int]], C
 
 @given(COMING, CUTS)
 def test_what_an_event_counts_as_is_not_for_the_cuts_to_say(coming: Coming, cuts: list[int]) -> None:
-    """An id counts once as late or matched, and else as a duplicate, if none of its events is behind the window.
+    """An id counts once as late or matched, and otherwise as a duplicate, if all its events are within the window.
 
-    Whatever came before moves the watermark at most; so what is not behind by that is not behind by any cut.
+    Earlier events move the watermark at most. An event that does not lag with respect to them does not lag for any cut.
     """
     found, matched, counted = passed(coming, cuts)
     assert counted == len(coming) - found.total(), "each event counts once"
@@ -216,7 +216,7 @@ def test_a_history_counts_ids_as_a_stream_does_that_is_never_late() -> None:
 
 
 def test_an_id_counts_in_its_key_group_whatever_is_looked_at_together() -> None:
-    """So a replay that has all key groups in one piece, and workers with some of them, leave out the same events."""
+    """A replay with all key groups together and workers with some of them leave out the same events."""
     coming = [(f"card-{n % 7}", f"{n % 11}", n % 50) for n in range(400)]
     records = [record(card_id=card, tx_id=tx_id, event_time=utc_text(BASE_MS + ms)) for card, tx_id, ms in coming]
     job = Job(ONE, KEY, groups_count=4, dedup_ms=WINDOW_MS)

@@ -1,4 +1,4 @@
-"""The watermark of several partitions, whoever is read first and whoever is ahead; what is due."""
+"""The watermark of several partitions, for any order of reading and any lead, and the expired times."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_nothing_in_order_is_late_however_unevenly_partitions_are_read() -> None
                     read[name] = tuple(taken)
             now_ms += chance.choice([0, 1, 5])
             job.look(now_ms, read, "".join(name for name, left in waiting.items() if left))
-            # A partition that nobody has read says so too.
+            # An unread partition reports that it has waiting events.
             for name, left in waiting.items():
                 if left and name not in read:
                     job.look(now_ms, {name: ()}, name)
@@ -113,8 +113,11 @@ def test_nothing_in_order_is_late_however_unevenly_partitions_are_read() -> None
 
 
 def test_what_is_produced_within_the_lateness_is_never_late_however_it_is_split_and_read() -> None:
-    """Events are produced out of order by less than the lateness, into any partition, while others are being read. A
-    reader that stops at what is too far ahead comes to the end."""
+    """No event is late that is produced within the lateness.
+
+    Events are produced out of order, into any partition, during the reading of other events. A reader that pauses
+    partitions that are too far ahead comes to the end.
+    """
     lateness_ms, ahead_ms = 50, 100
     for seed in range(150):
         chance = random.Random(seed)
@@ -153,7 +156,7 @@ def test_a_burst_that_comes_partition_by_partition_makes_nothing_late() -> None:
 
 
 def test_a_burst_after_an_outage_makes_nothing_late() -> None:
-    """Also one during which the job stood still: it is the first records that count."""
+    """The job may also stand still during the outage: only the first records count."""
     job = Partitions("ab")
     job.look(NOW_MS, {"a": (1_000,), "b": (1_000,)})
     job.settle(NOW_MS)
@@ -207,7 +210,7 @@ def test_a_trickle_that_is_not_late_does_not_hold_the_others() -> None:
 
 
 def test_a_partition_that_comes_late_but_keeps_step_holds_the_others() -> None:
-    """One of two partitions brings what is an hour old, and goes on at the pace of the clock: nothing of it is late."""
+    """One of two partitions brings events an hour old, and keeps the pace of the clock: none of its events is late."""
     job = Partitions("ab")
     for step in range(200):
         now_ms = NOW_MS + step * IDLE_MS // 2
@@ -216,7 +219,7 @@ def test_a_partition_that_comes_late_but_keeps_step_holds_the_others() -> None:
 
 
 def test_a_burst_after_an_outage_that_begins_slowly_makes_nothing_late() -> None:
-    """The first record after an hour is of a moment after the last; those of the other partition come after it."""
+    """The first record after an hour is a moment after the last one. The other partition's records come later."""
     job = Partitions("ab")
     job.look(NOW_MS, {"a": (1_000,), "b": (1_000,)})
     now_ms = job.settle(NOW_MS) + HOUR_MS
@@ -250,7 +253,7 @@ def test_no_partition_makes_others_late_by_being_ahead() -> None:
 
 
 def test_the_watermark_never_passes_the_clock_and_comes_to_the_end() -> None:
-    """Whatever the events: one that arrives within the lateness of its time is never late."""
+    """For any events: an event that arrives within the lateness of its time is never late."""
     for seed in range(200):
         chance = random.Random(seed)
         job, now_ms, taken = Partitions("abc"), NOW_MS, [0]
@@ -304,7 +307,7 @@ def test_events_of_now_make_nothing_of_a_backlog_late(seed: int) -> None:
 
 
 def test_a_backlog_moves_the_watermark_as_it_is_read() -> None:
-    """What waits of it are some thousand events, not all of it."""
+    """Some thousand events of the backlog wait at a time, not all of them."""
     now_ms, count = 100 * HOUR_MS, 40_000
     for size in (10, 700, 5_000):
         job, times = Partitions("a", now_ms), range(now_ms - 2 * count * 100, now_ms - count * 100, 100)

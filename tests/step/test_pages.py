@@ -1,4 +1,4 @@
-"""Matching page by page is matching the whole; what no rule matches any more is dropped and counted."""
+"""Matching page by page equals matching the whole. State of rules that no longer match is dropped and counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events of one millisecond in several micro-batches: those that come out of their order are counted, no others."""
+"""Events of one millisecond in several micro-batches: exactly the events out of order are counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is due comes out once it is, and nothing is lost or doubled on the way."""
+"""Waiting events are released when the watermark reaches them, and no event is lost or doubled."""
 
 from __future__ import annotations
 

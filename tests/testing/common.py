@@ -1,4 +1,4 @@
-"""What the tests of this floor share: events, and tests of patterns that are written in a line or two."""
+"""Events and one-line pattern tests, shared by the tests of this folder."""
 
 from __future__ import annotations
 

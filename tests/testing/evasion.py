@@ -4,7 +4,7 @@
 
 writes the table of `patterns/README.md`. A decoy changes the events of the first test that expects a match, so that the
 fraud takes place all the same. It evades the pattern if one of its variants gives no alert. The variants of all decoys
-go through the engine together, each with a key of its own. What a decoy does is a function of the seed alone.
+go through the engine together, each with its own key. A decoy depends only on the seed.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ Play = Callable[["Fraud", Random], Iterator[Events]]
 
 @dataclass(frozen=True, slots=True)
 class Fraud:
-    """The events of one key in a test that expects a match, with what is needed to change them."""
+    """The events of one key in a test that expects a match, with the schema and pattern that decoys need."""
 
     schema: Schema
     pattern: PatternIR
     events: Events
 
     def fields(self, event: ScriptedEvent) -> tuple[Field, ...]:
-        """Return the fields that are neither part of the key nor the id."""
+        """Return the fields of an event, without the key and the id."""
         event_type = self.schema.event_types[self.schema.code(event.event_type)]
         given = dict(event.fields)
         return tuple(f for f in event_type.fields if f.name in given and f.name not in self.pattern.key)
@@ -110,7 +110,7 @@ def ties(fraud: Fraud, random: Random) -> Iterator[Events]:
 
 
 def clock_skew(fraud: Fraud, random: Random) -> Iterator[Events]:
-    """Let the clock of one event be behind, so that it seems to stand before the event that it follows."""
+    """Set the clock of one event back, so that the event seems to come before the event that it follows."""
     for number in range(1, len(fraud.events)):
         skewed = replace(fraud.events[number], time_ms=fraud.events[number - 1].time_ms - 60_000)
         yield [*fraud.events[:number], skewed, *fraud.events[number + 1 :]]
@@ -148,7 +148,7 @@ def slow(fraud: Fraud, random: Random) -> Iterator[Events]:
             yield [replace(event, time_ms=event.time_ms * factor) for event in fraud.events]
 
 
-# In the order of the columns. None: by what `emit` offers, see `hides_behind_a_small_one`.
+# In the order of the columns. None: judged by `emit`, see `hides_behind_a_small_one`.
 DECOYS: dict[str, Play | None] = {
     "cheap events": cheap_events,
     "priming": priming,
@@ -165,7 +165,7 @@ _HEAD = f"| pattern | {' | '.join(DECOYS)} |"
 
 
 def hides_behind_a_small_one(pattern: PatternIR) -> bool:
-    """Say whether `suppress` hides a large fraud behind a small one: no number of the alert is there to `escalate`."""
+    """Say whether `suppress` can hide a large fraud after a small one: the alert has no number to `escalate`."""
     return not any(measure.value.type.is_number for measure in pattern.measures)
 
 

@@ -1,7 +1,7 @@
-"""Two honest months of a small bank: money, what happens to accounts, and logins, from a seed; nobody does harm.
+"""Two honest months of a small bank, from a seed: money, changes of accounts, and logins; all customers are honest.
 
 People get wages, pay rent and bills, draw cash, mistype, move, lose phones, buy a car and coins. Traders pay in their
-takings. So what the library says here is a false alert.
+takings. Every alert of the library on these events is a false alert.
 Tested by: tests/testing/test_honest.py
 """
 
@@ -108,7 +108,7 @@ def _logins(life: _Life) -> None:
 
 
 def _changes(life: _Life) -> None:
-    """What happens once in a while, each alone but for who moves or has a new phone."""
+    """Make the rare changes of a life. Each comes alone, except that a move or a new phone brings several."""
     at = life.at(int(life.random.integers(10, DAYS - 12)))
     if life.chance(0.08):
         life.step(at, "device_added")

@@ -1,8 +1,8 @@
-"""Two honest months around a small bank, from a seed: sessions, staff, loans, wallets and merchants; nobody does harm.
+"""Two honest months around a small bank, from a seed: sessions, staff, loans, wallets and merchants; all are honest.
 
 Families share a tablet, people fly, buy telephones and compare offers of credit. Staff work on cases, and now and then
 without one. Some are late with a payment, or have one returned. Coins go to an address in use, now and then to a new
-one. Shops open, move to another bank, and have good weeks. So what the library says here is a false alert.
+one. Shops open, move to another bank, and have good weeks. Every alert of the library on these events is a false alert.
 Tested by: tests/testing/test_honest.py
 """
 
@@ -28,7 +28,7 @@ def _at(draw: Draw, day: int, hour_from: float = 7.0, hour_to: float = 22.0) -> 
 
 
 def _sessions(draw: Draw, number: int) -> list[Row]:
-    """A person with a telephone and a laptop, or a family's tablet; one of thirty flies, one of ten buys anew."""
+    """A person with a telephone and a laptop or a family's tablet. Few of them fly or buy a new telephone."""
     user, rows = f"p{number}", list[Row]()
     devices = [f"phone of {user}", f"tablet of {number // 4}" if draw.random() < 0.4 else f"laptop of {user}"]
     away = int(draw.integers(5, DAYS - 8)) if draw.random() < 0.03 else None
@@ -39,7 +39,7 @@ def _sessions(draw: Draw, number: int) -> list[Row]:
             devices = [f"new phone of {user}", f"new laptop of {user}"] if draw.random() < 0.3 else devices
             devices[0] = f"new phone of {user}"
         if away is not None and day in (away, away + 5):
-            # The last look before the flight is on the telephone, the first one behind it on the laptop.
+            # The last session before the flight is on the telephone, the first one after it on the laptop.
             other = abroad if place == _HOME else _HOME
             for hours, where, device in ((8, place, devices[0]), (9 + _FLIGHT_H, other, devices[1])):
                 rows.append(_session(user, _START_MS + day * _DAY_MS + hours * _HOUR_MS, device, where))
@@ -141,7 +141,7 @@ def _wallets(draw: Draw, number: int) -> list[Row]:
 
 
 def _merchants(draw: Draw, number: int) -> list[Row]:
-    """A shop: sales every day, more at weekends and in its good week; some open anew, some move to another bank."""
+    """A shop: sales every day, more at weekends and in its good week; some shops are new, some move to another bank."""
     merchant, rows = f"m{number}", list[Row]()
 
     def happens(day: int, what: str) -> None:
@@ -179,7 +179,7 @@ _IDS = {
 
 
 def honest_firms(seed: int, event_types: Container[str] | None = None) -> pa.Table:
-    """Return the events, in the order of time: all, or those of some types. `transaction` comes with what shops do."""
+    """Return the events in the order of time: all, or some types. The merchants also make `transaction` events."""
     rows: list[Row] = []
     for (name, kind, count), of_kind in zip(_KINDS, np.random.default_rng(seed).spawn(len(_KINDS)), strict=True):
         for number, draw in enumerate(of_kind.spawn(count if event_types is None or name in event_types else 0)):

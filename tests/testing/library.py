@@ -1,10 +1,10 @@
-"""The library of patterns: what is written above each, and its tests with one parameter a step away.
+"""The library of patterns: the comments above each pattern, and its tests with one parameter a step away.
 
     python -m tests.testing.library
 
-writes the table of `patterns/README.md`. Above a pattern stand what it detects (`##`), and behind `# Source:`,
-`# Defaults:` and `# Measured:` where it comes from, why its parameters have the values that they have, and on what data
-it was run.
+writes the table of `patterns/README.md`. The comments above a pattern say what it detects (`##`). The comments `#
+Source:`, `# Defaults:` and `# Measured:` give its origin, the reasons for its default values, and the data on which it
+was run.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _NUMBERS = (Kind.INT, Kind.DECIMAL, Kind.FLOAT, Kind.DURATION)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A pattern of the library with what stands above it."""
+    """A pattern of the library with the comments above it."""
 
     name: str
     domain: str
@@ -98,7 +98,7 @@ def entries() -> Iterator[Entry]:
 
 
 def table() -> str:
-    """Return the table of the library, with what `cep plan` says of the cost of each pattern."""
+    """Return the table of the library, with the costs of each pattern from `cep plan`."""
     checked = library()
     planned = plan(checked.patterns.values(), checked.schema, {}).patterns
     costs = {p.pattern.name: f"{size_text(p.state_bytes)}, {p.instructions_event} instructions" for p in planned}
@@ -138,7 +138,7 @@ def rules_in(path: Path, checked: Checked) -> list[UpsertRecord]:
 
 
 def flips(checked: Checked, test: PatternTest, *, durations: bool) -> bool:
-    """Say whether the outcome changes with one duration, or else one other parameter, a step away."""
+    """Say whether a step of one duration, or of one other parameter, changes the outcome."""
     pattern, before = checked.patterns[test.pattern.name], _matches(checked, test)
     return any(_matches(checked, replace(test, pattern=other)) != before for other in _beside(pattern, test, durations))
 
@@ -162,7 +162,7 @@ def _matches(checked: Checked, test: PatternTest, start_ms: int = START_MS) -> i
 
 
 def _beside(pattern: PatternIR, test: PatternTest, durations: bool) -> Iterator[PatternIR]:
-    """Yield the pattern with each parameter of the test a step lower and a step higher, whatever its bounds."""
+    """Yield the pattern with each parameter of the test a step lower and a step higher, even out of its bounds."""
     arguments = dict(test.arguments)
     for param in pattern.params:
         if (param.type.kind is Kind.DURATION) != durations or param.type.kind not in _NUMBERS:

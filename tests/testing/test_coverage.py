@@ -1,4 +1,4 @@
-"""What tests have been through: NFA states, transitions, and both outcomes of each condition."""
+"""Coverage of tests: NFA states, transitions, and both outcomes of each condition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of patterns says which decoys evade which pattern; those that a pattern was mended against do not."""
+"""The page of patterns says which decoys evade which pattern. A pattern that was hardened against a decoy stops it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.testing.evasion import DECOYS, evasions, row, table, written_table
 from tests.testing.library import README, library
 
 WRITTEN = written_table(README.read_text(encoding="utf-8"))
-# Of each sort one or two: strict and relaxed steps, loops, absences, the past alone.
+# One or two patterns of each sort: strict and relaxed steps, loops, absences, the past alone.
 SOME = (
     "small_then_large",
     "rapid_retry",
@@ -19,8 +19,8 @@ SOME = (
     "first_payment_default",
     "split_transfer",
 )
-# What no attacker gives for a cent: the code of the customer, many sales. And patterns of deployed rules, which are
-# strict by design.
+# An attacker cannot get these events for a cent: the code of the customer, many sales. Other patterns belong to
+# deployed rules and are strict by design.
 EVADED_BY_CHEAP_EVENTS = {
     "dormant_then_large", "small_then_large", "rising_amounts", "card_enumeration", "payment_without_code",
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What stopped a run, in words: one planted case for each way in which a wait can end."""
+"""Explanations in words of a run's end: one planted case for each way in which a wait can end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outcomes of tests: what counts as expected, and what a failure reports."""
+"""Outcomes of tests: the matches that count as expected, and the report of a failure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVENTS = "c1: 0s pay amount=1.50  1m pay amount=200 km=12.3456 kind=web  c2: 2m 
         "expect match on c1 at 1m expect match on c2 at 3m",
         "expect match expect match",
         "expect match on c2 expect match",
-        "expect match expect match on c2",  # the first must not take what the second needs
+        "expect match expect match on c2",  # the first must not take the match of the second
         "expect matches 2",
         "expect matches 2 expect match on c1 at 1m",
         "expect matches 1 on c1 expect matches 1 on c2",
@@ -89,7 +89,7 @@ def test_time_outs_are_compared_if_one_is_expected_or_nothing_may_come() -> None
 
 
 def test_a_time_out_has_values_of_its_own() -> None:
-    """Beside those of a match, of the same names and others; what is not bound yet is null."""
+    """A time-out's measures may have names of the match's measures or others. An unbound variable gives null."""
     pattern = (
         "seq a -> b -> c within 5 min where a: pay amount < 3  b: pay  c: pay emit n = count(c) "
         "on timeout emit n = a.amount * 2, later = b.amount, k = a.card"

@@ -21,7 +21,7 @@ from tests.testing.honest_firms import honest_firms
 from tests.testing.library import rules_for
 
 SEED = 11
-# Of a million honest events: of one pattern, and of all of them together.
+# Limits per million honest events: for one pattern, and for all of them together.
 ALERTS_OF_ONE_MAX = 50
 ALERTS_MAX = 150
 
@@ -62,7 +62,7 @@ def test_in_two_months_of_a_bank(tmp_path: Path, event_type: str) -> None:
 
 
 def test_around_a_bank(tmp_path: Path) -> None:
-    """Sessions, staff, loans, wallets, merchants; each event type has thousands, but for what happens to shops."""
+    """Sessions, staff, loans, wallets, merchants; each event type has thousands, except the changes of shops."""
     events = honest_firms(SEED)
     counts = Counter(events["event_type"].to_pylist())
     shops = counts.pop("merchant_event")

@@ -62,7 +62,7 @@ def test_it_says_what_it_is_and_where_it_comes_from(entry: Entry) -> None:
 
 
 def test_every_number_has_bounds_and_a_default() -> None:
-    """Bounds are part of what a rule means, so patterns of rules that are deployed stay as they are."""
+    """Bounds are part of the meaning of a rule, so patterns of deployed rules stay as they are."""
     deployed = {record.pattern for record in read_rules(ROOT / "rules")[0]}
     for name in set(NAMES) - deployed:
         for param in checked().patterns[name].params:
@@ -87,7 +87,7 @@ def test_it_has_the_four_kinds_of_tests(name: str) -> None:
 
 
 def test_a_pattern_with_a_window_has_its_edge_tested_whatever_the_window_is() -> None:
-    """A window is a parameter, or of the calendar. One that is written as a number would be exempt: there is none."""
+    """A window is a parameter, or of the calendar. A window that is written as a number would escape the test."""
     for pattern in checked().patterns.values():
         if any(param.type.kind is Kind.DURATION for param in pattern.params):
             continue

@@ -1,4 +1,4 @@
-"""A test of a pattern that looks at past events: what fires, and what is told of an event that does not."""
+"""A test of a pattern that reads past events: which events fire, and the report about an event that does not fire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tests of the project's own patterns pass, and so do those of the language reference."""
+"""The tests of the project's own patterns pass, and so do the tests of the language reference."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def written(answer: Answer) -> Iterator[str]:
 
 
 def explained(case: Case, random: Random) -> Iterator[str]:
-    """What `cep test`, `cep why` and `cep why-not` say of the case, of the rule as it is and in some intervals."""
+    """Yield the output of `cep test`, `cep why` and `cep why-not`: for the whole rule and for some intervals."""
     times_ms = [event.time_ms for events in case.events.values() for event in events]
     intervals = [(TIME_MS_MIN, TIME_MS_MAX, TIME_MS_MAX)]
     for _ in range(2):

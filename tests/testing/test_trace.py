@@ -1,4 +1,4 @@
-"""The trace finds what the engine finds, and says why what it does not find was not found."""
+"""The trace finds the same matches as the engine, and explains each match that was not found."""
 
 from __future__ import annotations
 

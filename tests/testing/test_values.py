@@ -1,4 +1,4 @@
-"""Plain values are those of the kernels: the engine and the trace emit the same, nulls and exact decimals included."""
+"""Plain values equal the kernels' values: the engine and the trace emit the same nulls and exact decimals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random expressions on awkward values: what plain Python says of an event is what the engine says, to the last bit.
+"""Random expressions on awkward values: plain Python and the engine return the same value, to the last bit.
 
 As a condition an expression runs in the kernels over columns, as a measure in the interpreter of single runs.
 """
@@ -33,7 +33,7 @@ class Expressions:
         self.random, self.of = random, of
 
     def number(self, depth: int) -> str:
-        """A float, or what becomes one beside a float."""
+        """Return a float, or an expression that becomes one next to a float."""
         pick = self.random.choice
         if depth == 0:
             return pick((f"{self.of}f", f"{self.of}f", f"{self.of}d", "0e0", "5e-1", "-3e0", "1e300", "7", "2.50"))
@@ -156,7 +156,7 @@ AGGREGATES = ("count", "sum", "avg", "min", "max", "distinct", "stddev")
 
 @pytest.mark.parametrize("seed", range(4))
 def test_aggregates(seed: int) -> None:
-    """Of the events of a loop: sums without room for more, NaN, and both zeros."""
+    """Aggregates over the events of a loop: sums that overflow, NaN, and both zeros."""
     random = Random(seed)
     fields = [f"m{n} = {fn}(a.{f})" for n, (fn, f) in enumerate((fn, f) for fn in AGGREGATES for f in ("f", "d"))]
     asked = pattern(f"seq a{{3,6}} strict where a: e emit {', '.join(fields)}")

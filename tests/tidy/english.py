@@ -34,7 +34,7 @@ RATES = {
     "opens": (r"(?:^|(?<=[.!?:;] ))(?:Of|Behind|Beside|Else|Nor|Past|By|So|But|And|Also|Only|Then|There)\b", 10),
 }
 NAMES_AIM = 3
-# A name says what its value is. These words do not.
+# Names that do not describe their values.
 EMPTY_NAMES = frozenset({
     "at", "of", "given", "wanted", "asked", "left", "found", "held", "kept", "told", "taken", "made", "said", "done",
     "seen", "known", "own", "got", "due", "told_", "those", "that", "what",

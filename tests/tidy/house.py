@@ -1,9 +1,9 @@
 """The house in figures: `python -m tests.tidy.house [FOLDER OF ANOTHER BUILD …]` prints one table, a column a build.
 
 Lines and files by room, parameters of kernels, pairs of files that repeat code, words a sentence, sentences over 30
-words. And hops: how many of our modules an event passes on its way from a file to the files of alerts, and a pattern
-from its text to the matcher; how many of our functions lie on the stack at the deepest place. Both are measured, by
-`cep replay` and `cep check` in a process of their own, with the kernels uncompiled.
+words. It also counts hops: how many of our modules an event passes on its way from a file to the files of alerts, and a
+pattern from its text to the matcher; how many of our functions lie on the stack at the deepest place. Both are measured
+by `cep replay` and `cep check` in their own process, with the kernels uncompiled.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.tidy import english
 from tests.tidy.source import ROOT, Source
 
 REPEATED_LINES = 6
-PLACES_MAX = 8  # what stands in more places than these is a phrase of the language
+PLACES_MAX = 8  # a line in more places than these is a phrase of the language
 _THIN = re.compile(r"[\W_]*|(from|import) .*|#.*")
 _PATTERN = """event e { id_of id  event_time time  k string  n int }
 pattern p by k { seq a -> b within 1 h where a: e n == 1  b: e n == 2 }
@@ -41,7 +41,7 @@ owner = "us"
 message = "m"
 """
 _EVENTS = "".join(f'{{"id_of": "{n}", "event_time": "2026-03-01T10:0{n}:00Z", "k": "c", "n": {n}}}\n' for n in (1, 2))
-# Lists calls of functions in modules of ours; importing is none.
+# Lists calls of functions in our modules, without imports.
 _TRACED = """
 import json, os, sys, threading
 ours, modules, deepest = os.path.join(sys.argv[1], "cep") + os.sep, set(), 0
@@ -112,7 +112,7 @@ def repeated_pairs(build: Path) -> int:
 
 
 def sentences(build: Path) -> Iterator[tuple[str, str]]:
-    """Yield what the English of code and pages measures."""
+    """Yield measures of the English of code and pages."""
     findings = english.Findings()
     for source in python_files(build):
         findings.join(english.check_source(source))

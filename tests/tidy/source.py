@@ -19,7 +19,7 @@ class Source:
     text: str = field(repr=False)
 
     def parse(self) -> ast.Module:
-        """Anew each time: the trees of all files, kept, would be a million objects in every process of a test run."""
+        """Parsed at each call: the trees of all files would be a million objects in every process of a test run."""
         return ast.parse(self.text, self.name)
 
     @property
@@ -29,12 +29,12 @@ class Source:
 
 @cache
 def module_docstring(source: Source) -> str:
-    """Return the docstring of the module, "" if it has none."""
+    """Return the docstring of the module, "" if it is missing."""
     return ast.get_docstring(source.parse()) or ""
 
 
 def statements(parent: ast.AST) -> Iterator[ast.AST]:
-    """Yield all that is below a node but for expressions, which are most of a tree and have no statement in them."""
+    """Yield all nodes below a node except expressions, which are most of a tree and contain no statement."""
     for node in ast.iter_child_nodes(parent):
         if not isinstance(node, ast.expr):
             yield node

@@ -23,8 +23,8 @@ from tests.tidy.source import ROOT, Source
 
 ROOMS = sorted(path.name for path in (ROOT / "cep").iterdir() if path.is_dir() and path.name != "__pycache__")
 FOLDERS = ("demo", "patterns", "rules", "tests")
-# Folder → the multiples of the aims that its rates and its empty names may reach: 2 is the limit, 1 the aim.
-# Only lower a number.
+# Folder → the multiples of the aims that its rates and its empty names may reach: 2 is the limit, 1 the aim. Only lower
+# a number.
 TIMES = {
     "cep/analysis": (3.0, 18.0),
     "cep/api": (3.0, 7.0),
@@ -50,7 +50,7 @@ TIMES = {
     "cep/step": (3.0, 12.0),
     "cep/testing": (3.0, 10.0),
 }
-LATER = (60.0, 60.0)  # folders that nobody has rewritten yet
+LATER = (60.0, 60.0)  # folders that still wait for a rewrite
 EXCEPTIONS = {"cep/kernels/expressions/opcodes.py": "the comments of a table, which follow each other"}
 LENGTHS = re.compile(r" (code|page|paragraph) over \d+ words: ")
 

@@ -36,12 +36,12 @@ FLOORS = {
     "kernels": 1,
     "base": 0,
 }
-# Rooms of runners that reach each other by no chain of imports: what moves between them goes through the handover.
+# Rooms of runners without a chain of imports between them: shared values go through the handover.
 APART = {("cep.runners.spark", "cep.runners.embedded"), ("cep.runners.embedded", "cep.runners.spark")}
 # Rooms with a door: from outside, only these modules of theirs may be imported.
 DOORS = {"histories": frozenset({"values", "store", "rows", "pages"})}
-# The only function-local imports of our own package. The CLI and the library start without Spark. And what plans a read
-# of topics starts without what decodes events: Spark asks it in processes of their own, one after the other.
+# The only function-local imports of our own package. The CLI and the library start without Spark. The planner of a read
+# of topics starts without the decoder of events: Spark asks it in its own processes, one after the other.
 LOCAL_IMPORTS = (
     (("cep.cli", "cep.api"), "cep.runners.spark"),
     (("cep.runners.spark.kafka_readers",), "cep.runners.spark.kafka_events"),
@@ -130,10 +130,10 @@ def strays(graph: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 def shortest_chain(graph: Mapping[str, Iterable[str]], here: str, there: str) -> tuple[str, ...]:
-    """Return the modules of a shortest chain of imports from one room into the other; none where there is no chain."""
+    """Return the modules of a shortest chain of imports from one room into the other, or an empty tuple."""
     chains: list[tuple[str, ...]] = [(module,) for module in sorted(graph) if is_in(module, here)]
     reached = {chain[0] for chain in chains}
-    for chain in chains:  # which grows meanwhile: breadth first
+    for chain in chains:  # the list grows during the loop: breadth first
         if is_in(chain[-1], there):
             return chain
         nearer = sorted({*graph.get(chain[-1], ())} - reached)
@@ -148,7 +148,7 @@ def is_in(module: str, room: str) -> bool:
 
 
 def is_at_door(module: str, room: str) -> bool:
-    """Return True if the room has no door, or the module is one of its doors."""
+    """Return True if the room is open, or the module is one of its doors."""
     return room not in DOORS or [*module.split("."), ""][2] in DOORS[room]
 
 

@@ -1,4 +1,4 @@
-"""Kernels take few arguments, all typed: what belongs together is a record (cep/kernels/records.py)."""
+"""Kernels take few arguments, all typed: values that belong together are a record (cep/kernels/records.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.tidy.test_tidy import functions
 
 PARAMETERS_MAX = 8
 DECORATORS = ("kernel", "bare", "inlined")
-# Folders that ruff lets take more: `"cep/kernels/…/**" = ["PLR0913", …]` in pyproject.toml. There should be none.
+# Folders that ruff allows more: `"cep/kernels/…/**" = ["PLR0913", …]` in pyproject.toml. The list should be empty.
 LINT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["ruff"]["lint"]
 PENDING = tuple(path.removesuffix("**") for path, rules in LINT["per-file-ignores"].items() if "PLR0913" in rules)
 RECORDS = [value for _, value in getmembers(records, isclass) if value.__module__ == records.__name__]

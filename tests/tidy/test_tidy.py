@@ -1,4 +1,4 @@
-"""Sizes, docstrings, leftovers: what the linter does not check."""
+"""Sizes, docstrings, leftovers: rules that the linter does not check."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ _WRITING = re.compile(r"\.write_(?:text|bytes)\(|open\([^()]*\"[wxa]b?\+?\"|O_CR
 
 
 def test_files_are_written_in_one_place() -> None:
-    """Another way to write could follow a link that somebody has put into a repository of rules."""
+    """Another way to write could follow a link that an attacker has put into a repository of rules."""
     writers = {source.name for source in sources("cep") if _WRITING.search(source.text)}
     assert sorted(writers) == sorted(WRITERS)
 
@@ -138,6 +138,6 @@ def test_texts_are_printed_in_one_way() -> None:
 
 
 def test_no_path_of_a_developers_machine() -> None:
-    # Tests and tools find things from the root of the repository; anything else works on one machine only.
+    # Tests and tools find files from the root of the repository; an absolute path works on one machine only.
     pattern = re.compile(r"/(home|Users|work|root)/\w+")
     assert [source.name for source in ALL if pattern.search(source.text)] == []

@@ -12,7 +12,7 @@ def test_a_frequent_word_is_plain_or_explained() -> None:
 
 
 def test_the_plain_words_are_frequent_and_in_order() -> None:
-    """What is used half as often may go and come again; what is rarer, or has a row, is no exception."""
+    """A word that is half as frequent may leave and return. A rarer word, or one with a row, is not an exception."""
     assert list(plain()) == sorted(set(plain()))
     assert set(plain()) - frequent_words(sources("cep"), FREQUENT // 2).keys() == set()
     assert set(plain()) & explained() == set()

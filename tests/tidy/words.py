@@ -1,7 +1,7 @@
 """The parts of names over `cep/`, counted: `python -m tests.tidy.words` prints those that the glossary has to explain.
 
 A part is a word between underscores or capitals: `WatermarkTracker` has two. `plain_words.txt` has the frequent ones
-that say what they say in any English text or any program. All others need a row in the glossary.
+that mean the same in any English text or any program. All others need a row in the glossary.
 
 Tested by: tests/tidy/test_words.py
 """
@@ -42,7 +42,7 @@ def frequent_words(files: Iterable[Source], least: int = FREQUENT) -> Counter[st
 
 
 def singular(word: str, known_words: Iterable[str]) -> str:
-    """Return the singular if it is among the known words, else the word."""
+    """Return the singular if it is a known word, otherwise the word itself."""
     for ending, instead in _PLURALS:
         if word.endswith(ending) and not word.endswith("ss") and word.removesuffix(ending) + instead in known_words:
             return word.removesuffix(ending) + instead

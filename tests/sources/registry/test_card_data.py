@@ -28,7 +28,7 @@ TEXTS = ("tx_id", "card", "email", "note")
 
 
 def events() -> list[dict[str, Any]]:
-    """Payments, of which every fourth has no card number where one is asked for, with a number in other fields."""
+    """Return payments with card numbers. Every fourth has a wrong number in `card` and the right one elsewhere."""
     return [
         {
             "tx_id": f"t{at}", "event_time": 1_767_225_600_000 + at, "card": number if at % 4 else wrong(number),

@@ -1,4 +1,4 @@
-"""Avro and Protobuf records, with a registry over HTTP and with schemas in files, give what the events give in JSON."""
+"""Avro and Protobuf records, with schemas from a registry or from files, give the same events as JSON."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_avro_with_a_file_alone(tmp_path: Path) -> None:
 
 
 def descriptors() -> bytes:
-    """What protoc writes for a message of the same fields."""
+    """Return the descriptors that protoc writes for a message with the same fields."""
     file = descriptor_pb2.FileDescriptorProto(name="payment.proto", package="shop", syntax="proto3")
     status = file.enum_type.add(name="Status")
     status.value.add(name="approved", number=0)
@@ -145,7 +145,7 @@ def descriptors() -> bytes:
 
 
 def protobuf(client: SchemaRegistryClient, path: Path) -> tuple[list[bytes], list[dict[str, Any]]]:
-    """Values of a writer whose descriptors are at the path, and the events in them: Protobuf has no null."""
+    """Return values by a writer with the descriptors at the path, and their events: Protobuf has no null."""
     path.write_bytes(descriptors())
     message_class = _message_class(str(path), "shop.Payment")
     serializer = ProtobufSerializer(message_class, client, {"use.deprecated.format": False})
@@ -171,7 +171,7 @@ def test_protobuf_with_a_registry(registry: tuple[_Server, tuple[tuple[str, str]
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 2**32 - 1)), max_size=30))
 def test_json_behind_the_id_of_a_schema(frames: list[tuple[bool, int]]) -> None:
-    """Records with the frame of a registry and without, beside null, an empty one and a frame alone."""
+    """Records with and without the frame of a registry, next to a null record, an empty one and a bare frame."""
     events = EVENTS[: len(frames)]
     texts = [{**e, "event_time": e["event_time"].isoformat(), "amount": float(e["amount"])} for e in events]
     lines = [json.dumps(text).encode() for text in texts]
