@@ -1,4 +1,4 @@
-"""Money that comes back: patterns that feed each other over three keys, and what brute force says of them."""
+"""Money that comes back: patterns that feed each other over three keys, and the brute-force result for them."""
 
 from __future__ import annotations
 

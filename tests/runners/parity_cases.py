@@ -150,7 +150,7 @@ def hot() -> Stream:
 
 
 def losing() -> Stream:
-    """`hot`, beside a loop that binds more events than a rule may keep, absurd amounts, and values that are wrong."""
+    """`hot`, with a loop that binds more events than a rule may keep, absurd amounts, and wrong values."""
     busy = hot()
     patterns = {
         "loop": (

@@ -1,4 +1,4 @@
-"""The second process compiles what the first match calls, and nothing else; the match is the same."""
+"""The second process compiles exactly the kernels that the first match calls; the match is the same."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ print(json.dumps([len(alerts), Compiled.names]))
 
 
 def types_of(monkeypatch: pytest.MonkeyPatch, number: int, work: Any) -> list[Any]:
-    """Return with what types a kernel of CARRIERS is called."""
+    """Return the argument types with which a kernel of CARRIERS is called."""
     kernels: list[Any] = list(advance.CARRIERS)
     seen: list[Any] = []
 

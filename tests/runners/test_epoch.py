@@ -34,7 +34,7 @@ COMING = 7
 
 
 def given() -> tuple[Job, tuple[bytes, ...], list[Phase]]:
-    """A job, what it begins with, and what comes: each control record in a file of its own, of very different sizes."""
+    """Return a job, its first rules, and its phases: each control record in its own file, of very different sizes."""
     there, *rules = (record(number, "amount > 1.00", "") for number in range(COMING + 1))
     lines = payment_lines()[:240]
     padded = [
@@ -116,7 +116,7 @@ def test_both_live_runners_say_the_same_of_records_that_come_together(spark: Spa
     assert live.alerts() == alerts
     epochs = {alert["rule_id"]: alert["epoch"] for alert in map(orjson.loads, alerts)}
     assert epochs == {f"r{number}": number + 1 for number in range(COMING + 1) if number != 2}, "in their order"
-    # What is held back is a letter of `cep run`, and in a folder of its own on Spark.
+    # A held alert is a letter of `cep run`, and in a folder of its own on Spark.
     assert sorted(map(repr, live.letters)) == sorted(
         repr(found) for found in map(orjson.loads, letters) if "held" not in found
     )

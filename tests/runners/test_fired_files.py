@@ -1,4 +1,4 @@
-"""When rules that suppress last fired, in files: what is written, and what a process that was cut off finds."""
+"""The last alerts of rules that suppress, in files: the written changes, and their recovery after a cut-off write."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def written(folder: Path) -> int:
 
 
 def test_a_micro_batch_writes_what_it_changes(tmp_path: Path) -> None:
-    """Of fifty thousand keys."""
+    """The memory has fifty thousand keys."""
     begin_fired(tmp_path, [["a", f"key {number}", number, FOR_MS] for number in range(50_000)])
     files = FiredFiles(tmp_path)
     take(files, 0, {("a", "first"): (1, *FOR)})  # begins the lines
@@ -85,7 +85,7 @@ def test_it_is_where_the_last_micro_batch_has_left_it(
                 begun = (folder / LINES).read_bytes() if (folder / LINES).exists() else None
                 take(files, number, {("a", "h"): (9, *FOR), ("a", "i"): (9, *FOR)})
                 after = (folder / LINES).read_bytes()
-                if begun is not None and after.startswith(begun):  # and did not begin anew
+                if begun is not None and after.startswith(begun):  # and did not begin a new file
                     (folder / LINES).write_bytes(after[: (len(begun) + len(after)) // 2])
                 files = FiredFiles(folder)
             take(files, number, fired, before_ms)
@@ -107,7 +107,7 @@ def test_a_process_that_is_cut_off_between_the_whole_and_the_lines(
     lines = (tmp_path / LINES).read_bytes()
     take(files, 2, {("a", "c"): (2_000, *FOR)}, 1_500)
     assert (tmp_path / LINES).read_bytes() != lines
-    (tmp_path / LINES).write_bytes(lines)  # the whole is of the end of 1, the lines are those of before
+    (tmp_path / LINES).write_bytes(lines)  # the whole is from the end of 1, the lines are from before
     files = FiredFiles(tmp_path)
     assert files.memory.last == {("a", "c"): (1, *FOR), ("a", "d"): (2, *FOR)}
     take(files, 2, {("a", "c"): (2_000, *FOR)}, 1_500)

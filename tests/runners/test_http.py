@@ -107,7 +107,7 @@ def test_connections_above_the_bound_are_closed_and_threads_are_few(few: tuple[s
         for connection in many:
             connection.close()
     deadline_s = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline_s:  # the places of those that were cut off come back
+    while time.monotonic() < deadline_s:  # the places of closed connections come back
         try:
             if ask(few, "/health")[0] == 200:
                 break

@@ -1,5 +1,7 @@
-"""A rule that comes to a running job: the alerts of it that do not say since when its past is known are the replay's,
-less those of the replay whose windows reach back further than that."""
+"""A rule that comes to a running job: its alerts without a `history_from` are those of the replay.
+
+Alerts of the replay whose windows reach back further are missing.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +98,7 @@ def payments(random: Random, count: int) -> EventBatch:
 
 
 def lived(book: Rulebook, batch: EventBatch, cuts: list[int], later: dict[int, list[UpsertRecord]]) -> pa.Table:
-    """What micro-batches give that end at the cuts, with records that come after them; between two all is bytes."""
+    """Return the alerts of micro-batches that end at the cuts, with records after them; state goes through bytes."""
     programs, keyed_state, output = Programs(), None, MatchOutput()
     for first, end in zip([0, *cuts], [*cuts, len(batch)], strict=True):
         book = rulebook_from_bytes(rulebook_bytes(book), book.schema, (DOMAIN,))
@@ -162,7 +164,7 @@ def test_live_and_replay_differ_only_where_an_alert_says_so(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_rule_that_comes_to_busy_keys_says_both(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was folded before it came was not folded for it: only an alert that says so may differ from the replay's."""
+    """Folds before the rule came do not suit the rule: only an alert that says so may differ from the replay's."""
     monkeypatch.setattr("cep.nfa.histories.HISTORY_EVENTS_MAX", 7)
     random = Random(f"busy {seed}")
     batch = payments(random, 260)
@@ -255,9 +257,10 @@ def test_both_live_runners_say_the_same_of_rules_that_come_later(spark: SparkSes
     assert found == ran(tmp_path / "embedded", job, initial, phases)
     told = {(alert["rule_id"], alert["history_from"]) for alert in map(orjson.loads, found) if "history_from" in alert}
     starts = {utc_text(at) for at in first_ms}
-    # What the others ask for was kept by then: the payments for the first of all, their fields for those of these.
+    # The histories of the other rules were already stored: the payments by the first rule, their fields by the rules
+    # that came before.
     assert {name for name, at in told if at in starts} == {"r1", "r3", "r5", "heard", "silent"}
-    for name in ("heard", "silent"):  # what there is of the events of the rule that came later, and what there is not
+    for name in ("heard", "silent"):  # events of the rule that came later, and their absence
         own = [alert.get("history_from") for alert in map(orjson.loads, found) if alert["rule_id"] == name]
         assert set(own) == {None, utc_text(first_ms[1])}, name
     assert {"r2", "r4", "r6"} <= {orjson.loads(line)["rule_id"] for line in found}

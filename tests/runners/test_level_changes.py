@@ -1,5 +1,8 @@
-"""Rules that feed others come, change, pause and go while a job runs: no run, history or shared start of another rule
-is lost by it. A job finds what a replay with the same control records finds, however it is cut and starts again."""
+"""Rules that feed others come, change, pause and go while a job runs.
+
+No run, history or shared start of another rule is lost by it. A job equals a replay with the same control records, for
+every cut and restart.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ MAKERS = {
     "heard": "by card { seq p -> f within 90 s where p: payment amount > 4 f: flag skip none emit card = f.card "
     "produce echo }",
 }
-# Rules that read what the others produce. They are there all the time, and begin matches with the source's events too.
+# Rules that read derived events. They are always there, and also begin matches with the source's events.
 READERS = {
     "paid_flag": "by card { seq a -> f within 2 min where a: payment amount > 4 f: flag skip none }",
     "paid_echo": "by card { seq a -> e within 3 min where a: payment amount > 6 e: echo skip none }",
@@ -110,8 +113,10 @@ def lived(
     job: Job, initial: list[UpsertRecord], later: list[tuple[int, ControlRecord]], lines: list[bytes], random: Random,
     folder: Path | None,
 ) -> tuple[list[bytes], list[bytes]]:  # fmt: skip
-    """The alerts, and the letters of what it refused, of a job that is cut anywhere, and with a folder starts again now
-    and then, from memory or RocksDB."""
+    """Return the alerts and refusal letters of a job that is cut anywhere.
+
+    With a folder, it restarts now and then, from memory or RocksDB.
+    """
     store: DurableStore = MemoryStore() if folder is None or random.random() < 0.5 else RocksStore(folder / "first")
     given = tuple(record.to_json() for record in initial)
     engine = Engine(job, given, store, Workers(random.randint(1, 2)))
@@ -149,7 +154,7 @@ def replayed(job: Job, records: list[ControlRecord], lines: list[bytes], folder:
 
 
 def drawn(random: Random) -> tuple[list[UpsertRecord], list[tuple[int, ControlRecord]], list[bytes]]:
-    """Rules that are there, what becomes of them, and events. Every rule that reads derived events is there."""
+    """Return first rules, their later changes, and events. Every rule that reads derived events is there."""
     lines = lines_of(random, 130, START_MS, "e")
     there = set(random.sample(sorted(MAKERS), random.randint(0, 2)))
     initial = [rule(name) for name in (*there, *READERS, *TOP)]

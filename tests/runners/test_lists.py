@@ -1,5 +1,7 @@
-"""Lists from a file and from control records: both replays and a job in one process give the same alerts, over restarts
-and a savepoint, and those alerts are what a look-up by each event's time says."""
+"""Lists from a file and from control records: two replays and one job give the same alerts, over restarts.
+
+The job also moves through a savepoint. The alerts equal a look-up by each event's time.
+"""
 
 from __future__ import annotations
 
@@ -127,8 +129,10 @@ def replayed(place: Path, engine: str) -> list[tuple[str, str]]:
 
 
 def words_of_phase(place: Path, number: int, verb: str) -> list[str]:
-    """The command of one run of a job, to the end of what is there: a third of the events, and the changes that start
-    in it."""
+    """Return the command of one run of a job, to the end of the events.
+
+    It reads a third of the events, and the changes that start in it.
+    """
     third = range(number * COUNT // 3, (number + 1) * COUNT // 3)
     due = [(record, change[3]) for record, change in zip(records(), [*CHANGES, *NETWORKS], strict=True)]
     own = [record.to_json() for record, start in due if start in third]
@@ -198,7 +202,7 @@ def test_a_replay_on_spark(place: Path, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.always
 @pytest.mark.usefixtures("spark")
 def test_a_live_job_over_restarts(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each phase is a job of its own; what the first one has read of the lists' file stays."""
+    """Each phase is a job of its own; the first one's content of the lists' file stays."""
     for number in range(3):
         assert main(words_of_phase(place, number, "live")) == 0
         (place / "patterns" / "lists" / "blocked.csv").write_text("blocked\nc5\n")

@@ -1,7 +1,7 @@
 """One rulebook, one stream, four ways to match it: the replay, the replay on Spark, `cep run`, `cep live`.
 
-All give the same alerts, byte for byte, whatever the pieces in which events come, the threads, tasks, stores and starts
-from a checkpoint.
+All give the same alerts, byte for byte, for any division of the events and any threads, tasks, stores and restarts from
+a checkpoint.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ GROUPS = 8
 SLOW = pytest.mark.slow
 
 
-# The alerts of one way, sorted, and what it has counted.
+# The alerts of one way, sorted, and its counters.
 Found = tuple[list[bytes], Counter[str]]
 
 
 def ways(spark: SparkSession, folder: Path, stream: Stream, seed: int) -> dict[str, Found]:
-    """What each way finds."""
+    """Return the alerts and counters of each way."""
     random = np.random.default_rng(seed)
     given = deploy(stream.records)
     assert given.set_aside == ()

@@ -141,7 +141,7 @@ pattern twice by account {
 """
 
 
-# The rule of an alert, what it says of the past, its beginning, and the alerts that its derived events would have been.
+# The rule of an alert, its statement about the past, its beginning, and the alerts that match its derived events.
 Told = tuple[str, datetime | None, bool, datetime, list[str]]
 
 
@@ -151,7 +151,7 @@ def busy_records(source: str, *names: str) -> list[UpsertRecord]:
 
 
 def told(replayed: Replayed) -> dict[str, Told]:
-    """By alert."""
+    """Return the values by alert."""
     return {
         alert["alert_id"]: (
             alert["rule_id"],
@@ -167,8 +167,9 @@ def told(replayed: Replayed) -> dict[str, Told]:
 def test_what_is_made_of_events_says_what_those_say_of_the_past(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of each chain: the latest time since when something that it is made of is known, and whether it was folded. And
-    of what there is because something was not produced, since when the job has seen what that would be made of."""
+    """Check the past of each chain: the latest `history_from` of its parts, and whether a part was folded. For an alert
+    because of a missing event, the time since which the job has seen the events that would make it.
+    """
     monkeypatch.setattr("cep.nfa.histories.HISTORY_EVENTS_MAX", 7)
     table = transfers(4, 400)
     path = saved(tmp_path, table.append_column("event_type", pa.array(["transfer"] * len(table))))
@@ -179,7 +180,7 @@ def test_what_is_made_of_events_says_what_those_say_of_the_past(
         job = Job(deployment.schema, deployment.key_domains)
         return told(embedded.replay(job, deployment.rulebook, read_pieces(path, job.schema), 2))
 
-    # Without `produce`, a pattern gives the alerts whose ids are in the ids of what it makes.
+    # Without `produce`, a pattern gives the alerts whose ids are in the ids of its derived events.
     made = alerts(BUSY.replace("produce  burst", ""), "busy")
     made |= alerts(BUSY.replace("produce  echo", ""), "busy", "relay")
     ends = alerts(BUSY, "busy", "relay", "heard", "twice")

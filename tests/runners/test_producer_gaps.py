@@ -1,5 +1,7 @@
-"""What is found because an event was not produced says since when that is known: an alert that says nothing is one that
-is also found where every rule has been there, and has seen events, for ever."""
+"""An alert because an event was not produced says since when that is known.
+
+An alert without such a time is also found if every rule has been there, and has seen events, for ever.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,7 @@ def job_of(lateness_ms: int = 0) -> Job:
 
 
 def replayed(job: Job, rules: list[UpsertRecord], lines: list[bytes], folder: Path) -> dict[str, dict[str, object]]:
-    """By id what a replay finds that knows all rules and events."""
+    """Return by id the alerts of a replay with all rules and events."""
     rulebook = Rulebook(job.schema, job.domains)
     for record in rules:
         assert rulebook.apply(record, None).kind == "applied"
@@ -101,7 +103,7 @@ def decoded(job: Job, lines: list[bytes]) -> list[Decoded]:
 def lived(
     job: Job, initial: list[UpsertRecord], later: list[tuple[int, bytes]], lines: list[bytes], random: Random
 ) -> dict[str, dict[str, object]]:
-    """By id what a job finds that is cut anywhere; `later` are control records, each before the line of its number."""
+    """Return by id the alerts of a job that is cut anywhere; each control record has the number of the next line."""
     engine = Engine(job, tuple(r.to_json() for r in initial), MemoryStore(), Workers(1))
     cuts = (
         {line for line, _ in later} | set(random.sample(range(1, len(lines)), random.randint(1, 12))) | {0, len(lines)}
@@ -153,7 +155,7 @@ def test_an_alert_that_says_nothing_lacks_nothing(seed: int, tmp_path: Path) -> 
         assert all(whole[name]["measures"] == ideal[name]["measures"] for name in here & whole.keys())
         lacking += len(here - ideal.keys())
     assert lacking, "some are found because something was not there"
-    # A replay with the same records says the same, but for what was not kept of the past of rules that came later.
+    # A replay with the same records gives the same, except for past events that were not stored for later rules.
     told = replayed(job, [*initial, *(records[name] for name in order)], lines, tmp_path)
     assert whole.keys() <= told.keys()
     if not {"many", "few", "again"} & set(coming):  # these look back

@@ -1,5 +1,8 @@
-"""Rules come to a job that has no level left for them, or no event type or key: a replay of the same records refuses
-what the job has refused, by the same letters, and finds what it has found, however it is cut and starts again."""
+"""Rules come to a job without a free level for them, or without their event type or key.
+
+A replay of the same records refuses the same rules by the same letters, and finds the same alerts, for every cut and
+restart.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ RULES = {
     "ringing": "by card { seq r -> p within 60 s where r: ring p: payment skip none }",
     "plain": "by card { seq a -> b within 30 s where a: payment amount > 7 b: payment amount > 8 skip none }",
 }
-# These look back at what comes, so they are there from the beginning: what is known of the past is another matter.
+# These read past events, so they are there from the beginning: incomplete histories have their own tests.
 FIRST_ONLY = {
     "busy": "by card { seq a -> b within 60 s where a: payment count(payment over 2 min) >= 3 b: payment "
     "count(flag over 1 min) == 0 and amount > 5 skip none }",
@@ -58,7 +61,7 @@ Later = list[tuple[int, ControlRecord]]
 
 
 def rule(name: str, version: int = 1, effective_at: str | None = None, *, alone: bool = True) -> UpsertRecord:
-    """A rule whose text has its own pattern alone, so that nobody knows what else will be produced; or all of them."""
+    """Return a rule whose text has only its own pattern, so that other derived events are unknown, or all patterns."""
     source = TYPES + f"pattern {name} {ALL[name]}" if alone else TOGETHER
     return written(name, source, name, effective_at).model_copy(update={"version": version})
 
@@ -71,12 +74,12 @@ def job_of(initial: list[UpsertRecord], levels_count: int, keys: tuple[KeyDomain
 
 
 def as_the_job(job: Job, initial: list[UpsertRecord], later: Later) -> Deployment:
-    """The rules of a replay: nobody has told it when records came, or what was matched by then."""
+    """Return the rules of a replay, which does not know when records came or which events were matched by then."""
     return deploy_to_job(deploy(initial), (record for _, record in later), job.domains, job.levels_count)
 
 
 def drawn(random: Random, changes_count: int) -> tuple[list[UpsertRecord], Later, list[bytes]]:
-    """First rules, what comes later, each with the number of the line before which it comes, and events."""
+    """Return first rules, later ones with the number of the line after them, and events."""
     lines = lines_of(random, 130, START_MS, "e")
     others = random.sample(sorted(ALL.keys() - {"absent"}), random.randint(1, 4))
     first = [rule(name, alone=random.random() < 0.5) for name in ("absent", *others)]

@@ -1,4 +1,4 @@
-"""What a job's rules hold back is recorded, and a micro-batch that is done again ends in the same place."""
+"""Alerts that a job's rules hold back are recorded, and a repeated micro-batch ends in the same place."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def deployed() -> Deployment:
 
 
 def drawn(random: Random) -> list[tuple[int, bytes]]:
-    """Draw events with their times, in the order of their times; some times are equal. The last one is far behind."""
+    """Draw events with their times, in the order of their times; some are equal. The last one comes much later."""
     times = sorted(START_MS + random.randrange(90) * MINUTE_MS // 2 for _ in range(EVENTS_COUNT))
     times.append(times[-1] + 60 * MINUTE_MS)
     events = []

@@ -84,7 +84,7 @@ def test_commits_and_deliveries_are_children_of_the_newest_micro_batch() -> None
 
 @dataclass
 class Receiver:
-    """A collector: what came over HTTP, read as the protocol's messages are."""
+    """A collector: it keeps the requests over HTTP, read as the protocol's messages."""
 
     address: str
     requests: list[Any] = field(default_factory=list)

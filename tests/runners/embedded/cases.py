@@ -1,4 +1,4 @@
-"""A simulated day of payments, a job over it, and what must come out: the alerts of the replay."""
+"""A simulated day of payments, a job over it, and the expected alerts: those of the replay."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def latest_ms(lines: Sequence[bytes]) -> int:
 
 
 def save(engine: Engine, commit: int) -> None:
-    """Write what has changed into the engine's store, as a commit does."""
+    """Write the changes into the engine's store, as a commit does."""
     batch = WriteBatch()
     engine.save(batch, commit)
     engine.store.write(batch)

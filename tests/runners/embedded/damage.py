@@ -39,7 +39,7 @@ JOB = Job(GIVEN.schema, GIVEN.key_domains, 8, 2, LATENESS_MS, dedup_ms=2 * LATEN
 
 @cache
 def lines() -> tuple[bytes, ...]:
-    """What the job reads."""
+    """Return the input of the job."""
     return tuple(disordered(list(morning()), LATENESS_MS, SEED))
 
 
@@ -52,7 +52,9 @@ class Halfway:
 
 
 def live(folder: Path, cut_off: Halfway | None = None) -> None:
-    """A life of the job in the folder, to the end of its lines; or else the disk is left as of a process that is gone.
+    """Run one life of the job in the folder, to the end of its lines or until it is cut off.
+
+    A life that is cut off leaves the disk as a dead process does.
 
     Raises: CepError.
     """

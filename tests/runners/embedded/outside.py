@@ -66,7 +66,7 @@ class Lines(TwoLanes):
 
 @dataclass
 class Broker:
-    """What is outside of the process: the alerts of each number, and how often a number came twice."""
+    """The world outside of the process: the alerts of each number, and how often a number came twice."""
 
     delivered: dict[int, list[bytes]] = field(default_factory=dict)
     redelivered: int = 0

@@ -1,5 +1,7 @@
-"""A job without signers whose rules change while it runs: it writes a trail of them, up to an erasure. A job that is
-built anew from the same records writes the same; one whose rules never change writes none."""
+"""A job without signers writes an audit trail when its rules change, up to an erasure.
+
+A job that is built again from the same records writes the same trail. A job whose rules never change writes none.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,7 @@ def test_a_trail_without_signers_goes_on_over_restarts(
     letters = [line for line in written(job.folder / "job" / "dead_letters") if not is_audit(line)]
     assert [orjson.loads(letter)["code"] for letter in letters] == ["control_unreadable"]
 
-    # Built anew from the same records it writes the same.
+    # A job that is built again from the same records writes the same trail.
     assert job.run("anew", *job.control) == 0
     assert job.trail("anew") == lines
     folder = job.folder / "job" / "dead_letters"
@@ -115,7 +117,7 @@ def test_a_trail_without_signers_goes_on_over_restarts(
 
 
 def test_a_job_whose_rules_never_change_writes_none_until_they_may(tmp_path: Path) -> None:
-    """So is a job of an earlier build, which has no trail of what it took: the chain begins where it goes on."""
+    """A job of an earlier build has no trail of its changes either: its chain begins where the new build continues."""
     job = Plain(tmp_path)
     assert job.run() == 0
     assert not (job.folder / "job" / "dead_letters").exists()
@@ -128,7 +130,7 @@ def test_a_job_whose_rules_never_change_writes_none_until_they_may(tmp_path: Pat
     job.send("2.jsonl", with_nonce(PAUSE))
     assert job.run("job", *job.control) == 0
     later = [orjson.loads(line) for line in job.trail()[len(lines) :]]
-    # A job that was started without the folder reads its files anew.
+    # A job that was started without the folder reads its files again.
     assert [(entry["kind"], entry["outcome"]) for entry in later] == [("snooze", "ignored"), ("pause", "applied")]
     folder = job.folder / "job" / "dead_letters"
     assert main(["audit", "verify", str(folder), "--head", head_of(job.trail())]) == 0
@@ -161,7 +163,7 @@ def test_an_erased_key_leaves_no_byte_and_the_trail_is_whole(tmp_path: Path, is_
 def test_a_trail_in_a_topic_and_in_files(
     kafka_broker: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the verbs send has a nonce each. The job says the head, and `cep erase` writes into the topic."""
+    """Each record that a verb sends has a nonce. The job reports its head, and `cep erase` writes into the topic."""
     job, name = Plain(tmp_path), f"audited-{uuid.uuid4().hex[:8]}"
     broker, dead = ["--bootstrap-servers", kafka_broker.address], f"{name}-dead"
     topics = [*broker, "--control-topic", f"{name}-control", "--status-topic", f"{name}-status"]
@@ -196,7 +198,7 @@ def test_a_trail_in_a_topic_and_in_files(
     assert said is not None
     assert said["audit"] == {"count": len(after), "hash": orjson.loads(after[-1])["hash"]}
 
-    # A job without either has no head to say.
+    # Without both the job cannot report a head.
     other = [*broker, "--status-topic", f"{name}-other"]
     assert job.run("other", *other) == 0
     capsys.readouterr()

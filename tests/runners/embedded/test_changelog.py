@@ -1,4 +1,4 @@
-"""A job whose folder is gone makes its store of the changelog: its alerts are those of one that was never disturbed."""
+"""A job without its folder rebuilds its store from the changelog: its alerts equal those of an undisturbed job."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def stored(topics: Topics) -> dict[bytes, bytes]:
 
 
 def local(folder: Path) -> dict[bytes, bytes]:
-    """All but what the local store keeps for itself."""
+    """Return all entries without the local store's own."""
     with StoreSettings(folder).open(folder / "store" / "store") as store:
         return {name: value for name, value in store.scan(ALL_KEYS) if b"changed" not in name}
 
@@ -279,7 +279,7 @@ class Unread(Changelog):
 
 @dataclass
 class Slow:
-    """Where alerts go, a little later, with what is carried; the first time when something more waits already."""
+    """Writes alerts and carried changes a little later, the first time only when more changes already wait."""
 
     random: np.random.Generator
     more_waits: Callable[[], bool]
@@ -335,9 +335,9 @@ def _has_more(count: int, values: list[bytes]) -> bool:
 
 @pytest.mark.slow
 def test_killed_without_notice_and_without_its_folder(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
-    """`cep run --changelog`: nothing of the machine is left, checkpoints neither."""
+    """`cep run --changelog`: the machine is lost, and its checkpoints too."""
     if not kafka_broker.is_real:
-        return  # the mock has no transactions that others can see
+        return  # others cannot see the mock's transactions
     lines = list(day())
     events, alerts, state = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("events", "alerts", "state"))
     for topic in (events, alerts):

@@ -41,7 +41,7 @@ PART_BYTES, RECORD_BYTES = 10, 8_000
 
 
 class Topic(InMemory):
-    """One that is compacted; what is carried comes with the next write."""
+    """A compacted topic. Carried changes come with the next write."""
 
     def read(self, _: object, wanted: OffsetRange, rows_max: int = 7) -> Iterator[pa.Table]:
         """As `read_range`, some records at a time, the older ones of a key left out."""
@@ -131,7 +131,7 @@ def read_back(topic: Topic, folder: Path) -> DurableStore:
 
 
 def shown(store: DurableStore) -> dict[bytes, bytes]:
-    """All but what the changelog keeps for itself."""
+    """Return all entries without the changelog's own."""
     return {name: value for name, value in store.scan(ALL_KEYS) if not changelog._is_of_changelog(name)}
 
 

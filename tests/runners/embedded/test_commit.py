@@ -1,4 +1,4 @@
-"""The commit protocol: whatever step it dies in, however often, the alert stream is the uninterrupted one."""
+"""The commit protocol: for a crash in any step, however often, the alert stream is the uninterrupted one."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_files_hold_each_alert_once(tmp_path: Path) -> None:
 @pytest.mark.always
 @pytest.mark.parametrize("harm", ["lost", "damaged"])
 def test_without_its_store_a_job_goes_on_from_the_checkpoint_and_sends_nothing_again(harm: str, tmp_path: Path) -> None:
-    """Commits behind the checkpoint have delivered alerts of which it knows nothing: the sink does."""
+    """Commits after the checkpoint have delivered alerts that the checkpoint does not know. The sink knows them."""
     lines = disordered(list(day()), LATENESS_MS, seed=5)
     alerts, job, harmed = tmp_path / "alerts", tmp_path / "job", 0
     for life in range(100):
@@ -216,7 +216,7 @@ def test_without_a_folder_nothing_is_kept() -> None:
 
 
 def test_a_stream_that_falls_silent_is_checkpointed_all_the_same(tmp_path: Path) -> None:
-    """What was committed since the last checkpoint reaches the target once one is due, though nothing more comes."""
+    """Commits since the last checkpoint reach the target when the next checkpoint is due, even without new records."""
     job = tmp_path / "job"
     commits = Commits(StoreSettings(job, "rocksdb", cache_bytes=8 << 20, checkpoint_ms=3_600_000))
     engine = Engine(JOB, INITIAL, commits.store, Workers(1))
@@ -235,7 +235,7 @@ def test_a_stream_that_falls_silent_is_checkpointed_all_the_same(tmp_path: Path)
     committed = commits.head
     engine.close()
     commits.close()
-    shutil.rmtree(job / "store")  # the disk is lost; there was no end in order
+    shutil.rmtree(job / "store")  # the disk is lost, without an orderly end
     again = Commits(StoreSettings(job, "rocksdb", cache_bytes=8 << 20))
     assert committed is not None
     assert again.head is not None
@@ -245,7 +245,7 @@ def test_a_stream_that_falls_silent_is_checkpointed_all_the_same(tmp_path: Path)
 
 
 def test_a_store_that_was_brought_back_is_not_checkpointed_before_it_has_a_commit(tmp_path: Path) -> None:
-    """Two lives that only wait lie between the loss of the disk and the next commit: what was sent is asked for."""
+    """Two lives without a commit come after the loss of the disk. The next life still asks the sinks."""
     job, alerts = tmp_path / "job", tmp_path / "alerts"
     settings = StoreSettings(job, "rocksdb", cache_bytes=8 << 20, checkpoint_ms=0)
     lines = disordered(list(morning()), LATENESS_MS, seed=1)
@@ -263,7 +263,7 @@ def test_a_store_that_was_brought_back_is_not_checkpointed_before_it_has_a_commi
             runner.cycle(0.0)
             commits.finish(wait=True)
             cycles += 1
-            if life == 0:  # one checkpoint, and deliveries behind it
+            if life == 0:  # one checkpoint, and deliveries after it
                 commits._settings = replace(settings, checkpoint_ms=3_600_000)
         if life == 3:
             commits.take(engine.step([], (END,), {}))
@@ -304,7 +304,7 @@ def test_a_delivery_that_a_commit_without_alerts_began_comes_again_under_its_own
             gate.set()
             commits.finish(wait=True)
             gate.clear()
-            for _ in range(2):  # the first of these delivers what waits, the second sees it on its way
+            for _ in range(2):  # the first cycle delivers the waiting alerts, the second sees them on their way
                 commits.begin(engine, sources, outlets)
             gate.set()
         engine.close()

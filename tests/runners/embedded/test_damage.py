@@ -1,4 +1,4 @@
-"""What a job has on its disk, of a later format or with a changed byte: told by name, or made good, not overlooked."""
+"""Files of a job of a later format or with a changed byte: the job names the file or repairs it."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def in_json(data: bytes) -> bytes:
 
 
 def in_index(data: bytes) -> bytes:
-    """Of a rulebook, whose index is JSON in JSON."""
+    """Apply the change to a rulebook, whose index is JSON in JSON."""
     found = orjson.loads(data)
     return orjson.dumps(found | {"index": in_json(found["index"].encode()).decode()})
 
 
 BY_NAMESPACE = {PAGES: byte_at(3), PAST: byte_at(3), SEGMENTS: byte_at(3), ADDED_WAITING: byte_at(8 + 3)}
 BY_KEY = {HEAD: in_json, RULEBOOK: in_index}
-# What else is in the store has no format of its own: that of the head, which is read first, is that of all of it.
+# Other entries of the store share the format of the head, which is read first.
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def change_a_byte(path: Path, random: Random) -> None:
 
 
 def files_of(job: Path) -> list[Path]:
-    """Those that a job reads."""
+    """Return the files that a job reads."""
     return [path for path in sorted(job.rglob("*")) if path.is_file() and path.stat().st_size and path.name != "LOG"]
 
 

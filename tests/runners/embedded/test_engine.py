@@ -68,7 +68,7 @@ def test_the_alerts_of_the_replay_whatever_the_pieces(
     workers: int, pages: int, lateness_ms: int, order: str, page_bytes: int | None, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    # So that some micro-batches are divided and some are not, and some pages stay open from one to the next.
+    # Some micro-batches are divided and some are not, and some pages stay open from one to the next.
     monkeypatch.setattr(shares, "EVENTS_ALONE", 100)
     monkeypatch.setattr(pages_module, "OPEN_MIN", 8 * workers)
     lines = list(day())
@@ -90,7 +90,7 @@ def test_the_alerts_of_the_replay_whatever_the_pieces(
 @pytest.mark.always
 @pytest.mark.parametrize("kind", ["memory", "rocks"])
 def test_another_engine_goes_on_from_what_was_saved(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With other workers, from a checkpoint of the store; what the first one did after it is not seen."""
+    """The other engine has other workers and a checkpoint of the store, without later changes of the first one."""
     monkeypatch.setattr(shares, "EVENTS_ALONE", 200)
     monkeypatch.setattr(pages_module, "OPEN_MIN", 20)
     lines = disordered(list(day()), 5 * MINUTE_MS, seed=1)
@@ -100,7 +100,7 @@ def test_another_engine_goes_on_from_what_was_saved(kind: str, tmp_path: Path, m
     found: list[bytes] = []
     engine = Engine(job, INITIAL, store, Workers(1, page_bytes_max=None if kind == "memory" else 30_000))
     for number, piece in enumerate(cut(lines, 5, seed=2)):
-        # Each piece comes with the end of the one before: what was redelivered has no effect.
+        # Each piece comes with the end of the one before: repeated records have no effect.
         found += feed(engine, cut(piece, 8, seed=number), counters, 1 + number * 10)
         target = tmp_path / f"{number + 1}"
         store.checkpoint(target)

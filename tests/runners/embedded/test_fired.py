@@ -1,4 +1,4 @@
-"""When rules that suppress last fired, in the store: a commit writes what has changed, and a start finds all of it."""
+"""The last alerts of rules that suppress, in the store: a commit writes the changes, and a start reads all of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MANY = 50_000
 
 
 def saved(memory: StoredLastAlerts, store: MemoryStore) -> int:
-    """Write what has changed; returns how many bytes that is."""
+    """Write the changes; return their size in bytes."""
     batch = WriteBatch()
     memory.save(batch)
     store.write(batch)
@@ -40,7 +40,7 @@ def restored(store: MemoryStore) -> StoredLastAlerts:
 
 
 def test_a_commit_of_the_job_writes_what_has_changed_of_fifty_thousand_keys() -> None:
-    """And a start finds the same; what it has forgotten is gone from the store."""
+    """A start reads the same memory; forgotten keys are gone from the store."""
     records = suppressing()
     given, store = deployment(records), MemoryStore()
     engine = Engine(
@@ -112,7 +112,7 @@ def test_entries_of_0_2_0_suppress_alerts_of_every_severity() -> None:
 def test_a_version_with_another_time_holds_back_alike_however_the_stream_is_cut(
     suppress: tuple[str, str], tmp_path: Path
 ) -> None:
-    """What the version before has sent is forgotten when its own time is over, and counts no longer anywhere."""
+    """An alert of the version before counts until its own time is over, and then no longer anywhere."""
     source = "event payment { tx_id id  event_time time  card string }\npattern p by card { seq a where a: payment }"
     start_ms = 1_700_000_000_000
     lines = [

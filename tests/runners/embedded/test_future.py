@@ -1,4 +1,4 @@
-"""Events from the future, bursts and quiet partitions in one process: nothing is hidden, whatever the clock is."""
+"""Events from the future, bursts and quiet partitions in one process: no alert is missing, for any clock."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_one_event_from_the_future_hides_none_of_twenty_frauds(
 
 
 def test_a_burst_that_is_read_lane_by_lane_makes_nothing_late(tmp_path: Path) -> None:
-    """Out of order by less than the lateness, over ten hours: whichever lane is read first is far ahead."""
+    """Events are out of order by less than the lateness, over ten hours: the lane that is read first is far ahead."""
     chance, lateness_ms = Random(7), 10 * MINUTE_MS
     start_ms = NOW_MS - 600 * MINUTE_MS
     times = [start_ms + card * MINUTE_MS for card in range(500)]
@@ -166,7 +166,7 @@ def test_a_burst_that_is_read_lane_by_lane_makes_nothing_late(tmp_path: Path) ->
     job.start().run(threading.Event(), until_end=True)
     job.end()
     assert job.commits.totals["late_events"] == 0
-    # What is within the lateness of the end still waits, of card 489 the second payment.
+    # Events within the lateness of the end still wait, such as the second payment of card 489.
     assert job.fired() == sorted(f"c{card}" for card in range(489))
 
 
@@ -174,7 +174,8 @@ def test_bursts_and_an_old_heartbeat_on_a_broker_make_nothing_late(
     kafka_broker: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """40 000 events over 4 partitions, out of order by less than half the lateness, with the default idleness. The
-    control topic has a heartbeat as late as the last of them. One that comes later counts for what comes behind it."""
+    control topic has a heartbeat as late as the last of them. A later heartbeat counts for the events after it.
+    """
     monkeypatch.chdir(tmp_path)
     topic, chance = f"burst-{uuid.uuid4().hex[:8]}", Random(3)
     for name in (topic, f"{topic}-control"):
@@ -198,7 +199,7 @@ def test_bursts_and_an_old_heartbeat_on_a_broker_make_nothing_late(
 
 @dataclass
 class Greedy(Lanes):
-    """A source that gives all of its first lane first, as long as nobody stops it; `order` says what it gave."""
+    """A source that gives its whole first lane first, unless the lane is held; `order` has the lanes as read."""
 
     held: Collection[str] = ()
     order: list[str] = field(default_factory=list)
@@ -219,7 +220,7 @@ class Greedy(Lanes):
 
 
 def test_a_job_that_catches_up_reads_partitions_in_step(tmp_path: Path) -> None:
-    """Ten hours of two lanes, a piece an hour. Whichever the source likes best, neither gets far ahead of the other."""
+    """Ten hours of two lanes, a piece an hour. For any preference of the source, the lanes stay close to each other."""
     start_ms, hour_ms = NOW_MS - 600 * MINUTE_MS, 60 * MINUTE_MS
     pieces = [
         (lane, fraud(10 * number + hour, start_ms + hour * hour_ms))
@@ -270,7 +271,7 @@ def test_a_quiet_lane_lets_go_without_another_record(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", ["1", "2", "3", "4", "5"])
 def test_a_crash_leaves_an_event_at_the_bound_in_one_place(step: str, tmp_path: Path) -> None:
-    """It is too far ahead when it comes first. After the crash the clock has moved, and it may be judged anew."""
+    """The event is too far ahead when it comes. After the crash the clock has moved, and it may be judged again."""
     ahead_ms = NOW_MS + MINUTE_MS + 500
     pieces = [("a", fraud(card, PAST_MS + 10 * card)) for card in range(3)]
     pieces.append(("a", [payment("edge", "e", ahead_ms, 0.5)]))

@@ -1,4 +1,4 @@
-"""Records that are gone before they were read: alerts after the gap name it, or are those of the job without a gap."""
+"""Records that are gone before the job reads them: alerts after the gap name it, or equal those of a job without it."""
 
 from __future__ import annotations
 

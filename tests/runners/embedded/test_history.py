@@ -1,4 +1,4 @@
-"""Rules that look at past events: the embedded engine finds what the replay finds, cut anywhere, saved and restored."""
+"""Rules that read past events: the embedded engine equals the replay, cut anywhere, saved and restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each sink has its own position in the committed alerts: one that hangs or fails delays no other, whatever crashes."""
+"""Each sink has its own position in the committed alerts: one that hangs or fails delays no other, for any crash."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ WAIT_S = 30.0
 
 @dataclass
 class Receiver:
-    """The content of a sink, which outlives the processes: by number what came first, in its order.
+    """The content of a sink, which outlives the processes: by number the first alerts of it, in their order.
 
-    A job that has lost its disk and has only sinks that say nothing may use a number again: `era` counts the losses.
+    A job that has lost its disk and has only sinks without a memory may use a number again: `era` counts the losses.
     """
 
     taken: dict[tuple[int, int], list[str]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Link:
 
 
 class Telling(Link):
-    """A link to a receiver that can say what it has."""
+    """A link to a receiver that can report its content."""
 
     def place(self) -> str:
         return ""
@@ -247,7 +247,7 @@ def test_a_sink_that_hangs_delays_no_other_and_gets_all_after_a_restart(tmp_path
         assert not commits.leave(job, job, first.outlets, 0.0), "the next start sends the rest"
         assert set(letters.names()) == set(lines)
         (hook,) = [lane for lane in commits.lanes if lane.name == "hook"]
-        gate.set()  # the request on its way arrives after all, and nobody notes it
+        gate.set()  # the request on its way arrives after all, without a note of it
         assert hook.delivery is not None
         hook.delivery.done.result(WAIT_S)
 

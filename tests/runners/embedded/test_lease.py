@@ -36,14 +36,14 @@ def test_one_has_it_and_a_newcomer_does_not_take_it(kafka_broker: KafkaCluster) 
     with Lease(settings, topic) as second:
         threads = [thread for thread in threading.enumerate() if thread.name == "cep-lease"]
         assert len(threads) == 2
-        time.sleep(2)  # the group takes the newcomer in meanwhile
+        time.sleep(2)  # the group admits the newcomer in this time
         assert first.is_here()
         assert not second.is_here()
         first.close()
         wait_for(second.is_here)
         assert not first.is_here()
         assert not taken.is_set()
-        # As after a silence: by its own clock it is not sure, and the number says that somebody else was there.
+        # As after a silence: by its own clock it is not sure, and the number shows that another process took the lease.
         second._sure_until_s = 0.0
         assert second._number is not None
         second._number -= 1
@@ -54,7 +54,7 @@ def test_one_has_it_and_a_newcomer_does_not_take_it(kafka_broker: KafkaCluster) 
 
 @pytest.mark.slow
 def test_an_outage_longer_than_the_lease_takes_it_from_nobody() -> None:
-    """Nobody is sure of it meanwhile; afterwards the one who had it goes on."""
+    """No process is sure of the lease during the outage. Afterwards the owner continues."""
     try:
         kafka = RealKafka()
     except NoBrokerError as error:

@@ -1,4 +1,4 @@
-"""Out of order, twice, late or no event at all, in several partitions: `cep run` gives what replay of the others finds.
+"""Records out of order, twice, late or broken, in several partitions: `cep run` equals the replay of the good events.
 
 The streams are those of the same check on Spark and Kafka (tests/runners/spark/test_live_kafka.py); a topic is a list.
 """

@@ -1,4 +1,4 @@
-"""What a start finds: a store that cannot be judged stays as it is, and what went out meanwhile is asked for."""
+"""The start of a job: it leaves a store that it cannot judge as it is, and asks sinks for the alerts sent since."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Process:
 
     @property
     def number(self) -> int:
-        """Of the last commit; 0 for a job that begins."""
+        """Return the number of the last commit; 0 for a new job."""
         return 0 if self.commits.head is None else self.commits.head.number
 
     def __enter__(self) -> Self:

@@ -39,7 +39,7 @@ JOB = Job(GIVEN.schema, GIVEN.key_domains, 8)
 
 @dataclass
 class Away:
-    """A sink that nobody reaches for a while, in front of the write or behind it: the answer is lost then."""
+    """A sink that is unreachable for a while, before the write or after it: then the answer is lost."""
 
     sink: AlertSink
     chance: Random

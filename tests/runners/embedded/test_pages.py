@@ -1,4 +1,4 @@
-"""Pages: what is put is taken again, from memory or from the store, as their number of bytes has it."""
+"""Pages: a page that was put is taken again, from memory or from the store, depending on its size in bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded replay: what the oracle and the replay on Spark find, whatever the file and the number of threads."""
+"""The embedded replay equals the oracle and the replay on Spark, for every file and number of threads."""
 
 from __future__ import annotations
 
@@ -127,13 +127,13 @@ def test_replay_imports_neither_spark_nor_java(tmp_path: Path) -> None:
     script = (
         "import sys; sys.modules['pyspark'] = None\n"
         "import cep.cli.replay\n"
-        "cep.cli.replay.IN_PROCESS_BYTES_MAX = 0\n"  # else Spark is not thought of for so little
+        "cep.cli.replay.IN_PROCESS_BYTES_MAX = 0\n"  # without this, so little data is never for Spark
         "from cep.cli.main import main\n"
         f"sys.exit(main(['replay', '--rules', {str(rules)!r}, '--events', {str(tmp_path / 'events.jsonl')!r}, "
         f"'--out', {str(tmp_path / 'alerts.jsonl')!r}, '--rejected-max', '0.5']))"
     )
     environment = {"PATH": "", "JAVA_HOME": str(tmp_path), "HOME": str(tmp_path), "PYTHONPATH": str(rules.parent)}
-    # Without it all kernels are compiled anew for the new home.
+    # Without this, all kernels are compiled again for the new home.
     environment["CEP_KERNEL_CACHE"] = str(Path(numba.config.CACHE_DIR).parents[1])  # type: ignore[attr-defined]
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment, timeout=120

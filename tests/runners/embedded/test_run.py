@@ -70,7 +70,7 @@ def test_a_rule_that_is_published_while_the_job_runs(at_once: bool, tmp_path: Pa
     stop = threading.Event()
 
     def report(found: BatchReport) -> None:
-        """What is published next depends on what was done: no clock is asked."""
+        """The next records depend on earlier reports, not on a clock."""
         totals.update(found.counters)
         if found.counters["control_applied"]:
             place(tmp_path / "events", "2.jsonl", later)
@@ -186,13 +186,13 @@ def test_from_kafka_to_kafka_killed_at_any_time(kafka_broker: KafkaCluster, tmp_
     assert b"the job goes on" in said
     if isinstance(kafka_broker, RealKafka):
         assert sorted(found) == wanted
-    else:  # the mock shows what was never committed too
+    else:  # the mock also shows uncommitted records
         assert sorted(set(found)) == wanted
 
 
 @pytest.mark.slow
 def test_a_machine_that_is_lost_sends_no_alert_twice(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
-    """Killed when it has sent alerts of which no checkpoint knows, its folder gone: the topic says what it has got."""
+    """The job is killed after alerts that no checkpoint knows, and its folder is lost: the topic reports its alerts."""
     lines = list(day())
     events, alerts = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("events", "alerts"))
     for topic in (events, alerts):

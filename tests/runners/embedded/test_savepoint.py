@@ -27,7 +27,7 @@ WAIT_S = 60
 
 
 def run(folder: Path, *more: str) -> int:
-    """One process of the job, to the end of what is there."""
+    """Run one process of the job, to the end of the events."""
     events, alerts = folder.parent / "events", folder.parent / "alerts" / folder.name
     fixed = ["--rules", RULES, "--events", str(events), "--alerts", str(alerts)]
     return main(["run", *fixed, "--checkpoint", str(folder), "--key-groups", "16", "--available-now", *more])

@@ -1,4 +1,4 @@
-"""Ids that a share has seen, against sets: what is known, what is stored, and how much of it a micro-batch moves."""
+"""Compare the ids that a share has seen with sets: known and stored ids, and how many a micro-batch moves."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_what_was_seen_is_known_and_found_again(steps: list[tuple[int, int, list
     secrets: dict[tuple[int, int, int], list[int]] = {}
     oldest = 0
     for at, (number, drawn, ids, what) in enumerate(steps):
-        bucket = max(drawn, oldest)  # nobody asks for one that is forgotten
+        bucket = max(drawn, oldest)  # a forgotten bucket is never queried
         known = expected.setdefault((number, bucket), {})
         keys = KEYS.take(pa.array([id_ % 10 for id_ in ids], pa.int64()))  # events of one id have one key
         own = seen.secrets(number, bucket, keys).tolist()

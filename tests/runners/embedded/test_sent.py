@@ -1,6 +1,6 @@
 """A process that dies between two sinks, and a job that goes back: each sink has all alerts in the end.
 
-Sinks that say what they have get nothing twice.
+Sinks that can report their alerts get no alert twice.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ JOB = Job(GIVEN.schema, GIVEN.key_domains, 8, 2, LATENESS_MS)
 
 @dataclass
 class Silent:
-    """A sink that cannot say what it has. It dies before or behind a write once `dies_in` writes are over."""
+    """A sink that cannot report its alerts. It dies before or after a write once `dies_in` writes are over."""
 
     taken: list[tuple[int, list[str]]] = field(default_factory=list)
     dies_in: int = 1 << 30
@@ -64,7 +64,7 @@ class Silent:
 
 @dataclass
 class Telling(Silent):
-    """A sink that says what it has."""
+    """A sink that reports its alerts."""
 
     def place(self) -> str:
         return ""
@@ -132,7 +132,7 @@ def test_ids_that_a_commit_stores_are_those_of_each_sink() -> None:
 
 
 def test_ids_that_an_earlier_build_has_stored() -> None:
-    """First all sinks had each id; then so many of the first sinks, and of other sinks nobody knew which."""
+    """Early builds stored ids that all sinks had. Later builds also counted how many of the first sinks had an id."""
     store, batch = MemoryStore(), WriteBatch()
     batch.put(SENT, b'["x"]')
     store.write(batch)

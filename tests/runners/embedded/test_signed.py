@@ -1,5 +1,7 @@
-"""Signed changes end to end: a real job of this process on a broker takes what two people have signed, and tells of
-all else. A job that is built anew from the topic, and a replay of its records, come to the same rules."""
+"""Signed changes end to end: a job on a broker accepts changes that two people signed, and reports others.
+
+A job that is built again from the topic, and a replay of its records, come to the same rules.
+"""
 
 from __future__ import annotations
 
@@ -112,14 +114,14 @@ def test_only_what_two_people_have_signed_changes_a_job(
     stripped = second.model_copy(update={"version": 3, "signed": None})
     job.send(stripped, job.first, second, back, by_two(back, job.first), by_two(back, second), by_two(pause))
     assert job.run() == 0
-    # `second` again is a copy of what holds: it changes nothing. A rollback counts if it is signed as what it is.
+    # The copy of `second` repeats the current rule and changes nothing. A rollback counts only with its own signature.
     later = [letter["cause"] for letter in job.letters()][len(causes) :]
     assert sorted(later) == ["replayed", "superseded", "unsigned", "unsigned"]
     after = job.rules()
     assert (after["last_versions"][RULE], after["paused"]) == (3, [RULE])
     assert all(letter["code"] == "control_refused" and letter["reason"] for letter in job.letters())
 
-    # Without signatures the job does not go on, and a job that begins anew comes to the same rules.
+    # Without signatures the job does not continue, and a new job comes to the same rules.
     capsys.readouterr()
     plain = ["--log", "text"]
     assert job.run("job", *plain) == 2
@@ -158,7 +160,7 @@ def verify_audit(job: SignedJob) -> None:
 
 
 def verify_topic(kafka: KafkaCluster, job: SignedJob, capsys: pytest.CaptureFixture[str]) -> None:
-    """The trail in a topic of dead letters, whose partitions have no common order, is that of the folder."""
+    """A topic of dead letters has partitions without a common order. Its trail equals the trail of the folder."""
     name = f"{job.control.name}-dead"
     kafka.create(name, 2)
     assert job.run("topic", *job.trust, "--dead-letter-topic", name) == 0
@@ -183,7 +185,7 @@ def verify_topic(kafka: KafkaCluster, job: SignedJob, capsys: pytest.CaptureFixt
 
 
 def verify_erasure(kafka: KafkaCluster, job: SignedJob, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The trail in a topic goes on with what is erased: `cep erase` writes the line there, or somebody else has to."""
+    """The trail in a topic includes the erasure: `cep erase` writes the line there, or the operator has to."""
     broker = ["--bootstrap-servers", job.status.servers]
     erase = ["erase", "--key", "card_id=c-without-payments", "--checkpoint", str(job.folder / "topic")]
     verify = ["audit", "verify", "--dead-letter-topic", name, *broker]

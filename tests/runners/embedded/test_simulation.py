@@ -1,9 +1,9 @@
-"""A job over many short lives, in each of which something goes wrong: its alerts are those of one life without faults.
+"""A job over many short lives with a fault in each: its alerts are those of one life without faults.
 
-What goes wrong is drawn from a seed: an end before any step of a commit, a checkpoint or a start, of which the disk
-has what it had at that moment; a log torn behind its last sync, as by a power cut, or changed before it; a store that
-is lost or damaged; a checkpoint with a torn, changed or missing file; a full disk; a source that gives records again; a
-wall clock that jumps; a sink that is slow or refuses.
+The fault is drawn from a seed: an end before any step of a commit, a checkpoint or a start, with the disk as it is at
+that moment; a log torn after its last sync, as by a power cut, or changed before it; a store that is lost or damaged; a
+checkpoint with a torn, changed or missing file; a full disk; a source that gives records again; a wall clock that
+jumps; a sink that is slow or refuses.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ HELD_MAX = 40
 LIVES_MAX = 120
 DISK_MB = 64
 SLOW_S = 0.02
-# What a source gives again is counted again. What is counted when somebody looks depends on the cuts into
-# micro-batches; the heartbeat comes again in a life that goes on behind the last commit.
+# Records that a source gives again are counted again. Some counts depend on the cuts into micro-batches; the heartbeat
+# comes again in a life that continues after the last commit.
 SOURCE_COUNTERS = {"records", "events"}
 CUT_COUNTERS = {"runs_expired", "control_heartbeat"}
-# What one life may meet, besides its end at some step.
+# The faults of one life, besides its end at some step.
 MEMORY_FAULTS = ("none", "torn checkpoint", "full disk", "again", "clock", "slow", "refuses")
 FAULTS = (*MEMORY_FAULTS, "torn log", "changed log", "lost", "damaged")
 COPIES_MAX = 100  # of a store in which a thread may still be at work
@@ -84,7 +84,7 @@ class Replayable(TwoLanes):
 
 @dataclass
 class Hampered:
-    """The folder of alerts behind a line that is slow, or fails before or behind the write."""
+    """The folder of alerts with a connection that is slow, or fails before or after the write."""
 
     sink: FileSink
     chance: Random
@@ -112,7 +112,7 @@ class Hampered:
 
 @dataclass
 class World:
-    """What stays from one life to the next."""
+    """The state that stays from one life to the next."""
 
     seed: int
     backend: str
@@ -139,7 +139,7 @@ class World:
         return Target(str(self.job / "checkpoints"))
 
     def whole(self) -> list[int]:
-        """Checkpoints that nobody has harmed."""
+        """Return the checkpoints without damage."""
         return [number for number in checkpoint_numbers(self.target) if number not in self.torn]
 
     @property
@@ -152,11 +152,11 @@ class World:
         return {path.name: size for path, (size, _) in _files(self.store, "*.log").items()}
 
     def take_image(self) -> None:
-        """Keep what a process that is gone by now has on its disk; to close the store would write more."""
+        """Copy the disk of a dead process; closing the store would write more."""
         for _ in range(COPIES_MAX if self.store.exists() else 0):
             shutil.rmtree(self.image, ignore_errors=True)
             before = _files(self.store)
-            with suppress(shutil.Error, FileNotFoundError):  # RocksDB has removed a file meanwhile
+            with suppress(shutil.Error, FileNotFoundError):  # RocksDB has removed a file during the copy
                 shutil.copytree(self.store, self.image)
                 if _files(self.store) == before:
                     return
@@ -172,7 +172,7 @@ class World:
 
 @dataclass
 class Life:
-    """One process: what it meets, and before which step it ends: then no thread of it begins another one.
+    """One process: its fault, and the step before which it ends. Afterwards none of its threads begins another step.
 
     `is_unsynced`: it has ended before the sync of the last commit; `synced` are the bytes of logs that were on the disk
     before that commit.
@@ -205,7 +205,7 @@ class Life:
             raise Crash(step)
 
     def _end(self) -> None:
-        """Whatever it was that ended it."""
+        """End the life, for any fault."""
         with self.lock:
             self.is_gone = True
             self.world.disk.free()
@@ -267,7 +267,7 @@ class Life:
         runner.finish()
 
     def harm(self) -> None:
-        """What happens to the disk behind a life that has ended."""
+        """Damage the disk after a life has ended."""
         world, chance = self.world, self.world.chance
         if self.fault == "torn log" and self.is_unsynced:
             world.met["torn log"] += _torn(world.store, self.synced, chance)
@@ -284,7 +284,7 @@ class Life:
                 shutil.rmtree(world.job / "store")
 
     def _tear_checkpoint(self) -> None:
-        """Of a file that only the newest checkpoint has, and of its manifest, one."""
+        """Damage the manifest of the newest checkpoint, or a file that only the newest checkpoint has."""
         world, chance = self.world, self.world.chance
         numbers = checkpoint_numbers(world.target)
         if len(world.whole()) < 2 or numbers[-1] in world.torn:
@@ -304,7 +304,7 @@ class Life:
 
 
 def _torn(store: Path, synced: Mapping[str, int], chance: Random) -> bool:
-    """Of what came into the log since its last sync, some is lost, or was never written."""
+    """Lose a part of the log after its last sync, as if it was never written."""
     for path in sorted(store.glob("*.log")):
         data = path.read_bytes()
         kept = synced.get(path.name, len(data))
@@ -316,7 +316,7 @@ def _torn(store: Path, synced: Mapping[str, int], chance: Random) -> bool:
 
 
 def _changed(store: Path, synced: Mapping[str, int], chance: Random) -> bool:
-    """Of what was synced, a byte is another one."""
+    """Change a byte of the synced part of a log."""
     for path in sorted(store.glob("*.log")):
         data = bytearray(path.read_bytes())
         if synced.get(path.name):
@@ -327,7 +327,7 @@ def _changed(store: Path, synced: Mapping[str, int], chance: Random) -> bool:
 
 
 def _files(folder: Path, pattern: str = "*") -> dict[Path, tuple[int, int]]:
-    """Bytes and time of change of each file that is there: RocksDB removes some meanwhile."""
+    """Return size and time of change of each file; RocksDB may remove files at the same time."""
     found: dict[Path, tuple[int, int]] = {}
     for path in folder.glob(pattern):
         with suppress(FileNotFoundError):

@@ -66,7 +66,7 @@ def test_a_store_of_before_is_not_gone_on_with(lives: tuple[int, int], topics: T
 
 
 class Scripted(Changelog):
-    """One that says how far it has read, and has nothing."""
+    """A changelog without entries, which reports scripted positions."""
 
     def __init__(self, script: list[int | Exception]) -> None:
         super().__init__("t", KafkaSettings("nowhere"), None)  # type: ignore[arg-type]  # nothing is written

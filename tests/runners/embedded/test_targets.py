@@ -71,7 +71,7 @@ def test_a_job_with_its_checkpoints_elsewhere_is_looked_at_saved_and_restored(
 @pytest.mark.slow
 @pytest.mark.always
 def test_a_job_whose_machine_is_lost_goes_on_from_an_object_store(s3: S3Server, tmp_path: Path) -> None:
-    """Files of alerts tell what they got; a savepoint there and back again."""
+    """Files of alerts report their alerts; the state goes into a savepoint and back again."""
     lines = day()
     (tmp_path / "alerts").mkdir()
     place(tmp_path / "events", 0, lines[:2_000])

@@ -1,4 +1,4 @@
-"""The ids of topics go with positions: another topic of the same name ends a job, whichever of its two topics it is."""
+"""The ids of topics are stored with positions: another topic of the same name ends a job, for both of its topics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def run(kafka: KafkaCluster, folder: Path, events: str, control: str) -> int:
-    """A life of a job, to the end of what is there."""
+    """Run one life of a job, to the end of the records."""
     topics = ["--bootstrap-servers", kafka.address, "--topic", events, "--control-topic", control]
     return main(["run", "--rules", str(ROOT / "rules"), *topics, "--checkpoint", str(folder), "--available-now"])
 

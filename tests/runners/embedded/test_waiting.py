@@ -1,4 +1,4 @@
-"""Events that wait, against a list that is gone through whole: what is due, what is stored, and how much is moved."""
+"""Compare waiting events with a plain list: the released and the stored events, and how many are moved."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def fresh_share() -> WaitingOfShare:
 
 
 def in_order(batch: EventBatch | None) -> list[tuple[int, int]]:
-    """(time, id) as a matcher has them: by time, those of one time as they come."""
+    """Return (time, id) in the order of a matcher: by time, those of one time in order of arrival."""
     if batch is None:
         return []
     found = zip(batch.time_ms.tolist(), map(int, batch.event_id.to_pylist()), strict=True)
@@ -86,7 +86,7 @@ def test_each_event_is_due_once_and_those_of_one_time_as_they_came(
 
 
 def test_a_micro_batch_moves_little_of_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 20 000 events that wait, 50 come and 50 are due with each micro-batch; some stay for very long."""
+    """20 000 events wait. 50 new ones arrive and 50 are released with each micro-batch; some stay for very long."""
     moved, take = 0, EventBatch.take
 
     def counting(batch: EventBatch, rows: np.ndarray) -> EventBatch:

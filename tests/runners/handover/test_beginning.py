@@ -1,4 +1,4 @@
-"""What a job begins with is there whole, is known by its sources, and is refused by name where it cannot be used."""
+"""The beginning of a job is there whole, its sources know it, and it is refused by name if it cannot be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is searched for a key's bytes: texts count, digits of hashes and of a job's id do not."""
+"""The search for a key's bytes: texts count, digits of hashes and of a job's id do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a key group keeps comes back from its entries as it was, each level for itself."""
+"""The state of a key group comes back unchanged from its entries, separately for each level."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of a savepoint beside its entries: it comes back, and one that no build wrote is refused by name."""
+"""The JSON part of a savepoint: it comes back, and one that no build has written is refused by name."""
 
 from __future__ import annotations
 

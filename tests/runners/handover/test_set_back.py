@@ -1,4 +1,4 @@
-"""A watermark in the future is set back: later events count again, and what else it has ended is said."""
+"""A watermark in the future is set back: later events count again, and its other effects are reported."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
 
 STEP is a number of the protocol in cep/runners/spark/live_output.py, or a word for a place within its steps 3 and 4,
 where sinks have no transaction with the job: insert, inserting, inserted for PostgreSQL; post and posted for a webhook.
-Milliseconds may follow, as in 3+7: so much later, when the next step may be half done. 0 kills nobody. It dies in
-micro-batch BATCH, or the first later one that comes to the step: without alerts there is no 3 and no 4.
+Milliseconds may follow, as in 3+7: so much later, when the next step may be half done. 0 never kills. The process dies
+in micro-batch BATCH, or the first later one that comes to the step: without alerts, steps 3 and 4 are left out.
 Tested by: tests/runners/spark/test_live_crash.py
 """
 
@@ -29,7 +29,7 @@ from cep.sinks.webhook import WebhookSink
 
 
 def die() -> None:
-    """No handler, no clean-up, for Java neither; the Python workers end with it."""
+    """Die without a handler or clean-up, in Java too; the Python workers end as well."""
     os.killpg(0, signal.SIGKILL)
 
 
@@ -73,7 +73,7 @@ OF_POSTGRES = ("insert", "inserting", "inserted")
 
 
 def arm(step: str, delay_ms: int, first_batch_id: int) -> None:
-    """Set the place of death. Errors: AssertionError for a step that has none."""
+    """Set the place of death. Errors: AssertionError for a step without a place."""
     assert step in ("0", "1") or step in PLACES, f"no step is called {step}"
     now = [-1]
 
@@ -85,7 +85,7 @@ def arm(step: str, delay_ms: int, first_batch_id: int) -> None:
 
     def entered(_: LiveOutput, __: Any, batch_id: int) -> None:
         now[0] = batch_id
-        if step == "1":  # Spark calls when it has written down what the micro-batch reads
+        if step == "1":  # Spark calls this after it has written the plan of the micro-batch
             die_in_time()
 
     before(LiveOutput, "take", entered)

@@ -2,8 +2,8 @@
 
     python -m tests.runners.spark.lake_job FOLDER JARS
 
-It makes the table of alerts if it is not there, takes what the query has left to do, and writes the alerts that are in
-the table to FOLDER/alerts.parquet. It can be killed at any time and started again.
+It makes the table of alerts if it is missing, runs the rest of the query, and writes the alerts in the table to
+FOLDER/alerts.parquet. It can be killed at any time and started again.
 Tested by: tests/runners/spark/test_lake.py
 """
 
@@ -23,7 +23,7 @@ ALERTS = "lake.fraud.alerts"
 def open_session(folder: Path, jars: Path, master: str = "local[2]") -> SparkSession:
     """Open a session as a user would have it."""
     settings = {
-        # What else they depend on is in Spark.
+        # Spark includes their other dependencies.
         "spark.jars": ",".join(str(jar) for form in ("delta", "iceberg") for jar in sorted(jars.glob(f"{form}-*.jar"))),
         "spark.python.authenticate.socketTimeout": "120s",  # on a busy machine
         "spark.databricks.delta.snapshotPartitions": "1",
@@ -50,7 +50,7 @@ def open_session(folder: Path, jars: Path, master: str = "local[2]") -> SparkSes
 
 
 def main() -> None:
-    """Do what is left to do."""
+    """Run the rest of the query."""
     folder, jars = Path(sys.argv[1]), Path(sys.argv[2])
     spark = open_session(folder, jars)
     payments = spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(folder / "payments"))

@@ -85,7 +85,7 @@ def rows(alerts: pa.Table) -> list[bytes]:
 
 
 def replayed(spark: SparkSession, folder: Path, job: Job, records: Iterable[ControlRecord]) -> Replayed:
-    """What replay finds in the files of a folder."""
+    """Return the replay of the files of a folder."""
     rulebook = Rulebook(job.schema, job.domains)
     for record in records:
         assert rulebook.apply(record, None).kind == "applied"

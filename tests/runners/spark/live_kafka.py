@@ -83,8 +83,8 @@ class TopicRun:
 def send(kafka: KafkaCluster, topic: str, records: Sequence[tuple[int, bytes]]) -> None:
     """Send (partition, value) records and wait until all are stored, those of a partition in this order.
 
-    Without the options of our own writers some topics that are new hold the records of a first request behind those of
-    the next, or not at all.
+    Without the options of our own writers some new topics store the records of a first request after those of the next,
+    or not at all.
     """
     producer = Producer({**WRITER_FIXED, "bootstrap.servers": kafka.address, "log_level": 2, "linger.ms": 1})
     for partition, value in records:
@@ -94,7 +94,7 @@ def send(kafka: KafkaCluster, topic: str, records: Sequence[tuple[int, bytes]]) 
 
 @dataclass(frozen=True)
 class Mix:
-    """A stream as it arrives, in two phases, and what is wrong with it. `clean` are the events that count."""
+    """A stream in order of arrival, in two phases, and its faults. `clean` are the events that count."""
 
     first: list[tuple[int, bytes]]
     second: list[tuple[int, bytes]]
@@ -103,15 +103,14 @@ class Mix:
 
 
 def mix(lines: Sequence[bytes], seed: int, partitions: int, lateness_ms: int, dedup_ms: int = DAY_MS) -> Mix:
-    """Events out of order by less than the lateness, some repeated, some late, some that are no events, some with the
-    id of another one: with other content, which is set aside, or of another card, which counts.
+    """Return a stream: out of order by less than the lateness, with repeated, late and broken events and reused ids.
 
-    Any event goes to any partition; the last of several gets none, as a quiet one. What is late comes in the second
-    phase, some of it twice: an hour before the first event, where nobody remembers ids and each is late, or within the
-    window of ids, where the second one is a duplicate. A repeated event comes behind the first of it, never before:
-    ahead of earlier ones it would itself move the watermark, and where a micro-batch ends right behind it make those
-    late. It comes within `dedup_ms` of what came last: later, a job may have forgotten it, and where a micro-batch ends
-    decides.
+    An event with the id of another one has other content, and is set aside, or belongs to another card, and counts. Any
+    event goes to any partition; the last of several partitions stays quiet. Late events come in the second phase, some
+    of them twice: an hour before the first event, where ids are no longer remembered and each is late, or within the
+    window of ids, where the second one is a duplicate. A repeated event comes after its first copy, never before: ahead
+    of earlier events it would move the watermark and make those late if a micro-batch ended right after it. It comes
+    within `dedup_ms` of the last event: later, a job may have forgotten it, depending on the end of a micro-batch.
     """
     chance = random.Random(seed)
     used = max(1, partitions - 1)

@@ -70,7 +70,7 @@ def test_both_ways_plan_the_same() -> None:
 def test_a_query_that_goes_on_is_not_asked_where_it_begins() -> None:
     source = Numbers(4)
     source.there = 30
-    source.partitions({"at": 20}, {"at": 20})  # so Spark 4.1 says what the checkpoint has
+    source.partitions({"at": 20}, {"at": 20})  # so Spark 4.1 reports the content of the checkpoint
     assert batches(source, {"at": 20}, is_asked_as_now=False) == [[20, 21, 22, 23], [24, 25, 26, 27], [28, 29]]
 
 

@@ -1,4 +1,4 @@
-"""What a worker holds of pages: never more bytes than allowed, never other bytes than were asked for by their hash."""
+"""A worker's cached pages: never more bytes than allowed, and never other bytes than their hash names."""
 
 from __future__ import annotations
 

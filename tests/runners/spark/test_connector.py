@@ -1,4 +1,4 @@
-"""The Kafka connector of Spark's JVM gives what a replay gives; a job may change over to our own reading."""
+"""The Kafka connector of Spark's JVM gives the same as a replay; a job may change over to our own reader."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LATENESS_MS = 90_000
 DAY_MS = 86_400_000
 WAIT_S = 300
 PARTITIONS = 4  # of the mock, too
-# The newest connector that Maven's central repository has for this Spark, without what Spark brings.
+# The newest connector in Maven's central repository for this Spark, without the parts that Spark includes.
 _CONNECTOR = "4.1.2" if pyspark.__version__.startswith("4.1.") else "4.2.0"
 _ARTIFACTS = (
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", _CONNECTOR),

@@ -1,4 +1,4 @@
-"""Of a page of Spark's words one line is left, which is ours."""
+"""A page of Spark's words becomes one line, which is ours."""
 
 from __future__ import annotations
 

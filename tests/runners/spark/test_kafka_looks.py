@@ -1,4 +1,4 @@
-"""Micro-batches of a topic that let the watermark move with the clock, and what a plan says of partitions."""
+"""Micro-batches of a topic that let the watermark move with the clock, and the report of a plan about partitions."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_what_waits_holds_the_watermark_though_nothing_of_it_is_read(stream: Str
 
 
 def test_a_heartbeat_is_planned_behind_all_that_stood_before_it(stream: Stream) -> None:
-    """Spark asks for the end of the events, then for that of the control topic. Between the two anything may come."""
+    """Spark asks for the end of the events, then for that of the control topic. Records may come between them."""
     stream.kafka.create("control")
     options = {"bootstrap.servers": stream.kafka.address, "topic": "control", "startingOffsets": "earliest"}
     control = KafkaDataSource({**options, "plansLate": "true"}).streamReader(StructType())

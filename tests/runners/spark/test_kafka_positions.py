@@ -1,4 +1,4 @@
-"""What a streaming read of topics plans, without Spark: bounds, times, new partitions, topics created again."""
+"""The plan of a streaming read of topics, without Spark: bounds, times, new partitions, topics created again."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_a_start_by_time(kafka_broker: KafkaCluster) -> None:
 
 
 def test_records_of_a_transaction_count_when_it_is_committed(kafka_broker: KafkaCluster) -> None:
-    """Aborted ones never come, and the offsets of markers are no records."""
+    """Aborted records never come, and the offsets of markers are not records."""
     if not kafka_broker.is_real:  # the mock's transactions are not seen by others
         return
     topic = new_topic(kafka_broker, 1)

@@ -48,7 +48,7 @@ def read(spark: SparkSession, kafka: MockKafka, topic: str, **options: str) -> D
 
 
 def stream(spark: SparkSession, kafka: MockKafka, topic: str, checkpoint: Path, **options: str) -> list[list[int]]:
-    """The numbers of each micro-batch until the query has read what was there when it started."""
+    """Return the numbers of each micro-batch, until the query has read the records from before its start."""
     reader = spark.readStream.format("cep-kafka").option("bootstrap.servers", kafka.address).option("topic", topic)
     seen: list[list[int]] = []
 

@@ -45,7 +45,7 @@ _STARTED: list[int] = []
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    """A test that fails leaves no query behind."""
+    """End the queries of a failed test."""
     yield
     while _STARTED:
         with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Replay and live give the same alerts, however the stream is cut; what is bad is set aside and told."""
+"""Replay and live give the same alerts for every cut of the stream; bad records are set aside and reported."""
 
 from __future__ import annotations
 

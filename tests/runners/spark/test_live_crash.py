@@ -1,8 +1,8 @@
-"""Kafka to Kafka, PostgreSQL and a webhook, killed: each has what an uninterrupted run gives, none lost.
+"""Kafka to Kafka, PostgreSQL and a webhook, killed: each gets all alerts of an uninterrupted run.
 
-Readers of committed records and the table see nothing twice. A webhook gets again the alerts of micro-batches that were
-killed, under the same number and byte for byte, and no others. Where there is no PostgreSQL its part is left out.
-Real processes end by SIGKILL: the job with its Java, a Python worker, the broker.
+Readers of committed records and the table see each alert once. A webhook gets again the alerts of micro-batches that
+were killed, under the same number and byte for byte, and no others. Without PostgreSQL its part is left out. Real
+processes end by SIGKILL: the job with its Java, a Python worker, the broker.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ EVENTS = 2_000
 RECORDS_OF_KILLED = 50
 MICRO_BATCH_S = 1.0  # about
 POLL_S = 0.005
-AFTER_THE_WEBHOOK = ("posted", "5", "6")  # steps behind its delivery, before Spark knows of it
+AFTER_THE_WEBHOOK = ("posted", "5", "6")  # steps after its delivery, before Spark knows of it
 # State, alerts and rows: the job, in the middle of that commit. The last is asked to end, and does so in order.
 VICTIMS = ("driver", "worker", "broker", "state", "alerts", "rows", "stop")
 
@@ -133,7 +133,7 @@ class Deployed:
         return process
 
     def close(self) -> None:
-        """End what is left of it."""
+        """End the remaining processes and servers."""
         for process in self.started:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -175,7 +175,7 @@ class Deployed:
         assert self.start().wait(WAIT_S) == 0, self.log()
 
     def check(self, spark: SparkSession) -> None:
-        """What is in the topics is what replay finds of the events that count, and every letter, each once."""
+        """Check the topics: the alerts of the replay of the events that count, and every letter, each once."""
         given, problems = read_rules(self.folder / "rules")
         assert problems == []
         clean = self.folder / "clean"
@@ -226,7 +226,7 @@ def own_broker() -> Iterator[RealKafka]:
 
 
 def test_every_step_has_a_place_in_the_job() -> None:
-    """So that a function that goes elsewhere is missed here, and not only by what takes minutes."""
+    """Fast: a function that moves is missed here, not only by tests that take minutes."""
     assert [step for step, (_, owner, name) in PLACES.items() if not callable(getattr(owner, name))] == []
 
 
@@ -242,7 +242,7 @@ def test_killed_between_two_steps_of_the_protocol(
     spark: SparkSession, kafka_broker: KafkaCluster, tmp_path: Path, steps: tuple[str, ...]
 ) -> None:
     """At each step once, in one job, each time in a later micro-batch; some are left for after the last."""
-    if not kafka_broker.is_real:  # the mock has no transactions that others can see
+    if not kafka_broker.is_real:  # others cannot see the mock's transactions
         return
     job = Deployed(kafka_broker, tmp_path / "job", stream(1), EVENTS // (len(steps) + 3))
     with contextlib.closing(job):
@@ -308,11 +308,12 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def strike(victim: str, job: Deployed, chance: random.Random) -> bool:
-    """Start the job, let it do some micro-batches, kill the victim; returns whether that was within a micro-batch.
+    """Start the job, let it do some micro-batches, kill the victim; return whether that was within a micro-batch.
 
-    Without a worker or a broker a job goes on, or ends and says why; what is left of it is killed a little later.
+    Without a worker or a broker a job continues, or ends and says why; its remaining processes are killed a little
+    later.
     """
-    if victim in ("alerts", "rows"):  # a few milliseconds into what brings the micro-batch into the topic, the table
+    if victim in ("alerts", "rows"):  # a few milliseconds into the write of the topic or the table
         first = read_progress(job.checkpoint)[0] + chance.randint(2, 3)
         place = "3" if victim == "alerts" else "insert" if job.postgres is not None else "post"
         process = job.start(f"{place}+{chance.randint(1, 12)}", first)
@@ -323,7 +324,7 @@ def strike(victim: str, job: Deployed, chance: random.Random) -> bool:
         wait_for_state(job)
     else:
         time.sleep(chance.uniform(0, MICRO_BATCH_S))
-    if victim in ("worker", "stop"):  # between two micro-batches there is nothing to cut off
+    if victim in ("worker", "stop"):  # between two micro-batches a kill cuts nothing off
         wait_for_work(job)
     hits = job.is_at_work
     if victim == "worker":

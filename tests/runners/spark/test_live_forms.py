@@ -1,4 +1,4 @@
-"""A folder of a job on Spark takes the same forms of files as one of `cep run`, and sets aside what that sets aside."""
+"""A folder of a job on Spark takes the same forms of files as `cep run`, and sets aside the same records."""
 
 from __future__ import annotations
 

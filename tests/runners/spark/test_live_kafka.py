@@ -1,4 +1,4 @@
-"""Live from a topic gives what replay finds, whatever the partitions, the micro-batches, and what is wrong in it."""
+"""Live from a topic equals the replay, for all partitions, micro-batches and faults in the topic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEDUP_MS = 86_400_000  # records that lie side by side may be hours apart in eve
 
 
 def partitions_of(kafka: KafkaCluster, wanted: int) -> int:
-    """The mock's topics have four partitions whatever is asked for."""
+    """The mock's topics always have four partitions."""
     return wanted if kafka.is_real else 4
 
 
@@ -69,7 +69,7 @@ def test_a_mix_of_everything_gives_what_replay_finds(
 def forking_processes(spark: SparkSession) -> set[str]:
     """The processes from which Java has workers forked, one for each kind of worker."""
     java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
-    command = ["ps", "-o", "pid=,args=", "--ppid", str(java)]  # it exits with 1 where there is none
+    command = ["ps", "-o", "pid=,args=", "--ppid", str(java)]  # it exits with 1 without a worker
     listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     return {line.split()[0] for line in listed.splitlines() if "cep.runners.spark.daemon pyspark.worker" in line}
 

@@ -75,7 +75,7 @@ def test_a_micro_batch_that_comes_again_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_bad_control_record_goes_to_a_topic_with_its_diagnostics(tmp_path: Path, kafka_broker: KafkaCluster) -> None:
-    """And with what the rules were: an event or a record that was set aside is explained by epoch and hash too."""
+    """The letters include the rules: epoch and hash explain an event or a record that was set aside."""
     topic = f"letters-{uuid.uuid4().hex}"
     kafka_broker.create(topic, 1)
     book = new_book()
@@ -107,7 +107,7 @@ def test_a_micro_batch_without_rows(tmp_path: Path) -> None:
 
 
 def test_a_sink_that_is_away_delays_no_micro_batch_and_gets_all_in_their_order(tmp_path: Path) -> None:
-    """A webhook refuses access, then one alert. A folder has the alerts meanwhile; a stop leaves the rest in files."""
+    """A webhook refuses access, then one alert. A folder gets the alerts at once; a stop leaves the rest in files."""
     said: list[tuple[str, str]] = []
     is_back, is_away_again = threading.Event(), threading.Event()
     receiver = Judge(lambda names: 403 if not is_back.is_set() else 422 if "a1" in names else 204)

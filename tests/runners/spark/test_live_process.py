@@ -44,7 +44,7 @@ _STARTED: list[int] = []
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    """A test that fails leaves no job behind."""
+    """End the jobs of a failed test."""
     yield
     while _STARTED:
         with contextlib.suppress(ProcessLookupError):
@@ -114,7 +114,7 @@ def test_kill_and_restart(spark: SparkSession, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_job_sees_an_outage_of_brokers_and_outlives_it(tmp_path: Path) -> None:
-    """Brokers that are away for less than its half minute make it unhealthy, and it goes on behind them."""
+    """Brokers that stop for less than its half minute make the job unhealthy, and it continues afterwards."""
     lines, port = list(morning()), free_port()
     with RealKafka() as kafka:
         kafka.create("payments", 2)
@@ -200,7 +200,7 @@ def test_a_worker_that_hangs_is_replaced(spark: SparkSession, tmp_path: Path) ->
         os.kill(worker, signal.SIGSTOP)
     write_file(tmp_path / "events" / "1.jsonl", parts[1], 1)
     time.sleep(1.5 * idle_s)
-    for worker in hanging:  # what has been asked to end meanwhile does so now, at once
+    for worker in hanging:  # a process that was asked to end in this time ends now
         os.kill(worker, signal.SIGCONT)
     wait_for_batch(process, tmp_path, 1)
     assert not set(hanging) <= set(workers())

@@ -1,4 +1,4 @@
-"""Patterns that feed patterns, live: what replay finds, however the stream is cut; a rule without a stage is told."""
+"""Patterns that feed patterns, live: they equal the replay for every cut; a rule without a stage is reported."""
 
 from __future__ import annotations
 

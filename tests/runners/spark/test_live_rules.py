@@ -1,4 +1,4 @@
-"""The rulebook of key groups: shared, told apart by all that it remembers, and rid of what is over."""
+"""The rulebook of key groups: shared, distinguished by all that it remembers, and rid of expired content."""
 
 from __future__ import annotations
 

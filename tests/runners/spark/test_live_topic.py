@@ -73,7 +73,7 @@ def wait_until(is_so: Callable[[], bool], process: subprocess.Popen[bytes], log:
 
 
 def last_error(log: Path) -> str:
-    """Behind it stands only which page to read."""
+    """The last line only says which page to read."""
     *_, said, page = log.read_text().splitlines()
     assert page.startswith("read on: "), page
     return said

@@ -41,7 +41,7 @@ def test_a_spark_frame_gives_the_alerts_of_the_replay(spark: SparkSession, tmp_p
     alerts = rules.match(frame, partitions=3)
     assert isinstance(alerts, DataFrame)
     assert collected(alerts).equals(expected.table)
-    # It is part of the user's query: planned with it, and no row is matched that nobody asks for.
+    # Matching is a part of the user's query: it is planned with the query and matches only the requested rows.
     by_key = alerts.groupBy("key").agg(F.count("*").alias("n")).filter("n > 1").collect()
     assert {row["key"]: row["n"] for row in by_key} == {
         key: n for key in set(expected.table["key"].to_pylist())

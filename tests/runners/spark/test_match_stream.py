@@ -31,7 +31,7 @@ def files(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def run(alerts: DataFrame, folder: Path) -> Counter[str]:
-    """Write what is there to be read, and return the counters of all micro-batches."""
+    """Write the available records, and return the counters of all micro-batches."""
     query = (
         alerts.writeStream.format("parquet")
         .option("checkpointLocation", str(folder / "checkpoint"))
@@ -141,7 +141,7 @@ def test_what_cannot_go_is_refused_before_anything_runs(spark: SparkSession, tmp
     through_connect = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     with pytest.raises(cep.CepError, match="cannot be matched through Spark Connect"):
         check_session(through_connect)
-    # Spark itself refuses a sink that wants all alerts anew each time.
+    # Spark itself refuses a sink that wants all alerts again each time.
     alerts = rules.match_stream(stream, **TERMS)
     with pytest.raises(AnalysisException, match=r"(?i)output mode"):
         alerts.writeStream.format("memory").queryName("never").outputMode("complete").start()

@@ -1,8 +1,7 @@
 """A job moves between `cep run` and `cep live` at a random point and keeps all: the alerts are those of one replay.
 
-What moves is everything that a job can hold: runs, histories, events that wait for the watermark, ids of events that
-may come again, a change of a rule that is still to come, who was alerted when. The number of tasks and processes
-changes on the way.
+The move keeps the whole state of a job: runs, histories, events that wait for the watermark, ids of events that may
+come again, a future change of a rule, the last alerts of keys. The number of tasks and processes changes on the way.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def case(seed: int) -> Case:
     random = np.random.default_rng(seed)
     lines = disordered(payments(seed), LATENESS_MS, seed)
     for at in sorted(random.integers(50, len(lines), 300).tolist(), reverse=True):
-        lines.insert(at, lines[at - int(random.integers(1, 40))])  # within the window, before and behind the cut
+        lines.insert(at, lines[at - int(random.integers(1, 40))])  # within the window, before and after the cut
     cut = int(random.integers(len(lines) // 3, len(lines) * 2 // 3))
     at_ms = time_ms(lines[cut]) + 1_800_000  # it is known before the cut, and holds after it
     old = rules()["card_testing"]
@@ -99,7 +98,7 @@ def changes_of(given: Case) -> list[bytes]:
 
 
 def run(folder: Path, checkpoint: Path, *more: str) -> int:
-    """One process of `cep run`, to the end of what is there."""
+    """Run one process of `cep run`, to the end of the events."""
     times = ["--lateness", f"{LATENESS_MS} ms", "--dedup", f"{DEDUP_MS} ms", "--key-groups", str(GROUPS)]
     sources = ["--events", str(folder / "events"), "--control", str(folder / "control")]
     out = ["--alerts", str(folder / "alerts" / checkpoint.name), "--checkpoint", str(checkpoint)]
@@ -184,7 +183,7 @@ def test_from_spark_to_two_processes(seed: int, spark: SparkSession, tmp_path: P
 def test_a_topic_is_read_on_where_the_other_has_stopped(
     spark: SparkSession, kafka_broker: KafkaCluster, tmp_path: Path
 ) -> None:
-    """One process, then Spark, then one process again, each with a third of what its topic brings."""
+    """One process, then Spark, then one process again, each with a third of the topic's records."""
     given = case(9)
     folder = tmp_path / "job"
     live = TopicRun(spark, kafka_broker, folder, given.job, given.initial, 4, 500)

@@ -1,6 +1,9 @@
-"""Versions of Spark before the installed one: the least that must run on the oldest with streams of ours, and
-`Rules.match` of a finite history on those without. What runs on all of them is in the slow part: every test of Spark on
-each. From Delta to Iceberg, killed: test_lake.py, which is on the oldest too."""
+"""Versions of Spark before the installed one.
+
+A short set of tests runs on the oldest version with our streams, and `Rules.match` of a finite history on versions
+without them. The slow part runs every test of Spark on each version. test_lake.py, killed on the way from Delta to
+Iceberg, also runs on the oldest.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from tests.tidy.source import ROOT
 WAIT_S = 900.0
 SHORT_SET = (
     "test_replay.py::test_replay_finds_what_the_oracle_finds[names1]",
-    "test_live_kafka.py::test_a_mix_of_everything_gives_what_replay_finds[5-4-None-0]",  # live beside replay
+    "test_live_kafka.py::test_a_mix_of_everything_gives_what_replay_finds[5-4-None-0]",  # live against replay
 )
 
 

@@ -1,4 +1,4 @@
-"""Records to packed rows: every event once for each key that it has, what is set aside, and the counters."""
+"""Records to packed rows: every event once for each key that it has, records that are set aside, and counters."""
 
 from __future__ import annotations
 

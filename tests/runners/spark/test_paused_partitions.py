@@ -74,7 +74,7 @@ def test_what_is_held_stays_and_the_plan_comes_to_an_end(start: Offsets, more: O
 def test_a_job_that_catches_up_reads_partitions_in_step(spark: SparkSession, tmp_path: Path) -> None:
     """Ten hours of two partitions: one is busy in the first hour, and the other has a card an hour.
 
-    By numbers of records alone the second one would be read to its end before the first hour is over.
+    By numbers of records alone the job would read the second one to its end before the first hour is over.
     """
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     start_ms = PAST_MS - 10 * HOUR_MS

@@ -1,4 +1,4 @@
-"""What Spark loads to ask what a processor keeps."""
+"""The imports of Spark when it asks for a processor's state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gauges of what Spark tells about a micro-batch."""
+"""Gauges of Spark's report about a micro-batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replay on Spark: what the oracle finds, whatever the kind of file and however the work is divided."""
+"""Replay on Spark equals the oracle, for every kind of file and every division of the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job that is rescaled in the middle, 2 → 4 → 1, finds what a replay finds; what cannot be rescaled is refused."""
+"""A job that is rescaled in the middle, 2 → 4 → 1, equals a replay; an impossible change is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of rulebooks holds what a live job may go back to, and no more."""
+"""The folder of rulebooks holds only the rulebooks that a live job may go back to."""
 
 from __future__ import annotations
 

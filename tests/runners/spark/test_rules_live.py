@@ -44,7 +44,7 @@ RULE = "small_then_large"
 
 
 class Run:
-    """One job on one broker, started anew for each phase."""
+    """One job on one broker, started again for each phase."""
 
     def __init__(self, spark: SparkSession, kafka: KafkaCluster, folder: Path, initial: list[UpsertRecord]) -> None:
         self.spark, self.kafka, self.folder = spark, kafka, folder
@@ -58,7 +58,7 @@ class Run:
         self.status = StatusTopic(kafka.address, "life-status")
 
     def phase(self, lines: list[bytes], *records: ControlRecord, bad: Sequence[bytes] = ()) -> dict[str, Any]:
-        """Publish, send events, and let the job run until it has read everything; returns what it says of its rules."""
+        """Publish, send events, and let the job run until it has read everything; return the status of its rules."""
         self.control.send([(topic_key(record).encode(), record.to_json()) for record in records])
         self.control.send([(b"bad", data) for data in bad])
         self.history += [record for record in records if not isinstance(record, HeartbeatRecord)]
@@ -84,7 +84,7 @@ class Run:
         return status
 
     def replayed(self, lines: list[bytes]) -> Replayed:
-        """What a replay of the events finds with the history of the control topic."""
+        """Return the replay of the events with the history of the control topic."""
         book = Rulebook(self.job.schema, self.job.domains)
         for record in self.history:
             assert book.apply(record, None).kind == "applied"
@@ -110,7 +110,7 @@ def test_the_life_of_a_rule_over_restarts(spark: SparkSession, kafka_broker: Kaf
     run.phase(parts[2], shadow)
     status = run.phase(parts[3], promoted)
     assert status["last_versions"][RULE] == 3
-    # What goes wrong meanwhile is set aside with the reason, and changes nothing.
+    # Faulty records are set aside with the reason, and change nothing.
     broken = first.model_copy(
         update={"version": 9, "source": first.source.replace("card_id      string", "card string")}
     )

@@ -1,4 +1,4 @@
-"""A job goes on from a savepoint as if nothing had been; a damaged one is refused and leaves nothing behind."""
+"""A job continues from a savepoint as if it had not stopped; a damaged savepoint is refused and leaves no file."""
 
 from __future__ import annotations
 

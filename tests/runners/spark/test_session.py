@@ -1,5 +1,4 @@
-"""What Java writes to standard error: noise goes, everything else comes through, whatever the lines are cut into. And
-what Spark starts as Python."""
+"""Java's standard error: noise is dropped, every other line comes through, for every cut. Spark's Python."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ TOLD = [
 
 
 def passed_on(data: bytes) -> bytes:
-    """What comes out at the other end."""
+    """Return the bytes that come out at the other end."""
     reading, writing = os.pipe()
     out, into = os.pipe()
     os.write(writing, data)
@@ -86,7 +85,7 @@ def test_python_has_no_archives_in_front(path: list[str], left: list[str]) -> No
 
 
 def test_it_is_for_the_package_that_is_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Not for another Spark, nor for a Java that somebody else has started, nor where it cannot be run."""
+    """The launcher is not for another Spark, a Java of another caller, or a folder where it cannot run."""
     monkeypatch.setattr(SparkContext, "_gateway", None)
     monkeypatch.delenv("SPARK_HOME", raising=False)
     monkeypatch.setenv("CEP_WORKER_PYTHON", "")

@@ -1,4 +1,4 @@
-"""How a session starts where the machine's name is unknown, and what it says where Java ends at once."""
+"""The start of a session where the machine's name is unknown, and its message if Java ends at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ except UsageError as error:
 
 
 def _start(java_options: str = "", **environment: str) -> str:
-    """Return what a process of its own prints, whose Java nobody has started yet."""
+    """Return the output of a new process, which starts its own Java."""
     command = [sys.executable, "-c", _PROGRAM, java_options]
     inherited = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_IP"}
     return subprocess.run(
@@ -34,14 +34,14 @@ def _start(java_options: str = "", **environment: str) -> str:
 
 
 def test_a_machine_that_does_not_know_its_own_name(tmp_path: Path) -> None:
-    """And whose workers load the package that is loaded here, which is compiled, in place of Spark's archive."""
+    """The workers load the compiled package of this process, in place of Spark's archive."""
     nobody = tmp_path / "hosts"
     nobody.touch()
     assert _start(JAVA_TOOL_OPTIONS=f"-Djdk.net.hosts.file={nobody}") == "3 rows the same\n"
 
 
 def test_workers_run_no_module_of_the_current_folder(tmp_path: Path) -> None:
-    """And the ports of Java take nothing from whoever lacks its secret."""
+    """The ports of Java refuse a client without its secret."""
     for name in ("numpy", "pandas", "json", "cep"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').write({name!r})\n")
     program = _PROGRAM.replace("print(session", "print(session.conf.get('spark.authenticate'), session")

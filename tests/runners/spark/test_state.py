@@ -1,4 +1,4 @@
-"""What `cep state` reads from Spark's checkpoint is what the job has matched."""
+"""`cep state` reads from Spark's checkpoint the same as the job has matched."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def payment(number: int, card: str, second: int, amount: float) -> bytes:
 
 
 def test_state_of_an_older_build_is_refused_by_name(tmp_path: Path) -> None:
-    """Spark would drop what it no longer finds declared, without a word."""
+    """Spark would silently drop state that is no longer declared."""
     folder = tmp_path / "query" / "state" / "0" / "_metadata" / "v2"
     folder.mkdir(parents=True)
 
@@ -82,7 +82,7 @@ def test_runs_of_a_job(
         code = state.run(parser.parse_args(["--checkpoint", str(checkpoint), "--json", *words]))
         return code, json.loads(capsys.readouterr().out)
 
-    # What Spark says of a real job is read as meant.
+    # Spark's report of a real job is read correctly.
     prepare_query(live.checkpoint)
     code, whole = told()
     assert code == 0

@@ -1,4 +1,4 @@
-"""How far Spark has read is what the embedded runner goes on from: offsets of topics, names of files."""
+"""The embedded runner continues from Spark's positions: offsets of topics, names of files."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A live job on Spark whose changes two people sign and whose events have card numbers, up to an erasure.
 
-It refuses what is unsigned, self-approved, stripped, replayed or rolled back. Nothing that it writes has a number: its
-folder, its topics, the savepoint of its state, the log of its driver. A key that is erased there is gone, and all
-others have their alerts.
+It refuses changes that are unsigned, self-approved, stripped, replayed or rolled back. None of its output has a card
+number: its folder, its topics, the savepoint of its state, the log of its driver. An erased key is gone, and all others
+have their alerts.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ REFUSED = ("unsigned", "unsigned", "self_approved", "unknown_signer", "unsigned"
 
 
 class Run:
-    """One job on one broker, started anew for each phase."""
+    """One job on one broker, started again for each phase."""
 
     def __init__(
         self, spark: SparkSession, kafka: KafkaCluster, folder: Path, rules_folder: Path, *, is_signed: bool = True
@@ -97,7 +97,7 @@ class Run:
         self.initial, _ = open_checkpoint(self.checkpoint, self.job, (self.first.to_json(),))
 
     def phase(self, lines: Sequence[bytes], *changes: Signable) -> dict[str, Any]:
-        """Send records and changes, run to their end, and return what the job says of its rules."""
+        """Send records and changes, run to their end, and return the job's status of its rules."""
         control = Topic(self.kafka.address, f"{self.name}-control")
         control.send([(topic_key(record).encode(), record.to_json()) for record in changes])
         self.kafka.send(f"{self.name}-events", ({"value": line, "partition": 0} for line in lines))
@@ -127,7 +127,7 @@ class Run:
         return set(zip(table["key"].to_pylist(), table["alert_id"].to_pylist(), strict=True))
 
     def expected(self, lines: Sequence[bytes]) -> set[tuple[str, str]]:
-        """Return what a replay gives under the first version, as far as it goes out."""
+        """Return the sent alerts of a replay under the first version."""
         path = self.folder / "history.jsonl"
         path.write_bytes(b"\n".join(lines) + b"\n")
         given = deploy([self.first])
@@ -139,7 +139,7 @@ class Run:
 
 
 def attacks(first: UpsertRecord) -> list[Signable]:
-    """Changes of which none counts; of the two that do, the second brings back what the first has changed."""
+    """Return changes that are all refused except two; the second of these restores the content of the first version."""
     stricter = first.model_copy(update={"version": 2, "severity": "high", "signed": None})
     by_ada: UpsertRecord = sign(stricter, ADA, RULE_SET, (1, digest_of(first)))
     second = approve(by_ada, BOB)
@@ -151,7 +151,7 @@ def attacks(first: UpsertRecord) -> list[Signable]:
 
 
 def stored(savepoint: Path) -> Iterator[bytes]:
-    """Yield what a portable savepoint holds; its texts are not compressed."""
+    """Yield the content of a portable savepoint; its texts are not compressed."""
     for path in savepoint.rglob("*"):
         if path.is_file():
             yield path.read_bytes()
@@ -203,7 +203,7 @@ def test_signed_changes_and_card_numbers(
 def test_others_go_on_as_if_nothing_was_erased(
     spark: SparkSession, kafka_broker: KafkaCluster, rules: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The alerts of all others are those of a replay of everything, and of one without the events of the key."""
+    """The alerts of all others equal a replay of everything, and a replay without the events of the key."""
     run = Run(spark, kafka_broker, tmp_path, rules)
     lines = [*events(1, 0, 240).splitlines(), last_event()]
     gone = secret_keys()[0].token("pan", ERASED_NUMBERS[0].encode())
@@ -227,7 +227,7 @@ def test_others_go_on_as_if_nothing_was_erased(
 def test_changes_without_signers_are_written_down(
     spark: SparkSession, kafka_broker: KafkaCluster, rules: Path, tmp_path: Path
 ) -> None:
-    """The trail of a job without signers, over restarts, an erasure and a new folder; built anew it is the same."""
+    """The trail of a job without signers, over restarts, an erasure and a new folder; built again it is the same."""
     run = Run(spark, kafka_broker, tmp_path, rules, is_signed=False)
     lines, gone = records(5, NUMBERS), secret_keys()[0].token("pan", NUMBERS[0].encode())
     until, name = "2030-01-01T00:00:00Z", run.first.id
@@ -293,7 +293,7 @@ def test_no_log_and_no_answer_of_spark_has_a_card_number(rules: Path, tmp_path: 
     out.mkdir()
     (tmp_path / "log4j2.properties").write_text(LOGGING)
     java = f"-Dlog4j2.configurationFile={(tmp_path / 'log4j2.properties').as_uri()} {JAVA_OPTIONS}"
-    planted = "5500005555555559"  # the driver names its application in the log: so the search finds what it says
+    planted = "5500005555555559"  # the driver logs the name of its application, so the search must find it
     (tmp_path / "cep.toml").write_text(
         f'[spark.conf]\n"spark.driver.extraJavaOptions" = "{java}"\n"spark.app.name" = "cep {planted}"\n'
     )

@@ -1,4 +1,4 @@
-"""Card transactions for the tests of replay: a sample of a public data set where it is at hand, else generated ones.
+"""Card transactions for the tests of replay: a sample of a public data set if available, otherwise generated ones.
 
 Both have the columns tx_id, event_time, customer_id, terminal_id, amount (a double of cents).
 """
@@ -18,7 +18,7 @@ from cep.lang.load import load_text
 from cep.model.rule import UpsertRecord
 from tests.oracle.matcher import Event, find_matches
 
-# Kept beside the repository, shared with other projects.
+# Kept next to the repository, shared with other projects.
 PUBLIC = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "ulb_handbook_transactions.parquet"
 COLUMNS = ("tx_id", "event_time", "customer_id", "terminal_id", "amount")
 CUSTOMERS = 150
@@ -127,7 +127,7 @@ def records(*names: str) -> list[UpsertRecord]:
 
 
 def oracle_alerts(table: pa.Table, *names: str) -> set[tuple[str, str, tuple[str, ...], int]]:
-    """What the oracle finds: rule, key, ids of the bound events, when it was certain."""
+    """Return the oracle's alerts: rule, key, ids of the bound events, time of detection."""
     checked = load_text(SOURCE)
     found = set()
     for name in names:
