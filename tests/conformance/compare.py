@@ -23,19 +23,19 @@ _FOREVER_MS = 2**63 - 1
 
 
 class Verdict(StrEnum):
-    """What became of a scenario, the best first."""
+    """The verdict on a scenario, the best first."""
 
     PASS = "pass"
     DIFFERS = "differs"  # as is known and meant
     BOUND = "bound"  # we hand out fewer matches of one event than there are, and agree without that limit
-    NO_ANSWER = "no answer"  # the peer refused what we answer: there is nothing to compare with
-    UNSUPPORTED = "unsupported"  # the language has no such thing, or refuses it
+    NO_ANSWER = "no answer"  # the peer refuses a pattern that we answer: there is no answer to compare with
+    UNSUPPORTED = "unsupported"  # the language cannot express the pattern, or refuses it
     FAIL = "fail"
 
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """What only one side has, and matches with two times: (bindings, the peer's time, ours)."""
+    """Answers that only one side has, and matches with two times: (bindings, the peer's time, ours)."""
 
     missing: frozenset[Bindings] = frozenset()
     extra: frozenset[Bindings] = frozenset()
@@ -49,9 +49,9 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A scenario's verdict with its reason, the text that was run if there is one, and the disagreement if any.
+    """A scenario's verdict with its reason, the pattern text if it could be written, and the disagreement if any.
 
-    `code` is that of the mistake for which the language refuses the pattern; `numbers` the known differences.
+    `code` is the code of the mistake for which the language refuses the pattern; `numbers` are the known differences.
     """
 
     scenario: Scenario
@@ -148,7 +148,7 @@ def _same_spans(scenario: Scenario, theirs: Iterable[Bindings], ours: Iterable[B
 
 def _other_times(scenario: Scenario, expected: Answer, ours: Answer) -> list[tuple[Bindings, int, int]]:
     """Matches of both sides whose times do not agree."""
-    # Of a match that was emitted more than once the first time remains.
+    # If a match was emitted more than once, its first time remains.
     theirs = dict(sorted(expected.matches, key=lambda match: -match[1]))
     key_of = {event.id: event.key for event in scenario.events}
     found: list[tuple[Bindings, int, int]] = []

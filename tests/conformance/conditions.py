@@ -41,8 +41,7 @@ _NULL = _Text("null", _ATOM, Kind.NULL, nullable=True)
 
 @dataclass(frozen=True, slots=True)
 class ConditionWriter:
-    """Writes conditions. `bound` are the stages that a run may have bound where the condition is tested: of any other
-    stage there are no events."""
+    """Writes conditions. `bound` are the stages with events when the condition is tested; other stages have none."""
 
     names: Names
     bound: frozenset[str]

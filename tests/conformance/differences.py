@@ -1,9 +1,9 @@
 """A disagreement → the numbers of the known differences that explain it, if they explain all of it.
 
-Each difference has a shape: which patterns can show it, and what the two sides may then have beyond each other. A
-disagreement is known when every part of it fits the shape of some difference; what is left over is a failure. Where a
-skip strategy chooses, one more match or time-out moves all later ones: there the pattern's shape alone decides.
-Each number is argued in cep/docs/inside/differences.md and the pages beside it.
+Each difference has a shape: the patterns that can show it, and the extra answers that each side may then have. A
+disagreement is known when every part of it fits the shape of some difference; an unexplained part is a failure. Where a
+skip strategy chooses, one more match or time-out moves all later ones: there the pattern's shape alone decides. The
+page cep/docs/inside/differences.md and its neighbours argue each number.
 Tested by: tests/conformance/test_conformance.py
 """
 
@@ -61,7 +61,7 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A scenario with what the shapes ask of it: of its events, by id, the `place` is that by time, then arrival."""
+    """A scenario with the data that the shapes need. `place` ranks events, by id, by time and then arrival."""
 
     scenario: Scenario
     stages: tuple[Stage, ...]
@@ -146,8 +146,11 @@ def _gap(seen: _Seen, found: Disagreement) -> Disagreement:
 
 
 def _bounded_greed(seen: _Seen, found: Disagreement) -> Disagreement:
-    """5: we have more, in which the loop has all that it may take (or needs: of a condition on bound events the library
-    asks with others bound). A loop that need not take anything has no greed with it before its first event."""
+    """5: we have more matches, in which the loop has all the events that it may take.
+
+    If the loop has a condition on bound events, the minimum is enough: the library tests it with other bound events.
+    With the library, a loop that may be empty is not greedy before its first event.
+    """
     loops = [s for s in seen.stages if is_bounded_greedy(s.given)]
     if not loops:
         return found
@@ -196,7 +199,7 @@ def _strictly_between(seen: _Seen, found: Disagreement) -> Disagreement:
 
 
 def _absence_at_the_end(seen: _Seen, found: Disagreement) -> Disagreement:
-    """3: an absence with nothing, or nothing certain, behind it."""
+    """3: an absence at the end, followed by optional stages at most."""
     return Disagreement() if ends_on_absence(seen.scenario.stages) else found
 
 
@@ -207,8 +210,10 @@ def _window_in_a_group(seen: _Seen, found: Disagreement) -> Disagreement:
 
 
 def _unnoticed(seen: _Seen, found: Disagreement) -> Disagreement:
-    """2: the library has timers for windows of the whole alone, and none for a run that starts at time 0. What else is
-    over after the key's last event it does not see."""
+    """2: the library has timers only for windows of the whole, and none for a run that starts at time 0.
+
+    It does not notice other deadlines after the key's last event.
+    """
     steps_ms = [s.step_ms for s in seen.stages if s.step_ms]
     windowed = any(s.window_ms for s in seen.stages)
 
@@ -224,7 +229,7 @@ def _unnoticed(seen: _Seen, found: Disagreement) -> Disagreement:
         for bindings, time_ms in found.extra_timeouts
         if time_ms > seen.end_ms(bindings) and (steps_ms or (windowed and seen.first_ms(bindings) <= 0))
     }
-    # Of two bounds that are both over when it looks, the library names the step's; the earlier one counts.
+    # If two bounds have passed when the library looks, it names the step's; for us the earlier one counts.
     bounded = steps_ms or any(group.get("within") for group in groups_in(seen.scenario.stages))
     theirs = dict(found.missing_timeouts) if bounded and windowed else {}
     both = {part for part in found.extra_timeouts if theirs.get(part[0], part[1]) > part[1]}
@@ -248,12 +253,12 @@ def _twice(seen: _Seen, found: Disagreement) -> Disagreement:
 
 
 def _step_time(seen: _Seen, found: Disagreement) -> Disagreement:
-    """10: a step time beside a loop or what may be left out, over though the library does not see it."""
+    """10: a step time next to a loop or an optional part has passed, and the library does not notice."""
     if any(is_loop(g) and g.get("within", {}).get("type") == "prev_curr" for g in _groups_with_windows(seen)):
         return Disagreement()
     steps = [s for s in seen.stages if s.step_ms]
     if any(step.given.get("link") == "notNext" and step is not seen.stages[-1] for step in steps):
-        # A step time of what must not come means nothing to us; with the library the wait behind it may time out.
+        # We ignore a step time of an absence; with the library the wait after the absence may time out.
         return Disagreement()
     if not steps:
         return found
@@ -264,7 +269,7 @@ def _step_time(seen: _Seen, found: Disagreement) -> Disagreement:
         return any(_over(seen, s, pairs, bindings) for s in steps)
 
     def waits_or_late(bindings: Bindings) -> bool:
-        """What is not bound may be waited for."""
+        """A run may wait for a stage that is not bound."""
         return bindings in ended or late(bindings) or any(s.name not in dict(bindings) for s in steps)
 
     ends = {
@@ -288,8 +293,11 @@ def _groups_with_windows(seen: _Seen) -> list[Json]:
 
 
 def _over(seen: _Seen, stage: Stage, pairs: frozenset[tuple[str, str]], bindings: Bindings) -> bool:
-    """Whether a step to a stage has taken longer than it may: from the event before to one of the stage, or to what
-    came instead where a round, or the match, leaves it out. A repetition of the stage alone is no step."""
+    """Whether a step to a stage has taken longer than it may.
+
+    A step leads from the event before to an event of the stage, or to the event that came instead if a round or the
+    match leaves the stage out. A repetition of the stage alone is not a step.
+    """
     bound = sorted((seen.place[i], name, seen.time_ms[i]) for name, ids in bindings for i in ids)
 
     def is_step(before: str, name: str) -> bool:
@@ -303,7 +311,7 @@ def _over(seen: _Seen, stage: Stage, pairs: frozenset[tuple[str, str]], bindings
 
 
 def _order_of_time(seen: _Seen, found: Disagreement) -> Disagreement:
-    """2: with a skip strategy, what one window releases drops other runs before their windows close."""
+    """2: with a skip strategy, matches that one window releases drop other runs before their windows close."""
     windowed = any(s.window_ms or s.step_ms for s in seen.stages)
     return Disagreement() if seen.scenario.skips and windowed else found
 
@@ -332,10 +340,13 @@ def _absences_in_a_row(seen: _Seen, found: Disagreement) -> Disagreement:
 
 
 def _loop_and_absence(seen: _Seen, found: Disagreement) -> Disagreement:
-    """17: with the library, once a run has skipped an event, a loop that has an end forgets the absence behind it and
-    remembers the one before it; the wait for a group that may begin with nothing or be left out forgets it too, and
-    what comes behind one that may be left out remembers it; a group or a loop of every combination does either. A
-    forbidden event must be there: after what is bound first, or, to be remembered, after what has ended the wait."""
+    """17: with the library, loops and groups forget or remember absences once a run has skipped an event.
+
+    A loop with a maximum forgets the absence after it and remembers the one before it. The wait for a group that may
+    begin empty or be left out forgets the absence too, and stages after a group that may be left out remember it. A
+    group or a loop of every combination does either. A forbidden event must exist: after the first bound event, or, for
+    a remembered absence, after the event that ended the wait.
+    """
     stages, either = seen.scenario.stages, loop_before_absence(seen.scenario.stages, of_any=True)
     groups = list(groups_behind_absence(stages))
     forgets = either or bool(groups) or loop_before_absence(stages, of_any=False)
@@ -361,7 +372,7 @@ def _loop_and_absence(seen: _Seen, found: Disagreement) -> Disagreement:
 
 
 def _order_of_time_outs(seen: _Seen, found: Disagreement) -> Disagreement:
-    """2: with a skip strategy and the same matches: what an earlier window releases drops runs before theirs close."""
+    """2: with a skip strategy and the same matches, an earlier window drops runs before their windows close."""
     windowed = any(s.window_ms or s.step_ms for s in seen.stages)
     same_matches = not (found.missing or found.extra)
     return Disagreement() if seen.scenario.skips and windowed and same_matches else found
@@ -377,8 +388,11 @@ def _group_in_first_place(seen: _Seen, found: Disagreement) -> Disagreement:
 
 
 def _greed(seen: _Seen, found: Disagreement) -> Disagreement:
-    """13: the library never leaves the loop, or forgets its greed. Behind a group that may have another round it
-    forgets what it has skipped: we have less, without a loop of which an event has come before what is behind it."""
+    """13: the library never leaves the loop, or forgets its greed.
+
+    After a group that may have another round the library forgets the events that it has skipped. We then lack matches
+    without a loop, where an event of the loop came between the group and the stage after the loop.
+    """
     behind_round = list(greed_behind_round(seen.scenario.stages))
     if greed_is_lost(seen.scenario.stages) or (behind_round and seen.scenario.skips):
         return Disagreement()

@@ -14,7 +14,7 @@ from tests.conformance.differences import REASONS, known_differences
 from tests.conformance.scenario import Bindings, Scenario
 from tests.conformance.stages import flatten, groups_in
 
-# The mistakes for which the language refuses what the peer takes, by the number of the difference.
+# Mistakes for which the language refuses a pattern that the peer accepts, by the number of the difference.
 _REFUSALS = {"CEP401": 3, "CEP403": 7}
 # How many bindings of one kind a diff shows; an explosion of matches says no more in full.
 _SHOWN_MAX = 8
@@ -50,7 +50,7 @@ def _is_greedy_and_any(scenario: Scenario, code: str) -> bool:
 
 
 def is_clean(outcomes: Iterable[Outcome]) -> bool:
-    """Whether every scenario passes, differs as is known, or has nothing to be compared with."""
+    """Whether every scenario passes, has known differences only, or cannot be compared."""
     return all(o.verdict in (Verdict.PASS, Verdict.DIFFERS, Verdict.BOUND, Verdict.NO_ANSWER) for o in outcomes)
 
 
@@ -62,7 +62,7 @@ def headline(outcome: Outcome) -> str:
 
 
 def difference_lines(outcome: Outcome) -> list[str]:
-    """What only one side has: `-` the peer alone, `+` we alone."""
+    """Return the answers that only one side has: `-` the peer alone, `+` we alone."""
     found = outcome.disagreement
     lines = _some(f"- match     {_shown(m)}" for m in sorted(found.missing))
     lines += _some(f"+ match     {_shown(m)}" for m in sorted(found.extra))
@@ -94,7 +94,7 @@ def event_line(scenario: Scenario) -> str:
 
 
 def summary(outcomes: Sequence[Outcome]) -> list[tuple[str, int]]:
-    """How many scenarios have each verdict, and of those that differ, by number."""
+    """Count the scenarios of each verdict, and the differing ones by number."""
     counts = Counter(o.verdict for o in outcomes)
     rows = [(verdict.value, counts[verdict]) for verdict in Verdict if counts[verdict]]
     by_number = Counter(o.numbers for o in outcomes if o.verdict is Verdict.DIFFERS)

@@ -24,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 class UntranslatableError(Exception):
-    """The scenario says something that the language has no word for; the message says what."""
+    """The language cannot express the scenario; the message names the obstacle."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A scenario's pattern text + its events → what the engine answers.
+"""A scenario's pattern text + its events → the engine's answer.
 
 Events reach the engine as they would in a job: late ones are dropped, the others wait for the watermark that passes
 them, and the stream's end closes every window.
@@ -34,14 +34,14 @@ from tests.conformance.scenario import Answer, Bindings, Scenario, ScenarioEvent
 from tests.conformance.structure import PATTERN, PatternText
 
 _END_MS = TIME_MS_MAX
-# Event ids are compared by length, then by bytes: with one length their order is that of arrival.
+# Event ids are compared by length, then by bytes: with one length they sort in order of arrival.
 _ID_DIGITS = 9
 _LIMITS = ("RUNS_PER_KEY_MAX", "NODES_PER_KEY_MAX", "MATCHES_PER_EVENT_MAX", "WAYS_PER_EVENT_MAX")
 _NO_LIMIT = 100_000  # more than a scenario can need that the library answers
 
 
 class RefusedError(Exception):
-    """The language refuses the pattern; the message is the first reason, `code` that of the mistake if any."""
+    """The language refuses the pattern; the message is the first reason, `code` the code of the mistake if any."""
 
     def __init__(self, message: str, code: str = "") -> None:
         super().__init__(message)
@@ -68,7 +68,7 @@ def check_pattern(written: PatternText) -> Subject:
     return Subject(written.text, pattern, schema, written.names)
 
 
-# Whoever compares asks several things of one pattern: to check and compile it is most of the work.
+# A comparison uses one pattern several times, and checking and compiling it is most of the work.
 @lru_cache(maxsize=4)
 def _checked(text: str) -> tuple[PatternIR, Schema]:
     checked = load_text(text, "scenario.cep")
@@ -95,7 +95,7 @@ def _refused(diagnostics: Sequence[Diagnostic]) -> RefusedError:
 
 
 def answer(subject: Subject, scenario: Scenario) -> Answer:
-    """What the engine answers. Raises: RefusedError if the pattern is over a limit of the automaton."""
+    """Return the engine's answer. Raises: RefusedError if the pattern is over a limit of the automaton."""
     program = _compiled(subject.text, subject.pattern.skip)
     matches: set[tuple[Bindings, int]] = set()
     timeouts: set[tuple[Bindings, int]] = set()
@@ -114,8 +114,10 @@ def answer(subject: Subject, scenario: Scenario) -> Answer:
 
 @contextmanager
 def without_limits() -> Iterator[None]:
-    """Compile rules that keep all runs and matches, as the library and the oracle do: what is compared is the meaning,
-    and fifteen events have more than ten thousand combinations."""
+    """Compile rules that keep all runs and matches, like the library and the oracle.
+
+    A comparison is about the meaning of a pattern, and fifteen events have more than ten thousand combinations.
+    """
     with ExitStack() as patched:
         for name in _LIMITS:
             patched.enter_context(patch(f"cep.nfa.rule_tables.{name}", _NO_LIMIT))
@@ -123,7 +125,7 @@ def without_limits() -> Iterator[None]:
 
 
 def answer_without_limits(subject: Subject, scenario: Scenario) -> Answer:
-    """Return what the engine would answer if it handed out every match of an event."""
+    """Return the engine's answer without its limit on the matches of one event."""
     _compiled.cache_clear()
     with without_limits():
         found = answer(subject, scenario)
@@ -154,7 +156,7 @@ def deliveries(scenario: Scenario) -> Iterator[tuple[list[Arrived], int]]:
 
 
 def _released(waiting: list[Arrived], watermark_ms: int) -> list[Arrived]:
-    """Take the events up to the watermark out of those that wait."""
+    """Remove the events up to the watermark from the waiting ones and return them."""
     released = [arrived for arrived in waiting if arrived[1].time_ms <= watermark_ms]
     waiting[:] = [arrived for arrived in waiting if arrived[1].time_ms > watermark_ms]
     return sorted(released, key=lambda arrived: (arrived[1].time_ms, arrived[0]))

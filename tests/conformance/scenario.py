@@ -1,7 +1,8 @@
-"""Scenario file → scenarios: a pattern in the words of builder calls, events, watermarks, and what the peer answered.
+"""Scenario file → scenarios: a pattern in the words of builder calls, events, watermarks, and the peer's answer.
 
-A file is JSON, gzipped if its name says so: `{"scenarios": […]}` or the bare list. What a pattern, a condition or an
-expression may say is checked where it is written as text (structure.py, conditions.py); here, that the rest is there.
+A file is JSON, gzipped if its name says so: `{"scenarios": […]}` or the bare list. The writers of the text
+(structure.py, conditions.py) check the contents of patterns, conditions and expressions; this module checks that the
+rest is present.
 Tested by: tests/conformance/test_conformance.py
 """
 
@@ -70,7 +71,7 @@ class Scenario:
 
 
 def read_scenarios(path: Path) -> list[Scenario]:
-    """All scenarios of a file. Raises: UsageError if it is no such file."""
+    """Read all scenarios of a file. Raises: UsageError if it is not a scenario file."""
     try:
         raw = path.read_bytes()
         given = json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)

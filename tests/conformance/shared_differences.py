@@ -1,4 +1,4 @@
-"""Shared scenarios whose answers are not followed: name → numbers of the differences; and those that only we answer."""
+"""Shared scenarios: the ones with other answers of ours, by name → numbers; and the ones that only we answer."""
 
 DIFFERENCES: dict[str, tuple[int, ...]] = {
     "skip 14: *a* skip:to_first(a)! on a1 [one instant]": (14,),

@@ -1,4 +1,4 @@
-"""What the known differences ask about the stages of a scenario: their place, their words, which events may fit.
+"""Questions of the known differences about the stages of a scenario: their place, their words, possible events.
 
 Tested by: tests/conformance/test_conformance.py
 """
@@ -19,8 +19,11 @@ _COMPARE = {
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage that is no group. `later` are the stages that may be bound after it, itself among them if it repeats;
-    `step_ms` is its step time and `window_ms` the window of the whole."""
+    """A stage that is not a group.
+
+    `later` are the stages that may be bound after it, including itself if it repeats; `step_ms` is its step time and
+    `window_ms` the window of the whole.
+    """
 
     name: str
     given: Json
@@ -50,7 +53,7 @@ def flatten(stages: Sequence[Json], within: Mapping[str, Json] | None) -> Iterat
         if within and within["type"] == "prev_curr" and at == len(placed) - 1:
             step_ms = within["ms"]
         if given is stages[-1] and is_loop(given):
-            step_ms = 0  # there the library has none
+            step_ms = 0  # the library ignores it there
         yield Stage(
             names[at],
             given,
@@ -114,7 +117,7 @@ def begins_with_group(stages: Sequence[Json], *, first: bool = True) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Around:
-    """What surrounds stages: whether they are in a group, in an optional one, and before what may match nothing."""
+    """The surroundings of stages: whether they are in a group, an optional one, or before a part that may be empty."""
 
     in_group: bool = False
     optional: bool = False
@@ -122,9 +125,11 @@ class _Around:
 
 
 def greed_is_lost(stages: Sequence[Json], around: _Around = _Around()) -> bool:
-    """Whether a greedy loop stands where the library treats its greed otherwise: before what may match nothing, at the
-    end of a group that repeats, in an optional group, before a `notNext`, optional behind an absence, or with a stop
-    event."""
+    """Whether a greedy loop stands where the library treats its greed otherwise.
+
+    These places are: before a part that may be empty, at the end of a group that repeats, in an optional group, before
+    a `notNext`, optional after an absence, or with a stop event.
+    """
     for number, stage in enumerate(stages):
         follower = stages[number + 1] if number + 1 < len(stages) else None
         behind = next((s for s in stages[number + 1 :] if not is_negated(s)), None)
@@ -171,7 +176,7 @@ def absence_before_loop(stages: Sequence[Json]) -> bool:
 
 
 def groups_behind_absence(stages: Sequence[Json]) -> Iterator[Json]:
-    """The groups that may begin with nothing or be left out, and that may come next behind an absence."""
+    """Yield the groups that may begin empty or be left out, and that may come next after an absence."""
     waits = False
     for stage in stages:
         if "group" in stage:
@@ -182,7 +187,7 @@ def groups_behind_absence(stages: Sequence[Json]) -> Iterator[Json]:
 
 
 def _opens_empty(group: Json) -> bool:
-    """Whether a group may leave out what it begins with, or begins with a group that may."""
+    """Whether a group may leave out its first stage, or begins with a group that may."""
     first = group["group"][0]
     return may_be_empty(first) or ("group" in first and _opens_empty(first))
 
@@ -207,7 +212,7 @@ def directly_after_round(stages: Sequence[Json], *, behind_round: bool = False) 
 
 
 def stop_behind_round(stages: Sequence[Json], *, behind_round: bool = False) -> bool:
-    """Whether a group with a stop event may come right behind a group that repeats."""
+    """Whether a group with a stop event may come right after a group that repeats."""
     for stage in stages:
         stops = behind_round and "until" in stage and "group" in stage
         if stops or stop_behind_round(stage.get("group", ()), behind_round=behind_round):
@@ -218,7 +223,7 @@ def stop_behind_round(stages: Sequence[Json], *, behind_round: bool = False) -> 
 
 
 def neighbours(stages: Sequence[Json]) -> frozenset[tuple[str, str]]:
-    """The pairs of stages of which the second may be what a run waits for right behind the first."""
+    """Return the pairs of stages in which a run may wait for the second right after the first."""
     return _row_of(stages).pairs
 
 
@@ -251,9 +256,12 @@ def _row_of(stages: Sequence[Json]) -> _Row:
 def greed_behind_round(
     stages: Sequence[Json], rounds: frozenset[str] = frozenset()
 ) -> Iterator[tuple[str, frozenset[str]]]:
-    """The greedy loops that may be left out right behind a group that may have another round, each with the names in
-    that group; `rounds` are those in one that stands right before these stages. A round that may begin with nothing, or
-    must come directly after the last, is none. What a group begins with stands behind what its last round ends with."""
+    """Yield the greedy loops that may be left out right after a group with another round, and the names in that group.
+
+    `rounds` are the names in such a group right before these stages. A round that may begin empty, or that must come
+    directly after the last one, does not count. The first stages of a group follow the last stages of its previous
+    round.
+    """
     for stage in stages:
         if "group" in stage:
             again = is_loop(stage) and stage.get("inner") != "consecutive"
@@ -274,7 +282,7 @@ def _names_of_round(stage: Json) -> frozenset[str]:
 
 
 def _names_at_end(stages: Sequence[Json]) -> frozenset[str]:
-    """The names in what may be the last of the stages and go on."""
+    """Return the names in groups at the end of the stages that may go on."""
     found: frozenset[str] = frozenset()
     for inner in reversed(stages):
         found |= _names_of_round(inner)
@@ -322,7 +330,7 @@ def ends_on_absence(stages: Sequence[Json]) -> bool:
 
 
 def may_fit(condition: Json, values: Mapping[str, Json]) -> bool:
-    """Whether an event may satisfy a condition; what depends on bound events may be either way."""
+    """Whether an event may satisfy a condition; a part that depends on bound events may be true or false."""
     return _truth(condition, values) is not False
 
 

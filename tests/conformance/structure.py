@@ -1,9 +1,9 @@
 """A scenario's stages → the text of a pattern file: the event type, and one pattern over it.
 
-A builder call means what the library does with it, so that two of its habits are written out: the first stage of a
-group repeats with the contiguity of the group, and a window between two stages means nothing on a first stage, on a
-group and on an absence that something follows. Windows of 0 are none. Where the library ignores or drops what was asked
-for (a window or an absence inside a group), the text asks for it.
+A builder call means the same as in the library, so two habits of the library are written out. The first stage of a
+group repeats with the contiguity of the group. A window between two stages has no effect on a first stage, on a group
+and on an absence with a stage after it. Windows of 0 do not count. Where the library ignores or drops a requested part
+(a window or an absence inside a group), the text contains it.
 Tested by: tests/conformance/test_conformance.py
 """
 
@@ -105,7 +105,7 @@ class _Writer:
     has_window: bool = False  # something can run out of time
 
     def structure(self, stages: Sequence[Json], within: Mapping[str, Json] | None) -> str:
-        """What stands behind `seq`, with the smallest window that holds for the whole."""
+        """Return the text after `seq`, with the smallest window that holds for the whole."""
         if within and stages[-1].get("within", {}).get("type") == within["type"]:
             # The window of the whole is a call on the last stage: it replaces the stage's own of that kind.
             stages = [*stages[:-1], {name: given for name, given in stages[-1].items() if name != "within"}]
@@ -132,7 +132,7 @@ class _Writer:
                 if link not in _LINKS:
                     raise UntranslatableError(f"the link {link!r}")
                 is_last = number == len(stages) - 1 and not in_group
-                # In the library a step time says nothing of a group, nor of a last stage that repeats.
+                # In the library a step time has no effect on a group or on a last stage that repeats.
                 is_free = "group" in stage or (negated and not is_last) or (is_last and _loops(stage))
                 step = "" if is_free else self._gap(stage, [last_gap_ms] if is_last else [])
                 text += f"{_LINKS[link]}{step} {'!' * negated}{element}"
@@ -190,7 +190,7 @@ class _Writer:
             self.has_window = True
             text += f" [{stage['gap_ms']} ms]"
         if optional and low > 1:
-            # All or nothing, which one repetition cannot say; the greed of the loop is also that of taking it at all.
+            # One repetition cannot express all or none; a greedy loop is also greedy about taking it at all.
             text = f"({text})?" + (" greedy" if stage.get("greedy") and low != high else "")
         return text
 

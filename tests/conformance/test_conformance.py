@@ -22,7 +22,7 @@ from tests.conformance.structure import pattern_text
 
 HERE = Path(__file__).resolve().parent
 ARGUED = HERE.parents[1] / "cep" / "docs" / "inside"
-# The scenarios that several projects share lie beside the repository; a checkout without them has its own few.
+# The scenarios that several projects share lie next to the repository; a checkout without them has its own few.
 SHARED = HERE.parents[1].parent / "shared" / "conformance"
 OWN = HERE / "scenarios.json"
 SCENARIOS = [scenario for path in sorted(SHARED.glob("*.json*")) for scenario in read_scenarios(path)]
@@ -66,7 +66,7 @@ def scenario(stages: list[dict[str, Any]], events: str, **more: Any) -> Scenario
 
 
 def text_of(stages: list[dict[str, Any]], **more: Any) -> str:
-    """What stands behind `seq`."""
+    """Return the text after `seq`."""
     lines = pattern_text(scenario(stages, "a@1", **more)).text.splitlines()
     return next(line.removeprefix("  seq    ") for line in lines if line.startswith("  seq"))
 
@@ -169,7 +169,7 @@ def test_a_difference_explains_only_what_fits_its_shape() -> None:
 
 
 def test_a_forgotten_absence_needs_a_forbidden_event() -> None:
-    """17: behind what was bound first; for one that is remembered, behind what has ended the wait."""
+    """17: it comes after the first bound event; for a remembered absence, after the event that ended the wait."""
     group = {"link": "followedBy", "group": [stage("d")], "optional": True}
     given = scenario([stage("a"), stage("b", "notFollowedBy"), group, stage("c", "followedBy")], "b@1 a@2 b@3 d@4 c@5")
     whole, without = (("a", (1,)), ("c", (4,)), ("d", (3,))), (("a", (1,)), ("c", (4,)))
@@ -180,7 +180,7 @@ def test_a_forgotten_absence_needs_a_forbidden_event() -> None:
 
 
 def test_a_loop_that_begins_what_may_be_left_out_forgets_the_absence_behind_it() -> None:
-    """17: from the second repetition on, once an event is skipped; also if the loop has no end."""
+    """17: from the second repetition on, once an event is skipped; also if the loop has no maximum."""
 
     def numbers(least: int, *, optional: bool, events: str = "p@1 b@2 x@3 n@4 b@5 c@6") -> tuple[int, ...]:
         absence, last = stage("n", "notFollowedBy"), stage("c", "followedBy")
@@ -194,7 +194,7 @@ def test_a_loop_that_begins_what_may_be_left_out_forgets_the_absence_behind_it()
 
 
 def test_greed_behind_a_round_is_forgotten_only_of_what_came_between() -> None:
-    """13: we have less, without the loop, and one of its events between the group and what is behind the loop."""
+    """13: we lack a match without the loop, if one of its events came between the group and the next stage."""
     loop, c = stage("b", "followedBy", times=[1, None], optional=True, greedy=True), stage("c", "followedBy")
     round_ = {"group": [stage("a")], "times": [1, None]}
     without, taken = (("a", (1,)), ("c", (4,))), (("a", (1,)), ("b", (2,)), ("c", (4,)))

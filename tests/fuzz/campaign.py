@@ -1,9 +1,9 @@
-"""Seeds → rounds of scenarios, each asked of the library and of the engine, and their counts in a log.
+"""Seeds → rounds of scenarios, each answered by the library and by the engine, and their counts in a log.
 
-A round is a few thousand scenarios and two calls of the library: one for all, one for what a skip strategy leaves in
-doubt. Rounds are independent, so that processes take them in turn. The log has a line a round, as JSON; a campaign that
-was interrupted goes on behind it, and only with the same build: its first line holds a hash over all that could change
-an answer.
+A round is a few thousand scenarios and two calls of the library: one for all, one for differences that a skip strategy
+leaves in doubt. Rounds are independent, so that processes take them in turn. The log has one JSON line per round. An
+interrupted campaign continues at the end of the log, but only with the same build: the first line of the log holds a
+hash over all files that could change an answer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.fuzz.strategy import MATCHES_MAX, beginnings, chunks, prove
 ROOT = Path(__file__).resolve().parents[2]
 ROUND = 2_000
 KINDS = ("random", "richest", "small", "nested")
-# What the library answers when a scenario is too much for it; there is nothing to compare with.
+# The library's errors when a scenario is too much for it; there is no answer to compare with.
 _NO_ANSWERS = ("TooMany", "Hang", "NullPointerException")
 
 Json = Any
@@ -38,8 +38,11 @@ Json = Any
 
 @dataclass
 class Tally:
-    """What has been counted in a round, or in all of them. `numbers` are of the known differences, `refusals` the
-    reasons for which there is no answer to compare with; `proven` are skips whose difference has been shown."""
+    """The counts of a round, or of all rounds.
+
+    `numbers` counts the known differences, `refusals` the reasons why an answer is missing, and `proven` the
+    differences under a skip strategy that have been proven.
+    """
 
     drafted: int = 0
     unasked: int = 0
@@ -58,7 +61,7 @@ class Tally:
         return sum(self.verdicts[v] for v in (Verdict.PASS, Verdict.DIFFERS, Verdict.FAIL))
 
     def add(self, other: Tally) -> None:
-        """Count what another has counted."""
+        """Add the counts of another tally."""
         for part in fields(self):
             setattr(self, part.name, getattr(self, part.name) + getattr(other, part.name))
 
@@ -89,7 +92,7 @@ def lines_of(found: Finding) -> list[str]:
 
 @without_limits()
 def examined(scenarios: list[Json]) -> tuple[Tally, list[Finding]]:
-    """Ask, compare; then prove what a skip strategy has made of a difference."""
+    """Answer and compare the scenarios, then prove the differences under a skip strategy."""
     asked = [one for one in scenarios if not would_hang(one["pattern"])]
     tally = Tally(drafted=len(scenarios), unasked=len(scenarios) - len(asked))
     found: list[Finding] = []
@@ -163,7 +166,7 @@ def build(kind: str) -> str:
 
 
 def read_log(log: Path) -> tuple[str, dict[int, Tally]]:
-    """The build of a log and its rounds by seed; "" and nothing if there is none yet."""
+    """Return the build of a log and its rounds by seed; "" and an empty dict if the log does not exist."""
     if not log.exists():
         return "", {}
     first, *lines = (json.loads(line) for line in log.read_text().splitlines())

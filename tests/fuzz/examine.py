@@ -1,8 +1,8 @@
-"""A scenario with the library's answer → a finding: what the comparison says, and whether it can be trusted.
+"""A scenario with the library's answer → a finding: the verdict of the comparison, and whether it can be trusted.
 
-Two guards stand behind "a known difference". The brute-force oracle must answer as the engine does, so that no bug of
-the engine hides behind an explanation; it is asked as well where the library refuses the pattern. And where a skip
-strategy chooses, the difference is proven from the runs that either side has without it (strategy.py beside this).
+Two guards check "a known difference". The brute-force oracle must answer as the engine does, so that an explanation
+hides no bug of the engine; the oracle also answers where the library refuses the pattern. Where a skip strategy
+chooses, the difference is proven from the runs that each side has without the strategy (strategy.py in this folder).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Finding:
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody must look at it. What the language refuses is known by a number, or not accepted."""
+        """Whether a person must examine it. Refusals of the language either have a number, or are not accepted."""
         refused = self.outcome.verdict in (Verdict.FAIL, Verdict.UNSUPPORTED)
         return bool(self.bug or self.doubt) or refused
 
@@ -44,7 +44,7 @@ class Finding:
 
 
 def examine(given: Json) -> Finding:
-    """Judge a scenario; a difference, and what only we answer, is checked against the oracle."""
+    """Judge a scenario; check a difference, or an answer that only we have, against the oracle."""
     outcome = judge(scenario_of(given, given["name"]))
     is_refused = outcome.verdict is Verdict.UNSUPPORTED or outcome.code
     is_compared = outcome.scenario.expected is not None and not outcome.disagreement
@@ -62,7 +62,7 @@ def examine(given: Json) -> Finding:
 
 
 def oracle_answer(subject: Subject, scenario: Scenario) -> Answer:
-    """What the brute-force oracle finds for the checked pattern on the same events."""
+    """Return the brute-force oracle's answer for the checked pattern on the same events."""
     by_key: dict[str, list[Event]] = {}
     ids: dict[int | str, int] = {}
     for released, _ in deliveries(scenario):

@@ -11,7 +11,7 @@ Json = Any
 
 
 def features(scenario: Json) -> set[str]:
-    """What the pattern and the events use."""
+    """Return the features that the pattern and the events use."""
     found = {f"skip-{scenario['skip']['type']}"}
     for stage in scenario["pattern"]:
         found.update(_of_stage(stage, 0))

@@ -1,9 +1,9 @@
-"""What the library finds in each beginning of a key's events, without skipping → what it answers with a skip strategy.
+"""The library's answers without skipping to each beginning of a key's events → its answer with a skip strategy.
 
 The library takes events one by one, and looks at the time before the first event of an instant and when a watermark
-wakes it. Only then does a run time out: one that an event leaves with a window that is over is alive until the next
-look, and an event of the same instant may still go on with it. A match is withheld while a run with an earlier start
-is alive. When it is emitted, all that starts before a floor is dropped, runs and withheld matches alike.
+wakes it. Only then does a run time out: a run whose window has passed stays alive until the next look, and an event of
+the same instant may still continue it. A match is withheld while a run with an earlier start is alive. When it is
+emitted, all runs and withheld matches that start before a floor are dropped.
 Tested by: tests/fuzz/test_strategy.py
 """
 
@@ -23,7 +23,7 @@ Json = Any
 Ended = tuple[Bindings, int]
 
 END_MS = 2**63 - 1
-# Longer than any stream: the window of a question whose scenario has none.
+# Longer than any stream: the window of a question whose scenario has no window.
 ASKED_MS = 10_000_000
 
 
@@ -33,10 +33,12 @@ class _NoChoiceError(Exception):
 
 @dataclass(frozen=True)
 class Cut:
-    """The answer to a beginning: `matches` that are certain by then, those that are `pending` until a window closes,
-    and all time-outs up to the end of the stream, each as often as it is reported. Of the pending ones some are
-    `untimed`: the step time of the last stage does not hold for them; behind a greedy loop that its stop event has
-    ended the library has lost it."""
+    """The answer to a beginning.
+
+    `matches` are certain by then, `pending` matches wait until a window closes, and `timeouts` are all time-outs up to
+    the end of the stream, each as often as it is reported. Some pending matches are `untimed`: the step time of the
+    last stage does not hold for them, because the library loses it after a greedy loop that its stop event has ended.
+    """
 
     matches: frozenset[Bindings]
     pending: frozenset[Bindings]
@@ -63,14 +65,17 @@ NOTHING = Cut(frozenset(), frozenset(), frozenset(), Counter())
 
 @dataclass(frozen=True)
 class Windows:
-    """The window of the whole and the step time of the last stage; 0: there is none."""
+    """The window of the whole and the step time of the last stage; 0 if it is missing."""
 
     whole_ms: int
     last_step_ms: int
 
     @staticmethod
     def of(given: Json) -> Windows:
-        """Of a scenario: the shortest is that of the whole; the pattern's own takes the last stage's place."""
+        """Return the windows of a scenario.
+
+        The shortest is the window of the whole; the pattern's own window replaces the one of the last stage.
+        """
         *before, last = (stage.get("within") or {} for stage in given["pattern"])
         own = given.get("within") or {}
         at_end = [own] if own.get("type") == last.get("type") else [own, last]
@@ -91,8 +96,10 @@ class Moment:
 
 @dataclass(frozen=True)
 class KeyStream:
-    """The events of a key in the order in which they are looked at, and what the library finds in each beginning, or in
-    those up to where it does not answer."""
+    """The events of a key in the order in which they are taken, and the library's answer to each beginning.
+
+    `cuts` ends early if the library does not answer a beginning.
+    """
 
     events: Sequence[ScenarioEvent]
     cuts: Sequence[Cut]
@@ -110,8 +117,10 @@ class KeyStream:
         return any(first_of(run, self.place) == self.place[event_id] for run in found)
 
     def moments(self, scenario: Scenario, *, always_wakes: bool) -> Iterator[Moment]:
-        """What happens to the key, before the first event without a cut. A watermark wakes the library if it releases
-        events of the key, or passes the window of what has started."""
+        """Yield the moments of the key, up to the first event without a cut.
+
+        A watermark wakes the library if it releases events of the key, or passes the window of a started run.
+        """
         own, taken, timers = self.place, 0, set[int]()
         for released, watermark_ms in deliveries(scenario):
             now_ms, has_started = -END_MS, False
@@ -169,8 +178,11 @@ class Way:
 
 @dataclass
 class _Seen:
-    """What the strategy knows at a moment: the last cut; the matches that have been found; the runs that are alive,
-    those that have ended since the cut, and those that later cuts still name."""
+    """The state of the strategy at a moment: the last cut, the matches so far, and the runs.
+
+    `alive` are the living runs, `gone` the ones that have ended since the cut, and `reported` the ended ones that later
+    cuts still name.
+    """
 
     cut: Cut = NOTHING
     found: frozenset[Bindings] = frozenset()
@@ -183,7 +195,8 @@ class _Seen:
 class Strategy:
     """A skip strategy on the events of one key, which chooses `wanted` where it has a choice.
 
-    `by_time`: windows close in the order of time and by every watermark, as with us; else all that are over at a look.
+    With `by_time` windows close in the order of time and by every watermark, as with us; otherwise all windows that
+    have passed close at a look.
     """
 
     skip: Mapping[str, Json]
@@ -192,7 +205,7 @@ class Strategy:
     by_time: bool = False
 
     def answer(self, scenario: Scenario) -> Way | None:
-        """What the strategy answers for the key, as far as the cuts go; None if it cannot choose as wanted."""
+        """Return the strategy's answer for the key, as far as the cuts go; None if it cannot choose as wanted."""
         way, seen = Way(), _Seen()
         try:
             for moment in self.stream.moments(scenario, always_wakes=self.by_time):

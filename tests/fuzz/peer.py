@@ -1,4 +1,4 @@
-"""Scenarios → the answers of the real Flink CEP, by way of the peer's own scripts beside the repository.
+"""Scenarios → the answers of the real Flink CEP, by way of the peer's own scripts next to the repository.
 
 Needs Java 17 and a virtual environment with `apache-flink-libraries`, named by the environment variable FLINK_VENV.
 """
@@ -39,9 +39,10 @@ def draft(seed: int, count: int) -> list[Json]:
 
 
 def answered(scenarios: Sequence[Json], matches_max: int = MATCHES_MAX) -> list[Json]:
-    """The scenarios with the answers of the library as `expected`. One call starts one Java machine: ask for many.
+    """Return the scenarios with the library's answers as `expected`. One call starts one Java machine: pass many.
 
-    The library gives up on what takes it seconds. The first scenario pays for loading it, so that is asked twice.
+    The library gives up on a scenario after some seconds. The first scenario also pays for loading the library, so it
+    is asked twice.
     """
     if not scenarios:
         return []

@@ -1,9 +1,9 @@
-"""Seeds → random scenarios that are small and crowded: the words that the peer's own generator seldom puts together.
+"""Seeds → random scenarios that are small and crowded: words that the peer's own generator seldom combines.
 
-Short patterns in which groups, absences, options, stop events, step times and ways to skip meet often, on a few events;
-an `x` fits nothing. A difference shows on few events, and thousands of scenarios take a minute. And `nested` ones:
-groups that repeat inside groups that repeat, before a stage that takes almost anything, so that what stays open behind
-both shows.
+In short patterns, groups, absences, options, stop events, step times and ways to skip meet often, on a few events; an
+`x` fits none of the conditions. A difference shows on few events, and thousands of scenarios take a minute. `nested`
+scenarios have groups that repeat inside groups that repeat, before a stage that takes almost anything, so that open
+rounds of both groups matter.
 """
 
 from __future__ import annotations
@@ -149,8 +149,11 @@ class _Maker:
 
 
 class _NestedMaker(_Maker):
-    """Builds a group with groups in it, and what comes behind. Most stages are plain, of few letters and with `->`
-    between them: what a run still waits for when others have begun a round depends on each event."""
+    """Builds a group with groups in it, and the stages after it.
+
+    Most stages are plain, of few letters and with `->` between them: the wait of a run after other runs have begun a
+    round depends on each event.
+    """
 
     skips: ClassVar = 0.2
     walks: ClassVar = 0.5

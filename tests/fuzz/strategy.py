@@ -1,19 +1,19 @@
-"""A difference under a skip strategy → a proof from what each side finds without one.
+"""A difference under a skip strategy → a proof from the answers of both sides without one.
 
-A strategy withholds a match while a run with an earlier start is alive, and drops what starts before a floor that each
-match raises. So a run that never matches can decide which matches come out, and comparing the matches without skipping
-does not show it. The library is asked for the key's first event, the first two, and so on, without skipping and with a
-window that no run outlives: its time-outs are the runs that are alive by then. From these
+A strategy withholds a match while a run with an earlier start is alive, and drops runs and matches that start before a
+floor, which each match raises. A run that never matches can therefore decide which matches are emitted, and comparing
+the matches without skipping does not show it. The library gets the key's first event, the first two, and so on, without
+skipping and with a window that every run fits into: its time-outs are the runs that are alive by then. From these
 
 1. the strategy, carried out in library.py, must give the library's answer, for some choice among matches that start
    alike;
-2. on each of these beginnings both sides must agree, or differ as is known: that difference is the reason;
-3. where they agree on all of them, the strategy must give ours from the same runs: by another choice (a tie), or with
-   windows that close in the order of time, not when the library looks.
+2. on each of these beginnings both sides must agree, or have a known difference: that difference is the reason;
+3. where they agree on all of them, the strategy must give our answer from the same runs: by another choice (a tie), or
+   with windows that close in the order of time, not when the library looks.
 
-Some beginnings have more matches than the library can find, though the strategy leaves it few. Nothing of a run depends
-on what comes before its first event, so it is asked again without the events before the floor that has been reached.
-Anything else is open.
+Some beginnings have too many matches for the library, though the strategy keeps few of them. A run does not depend on
+events before its first event, so the library gets the beginning again without the events before the floor reached so
+far. Any other difference is open.
 Tested by: tests/fuzz/test_strategy.py
 """
 
@@ -38,11 +38,11 @@ _ORDER_OF_TIME = 2
 
 
 class UnprovenError(Exception):
-    """The message says what is missing."""
+    """The message names the missing part of the proof."""
 
 
 def beginnings(given: Json) -> list[Json]:
-    """What the library is asked: each beginning of each key's events, without skipping, with what is alive shown."""
+    """Return the questions for the library: each beginning of each key's events, without skipping."""
     keys = _by_key(scenario_of({**given, "expected": {"matches": []}}, given["name"]))
     return [_question(given, events[:size]) for events in keys.values() for size in range(1, len(events) + 1)]
 
@@ -61,7 +61,7 @@ def _question(given: Json, events: Sequence[ScenarioEvent]) -> Json:
 
 
 def prove(found: Finding, given: Json, answers: Sequence[Json], ask: Ask) -> Finding:
-    """The finding with its reason, or with what is in doubt; `answers` are those to `beginnings`."""
+    """Return the finding with its reason, or with the doubt; `answers` are the answers to `beginnings`."""
     try:
         streams, looked = _answered_keys(found, given, answers, ask)
         _check_theirs(found, streams)
@@ -99,7 +99,7 @@ def _agreed(answered: Json) -> Finding:
 def _without_errors(
     found: Finding, given: Json, events: Sequence[ScenarioEvent], own: list[Json], ask: Ask
 ) -> list[Json]:
-    """The answers for a key; what has none is asked again without what is before the floor reached by then."""
+    """Return the answers for a key; ask again for missing ones, without the events before the floor reached by then."""
     floor = 0
     while failed := [at for at, one in enumerate(own) if "error" in one["expected"]]:
         reached = _floor_reached(found, _stream(given, events, own[: failed[0]]))
@@ -155,7 +155,7 @@ def _windowed(given: Json) -> Json:
 
 
 def _floor_reached(found: Finding, stream: KeyStream) -> int:
-    """The floor that both sides have reached where the stream's cuts end; that of the library if ours is no choice."""
+    """Return the floor of both sides at the end of the stream's cuts, or only the library's if ours is impossible."""
     scenario = found.outcome.scenario
     ways = [Strategy(scenario.skip, stream, side.bindings).answer(scenario) for side in (_theirs(found), _ours(found))]
     if ways[0] is None:

@@ -1,4 +1,4 @@
-"""Random scenarios: the same for a seed, in words that the language has, and with what they are drawn for."""
+"""Random scenarios: the same for a seed, expressible in the language, and with the intended features."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.fuzz.strategy import beginnings, prove
 
 Json = Any
 
-# A scenario, the answers to its beginnings, those to what was asked again, and the numbers of the difference.
+# A scenario, the answers to its beginnings and to repeated questions, and the numbers of the difference.
 RECORDED: list[Json] = json.loads((Path(__file__).parent / "recorded.json").read_text())
 BY_NAME = {case["given"]["name"]: case for case in RECORDED}
 FLOOR = "beginnings without an answer behind a floor"
@@ -26,7 +26,7 @@ ONE_BY_ONE = "windows that a watermark shows one after the other"
 
 
 def proven(case: Json) -> Finding:
-    """The finding after the proof; the library is not asked for anything but what was recorded."""
+    """Return the finding after the proof; the library's recorded answers are the only ones."""
     again = {answered["name"]: answered for answered in case["again"]}
 
     def ask(questions: Sequence[Json]) -> list[Json]:
@@ -67,7 +67,7 @@ def test_an_answer_that_the_strategy_does_not_give_is_open(name: str, part: str)
 
 
 def test_a_watermark_is_not_taken_for_another() -> None:
-    """The answer under watermarks is none without them."""
+    """The answer under watermarks is wrong without them."""
     case = changed(AT_ONCE)
     case["given"]["expected"] = changed(ONE_BY_ONE)["given"]["expected"]
     assert proven(case).is_open

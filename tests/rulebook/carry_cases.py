@@ -1,7 +1,7 @@
 """A seed → a pattern, two sets of its parameters, and payments around the change from one to the other.
 
-The payments before the change mean the same under both sets. So if the runs are handed over, the job must give the
-alerts of a job that had the new version from the beginning; and if they are not, the alerts of `drain`.
+The payments before the change mean the same under both sets. If the runs are handed over, the job must give the
+alerts of a job that had the new version from the beginning; otherwise the alerts of `drain`.
 """
 
 from __future__ import annotations
@@ -102,6 +102,6 @@ def drawn(seed: int) -> Case:
 
 
 def _means(amount: int, params: dict[str, object]) -> list[bool]:
-    """What the conditions say of an amount."""
+    """Evaluate the conditions on an amount."""
     tests = {"<": amount.__lt__, ">": amount.__gt__, "==": amount.__eq__}
     return [bool(tests[test](int(str(params[name])))) for name, test in _MEANINGS.items()]

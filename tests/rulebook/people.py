@@ -50,7 +50,7 @@ def write_key(path: Path, key: SigningKey) -> Path:
 
 
 def write_signers(path: Path, text: str = "", version: int = 1) -> Path:
-    """Write a signers file with Ada and Bob, and `text` behind, signed by the root key."""
+    """Write a signers file with Ada and Bob, followed by `text`, signed by the root key."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(
         f'rule_set = "{RULE_SET}"\nversion = {version}\n{text}\n'

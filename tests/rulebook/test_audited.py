@@ -1,4 +1,4 @@
-"""A job without signers whose rules can change writes the same chain, and says that nobody vouches for a name in it."""
+"""A job without signers whose rules can change writes the same chain, and states that its names are not verified."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_each_change_has_a_line_that_says_that_nobody_has_signed() -> None:
     ]  # fmt: skip
     assert [value["kind"] for value in values if "kind" in value] == [record.kind for record in (*RECORDS, PAUSE)]
     assert {value["signers_version"] for value in values} == {None}
-    # Signatures that nobody has checked name nobody.
+    # Unchecked signatures do not name their signers.
     assert all(value.get("by", []) == [] for value in values)
     texts = texts_of(lines[1])
     assert (texts["of"], texts["sent_by"], texts["why"]) == ("r/snooze/card-7", "Ada", "card-7 is on a journey")
@@ -157,7 +157,7 @@ def test_the_first_rules_have_lines_too() -> None:
 
 
 def test_with_signers_lines_are_what_they_were() -> None:
-    """Byte for byte those of an earlier build, which knew audits of jobs with signers only."""
+    """Byte for byte as in an earlier build, in which only jobs with signers had audits."""
     signed, pause, snooze = (by_two(record).to_json() for record in (FIRST, PAUSE, SNOOZE))
     for is_audited in (False, True):
         book = audited_book(replace(AUDITED, is_audited=is_audited, trust=TRUST))
@@ -184,7 +184,7 @@ def test_a_nonce_changes_no_meaning() -> None:
 
 
 def test_the_same_change_sent_twice_is_one() -> None:
-    """Two verbs send the same, or one is tried again: no conflict, and the rules are what they were."""
+    """Two verbs send the same change, or one repeats it: there is no conflict, and the rules do not change."""
     book, other = new_book(), new_book()
     for record in (FIRST, SNOOZE, PAUSE, LIST):
         outcomes = [book.apply(with_nonce(record), 1_000) for _ in range(2)]
@@ -203,7 +203,7 @@ def test_a_nonce_is_128_bits_and_a_heartbeat_has_none() -> None:
 
 
 def is_guessed(bare: bytes, guesses: list[bytes]) -> bool:
-    """Return True if somebody who knows how a job works finds the texts of the first line of a trail by trying."""
+    """Return True if an attacker who knows the job can find the texts of the first line of a trail by guessing."""
     tried = (audit_of(audited_book(), guess) for guess in guesses)
     return orjson.loads(bare)["sealed"] in {orjson.loads(line)["sealed"] for (line,) in tried}
 

@@ -31,7 +31,7 @@ def replayed(records: Sequence[UpsertRecord], path: Path) -> list[bytes]:
 
 
 def matches(alerts: Sequence[bytes]) -> list[tuple[object, ...]]:
-    """What was found, whatever the version that says so."""
+    """Return the matches, without the version that reports them."""
     found = [orjson.loads(alert) for alert in alerts]
     return sorted(
         (str(a["key"]), tuple(event["event_id"] for event in a["events"]), a["measures"]["first"], a.get("timed_out"))
@@ -40,7 +40,7 @@ def matches(alerts: Sequence[bytes]) -> list[tuple[object, ...]]:
 
 
 def outcome_of(case: Case) -> str:
-    """What the job says that becomes of the runs."""
+    """Return the job's statement about the runs."""
     (runs,) = [rule.runs for rule in deploy(case.versions("carry")).rulebook.report().rules if rule.runs is not None]
     return runs.outcome
 

@@ -1,4 +1,4 @@
-"""Publishing is compare-and-set: who is told success has changed what the job holds, and jobs of one topic agree."""
+"""Publishing is compare-and-set: a publisher that reads success has changed the job, and jobs of one topic agree."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ SOON = "2030-01-01T00:00:00.000Z"
 
 
 def against(record: Any, before: Signable | None, **update: Any) -> Any:
-    """The record, written by somebody who has seen `before` as the last of its chain."""
+    """Return the record as a person writes it who has read `before` as the last of its chain."""
     changes = Changes() if before is None else Changes(version=before.version, hash=hash_of(before))
     return record.model_copy(update={"changes": changes, **update})
 
 
 def status_of(book: Rulebook) -> dict[str, Any]:
-    """What goes through the status topic."""
+    """Return the status as it arrives through the status topic."""
     status: dict[str, Any] = json.loads(json.dumps(rule_status(book)))
     return status
 

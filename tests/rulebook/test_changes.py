@@ -52,7 +52,7 @@ def test_rules_come_with_their_signatures(tmp_path: Path) -> None:
     signed = upsert_by_two(records[0])
     write_change(change_path(folder, signed), [signed])
     assert with_signatures(folder, records) == [signed, *records[1:]]
-    # Another layout of the text is the same change; another meaning, or a damaged file, is none.
+    # Another layout of the text is the same change; another meaning, or a damaged file, is not.
     laid_out = records[0].model_copy(update={"source": records[0].source + "\n// more\n"})
     assert with_signatures(folder, [laid_out]) in ([signed], [laid_out])
     other = records[0].model_copy(update={"severity": "low"})

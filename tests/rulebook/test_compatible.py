@@ -1,4 +1,4 @@
-"""Which rules a job can run, and what it says of the others."""
+"""The rules that a job can run, and the reasons against the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Since when a job has kept what the histories of a rule ask for that comes while it runs."""
+"""For a rule that arrives while a job runs: the time from which the job has kept the events of its histories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replay takes and refuses of the records that came to a job: what the job did, by the same reasons."""
+"""A replay accepts and refuses the same control records as the job did, for the same reasons."""
 
 from __future__ import annotations
 
@@ -36,14 +36,17 @@ TOGETHER = TYPES + "\n".join(f"pattern {name} {body}" for name, body in BODIES.i
 
 
 def rule(name: str, after_ms: int | None = None, version: int = 1, *, together: bool = False) -> UpsertRecord:
-    """A rule whose text has its own pattern alone, or that of all others."""
+    """Return a rule whose text has its own pattern alone, or the patterns of all."""
     source = TOGETHER if together else TYPES + f"pattern {name} {BODIES[name]}"
     effective = None if after_ms is None else utc_text(SEEN_MS + after_ms)
     return written(name, source, name, effective).model_copy(update={"version": version})
 
 
 def lived(first: Sequence[ControlRecord], later: Sequence[ControlRecord], levels_count: int) -> list[tuple[str, str]]:
-    """What a job refuses that sees an event before each record and forgets at once what is over, with the reasons."""
+    """Return the refusals of a job, with reasons.
+
+    The job sees an event before each record and forgets expired versions at once.
+    """
     begun = deploy(first)
     book = Rulebook(begun.schema, begun.key_domains)
     for record in first:
@@ -93,7 +96,7 @@ def test_what_nobody_was_to_produce_when_the_job_began() -> None:
 
 
 def test_a_chain_that_is_extended_in_the_middle() -> None:
-    """What makes the rings stands as late as their reader allows; there may be no level between it and the flags."""
+    """`rings` stands as late as its reader allows; there may be no level between it and `flags`."""
     first = [rule(name, together=True) for name in ("flags", "rings", "reads_ring")]
     later = [rule("echoes", 1), rule("reads_flag", 11)]
     found = as_the_job(first, later, 2)

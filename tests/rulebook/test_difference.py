@@ -1,4 +1,4 @@
-"""What differs between two records, in lines for a person."""
+"""The differences between two records, in lines for a person."""
 
 from __future__ import annotations
 

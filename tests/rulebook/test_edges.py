@@ -1,4 +1,4 @@
-"""What goes wrong with rules in production, each with its outcome."""
+"""Common failures of rules in production, each with its outcome."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_version_that_goes_back_is_ignored_and_counted() -> None:
 
 
 def test_a_publisher_whose_clock_is_a_day_off() -> None:
-    """Behind, the change starts at once and is a day late; ahead, it waits for its day, and says from when."""
+    """With a slow clock the change starts at once, a day late; with a fast one it waits a day, and says until when."""
     book = new_book()
     behind = book.apply(upsert(1, "behind", NOW_MS - DAY_MS), NOW_MS)
     ahead = book.apply(upsert(1, "ahead", NOW_MS + DAY_MS), NOW_MS)

@@ -72,7 +72,7 @@ def test_a_key_that_is_a_part_of_words_takes_nothing_along(key: str) -> None:
 
 @pytest.mark.parametrize("kind", ["unsigned", "signed", "without signers"])
 def test_a_line_of_the_audit_without_its_texts_does_not_give_the_key_away(kind: str) -> None:
-    """Who tries key after key has nothing to compare with: neither a hash of the record nor the seal of the texts."""
+    """Guessing keys does not help: the line contains neither a hash of the record nor the seal of the texts."""
 
     def line_about(key: str, owner: str) -> bytes:
         book = new_book()
@@ -87,7 +87,7 @@ def test_a_line_of_the_audit_without_its_texts_does_not_give_the_key_away(kind: 
 
     def left_of(line: bytes) -> dict[str, object]:
         values: dict[str, object] = orjson.loads(without_texts(line)[1])
-        # The seal has a salt; what it comes from is gone with the texts.
+        # The seal has a salt, whose source is gone with the texts.
         return {name: value for name, value in values.items() if name not in ("previous", "sealed", "hash")}
 
     one, two = line_about("card-7", "Ada"), line_about("card-8", "Ada")

@@ -1,4 +1,4 @@
-"""What rules that suppress remember, against a dictionary that is gone through whole."""
+"""The memory of rules that suppress, against a dictionary that is searched as a whole."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEPS = st.lists(
 
 
 def kept(last: Fired, before_ms: int) -> Fired:
-    """By its definition: what may still suppress an alert at or after that time."""
+    """Return the entries that may still suppress an alert at or after that time, by the definition."""
     return {at: times for at, times in last.items() if times[0] + times[1] > before_ms}
 
 

@@ -1,4 +1,4 @@
-"""Where rules that feed each other stand: what comes later finds its place, and nothing that is there moves."""
+"""Levels of rules that feed each other: a later rule gets a level, and existing rules keep theirs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_same_rules_stand_alike_in_a_job_and_in_a_replay() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_publisher_foresees_what_finds_no_place(seed: int) -> None:
-    """From the status alone, which says what levels are left."""
+    """The publisher uses the status alone, which names the free levels."""
     random = Random(seed)
     book = book_of(random.choice((2, 3)), "plain")
     refused = 0
@@ -124,7 +124,7 @@ def test_what_finds_no_place_is_refused_and_changes_nothing() -> None:
 
 
 def test_a_reader_of_events_of_the_source_is_not_fed_by_what_comes_later() -> None:
-    """Its event type was none that patterns produce when the job began, so it stands at level 0."""
+    """When the job began, patterns did not produce its event type, so it stands at level 0."""
     reader = EVENTS + "pattern p by card { seq a -> b within 1 h where a: payment b: flag }"
     deployment = deploy(
         [written("reader", reader, "p"), written("plain", SOURCE.split("pattern")[0] + reader[len(EVENTS) :], "p")]

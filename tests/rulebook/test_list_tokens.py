@@ -103,7 +103,7 @@ def test_numbers_in_files_and_in_place_are_refused(tmp_path: Path, capsys: pytes
         outcome = Rulebook(schema_of([record]), (("card",),)).apply(record, None)
         assert outcome.kind == ("applied" if is_right else "refused")
         assert VISA not in outcome.full_reason
-    # What a job begins with is named by its hash; entries of it count as well.
+    # A list from the start of the job is named by its hash; its entries count as well.
     record = upsert(1, source=SOURCE, pattern="listed", message="{key}")
     store = ListStore()
     content = Content("string").changed("replace", keys_of([VISA], "string")[0])

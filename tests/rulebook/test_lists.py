@@ -1,5 +1,8 @@
-"""List records in any order, repeated, in parts, among rule records, with restarts and any cut into micro-batches: the
-same lists in the end, and the alerts of a plain reference that looks up what a list held at each event's time."""
+"""List records in any order, repeated, in parts, among rule records, with restarts and any cut into micro-batches.
+
+The lists are the same in the end, and the alerts equal a plain reference, which looks up the contents of a list at each
+event's time.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +126,7 @@ def reference(events: Sequence[Payment], arrivals: Sequence[Arrival]) -> set[int
 def engine(
     events: Sequence[Payment], arrivals: Sequence[Arrival], cuts: Sequence[int], restarts: Sequence[int]
 ) -> tuple[set[int], Rulebook]:
-    """What the rulebook and the matcher find; after `restarts` the rulebook comes back from its bytes, and forgets."""
+    """Run the rulebook and the matcher; after `restarts` the rulebook comes back from its bytes, and forgets."""
     store = ListStore()
     book, programs, output = Rulebook(SCHEMA, (DOMAIN,), store), Programs(), MatchOutput()
     keyed_state: KeyedState | None = None
@@ -196,7 +199,7 @@ def test_records_in_any_order_and_at_any_time(
 
 @given(list_records(), st.data())
 def test_the_order_of_records_does_not_matter_in_the_end(records: list[ListRecord], data: st.DataObject) -> None:
-    """As long as no version is passed over: a replacement may come before what it replaces."""
+    """The lists are equal if no version is skipped: a replacement may come before the version that it replaces."""
     orders = [records, data.draw(st.permutations([*records, *data.draw(st.lists(st.sampled_from(records)))]))]
     assert last_lists(engine([], [Arrival(r, 0) for r in orders[0]], [], [])[1]) == last_lists(
         engine([], [Arrival(r, 0) for r in orders[1]], [], [])[1]
@@ -207,7 +210,7 @@ def test_the_order_of_records_does_not_matter_in_the_end(records: list[ListRecor
 def test_in_time_it_does_not_matter_when_a_record_comes(
     events: list[Payment], records: list[ListRecord], data: st.DataObject
 ) -> None:
-    """Each record in order and before its start, the alerts are those of a job that knew all from the beginning."""
+    """With each record in order and before its start, the alerts equal a job that had all from the beginning."""
     starts = sorted(data.draw(st.lists(st.integers(1_000, END_MS), min_size=6, max_size=6)))
     timed = [r.model_copy(update={"effective_at": utc_text(starts[r.version - 1])}) for r in records]
     arrivals, after = [Arrival(upsert(1, None), 0)], 0
@@ -222,7 +225,7 @@ def test_in_time_it_does_not_matter_when_a_record_comes(
 
 
 def test_compaction_keeps_what_is_needed() -> None:
-    """Of each key of the topic the last record: a job that reads only those comes to the same list."""
+    """Compaction keeps the last record of each key: a job that reads only these has the same list."""
     records = [
         change(1, "replace", ["4"]),
         change(2, "add", ["5"]),
@@ -315,7 +318,7 @@ def test_records_that_are_none(text: str) -> None:
 
 
 def test_a_rulebook_in_a_folder_comes_back(tmp_path: Path) -> None:
-    """Another process maps what the first one has written."""
+    """Another process maps the files of the first one."""
     book = Rulebook(SCHEMA, (DOMAIN,), ListStore(tmp_path))
     for record in (upsert(1, None), change(1, "replace", ["4", "5"]), change(2, "remove", ["5"])):
         assert book.apply(record, None).kind == "applied"

@@ -1,4 +1,4 @@
-"""rules.lock: what it takes, what contradicts it, and what mends that."""
+"""rules.lock: accepted records, contradictions, and their repair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hash of what a version means: what may change it, and what may not."""
+"""The hash of a version's meaning: the changes that affect it, and the ones that do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pauses cut the interval of whatever version is in force."""
+"""Pauses cut the interval of the version in force."""
 
 from __future__ import annotations
 

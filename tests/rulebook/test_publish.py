@@ -1,4 +1,4 @@
-"""What is published: files against what runs."""
+"""The records to publish: rule files against the running rules."""
 
 from __future__ import annotations
 

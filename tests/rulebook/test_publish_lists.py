@@ -1,4 +1,4 @@
-"""Declared lists against what runs: what is sent, in how many records, and which records of the topic are forgotten."""
+"""Declared lists against the job's lists: the records to send, and the records that the topic can drop."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_list_in_many_records_is_the_list(entries: list[str], size: int) -> No
 
 
 def test_five_million_entries_fit_into_records() -> None:
-    """The sizes alone: a record of the longest entries is below the limit, whatever has to be escaped."""
+    """Only sizes are checked: a record of the longest entries is below the limit, even if all of it is escaped."""
     entries = pa.array(['"' * 250, "\n" * 250, "é" * 125] * 5_000, TEXT)
     records = replacing("a", "string", 1, entries, utc_text(1))
     assert all(len(one.to_json()) <= CONTROL_RECORD_BYTES_MAX for one in records)

@@ -1,4 +1,4 @@
-"""What holds for any sequence of control records."""
+"""Properties of any sequence of control records."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_records_that_come_again_change_nothing(history: list[tuple[Record, int]
     assert without_refusals(often) == without_refusals(once)
     if len({(record.id, record.version, hash_of(record)) for record, _ in history}) == len(
         {(record.id, record.version) for record, _ in history}
-    ):  # one version has one meaning; else what was refused may be refused again as another one's version
+    ):  # one version has one meaning; otherwise a repeated refusal may count for the other record of that version
         assert rulebook_bytes(often) == rulebook_bytes(once)
     assert often.fingerprint == once.fingerprint
 

@@ -1,4 +1,4 @@
-"""Rulebooks as files: shared parts are there once, and what is damaged is told."""
+"""Rulebooks as files: shared parts are stored once, and damage is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes out and what is held back."""
+"""Sent and suppressed alerts."""
 
 from __future__ import annotations
 

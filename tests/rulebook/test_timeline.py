@@ -95,7 +95,7 @@ LATER = [Payment(10_000 + number, minor) for number, minor in enumerate([50, 650
 
 
 def in_force(book: Rulebook) -> object:
-    """What holds from the last change on: the rulebook without what is only on its way out."""
+    """Return the state from the last change on: the rulebook without versions that are on their way out."""
     report = book.report()
     rules = [
         (rule.rule_id, rule.version, rule.status, rule.content_hash)
@@ -130,7 +130,7 @@ def test_of_each_thing_the_highest_version_is_the_last_word(data: st.DataObject)
         books.append(book)
     assert in_force(books[0]) == in_force(books[1]) == in_force(books[2])
     assert len({book.content_hash for book in books}) == 1
-    # And what they find from then on: all that an alert carries but the number of the change in the job's own history.
+    # Their later alerts are equal too, except for the epoch, which counts changes of the job's own history.
     alerts = [alerts_of(book, LATER).drop_columns(["epoch"]) for book in books]
     assert alerts[0].equals(alerts[1])
     assert alerts[0].equals(alerts[2])
@@ -175,7 +175,7 @@ def test_so_with_rules_that_share_two_conditions(
 @given(EVENTS, st.data())
 @settings(max_examples=100)
 def test_in_time_it_does_not_matter_when_a_record_comes(events: list[Payment], data: st.DataObject) -> None:
-    """Each record before its effective_at: the alerts are those of a job that knew all of them from the start."""
+    """With each record before its effective_at, the alerts equal a job that had all of them from the start."""
     history: list[Arrival] = []
     for rule_id in IDS:
         times = sorted(data.draw(st.lists(st.integers(1_000, END_MS), max_size=5, unique=True)))
@@ -237,7 +237,7 @@ def test_the_reference_sees_versions() -> None:
 
 @pytest.mark.parametrize("ender", ["draft", "retire"])
 def test_a_shadow_that_was_ended_before_it_starts_stays_away(ender: str) -> None:
-    """Also once the change that ended it is forgotten, which is before the shadow would start."""
+    """The job forgets the change that ended it before the shadow would start."""
     events = [Payment(1_000, 900), Payment(1_060, 900), Payment(1_110, 50), Payment(1_115, 650)]
     shadow = upsert("a", 1, utc_text(1_100), 5, status="shadow")
     at_ms = utc_text(1_050)

@@ -1,4 +1,4 @@
-"""A job that has signers takes what two people have signed, and nothing else."""
+"""A job with signers accepts only records that two people have signed."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_signature_counts_for_one_role_and_one_past() -> None:
     assert judged(FIRST.model_copy(update={"signed": swapped})) == "forged"
     other_past = signed.model_copy(update={"previous_version": 1, "previous": digest_of(SECOND)})
     assert judged(FIRST.model_copy(update={"signed": other_past})) == "forged"
-    # Bob has approved what Ada wrote, not what Bob's other colleague says she wrote.
+    # Bob has approved Ada's text, not a text that another colleague attributes to her.
     by_eve = Signature(key=EVE.public, signature=EVE.sign(b""))
     trust = replace(TRUST, signers=(*SIGNERS, Signer("Eve", EVE.public, ("author",), ("*",))))
     stolen = sign(upsert(1), EVE, RULE_SET).signed
@@ -145,7 +145,7 @@ def gone_back(rule: UpsertRecord, after: Signable, version: int = 3) -> Signable
 def test_one_person_cannot_deploy_another_text_by_a_rollback(
     changes: dict[str, object], with_signatures: bool, is_forgotten: bool
 ) -> None:
-    """Neither from a job that has taken the version, nor from one that began with a later version."""
+    """Neither a job that has applied the version accepts it, nor one that began with a later version."""
     book = book_of(ONE_FOR_ROLLBACKS)
     for record in (SECOND,) if is_forgotten else (FIRST, SECOND):
         assert judged(record, book) == "applied"
@@ -256,7 +256,7 @@ def test_a_saved_rulebook_remembers_what_it_has_taken() -> None:
 
 
 def test_unverified_records_hide_no_refusal() -> None:
-    """Whoever may write to the topic makes up a high version: the reason of an honest one is still in the status."""
+    """An attacker with write access invents a high version: the status still has the reason of an honest refusal."""
     book = book_of()
     for number in range(300):
         assert judged(upsert(2**31 - 1, f"made_up_{number}"), book) == "unsigned"

@@ -1,4 +1,4 @@
-"""What is changed after it was signed is noticed, wherever it was changed."""
+"""A change to a signed record is noticed, in any part of the record."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _assert_noticed(record: Signable, changed: bytes) -> None:
         assert problems
     elif isinstance(parsed, HeartbeatRecord) or parsed != record:
         assert isinstance(parsed, HeartbeatRecord) or reason_against(parsed, TRUST) is not None or (
-            # Resumptions need one person: a second who is gone is no loss.
+            # Resumptions need one person: they stay valid without the second.
             parsed.kind == "resume" and parsed.model_copy(update={"signed": record.signed}) == record
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A key that is withdrawn counts for what it has signed, and for nothing else; the file stays as people wrote it."""
+"""A withdrawn key counts only for records that it has already signed; the rest of the file stays as people wrote it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A plain reference for the life of a rule, and an engine run in micro-batches to hold against it.
+"""A plain reference for the life of a rule, and an engine run in micro-batches to compare with it.
 
-The reference knows records, events and times; it has no rulebook. It walks the events in their order, looks up which
-version each one belongs to by its event time, and keeps a list of who waits for what.
+The reference knows records, events and times; it has no rulebook. It walks the events in order, looks up the version of
+each event by its event time, and keeps a list of waiting matches.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tests.rulebook.records import SCHEMA
 
 DOMAIN = ("card_id",)
 WITHIN_MS = 20
-# One small payment, then one that is large enough, within 20 ms; every small one waits for itself. And the same with a
-# middling one between them, so that the rules have a prefix of two conditions in common.
+# One small payment, then one that is large enough, within 20 ms; every small one waits for itself. The second pattern has a
+# middling payment between them, so that the rules have a prefix of two conditions in common.
 SOURCE = """
 event payment { tx_id id  event_time time  card_id string  amount decimal(2) }
 pattern pair(large: decimal = 5.00) by card_id {
@@ -89,7 +89,7 @@ class _Change:
 
 
 def reference(events: Sequence[Payment], arrivals: Sequence[Arrival]) -> Found:
-    """What should be found: each rule by itself, live and shadow beside each other."""
+    """Return the expected matches: each rule by itself, its live and shadow versions independently."""
     found: Found = set()
     for rule_id in sorted({a.record.id for a in arrivals if hasattr(a.record, "id")}):
         own = [a for a in arrivals if getattr(a.record, "id", None) == rule_id]
@@ -139,7 +139,7 @@ def _changes(events: Sequence[Payment], arrivals: Sequence[Arrival], is_shadow: 
         live, shadow = (live, change.version) if of_shadow else (change.version, shadow)
         if of_shadow == is_shadow:
             changes.append(change)
-        elif is_shadow:  # what is live, or retired, ends the shadows before it
+        elif is_shadow:  # a live version, or a retirement, ends the shadows before it
             changes.append(replace(change, status="retired"))
     return sorted(changes, key=lambda c: c.version)
 
@@ -183,7 +183,7 @@ def _walk(
     now_ms = TIME_MS_MIN
     bounds = sorted({c.start_ms for c in changes} | {t[0] for t in turns})
     for event in events:
-        for bound in bounds:  # what happens between two events, at the changes
+        for bound in bounds:  # the changes between two events
             if now_ms < bound <= event.time_ms:
                 waiting = _turned(waiting, changes, turns, bound)
         now_ms = event.time_ms
@@ -204,7 +204,7 @@ def _walk(
 def _turned(
     waiting: list[_Waiting], changes: Sequence[_Change], turns: Sequence[tuple[int, int, bool]], at_ms: int
 ) -> list[_Waiting]:
-    """What a change that starts now makes of those who wait."""
+    """Apply a change that starts now to the waiting matches."""
     if _is_paused(turns, at_ms):
         return []
     now, before = _in_force(changes, at_ms), _in_force(changes, at_ms - 1)
@@ -223,8 +223,11 @@ def _turned(
 def engine(
     events: Sequence[Payment], arrivals: Sequence[Arrival], cuts: Sequence[int], restarts: Sequence[int]
 ) -> Found:
-    """What the rulebook and the matcher find. `cuts` are where micro-batches end, `restarts` those after which the
-    rulebook comes back from its bytes and forgets what is over."""
+    """Run the rulebook and the matcher on micro-batches.
+
+    `cuts` are the ends of micro-batches; after each of `restarts` the rulebook comes back from its bytes and forgets
+    expired versions.
+    """
     book, programs = Rulebook(SCHEMA, (DOMAIN,)), Programs()
     keyed_state: KeyedState | None = None
     output = MatchOutput()
@@ -261,7 +264,7 @@ def step(
     programs: Programs, book: Rulebook, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int,
     output: MatchOutput,
 ) -> KeyedState | None:  # fmt: skip
-    """One micro-batch of a job; returns what is kept of it."""
+    """Run one micro-batch of a job; return its keyed state."""
     program = programs.of(book, book.schema).get(DOMAIN)
     if program is None:
         return None

@@ -87,7 +87,7 @@ class _Life:
     """One life of a process: it writes, takes checkpoints, and dies before a random unit of a random step."""
 
     def __init__(self, chance: Random, states: list[dict[bytes, bytes]]) -> None:
-        """`states` is what was written at each checkpoint ever begun; a payload is an index of it."""
+        """`states` holds the contents of each checkpoint ever begun; a payload is an index into it."""
         self._chance = chance
         self._countdown = chance.randrange(1, 40)
         self._states = states

@@ -1,4 +1,4 @@
-"""Checkpoints: only what changed is copied, N are kept, damage is noticed, and the last whole one is restored."""
+"""Checkpoints: only changed files are copied, N are kept, damage is noticed, and the last whole one is restored."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def restored_entries(target: Target, folder: Path) -> tuple[Entries, bytes, tupl
 
 
 def damage(path: Path, how: str) -> None:
-    """Change a file without changing what else is linked to it."""
+    """Change a file without changing other links to it."""
     good = path.read_bytes()
     path.unlink()
     if how == "torn":
@@ -165,7 +165,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, job: Job, what: str
         return
     found, payload, refused = restored_entries(job.target, tmp_path / "back")
     assert (found, payload) == (expected, b"good")
-    if (what, how) != ("manifest", "missing"):  # then nobody knows of it
+    if (what, how) != ("manifest", "missing"):  # a checkpoint without a manifest is not listed
         assert len(refused) == 1
         assert refused[0].startswith("checkpoint 2: ")
 

@@ -1,4 +1,4 @@
-"""A file of entries: what was written comes back, what is damaged or cut off is refused."""
+"""A file of entries: it is read as it was written, and a damaged or truncated file is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests: what is written comes back, and what may come from elsewhere is refused before a file is made."""
+"""Manifests: they are read as they were written, and untrusted contents are refused before a file is made."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_any_changed_byte_is_noticed(body: bytes, data: st.DataObject) -> None:
             return
         with pytest.raises(StateCorruptError):
             check_first_line(line, rest, "m")
-        # Whoever has no key can mend the checksum, not the signature.
+        # An attacker without the key can correct the checksum, but not the signature.
         mended = hashlib.sha256(rest).hexdigest().encode() + line[64:]
         if rest != body:
             with pytest.raises(StateCorruptError):

@@ -1,4 +1,4 @@
-"""Many pages at once: taken apart and joined again, they are what a page of each would be."""
+"""Many pages at once: split and joined again, they equal one page per part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A damaged list of a store's files is refused before RocksDB reads it; that of a good store never is."""
+"""A damaged list of a store's files is refused before RocksDB reads it; the list of a good store is accepted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def store(folder: Path, flushes: int) -> Path:
 
 
 def test_a_record_of_a_kind_that_only_logs_have_is_refused(tmp_path: Path) -> None:
-    """RocksDB did not end: a middle piece of a log that is used again, and its length leads behind the end."""
+    """RocksDB would loop for ever: a middle piece of a recycled log, with a length beyond the end of the file."""
     path = store(tmp_path / "store", 2)
     data = path.read_bytes()
     first = 7 + struct.unpack_from("<IHB", data)[1]

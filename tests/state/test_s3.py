@@ -1,4 +1,4 @@
-"""Checkpoints in an object store that speaks S3: what the contract of targets asks for, over the real protocol."""
+"""Checkpoints in an object store that speaks S3: the contract of targets, over the real protocol."""
 
 from __future__ import annotations
 

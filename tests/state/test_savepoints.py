@@ -43,7 +43,7 @@ def move_groups(sources: Sequence[KeyedStore], store: DurableStore, groups: rang
 
 
 def filled(folder: Path, open_store: Open, count: int) -> list[Part]:
-    """Stores that together hold all groups, some without entries, and what a store keeps of itself."""
+    """Return stores that together hold all groups, some without entries, and with an entry of the store itself."""
     chance = Random(count)
     parts = []
     for number, groups in enumerate(shares(GROUPS, count)):
@@ -120,7 +120,7 @@ def test_a_process_takes_over_a_share_of_a_checkpoint_and_keeps_its_own_checkpoi
         Checkpoints(new, tmp_path / "work", restored=found) as checkpoints,
     ):
         move_groups([source], mine, range(5, 8))
-        # The very same files too: what is verified in one target is not thought to be in another.
+        # The same files are copied too: a file that is verified in one target counts as missing in another.
         both = [Part("mine", mine, 5, 8), Part("source", source, 4, 5)]
         copying = checkpoints.begin(both, b"offsets", 0)
         assert copying is not None

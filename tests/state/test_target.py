@@ -79,7 +79,7 @@ def test_a_file_of_another_size_is_not_copied(target: Target, tmp_path: Path) ->
 @pytest.mark.parametrize("may_link", [False, True])
 @pytest.mark.parametrize("kind", ["device", "pipe", "link", "loop", "folder", "linked folder"])
 def test_what_is_no_file_of_the_target_is_refused(kind: str, may_link: bool, tmp_path: Path) -> None:
-    """A savepoint is a folder that may come from anywhere; a device has no end, and a pipe may never begin."""
+    """A savepoint is a folder from any source; a device has no end, and a pipe may never begin."""
     root, secret = tmp_path / "target", tmp_path / "secret"
     (root / "files").mkdir(parents=True)
     secret.write_bytes(b"bytes")

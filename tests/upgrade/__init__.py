@@ -1,1 +1,1 @@
-"""The folders that a release leaves behind, and the present build over them."""
+"""The folders of a release, and the present build over them."""

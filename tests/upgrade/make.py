@@ -1,13 +1,13 @@
-"""A checkout of a release → the folders that its jobs leave behind, packed for tests/upgrade/test_upgrade.py.
+"""A checkout of a release → the folders of its jobs, packed for tests/upgrade/test_upgrade.py.
 
     python -m tests.upgrade.make --build CHECKOUT --out tests/upgrade/0.2.0.tar.xz
 
 Run it once for each release, with `git worktree add CHECKOUT TAG`. The interpreter is this one, so the checkout meets
-the libraries of today. Everything is asked of the release by its commands; it makes, of one small stream,
+the libraries of today. The script runs only commands of the release; from one small stream it makes
 
-    rules/  events/  rest/  control/   what its jobs read: rules, payments up to a moment and from there, changes
+    rules/  events/  rest/  control/   the inputs of its jobs: rules, payments up to a moment and from there, changes
     topic.jsonl                        the same changes as the release writes them to a topic: key and value
-    jobs/stopped   alerts/stopped      `cep run`, ended in order, and what it sent
+    jobs/stopped   alerts/stopped      `cep run`, ended in order, and the alerts that it sent
     jobs/killed                        `cep run`, killed while no sink took its alerts
     jobs/memory    alerts/memory       `cep run --store memory`
     jobs/dedup     alerts/dedup        `cep run --dedup`
@@ -127,7 +127,7 @@ pattern listed by card_id {
   emit   amount = now.amount
 }
 """
-# Rule: pattern, what its file has more.
+# Rule: pattern, extra lines of its file.
 RULES = {
     "testing": ("testing", ""),
     "silence": ("silence", 'suppress = "5 h"\n'),
@@ -186,7 +186,7 @@ def rule_text(rule_id: str, version: int = 1, params: str = "") -> str:
 
 
 def changes(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the changes: before the cut and behind it, each with the event time from which it holds."""
+    """Return the changes: before the cut and after it, each with the event time from which it holds."""
     by_id = {rule["id"]: rule for rule in rules}
     second = {**by_id["testing"], "version": 2, "params": {"tries": 1}, "effective_at": at(120), "on_update": "carry"}
     third = {**by_id["twice"], "version": 2, "severity": "low", "effective_at": at(330)}
@@ -211,12 +211,12 @@ class Release:
 
     def __init__(self, build: Path, folder: Path) -> None:
         self._folder = folder
-        # So few events are matched sooner than kernels are compiled.
+        # Matching so few events takes less time than compiling kernels.
         self._environment = {**os.environ, "PYTHONPATH": str(build), "NUMBA_DISABLE_JIT": "1"}
         self.version = self.python("import cep; print(cep.__version__)").strip()
 
     def python(self, script: str, given: str = "") -> str:
-        """Run a script with the modules of the release; return what it prints."""
+        """Run a script with the modules of the release; return its output."""
         return subprocess.run(
             [sys.executable, "-c", script], input=given, env=self._environment, cwd=self._folder, check=True,
             stdout=subprocess.PIPE, text=True,
@@ -225,7 +225,7 @@ class Release:
     def begin(self, *words: str) -> subprocess.Popen[bytes]:
         """Start a verb."""
         script = "import sys; from cep.cli.main import main; sys.exit(main(sys.argv[1:]))"
-        # Spark starts a process that cannot do without what is compiled.
+        # Spark starts a process that needs compiled kernels.
         environment = {**self._environment, "NUMBA_DISABLE_JIT": str(int(words[0] != "live"))}
         return subprocess.Popen([sys.executable, "-c", script, *words], env=environment, cwd=self._folder)
 

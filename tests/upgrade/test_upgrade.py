@@ -36,7 +36,7 @@ END = json.dumps({"kind": "heartbeat", "event_time": at(2_000)})
 
 @pytest.fixture(params=RELEASES, ids=lambda path: path.name.removesuffix(".tar.xz"))
 def left(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """What a release has left behind."""
+    """Unpack the folders of a release."""
     with tarfile.open(request.param) as archive:
         archive.extractall(tmp_path, filter="data")
     return tmp_path
@@ -53,7 +53,7 @@ def replayed(left: Path, *more: str) -> list[str]:
     (left / "history.jsonl").write_text("\n".join(given))
     out = left / "replayed-now.jsonl"
     options = ["--rules", str(left / "rules"), "--events", str(left / "history.jsonl"), "--out", str(out)]
-    options.append("--to-the-end")  # the jobs get a heartbeat behind the last event
+    options.append("--to-the-end")  # the jobs get a heartbeat after the last event
     assert main(["replay", *options, *more]) == 0
     return sorted(lines_of(out))
 
@@ -76,7 +76,7 @@ def with_changes(left: Path) -> list[str]:
 
 
 def check(left: Path, sent: str, wanted: list[str]) -> None:
-    """What the release has sent and what this build has sent are all, each once."""
+    """Check that the alerts of the release and of this build are all the alerts, each once."""
     before = lines_of(left / "alerts" / sent) if sent else []
     now = lines_of(left / "alerts" / "now")
     assert now, "something is left for this build"
@@ -84,7 +84,7 @@ def check(left: Path, sent: str, wanted: list[str]) -> None:
 
 
 def assert_same(got: list[str], wanted: list[str]) -> None:
-    """Compare alerts. What a release has produced does not say what it was made of, if it did not write that yet."""
+    """Compare alerts. Events of an old release lack their origins if the release did not record them."""
     all_got, all_wanted = (sorted(map(json.loads, lines), key=itemgetter("alert_id")) for lines in (got, wanted))
     for alert, other in zip(all_got, all_wanted, strict=False):
         origins, others = alert.pop("origins", ()), other.pop("origins", ())
@@ -215,7 +215,7 @@ def test_letters_of_the_release_come_back(left: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_job_taken_over_and_one_built_from_the_topic_refuse_the_same_change(left: Path) -> None:
-    """Of two changes that publishers of this build send at once, both jobs take the first."""
+    """When two publishers of this build send a change at once, both jobs take the first."""
     savepoint = open_savepoint(Target(str(left / "savepoint")), left / "work")
     payload = payload_in(savepoint)
     job = Job.from_json(payload.job)
