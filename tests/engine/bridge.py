@@ -1,4 +1,4 @@
-"""A pattern and the oracle's events → what the engine answers, in the oracle's words, so that the two can be compared.
+"""A pattern and the oracle's events → the engine's answer, in the oracle's words, so that the two can be compared.
 
 An answer is a set of (key, bindings by variable, detected_ms, measures), one for matches and one for time-outs.
 """
@@ -36,13 +36,13 @@ RULE_ID = "subject"
 
 Found = tuple[str, tuple[tuple[str, tuple[str, ...]], ...], int, tuple[tuple[str, Value], ...]]
 EventsByKey = Mapping[str, Sequence[Event]]
-# What is handed to one call of `advance`: events, and the watermark that follows them.
+# The arguments of one call of `advance`: events, and the watermark that follows them.
 Delivery = tuple[EventBatch, int]
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What one of the two found."""
+    """The answer of the engine or of the oracle."""
 
     matches: frozenset[Found]
     timeouts: frozenset[Found]
@@ -54,12 +54,12 @@ def event_id(order: int) -> str:
 
 
 def rule_of(pattern: PatternIR, rule_id: str = RULE_ID) -> DeployedRule:
-    # Stored runs are tied to the hash, so it has to tell patterns apart, as that of a real rule does.
+    # Stored runs are tied to the hash, so it has to distinguish patterns, like the hash of a real rule.
     return DeployedRule(rule_id, 1, 1, hashlib.sha256(repr(pattern).encode()).hexdigest(), pattern)
 
 
 def program_of(schema: Schema, *patterns: PatternIR) -> Program:
-    """The first pattern as the subject, the others as rules beside it."""
+    """Compile the first pattern as the subject, and the others as further rules."""
     rules = [rule_of(pattern, f"beside_{i}" if i else RULE_ID) for i, pattern in enumerate(patterns)]
     return compile_rules(schema, patterns[0].key, rules)
 
@@ -117,7 +117,7 @@ def split(batch: EventBatch, random: Random, cuts_max: int = 4) -> list[Delivery
 def engine_answers(
     programs: Program | Sequence[Program], deliveries: Sequence[Delivery], *, keyed_state: KeyedState | None = None
 ) -> Answers:
-    """What the engine finds for the subject, with one program or with another one at every call.
+    """Return the engine's answer for the subject, with one program or with another one at every call.
 
     Between two calls the keyed state is written to bytes and read back.
     """
@@ -185,7 +185,7 @@ def _value(matches: Matches, slot: np.ndarray, type_: Type) -> Value:
 
 
 def oracle_answers(pattern: PatternIR, events: EventsByKey) -> Answers:
-    """What the oracle finds on every key."""
+    """Return the oracle's answer on every key."""
     matches: set[Found] = set()
     timeouts: set[Found] = set()
     for key, own in events.items():

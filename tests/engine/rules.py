@@ -33,7 +33,7 @@ SCHEMA: Schema = load_text(EVENTS).schema
 
 
 def rule(text: str, rule_id: str = "r", **changes: Any) -> DeployedRule:
-    """A deployed rule whose pattern is `text`, what stands in the braces of a pattern by key."""
+    """Return a deployed rule whose pattern has the body `text`, by key."""
     checked = load_text(f"{EVENTS}\npattern p by key {{\n{text}\n}}")
     assert checked.ok, [d.message for d in checked.diagnostics]
     bound, diagnostics = bind(checked.patterns["p"], {})

@@ -88,9 +88,9 @@ def test_what_is_bound_on_two_ways_is_emitted_once(gap: str, splits: list[int]) 
 
 @pytest.mark.parametrize("skip", ["to last x", "to last x in order", "to first x in order"])
 def test_hundreds_of_matches_of_one_event_are_all_handed_out(skip: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every b may be bound by either, in a round of its own or not. Where x is left out there is nothing to skip to.
+    """Either variable may bind every b, in its own round or not. Without x the skip strategy drops no matches.
 
-    What binds the same on another way counts until it is dropped: two thousand runs and ways to match.
+    Runs that bind the same events in another way count until they are dropped: two thousand runs and ways to match.
     """
     for name in ("RUNS_PER_KEY_MAX", "MATCHES_PER_EVENT_MAX", "WAYS_PER_EVENT_MAX"):
         monkeypatch.setattr(f"cep.nfa.rule_tables.{name}", 10_000)
@@ -108,7 +108,7 @@ def test_hundreds_of_matches_of_one_event_are_all_handed_out(skip: str, monkeypa
 def _once(
     compiled: Program, kept: KeyedState | None, given: EventBatch, watermark_ms: int
 ) -> tuple[KeyedState, list[tuple[str, tuple[str, ...], int]]]:
-    """The state after a call, and (match or time-out, ids, time) of what it has found."""
+    """Return the state after a call, and (match or time-out, ids, time) of its answers."""
     done = advance(compiled, kept, given, watermark_ms)
     ids, found = done.matches.event_id.to_pylist(), []
     for i in range(len(done.matches)):

@@ -1,4 +1,4 @@
-"""Random patterns on random events: the engine answers what the brute-force oracle answers, however it is fed."""
+"""Random patterns on random events: the engine agrees with the brute-force oracle, in any split into calls."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def compiled_cases(level: int, block: int) -> list[Case]:
 
 
 def difference(case: Case, found: Answers, expected: Answers, how: str) -> str:
-    """A line to start from, with the seed; empty if there is none."""
+    """Return a line to start an investigation, with the seed; empty if the answers agree."""
     for what, ours, theirs in (
         ("matches", found.matches, expected.matches),
         ("time-outs", found.timeouts, expected.timeouts),
@@ -46,7 +46,7 @@ def difference(case: Case, found: Answers, expected: Answers, how: str) -> str:
 
 @pytest.fixture(autouse=True)
 def every_match(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is compared is the meaning: of twenty events one may complete more matches than the engine hands out."""
+    """The comparison is about meaning: one of twenty events may complete more matches than the engine hands out."""
     monkeypatch.setattr("cep.nfa.rule_tables.MATCHES_PER_EVENT_MAX", 1_000)
 
 

@@ -158,7 +158,7 @@ def test_no_match_gives_an_empty_table_of_the_same_shape() -> None:
 
 
 def test_a_time_out_is_an_alert_of_its_kind() -> None:
-    """With the values, the time and the message of a time-out; a match beside it stays what it is."""
+    """It has the values, the time and the message of a time-out; a match in the same call stays unchanged."""
     text = PAIR + "emit amount = b.amount\non timeout emit waited = a.amount, amount = a.amount * 2"
     deployed = rule(text, message="{waited} and {amount} on {key}")
     rows = ["x a@1 3.00", "x c@50", "y a@1 1.00", "y b@5 2.00"]

@@ -40,7 +40,7 @@ EMITTED = (
 
 
 def emitting(case: Case) -> Case:
-    """The case with histories behind the values that it emits."""
+    """Return the case with histories added to the values that it emits."""
     pattern = case.pattern
     late = None if pattern.timeout_measures is None else (*pattern.timeout_measures, *EMITTED)
     return replace(case, pattern=replace(pattern, measures=(*pattern.measures, *EMITTED), timeout_measures=late))
@@ -69,7 +69,7 @@ def test_they_are_what_the_oracle_says_of_the_last_event(block: int) -> None:
 
 
 def test_a_rule_that_joins_later_changes_nothing_for_one_that_emits_them() -> None:
-    """What is kept of bound events has a name of its own in the state, whatever other rules ask."""
+    """The stored values of bound events have their own name in the state, whatever values other rules need."""
     case = emitting(next(c for c in (random_case(s, 3) for s in range(400)) if c.pattern.timeout_measures))
     beside = emitting(random_case(1, 2)).pattern
     other = replace(beside, measures=(Measure("n", history("count", ms=3)), *beside.measures))
@@ -152,7 +152,7 @@ def _pattern(text: str) -> PatternIR:
 
 @pytest.mark.parametrize(("timeout", "may"), [("", True), ("on timeout emit n = count(a)", False)])
 def test_runs_go_on_in_a_version_that_emits_another_past_only_if_it_is_asked_at_once(timeout: str, may: bool) -> None:
-    """What is emitted later is kept from when the event came, and the version before kept its own."""
+    """Values for a later emit are stored when the event comes, and the version before stored other values."""
     schema = load_text(DECLARED).schema
     one, other = (
         _pattern(

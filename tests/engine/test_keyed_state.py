@@ -1,4 +1,4 @@
-"""Keyed state under other programs: what fits is carried over, what belongs to no rule is dropped and counted."""
+"""Keyed state under other programs: matching state is carried over, state of removed rules is dropped and counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists that change: each event, and each past one of a history, sees the version of its own time, whatever the cut."""
+"""Lists that change: each event, and each past one of a history, sees the version of its own time, in any cut."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_each_event_sees_the_version_of_its_time(
     keyed_state: KeyedState | None = None
     bounds = sorted({0, len(rows), *(min(cut, len(rows)) for cut in cuts)})
     for start, end in [*pairwise(bounds), (len(rows), len(rows))]:
-        # What no later event can see is forgotten, as a rulebook does.
+        # Versions that no later event can see are forgotten, as in a rulebook.
         first_ms = rows[start][1] if start < len(rows) else TIME_MS_MAX
         lists: Lists = {key: versions(key[1], still_seen(given, first_ms)) for key, given in kinds.items()}
         taken = events.take(np.arange(start, end))

@@ -1,4 +1,4 @@
-"""The events of the source behind derived ones: through texts and lists, for any ids, up to the limit."""
+"""The events of the source that derived events come from: through texts and lists, for any ids, up to the limit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Derived:
-    """A derived event: what its match has bound, with the variables."""
+    """A derived event: the events that its match has bound, with the variables."""
 
     bound: tuple[tuple[str, Source | Derived], ...]
 
@@ -64,7 +64,7 @@ def behind(name: str, event: Source | Derived) -> list[tuple[str, str, int]]:
 
 
 def text_of(event: Source | Derived) -> str | None:
-    """What goes with an event, one derived event at a time."""
+    """Return the text that travels with an event, one derived event at a time."""
     if isinstance(event, Source):
         return None
     texts, _ = made_of(*columns([list(event.bound)]))
@@ -119,7 +119,7 @@ def test_past_the_limit_the_first_ones_stay_and_the_others_are_counted(monkeypat
 
 
 def test_state_of_a_build_that_had_no_origins_goes_on(tmp_path: Path) -> None:
-    """Its derived events say nothing of what they were made of; those that come later do."""
+    """Its derived events do not name their origins; later ones do."""
     deployment = deploy(records())
     schema = deployment.schema
     *lower, top = programs_by_level(deployment.rulebook, schema)

@@ -1,7 +1,7 @@
-"""What must not change an answer: events that are none of the pattern's business, the company of keys, their order.
+"""Changes that must not affect an answer: unrelated events, other keys, the order of keys.
 
 Random patterns of every level (tests/oracle/random_cases.py), every other one with a condition over past events; splits
-into batches and rules beside are in test_against_oracle.py and tests/histories/test_oracle.py.
+into batches and further rules are in test_against_oracle.py and tests/histories/test_oracle.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Events matched in slices give what they give at once: alerts, counters, and the state that they leave."""
+"""Events matched in slices give the same result as in one call: alerts, counters, and keyed state."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_slices_change_nothing(level: int, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("same_time", [False, True])
 def test_no_part_has_many_more_matches_than_the_bound(same_time: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one key, and if all events have one time, too: then they are divided by their ids."""
+    """All events have one key, and in one case one time: then they are divided by their ids."""
     monkeypatch.setattr("cep.engine.slices.MATCHES_AT_ONCE_MAX", 500)
     monkeypatch.setattr("cep.engine.outputs._ROOM_MIN", 64)
     compiled = program(rule(PAIRS))

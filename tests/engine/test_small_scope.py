@@ -1,4 +1,4 @@
-"""Every small pattern on every short stream: the engine answers what the oracle answers.
+"""Every small pattern on every short stream: the engine agrees with the oracle.
 
 Patterns of two or three variables over the letters a and b, also in groups and in groups of groups, with every link, a
 choice of quantifiers and skip strategies; streams of up to five letters, all of them, each as a key of its own.
@@ -123,7 +123,7 @@ def _groups() -> Iterator[PatternIR]:
 
 
 def _nested() -> Iterator[PatternIR]:
-    """Behind a group that repeats in a group that repeats, an event of any letter: at its end, at its begin, alone."""
+    """Yield repeated groups in a repeated group (at its end, at its begin, alone), followed by any event."""
     words = ("+", "{2}", "+ any", "+ strict")
     for inside, behind, inner, outer, place in product(Link, Link, words, words, ("end", "begin", "alone")):
         flat = _pattern("aba", (Link.FOLLOWED_BY, inside, behind), ("", "", ""), SkipKind.NONE, None)
@@ -159,7 +159,7 @@ def _compare(pattern: PatternIR, streams: dict[str, list[Event]], batch: EventBa
 
 
 def test_walking_words_is_matching_each_stream() -> None:
-    """The quick way that the tests below take gives what the plain one gives."""
+    """The quick way in the tests below agrees with the plain one."""
     streams = _streams()
     patterns = [pattern for kind in KINDS.values() for pattern in list(kind())[::97]]
     for pattern in patterns:

@@ -1,4 +1,4 @@
-"""What is kept once for rules that begin alike changes no match, whatever the cuts and the changes of the rules."""
+"""State that is stored once for rules with the same beginning changes no match, in any cut and with any rules."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STEPS = (
     "a -> b", "a ->> b", "a -> b{2}", "a -> b+ any -> c", "a ->> b -> c", "a -> (b | c)", "a -> c?, b", "a -> b -> a2",
     "a -> b* -> c", "a{2} -> b", "a{2,} -> b", "a+ ->> b", "a{3} any -> b -> c", "a+ any -> c? -> b", "a -> !b -> c",
 )  # fmt: skip
-# Those whose prefix has several conditions, if they are asked of the event alone.
+# Steps whose prefix has several conditions, if these look only at the event.
 LONGER = (
     "a -> b -> c -> z", "a -> b -> z", "a -> b ->> z", "a ->> b -> z", "a{2} -> b -> z", "a -> b+ -> z", "a+ -> b -> z",
     "a -> b{2} -> c -> z", "a -> b? -> c -> z", "a -> b -> c? -> z", "a -> b* -> c -> z", "a -> (b | c) -> z",
@@ -111,7 +111,10 @@ def some_events(random: Random, count: int) -> EventBatch:
 
 
 def with_long_ids(events: EventBatch, random: Random) -> EventBatch:
-    """At some times the ids are longer than what an event counts for once; of one time all are, as ids are an order."""
+    """Return the events with long ids at some times; all events of one time have long ids, as ids give the order.
+
+    An event with a long id counts for several events.
+    """
     long = {time_ms for time_ms in sorted({*events.time_ms.tolist()}) if random.random() < 0.3}
     dots = [3 * NODE_TEXT_BYTES if time_ms in long else 0 for time_ms in events.time_ms.tolist()]
     ids = [f"{name}{'.' * count}" for name, count in zip(events.event_id.to_pylist(), dots, strict=True)]
@@ -127,7 +130,7 @@ def shared_from(count: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def found_in(program: Program, matches: Matches) -> Counter[tuple[object, ...]]:
-    """Each match in words: rule, key, time, what is bound as what, and what it emits."""
+    """Count each match in words: rule, key, time, the bound events with their variables, and the emitted values."""
     found: Counter[tuple[object, ...]] = Counter()
     for row in range(len(matches)):
         span = range(int(matches.offsets[row]), int(matches.offsets[row + 1]))
@@ -188,7 +191,7 @@ def test_nor_on_whether_longer_prefixes_are(seed: int, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("seed", LONG_SEEDS[:40])
 def test_nor_on_how_long_the_texts_of_events_are(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One with long texts that is no start is taken at once, and those around it are put off."""
+    """An event with long texts that is not a start is taken at once, and the events around it are put off."""
     random = Random(6_000 + seed)
     rules = alike(random, range(random.randint(3, 7)))
     events = with_long_ids(some_events(random, 120), random)
@@ -325,14 +328,14 @@ def test_past_the_limit_of_texts_a_longer_prefix_is_the_same_in_any_split(
 def test_what_waits_behind_the_starts_of_a_key_is_bounded(
     steps: str, long: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many come behind one start, five rules keep no more than so many starts and their limit of events."""
+    """However many events follow one start, five rules store at most the limit of starts and their limit of events."""
     runs_max, nodes_max = RUNS_PER_KEY_MAX // 4, NODES_PER_KEY_MAX // 4  # the work grows with their product
     for room in ("cep.engine.starts", "cep.nfa.rule_tables"):
         monkeypatch.setattr(f"{room}.RUNS_PER_KEY_MAX", runs_max)
         monkeypatch.setattr(f"{room}.NODES_PER_KEY_MAX", nodes_max)
     text = f"seq {steps} within 9 h\nwhere a: e kind == a\n b: e kind == b\n z: e kind == c and amount == "
     rules = [replace(_parsed(f"{text}{n}.00"), rule_id=f"r{n}", content_hash=f"{n}") for n in range(5)]
-    rules = [replace(one, pattern=replace(one.pattern)) for one in rules]  # compiled anew, with the lower limit
+    rules = [replace(one, pattern=replace(one.pattern)) for one in rules]  # compiled again, with the lower limit
     together, keyed_state, kept = program(*rules), None, list[int]()
     assert together.shared
     count = 2_000  # four times this is more than the limit, and once where ids are long
@@ -352,7 +355,7 @@ def test_past_the_limit_the_oldest_starts_are_dropped_in_any_split(seed: int, mo
     monkeypatch.setattr("cep.nfa.rule_tables.RUNS_PER_KEY_MAX", 2)
     random = Random(2_000 + seed)
     rules = [some_rule(random, number) for number in range(5)]
-    rules = [replace(one, pattern=replace(one.pattern)) for one in rules]  # compiled anew, with the lower limit
+    rules = [replace(one, pattern=replace(one.pattern)) for one in rules]  # compiled again, with the lower limit
     events = some_events(random, 90)
     deliveries = split(events, random)
     with shared_from(1, monkeypatch):
@@ -361,7 +364,7 @@ def test_past_the_limit_the_oldest_starts_are_dropped_in_any_split(seed: int, mo
     in_parts, _, _ = carried([together] * len(deliveries), deliveries)
     assert at_once == in_parts
     assert not together.shared or counters["runs_evicted"] > 0
-    # Where a start only begins a run, and may always do so, they are those that each rule alone would drop.
+    # Where a start only begins a run, and may always do so, each rule alone would drop the same starts.
     simple = [one for one in rules if one.content_hash[:6] not in ("seq a{", "seq a+")]
     simple = [replace(one, until_ms=TIME_MS_MAX, starts_until_ms=TIME_MS_MAX) for one in simple]
     with shared_from(1, monkeypatch):
@@ -388,7 +391,7 @@ def test_a_start_is_kept_once_until_a_rule_goes_on_from_it() -> None:
     assert len(second.matches) == 1  # past last: the earlier start alone
     state = second.keyed_state
     started = state.runs[state.run_rule >= 50, 3]
-    assert (len(started), len(state)) == (4, 5)  # four starts, and what one rule notes of those it has taken over
+    assert (len(started), len(state)) == (4, 5)  # four starts, and one rule's note of the starts that it has taken over
 
 
 def test_of_a_rule_that_is_gone_only_its_own_runs_are_counted() -> None:
@@ -448,7 +451,7 @@ def test_of_what_follows_a_start_only_that_is_kept_for_which_a_run_may_wait() ->
     assert first.counters["runs_started"] == 2
     second = advance(together, first.keyed_state, batch("x b@8", "x b@9", "z a@9"), 9)
     assert kept_ids(second.keyed_state, 50) == ["e1", "e2", "e6", "e0", "e2"]
-    third = advance(together, second.keyed_state, batch("z b@12"), 12)  # the first start of x is over, and what it took
+    third = advance(together, second.keyed_state, batch("z b@12"), 12)  # the first start of x expires with its events
     assert kept_ids(third.keyed_state, 50) == ["e6", "e0", "e2", "e0"]
     assert third.counters == {"runs_expired": 1}
     last = advance(together, third.keyed_state, batch("x c@13 7.00", "z c@14 9.00", "z c@15 60.00"), 13)
@@ -470,7 +473,7 @@ def test_what_fifty_rules_keep_of_a_prefix_is_what_one_keeps() -> None:
 
 
 def test_a_run_that_a_rule_has_of_its_own_is_waited_for_too() -> None:
-    """Two rules have runs of their own when others come and all share the prefix: what those wait for is kept."""
+    """Two rules have their own runs when others join and all share the prefix: the events for these runs are stored."""
     rules = threes(6)
     before = advance(program(*rules[:2]), None, batch("x a@1", "y a@2", "y b@3"), 3)
     together = program(*rules)

@@ -30,7 +30,7 @@ _ALL: Labels = frozenset()
 
 @dataclass
 class Alarms:
-    """Rings what is to ring. `rung` has for each alarm the times of the scrapes at which it did.
+    """Evaluates the alarms. `rung` holds for each alarm the times of the scrapes at which it rang.
 
     An alarm on a part of the job is named with it: `CepPartInTrouble{part="sinks"}`. `scale` shortens every window and
     wait, for a job whose faults last seconds: with 0.1 a minute of a rule is six seconds here.
@@ -42,9 +42,9 @@ class Alarms:
     rung: dict[str, list[int]] = field(default_factory=dict)
 
     def scrape(self, now_ms: int, families: Iterable[Metric] | None) -> None:
-        """Take the metrics of a moment, None if nobody answers, and see what rings.
+        """Take the metrics of a moment, None without an answer, and ring the alarms whose expression holds.
 
-        Those of several processes carry the label `instance`, as Prometheus adds it.
+        Metrics of several processes carry the label `instance`, as Prometheus adds it.
 
         Raises: ValueError for a rule that this cannot read.
         """
@@ -73,7 +73,7 @@ class Alarms:
                 each.append(shape(self, *groups))
                 if not each[-1]:
                     break
-            else:  # what is joined by `and` is of one process, and its labels are those of the first
+            else:  # parts joined by `and` belong to one process, and the labels come from the first part
                 others = [{_instance(labels) for labels in other} for other in each[1:]]
                 holds |= {labels for labels in each[0] if all(_instance(labels) in other for other in others)}
         return holds
@@ -184,7 +184,7 @@ _SHAPES: tuple[tuple[str, Shape], ...] = (
 
 @functools.cache
 def parsed(expression: str) -> tuple[tuple[tuple[Shape, tuple[str, ...]], ...], ...]:
-    """Return an expression as alternatives of parts that hold together. Raises: ValueError if one has no shape here."""
+    """Return an expression as alternatives of parts that hold together. Raises: ValueError."""
     return tuple(
         tuple(_shape(part, expression) for part in either.split(" and ")) for either in expression.split(" or ")
     )

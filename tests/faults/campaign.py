@@ -1,4 +1,4 @@
-"""Seeds → outcomes, and outcomes → a table of what rang: the parts of python -m tests.faults.
+"""Seeds → outcomes, and outcomes → a table of the alarms: the parts of python -m tests.faults.
 
 Tested by: tests/faults/test_faults.py
 """
@@ -17,7 +17,7 @@ _MEMORY = Path("/dev/shm")  # nothing here outlives a process, so nothing needs 
 
 
 def run(seed: int) -> Outcome:
-    """Run one seed; what it raises is its problem."""
+    """Run one seed; an exception becomes its problem."""
     with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as name:
         simulation = Simulation(seed, Path(name))
         try:

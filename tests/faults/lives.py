@@ -67,7 +67,7 @@ class Follower:
 
 
 class Life:
-    """One process of the job; `follower` is what it was while it stood by."""
+    """One process of the job; `follower` is its state as a standby, if it was one."""
 
     def __init__(self, simulation: Simulation, folder: Path, follower: Follower | None = None) -> None:
         chance = simulation.chance

@@ -3,11 +3,11 @@
     python -m tests.faults.real --runner run --seeds 60 [--first 0] [--keep FOLDER]
 
 A seed draws one or two faults and when they begin, within eighteen seconds of payments, or thirty. With `cep run` each
-seed is a job of its own; with `cep live` all are on one job, whose start takes long, and what goes wrong comes seed by
-seed. Each sink must have the alerts of the replay of all that was not set aside, each once; a topic that is created
-again must be refused. It prints for each fault in how many seeds it was, which alarms rang after its begin, and after
-how many seconds: minutes of the alert rules are seconds here, and the job looks at its surroundings every five. It ends
-with 1 if a seed went wrong.
+seed is a job of its own; with `cep live` all are on one job, whose start takes long, and the faults come seed by seed.
+Each sink must have the alerts of the replay of all events that were not set aside, each once; a topic that is created
+again must be refused. The command prints for each fault the number of its seeds, the alarms that rang after its begin,
+and after how many seconds: minutes of the alert rules are seconds here, and the job checks its surroundings every five.
+It ends with 1 if a seed went wrong.
 Tested by: tests/faults/test_real.py
 """
 
@@ -39,10 +39,10 @@ from tests.small_disk import SmallDisk, small_disk
 SECONDS, RATE = 18.0, 30
 SCRAPE_S = 0.5
 SINK_LASTS_S = 24.0  # a job calls a delivery slow after fifteen, and looks every five
-LASTS_S = 12.0  # so long that who looks every five seconds sees it, and an alarm rings that waits for a second
+LASTS_S = 12.0  # so long that a check every five seconds sees it, and an alarm that waits for a second rings
 DISK_MB = 2_200  # more than the least that a job calls well
 DAY_MS = 86_400_000
-# Fault → the alarms that may speak of it, and whether one must; of what harms nobody none must.
+# Fault → the alarms that may report it, and whether one must; a harmless fault needs no alarm.
 FAULTS: dict[str, tuple[tuple[str, ...], bool]] = {
     "two publishers": (("CepChangeRefused",), True),
     "burst": ((), False),
@@ -66,7 +66,7 @@ OF_RUN = ("standby takes over",)  # no other runner has a standby
 
 @dataclass
 class Outcome:
-    """What came of a seed. `after_s` has the seconds by fault and alarm."""
+    """The outcome of a seed. `after_s` has the seconds by fault and alarm."""
 
     seed: int
     faults: list[str]
@@ -131,7 +131,7 @@ class Trial:
         elif name in ("event of tomorrow", "late events"):
             job.odd_payments(DAY_MS if name == "event of tomorrow" else -10 * int(LATENESS_S * 1_000))
         elif name == "partition added":
-            if job.kafka.is_stopped:  # nobody can add one now
+            if job.kafka.is_stopped:  # a partition cannot be added now
                 self.ends.append((max(at_s for at_s, _ in self.ends), job.add_partition))
             else:
                 job.add_partition()
@@ -168,7 +168,7 @@ class Trial:
             time.sleep(SCRAPE_S)
 
     def judge(self) -> None:
-        """Compare with the replay, and see what rang."""
+        """Compare the alerts with the replay."""
         job, outcome = self.job, self.outcome
         wanted = Counter(job.replayed())
         outcome.alerts = wanted.total()
@@ -180,7 +180,7 @@ class Trial:
             outcome.problem += f"{count} payments were set aside that should count; "
 
     def note_alarms(self) -> None:
-        """Note what rang after the begin of each fault; a fault of which one must ring and none did is a problem."""
+        """Note the alarms that rang after the begin of each fault; a missing alarm that must ring is a problem."""
         for name, begun_ms in self.begun_ms.items():
             alarms, must_ring = FAULTS[name]
             rung = self.job.alarms.rung
@@ -280,7 +280,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="an empty folder for all that is written, which stays")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and what it has started ends with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and the processes that it has started end with it
     outcomes: list[Outcome] = []
     with ExitStack() as stack:
         folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cep-faults-")))

@@ -1,10 +1,10 @@
-"""A job on a real broker, as processes: started, watched, killed, started again; its sinks beside the replay.
+"""A job on a real broker, as processes: started, watched, killed, started again; its sinks compared with the replay.
 
     payments, changes ─▶ Kafka ─▶ `cep run` or `cep live` ─▶ a folder, a topic, PostgreSQL where there is one
                                         │
                                         └─ /metrics, twice a second ─▶ alarms.py, whose minutes are seconds here
 
-Who looks after the processes starts again each that has ended, as a platform does; not one that refuses its topic.
+`look_after` restarts each process that has ended, as a platform does, except a process that refuses its topic.
 Tested by: tests/faults/test_real.py
 """
 
@@ -110,7 +110,7 @@ class Member:
 
 @dataclass
 class RealJob:
-    """A job and what it reads and writes. `checkpoints` is where the folders of its processes are."""
+    """A job with its inputs and outputs. `checkpoints` is the parent of the folders of its processes."""
 
     folder: Path
     kafka: RealKafka
@@ -195,7 +195,7 @@ class RealJob:
             member.process.wait()
 
     def look_after(self) -> None:
-        """Start again what has ended."""
+        """Start ended processes again."""
         for name in {member.name for member in self.members}:
             last = [member for member in self.members if member.name == name][-1]
             if last.is_alive or self.expects_refusal:
@@ -260,7 +260,7 @@ class RealJob:
     # ---------------------------------------------------------------------------------------------------- watching
 
     def scrape(self) -> None:
-        """Read the metrics of all processes, and see what rings."""
+        """Read the metrics of all processes, and evaluate the alarms."""
         self.alarms.scrape(now_ms(), list(self._metrics()))
 
     def _metrics(self) -> Iterator[Metric]:
@@ -285,7 +285,7 @@ class RealJob:
     # -------------------------------------------------------------------------------------------------- at the end
 
     def settle(self) -> None:
-        """Let the job read all there is and send what is certain. Errors: AssertionError after a while."""
+        """Let the job read all records and send all certain alerts. Errors: AssertionError after a while."""
         self.is_held = False
         self.payment()
         assert self.producer.flush(END_S) == 0
@@ -348,7 +348,7 @@ class RealJob:
         return [orjson.loads(line)["alert_id"] for line in out.read_bytes().splitlines()]
 
     def set_aside(self) -> int:
-        """Return how many payments were set aside, but for those of a partition that the job could not know yet."""
+        """Return how many payments were set aside, without payments of a partition that the job could not know yet."""
         paths = self.checkpoints.glob("*/job/dead_letters/*.jsonl")
         lines = [orjson.loads(line) for path in paths for line in path.read_bytes().splitlines()]
         ids = [str(line.get("event_id", "")) for line in lines]

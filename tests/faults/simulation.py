@@ -1,11 +1,11 @@
 """A seed → an hour of a job of `cep run` with faults in it, its alerts, and the alarms that rang.
 
-    step by step: records come ─▶ what goes wrong begins or ends ─▶ the job works, or a new process of it starts
-                      ─▶ its surroundings are looked at (runners/watch.py) ─▶ its metrics are scraped (alarms.py)
+    step by step: records come ─▶ faults begin or end ─▶ the job works, or a new process of it starts
+                      ─▶ it checks its surroundings (runners/watch.py) ─▶ its metrics are scraped (alarms.py)
 
-The job is the real one: runner, engine, commits, changelog, store on disk, rulebook, watch. Brokers, sinks and clocks
-are those of world.py, its processes those of lives.py. Its alerts must be those of the replay of all events that no
-dead letter names, each once.
+The job is the real one: runner, engine, commits, changelog, store on disk, rulebook, watch. world.py simulates brokers,
+sinks and clocks, lives.py the processes. The alerts must equal the replay of all events that no dead letter names, each
+once.
 Tested by: tests/faults/test_faults.py
 """
 
@@ -38,12 +38,12 @@ from tests.runners.embedded.outside import Crash
 from tests.runners.spark.live_cases import time_ms
 
 DAY_MS = 86_400_000
-STEP_MS, DELAY_MS = 20_000, 10_000  # what happens comes to the brokers within DELAY_MS, in any order
-FIRST, EVENTS, QUICKER = 20, 900, 5  # so many payments within forty minutes; a quarter of an hour is for what is left
+STEP_MS, DELAY_MS = 20_000, 10_000  # records reach the brokers within DELAY_MS, in any order
+FIRST, EVENTS, QUICKER = 20, 900, 5  # so many payments within forty minutes; a quarter of an hour is for the rest
 STEPS_MAX = 2_000
 HALF = 0.5
 REFUSED_MS = 7 * MINUTE_MS  # how long a job that refuses a topic created again goes unnoticed by its operators
-# Fault → the alarms of which one must ring, if it lasts; none for what harms nobody and needs no one.
+# Fault → the alarms of which one must ring, if it lasts; empty for a harmless fault that needs no operator.
 FAULTS: dict[str, tuple[str, ...]] = {
     "two publishers": ("CepChangeRefused",),
     "burst": (),
@@ -61,7 +61,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "clock ahead": (),
     "clock behind": ("CepEventsAhead",),
     "event of tomorrow": ("CepEventsAhead",),
-    "late events": ("CepEventsLate", "CepEventsAhead"),  # the latter to a clock that is a day behind
+    "late events": ("CepEventsLate", "CepEventsAhead"),  # the latter with a clock that is a day behind
     "unreadable records": ("CepRecordsUnreadable",),
 }
 GONE = "CepJobGone"
@@ -71,20 +71,20 @@ LASTING = 4  # minutes from which an outage must have rung
 
 @dataclass
 class Outcome:
-    """What came of a seed. `begun_ms` has when each fault began and how many minutes it lasts."""
+    """The outcome of a seed. `begun_ms` has the begin of each fault and its length in minutes."""
 
     seed: int
     problem: str = ""
     begun_ms: dict[str, tuple[int, int]] = field(default_factory=dict)
     rung: dict[str, list[int]] = field(default_factory=dict)
-    refused_ms: int = 0  # when the sink did not take what it was first given; an outage without alerts harms nobody
+    refused_ms: int = 0  # when the sink first refused alerts; an outage without alerts is harmless
     lives: int = 0
     totals: Counter[str] = field(default_factory=Counter)
 
     def rang(self, fault: str) -> dict[str, int]:
-        """Return the alarms that say of a fault, and after how many minutes; of those that rang before it after 0.
+        """Return the alarms that report a fault, and after how many minutes; 0 for an alarm that rang before the fault.
 
-        Where the job was gone meanwhile, that says it: counters that rise behind a gap show no increase.
+        If the job was gone during the fault, CepJobGone reports it: counters that rise during a gap show no increase.
         """
         begun_ms, minutes = self.begun_ms[fault]
         ends_ms = begun_ms + (minutes + SEEN_WITHIN) * MINUTE_MS
@@ -189,7 +189,7 @@ class Simulation:
             self._send(name, now_ms)
 
     def _send(self, name: str, now_ms: int) -> None:
-        """Let somebody send what is wrong."""
+        """Send the faulty records."""
         brokers, chance = self.brokers, self.chance
         if name == "two publishers":
             base = next(record for record in RULES if record.id == "often_short")
@@ -250,7 +250,7 @@ class Simulation:
         self.takes_over, self.follower = self.follower, None
 
     def _begin_anew(self) -> None:
-        """Do what the refusal of a topic that was created again says: its records come again, for a new job."""
+        """Follow the advice in the refusal of a topic that was created again: send its records again, for a new job."""
         if not self.created_again_ms or self.clock.now_ms < self.created_again_ms + REFUSED_MS:
             self.ends.append((self.clock.now_ms + MINUTE_MS, "topic recreated"))
             return
@@ -267,7 +267,7 @@ class Simulation:
     # ---------------------------------------------------------------------------------------------------- minutes
 
     def _arrive(self) -> None:
-        """Bring to the brokers what has come by now; what cannot be sent is sent later."""
+        """Send the due records to the brokers; records that cannot be sent now are sent later."""
         while self.coming and self.coming[0][0] <= self.clock.now_ms and not (self.is_held or self.brokers.are_away):
             _, number, line = self.coming.pop(0)
             self.sent.append((number, line))
@@ -308,7 +308,7 @@ class Simulation:
             self.clock.now_ms += STEP_MS
             if not (self.coming or self.plan or self.ends) and now_ms > self.end_ms + 15 * MINUTE_MS:
                 break
-        # The day is over: the clock has passed all that came, and a heartbeat closes what is open.
+        # The day is over: the clock has passed all records, and a heartbeat closes all open windows.
         self.clock.now_ms += 3 * DAY_MS
         self._heartbeat(self.clock.now_ms - DAY_MS)
         for _ in range(20):
@@ -334,7 +334,7 @@ class Simulation:
         except (Crash, CepError) as error:
             observed = self.observed
             self._end_life()
-            if isinstance(error, SinkAwayError):  # it waits with what a process before it has left to send
+            if isinstance(error, SinkAwayError):  # it waits with alerts that an earlier process has left to send
                 self.observed, self.created_again_ms = observed, 0
             elif "make room" in str(error):
                 self.down_until_ms = self.clock.now_ms + 10 * MINUTE_MS
@@ -383,7 +383,7 @@ class Simulation:
         self.life = self.observed = None
 
     def on_step(self, step: str) -> None:
-        """Stand in front of a step of the commit protocol, in whatever thread."""
+        """Act before a step of the commit protocol, in any thread."""
         if self.is_full and step in ("2", "3"):
             raise StoreError("the disk is full; make room on the disk")
         if self.crash_in is not None:

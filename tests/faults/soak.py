@@ -1,16 +1,16 @@
-"""`python -m tests.faults.soak`: an hour of `cep run` with all sinks on, while everything around it goes wrong once.
+"""`python -m tests.faults.soak`: an hour of `cep run` with all sinks on, in which each part around it fails once.
 
     python -m tests.faults.soak [--minutes 60] [--rate 100] [--keep FOLDER]
 
-Payments come through an Apache Kafka at a steady rate, with every oddity there is; alerts go to a folder, Parquet, a
-Delta table, a webhook, PostgreSQL where there is one, and a topic with the changelog. In the first half of the time the
+Payments come through an Apache Kafka at a steady rate, with every oddity; alerts go to a folder, Parquet, a Delta
+table, a webhook, PostgreSQL where there is one, and a topic with the changelog. In the first half of the time the
 process at work is killed twice; the standby takes over, and the killed one is started again to be the next standby. The
 target of checkpoints, the webhook, PostgreSQL and the brokers go away for a while. Rules are changed all the time, in
 right and wrong ways. The second half is quiet. At the end it prints whether memory and state were flat (the median of
-the last quarter beside the third), percentiles of the latency from event time to the webhook for each half, which
-metrics of the page have moved, and whether each sink has the alerts of the replay. It ends with 1 if something grew by
-more than a tenth, a sink has other alerts, or a metric has not moved that is not moved by a test (ELSEWHERE). What was
-seen so far is in seen.json of the folder each minute.
+the last quarter against the third), percentiles of the latency from event time to the webhook for each half, the
+metrics of the page that have moved, and whether each sink has the alerts of the replay. It ends with 1 if a figure grew
+by more than a tenth, a sink has other alerts, or a metric has not moved that other tests do not move (ELSEWHERE).
+seen.json in the folder has the observations so far, each minute.
 Tested by: tests/faults/test_soak.py
 """
 
@@ -94,7 +94,7 @@ class Member:
 
 
 class Soak:
-    """All that runs, and what was seen."""
+    """The surroundings and processes of the job, and the observations."""
 
     def __init__(self, folder: Path, stack: ExitStack, minutes: float, rate: float) -> None:
         self.folder, self.seconds, self.rate = folder, minutes * 60, rate
@@ -121,7 +121,7 @@ class Soak:
         self.sinks += [] if self.postgres is None else [self.postgres.address]
         self.sinks.append("kafka:alerts")  # last: it carries the changelog
         self.members: list[Member] = []
-        self.struck: list[Member] = []  # those that were killed
+        self.struck: list[Member] = []  # the killed ones
         stack.callback(self.kill)
 
     def start(self, name: str) -> Member:
@@ -155,7 +155,7 @@ class Soak:
 
     @property
     def at_work(self) -> Member:
-        """The process that works: of those that are there, the first to have started."""
+        """The working process: the living one that started first."""
         there = [member for member in self.members if member.is_alive]
         return next((member for member in there if member.says("started")), there[0])
 
@@ -225,7 +225,7 @@ class Soak:
         return int(time.time() * 1_000)
 
     def _plan(self) -> list[tuple[float, str, Callable[[], object]]]:
-        """What goes wrong, by the share of the time at which it does; nothing in the second half."""
+        """Return the faults, by the share of the time at which they begin; the second half has none."""
         webhook, kafka, postgres = self.webhook, self.kafka, self.postgres
         struck, spoiled = self.struck, list[Member]()
 
@@ -257,7 +257,7 @@ class Soak:
     # ---------------------------------------------------------------------------------------------------- at the end
 
     def finish(self) -> None:
-        """Let the job send what is certain, and end it."""
+        """Let the job send all certain alerts, and end it."""
         self.producer.flush(WAIT_S)
         self.payments.write()
         self.look()
@@ -293,7 +293,7 @@ class Soak:
         return bool(lags) and not any(lags) and values.get("cep_undelivered_alerts") == 0
 
     def write_seen(self) -> None:
-        """Write what was seen so far; a reader finds all of it or what was there before."""
+        """Write the observations so far; a reader sees the whole new file or the whole old one."""
         seen = {"samples": self.samples.found, "moved": sorted(self.moved), "arrived": dict(self.webhook.arrived),
                 "arrived_s": dict(self.webhook.arrived_s), "quiet_from_s": self.quiet_from_s}  # fmt: skip
         path = self.folder / "seen.json"
@@ -400,7 +400,7 @@ def judge_sinks(wanted: Sequence[str], found: dict[str, list[str]]) -> tuple[lis
 
 
 def judge_moved(moved: Collection[str]) -> tuple[list[str], bool]:
-    """Return what to print of the metrics of the page, and whether each has moved here or is moved by a test."""
+    """Return lines about the metrics of the page, and whether each has moved here or is moved by a test."""
     names = page()
     still = [name for name in names if not {name, f"{name}_count", f"{name}_sum"} & set(moved)]
     lines = [f"{len(names) - len(still)} of {len(names)} metrics have moved"]
@@ -416,7 +416,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=100.0, help="payments a second")
     parser.add_argument("--keep", type=Path, help="an empty folder for all that is written, which stays")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and what it has started ends with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and the processes that it has started end with it
     with ExitStack() as stack:
         folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cep-soak-")))
         soak = Soak(folder, stack, options.minutes, options.rate)

@@ -1,4 +1,4 @@
-"""What a soak sends: rules that need all there is, payments at a rate, what is wrong with some, changes of rules.
+"""The input of a soak: rules that need every feature, payments at a rate, some with faults, and changes of rules.
 
 Tested by: tests/faults/test_soak.py
 """
@@ -126,7 +126,7 @@ def write_rules(folder: Path) -> None:
 
 @dataclass
 class Payments:
-    """Payments, each with a number; `history` has those that are to count."""
+    """Payments, each with a number; `history` has the ones that must count."""
 
     chance: Random
     history: Path
@@ -148,7 +148,7 @@ class Payments:
         return line
 
     def odd(self, now_ms: int) -> list[bytes]:
-        """Return what is wrong, or rare: late, ahead, twice, unreadable, without a key, beyond a limit."""
+        """Return faulty or rare payments: late, ahead, twice, unreadable, without a key, beyond a limit."""
         crowd = [self.payment(now_ms, card_id="crowd", whole=7) for _ in range(CROWD)]
         vast = [self.payment(now_ms, card_id="vast", whole=HUGE) for _ in range(3)]
         rare = [self.payment(now_ms, card_id=None), *crowd, self.payment(now_ms + 1, card_id="crowd", whole=8), *vast]
@@ -157,7 +157,7 @@ class Payments:
         return [*rare, *twice, *wrong, b"{", b"{}"]
 
     def write(self) -> None:
-        """Bring what has been made so far to the file."""
+        """Append the payments so far to the file."""
         with self.history.open("ab") as file:
             file.writelines(line + b"\n" for line in self.lines)
         self.lines.clear()
@@ -165,7 +165,7 @@ class Payments:
 
 @dataclass
 class Publisher:
-    """Somebody who changes rules, and makes every mistake there is. `records` are those of all the hour."""
+    """A publisher who changes rules, and makes every possible mistake. `records` are all records of the hour."""
 
     base: UpsertRecord
     version: int = 0
@@ -173,7 +173,7 @@ class Publisher:
     _last: RetireRecord | None = None
 
     def changes(self, now_ms: int) -> list[bytes]:
-        """Return control records: one that counts, and what is refused, ignored, waits or cannot be read."""
+        """Return control records: one that counts, and others that are refused, ignored, waiting or unreadable."""
         self.version += 2
         before = self._last
         changes = Changes() if before is None else Changes(version=before.version, hash=hash_of(before))
@@ -194,7 +194,7 @@ class Publisher:
         return sent
 
     def end(self) -> list[bytes]:
-        """Return the retirement of what the last call has published, whose runs are open."""
+        """Return the retirement of the rule that the last call has published, whose runs are open."""
         assert self._last is not None, "a change comes first"
         later = self._last.to_json()
         self.records.append(later)

@@ -1,4 +1,4 @@
-"""Every fault of the simulation: the job's alerts are those of the replay, and what is to ring rings."""
+"""Every fault of the simulation: the job's alerts equal the replay, and the expected alarms ring."""
 
 from __future__ import annotations
 

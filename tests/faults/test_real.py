@@ -1,4 +1,4 @@
-"""Faults on a real broker: two seeds of each runner, and what the campaign draws and prints."""
+"""Faults on a real broker: two seeds of each runner, and the faults and lines of the campaign."""
 
 from __future__ import annotations
 

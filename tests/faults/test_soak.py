@@ -1,4 +1,4 @@
-"""The soak's rules are sound, its judges see what is wrong, and a short one ends well."""
+"""The soak's rules are sound, its judges detect faults, and a short one ends well."""
 
 from __future__ import annotations
 

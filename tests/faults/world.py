@@ -1,4 +1,4 @@
-"""What is around a simulated job of `cep run`: a clock, topics whose brokers go away, a sink that carries a changelog.
+"""The surroundings of a simulated job of `cep run`: a clock, topics with brokers that go away, a sink with a changelog.
 
 Time is simulated: a step is a minute, an hour of payments passes in a second. Nothing here waits.
 Tested by: tests/faults/test_faults.py
@@ -33,7 +33,7 @@ class Clock:
     wrong_ms: int = 0
 
     def job_ms(self) -> int:
-        """Return what the job's clock shows."""
+        """Return the time on the job's clock."""
         return self.now_ms + self.wrong_ms
 
     def time(self) -> float:
@@ -47,7 +47,7 @@ class Clock:
 
 @dataclass
 class Brokers:
-    """Partitions of records, and whether anybody answers for them."""
+    """Partitions of records, and whether the brokers answer."""
 
     partitions: list[list[bytes]]
     control: list[bytes] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Brokers:
     topic_id: str = "first"
 
     def ends(self) -> dict[int, int]:
-        """Return the end of each partition. Raises: SourceError while nobody answers."""
+        """Return the end of each partition. Raises: SourceError while the brokers are away."""
         if self.are_away:
             raise SourceError("no broker answers")
         return {number: len(records) for number, records in enumerate(self.partitions)}
@@ -70,7 +70,7 @@ class Partitions:
     most: int
     next: dict[int, int] = field(default_factory=dict)
     held: set[int] = field(default_factory=set)
-    seen: dict[int, int] = field(default_factory=dict)  # ends, when somebody last answered
+    seen: dict[int, int] = field(default_factory=dict)  # the ends in the last answer
     expected: dict[str, str] = field(default_factory=dict)  # ids of topics
     ended: bool = False
 
@@ -115,7 +115,7 @@ class Partitions:
         pass
 
     def _refuse(self) -> None:
-        if not self.brokers.are_away:  # who cannot ask is none the wiser
+        if not self.brokers.are_away:  # without an answer the ids stay unknown
             ids = {TOPIC: self.brokers.topic_id}
             refuse_new_topics(self.expected, ids)
             self.expected |= ids
@@ -155,14 +155,14 @@ class Control:
 
 @dataclass
 class StateTopic:
-    """The changelog topic, which has what is committed, and who of the processes of the job may write."""
+    """The changelog topic: the committed entries, and which process of the job may write."""
 
     entries: list[tuple[int, bytes, bytes | None, int]] = field(default_factory=list)  # offset, key, value, time
     epoch: int = 0
     end: int = 0
 
     def add(self, entries: Iterable[Entry], now_ms: int) -> None:
-        """Append what a transaction brings, and forget what it replaces, as compaction does."""
+        """Append the entries of a transaction, and forget the ones that they replace, as compaction does."""
         added = [(offset, key, value, now_ms) for offset, (key, value) in zip(count(self.end), entries, strict=False)]
         self.end += len(added)
         replaced = {key for _, key, _, _ in added}
@@ -174,7 +174,7 @@ class StateTopic:
         self.entries, self.end = [], 0
 
     def stand_ins(self) -> dict[str, Callable[..., Any]]:
-        """Return what to put in the place of the functions that read a topic."""
+        """Return replacements for the functions that read a topic."""
         return {
             "read_range": lambda _, wanted, rows_max=1_000: self.read(wanted, rows_max),
             "earliest_offsets": lambda _, topics: {topic: {0: 0} for topic in topics},
@@ -193,7 +193,7 @@ class StateTopic:
 
 @dataclass
 class Receiver:
-    """Who gets the alerts. While it is away a write fails in front of it or behind it, where the answer is lost."""
+    """The receiver of alerts. While it is away, a write fails before it arrives, or after, when the answer is lost."""
 
     is_away: threading.Event = field(default_factory=threading.Event)
     loses_answers: bool = False
@@ -207,7 +207,7 @@ class Receiver:
 
 @dataclass
 class Link:
-    """The way of one process to the receiver and the changelog: both get what a write brings, or neither."""
+    """The connection of one process to the receiver and the changelog: both get a write, or both do not."""
 
     receiver: Receiver
     state: StateTopic

@@ -1,10 +1,10 @@
 """A campaign of hostile inputs against every door of the project: python -m tests.hostile --seed 1 --inputs 100000.
 
-Prints what went wrong and the counts by kind; the last line has all of them. Exit code 1 if there was a traceback, a
-hang, an input that took the memory, a process that died, or an accepted input that does not behave as its twin.
+Prints failures and the counts by kind; the last line has all of them. Exit code 1 if there was a traceback, a hang, an
+input that took the memory, a process that died, or an accepted input that does not behave as its twin.
 
-With `--record FILE` each part that is done becomes a line of the file, and the last line counts all of them, those of
-other seeds and earlier runs too. A campaign that was cut goes on where it was: run the same command again. Several
+With `--record FILE` each finished part becomes a line of the file, and the last line counts all of them, including
+other seeds and earlier runs. An interrupted campaign continues where it was: run the same command again. Several
 machines may each do some numbers (`--first`), with a record each; `--sum` adds records up.
 """
 
@@ -23,8 +23,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedCo
 from tests.hostile.campaign import run
 from tests.hostile.record import Part, Tally, left_to_do, read_record
 
-_SHOWN = 40  # of what goes wrong
-_EACH_S = 60  # between two lines where there is no bar
+_SHOWN = 40  # failures
+_EACH_S = 60  # between two lines without a progress bar
 
 
 def main() -> int:

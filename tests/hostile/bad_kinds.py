@@ -11,7 +11,7 @@ from random import Random
 from cep.base.errors import SourceError
 from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, HangsError, Kind
 
-ALARM_S = 1  # of the processor: whoever hangs here hangs for good
+ALARM_S = 1  # of the processor: an input that hangs here hangs for good
 
 
 def _raise(_: Random) -> str:

@@ -36,13 +36,13 @@ from typing import Any
 from tests.hostile.record import Numbers, Part, Tally, divided
 
 ALARM_S = 5  # of the processor, for one input; a module of kinds may have its own
-_WAIT_S = 30  # of the clock: one that waits for what never comes; a shared machine may be slow
+_WAIT_S = 30  # of the clock: for an input that waits for ever; a shared machine may be slow
 _STUCK_S = 60  # no alarm was heard: compiled code
 _BEGIN_S = 300  # to import, and to compile kernels
-_ADDRESSES = 3 << 30  # bytes above what a worker has when it begins
+_ADDRESSES = 3 << 30  # bytes above the size of a worker at its begin
 _REPORT_S = 5
 _LOOK_S = 0.1
-_LINES, _LINE_CHARS = 60, 300  # shown of what went wrong
+_LINES, _LINE_CHARS = 60, 300  # shown of a failure
 _MEMORY_FOLDER = Path("/dev/shm")
 
 
@@ -96,7 +96,7 @@ def work(
 ) -> None:
     """Feed the inputs of these numbers, and end the process.
 
-    `send` gets what became of them, part by part; first one without inputs, and at the end None.
+    `send` gets the outcomes, part by part; first a part without inputs, and at the end None.
     """
     warnings.simplefilter("ignore")
     os.environ["CEP_DEBUG"] = "1"
@@ -109,7 +109,7 @@ def work(
         for place, kind in enumerate(kinds):
             (Path(folder) / str(place)).mkdir()
             feeds[kind.name] = kind.open(Path(folder) / str(place))
-        for kind in kinds:  # compile and import what an input needs
+        for kind in kinds:  # compile and import the modules that an input needs
             try:
                 feeds[kind.name](Random(f"warm {kind.name}"))
             except Exception:  # noqa: BLE001 it is counted when its number comes
@@ -207,7 +207,7 @@ class _Worker:
     is_ready: bool = False
 
     def said(self, part: Part) -> None:
-        """Take what became of the first of the numbers."""
+        """Take the outcomes of the first of the numbers."""
         self.is_ready = True
         first, *others = self.numbers
         self.numbers = [range(part.stop, first.stop), *others] if part.stop < first.stop else others
@@ -224,7 +224,7 @@ def run(
 ) -> Tally:
     """Feed the inputs of these numbers in worker processes, of kinds from a module.
 
-    `show` is called with each part that is done, and all until then. `tally` has what was done before.
+    `show` is called with each finished part and the tally until then. `tally` has the counts of earlier runs.
     """
     context = multiprocessing.get_context("spawn")
     tally = Tally() if tally is None else tally
@@ -264,7 +264,7 @@ def _without(of: range, number: int) -> Numbers:
 
 
 def _listen(worker: _Worker, note: Callable[[Part], None]) -> bool:
-    """Take what the worker has sent; says whether it is done."""
+    """Take the parts that the worker has sent; return whether it is done."""
     try:
         while worker.pipe.poll():
             part = worker.pipe.recv()
@@ -291,7 +291,7 @@ def _stopped(worker: _Worker, note: Callable[[Part], None], seed: int, names: tu
     if is_stuck:
         worker.process.kill()
     worker.process.join()
-    _listen(worker, note)  # what it has sent before it died
+    _listen(worker, note)  # the parts that it sent before it died
     if not worker.is_ready:
         raise RuntimeError(f"a worker has not begun, exit code {worker.process.exitcode}")
     part = Part(seed, names, at, at + 1)

@@ -1,7 +1,8 @@
-"""Hostile inputs on their way through a whole job: honest events before and behind them still give their alert.
+"""Hostile inputs on their way through a whole job: honest events before and after them still give their alert.
 
-A job file, a record of a topic, a packed history, a savepoint with links, a changelog, a rules repository. Beside what
-the other kinds ask, nothing outside of the folder is read or written, no file grows, and nothing raw is printed.
+A job file, a record of a topic, a packed history, a savepoint with links, a changelog, a rules repository. In addition
+to the checks of the other kinds, a job must not read or write outside of its folder, let a file grow, or print raw
+characters.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class _HonestJob:
 
 
 def _printed(letters: Sequence[bytes], counters: Any) -> None:
-    """Print what a verb prints of letters. Raises DiffersError for a character that reaches a terminal raw."""
+    """Check the output of a verb that prints letters. Raises DiffersError for a character that is printed raw."""
     examples = Examples()
     examples.add(letters)
     lines = Rejections.of({"records": 1, **counters}, examples).lines("--rejected-max", 0.0)
@@ -222,7 +223,7 @@ def _place(path: Path, secret: Path, random: Random) -> None:
         case 3:
             path.mkdir()
         case 4:
-            with path.open("wb") as file:  # zeros without an end, for whoever reads them all
+            with path.open("wb") as file:  # long runs of zeros, for a reader that reads all of them
                 file.truncate(random.choice((1 << 20, 1 << 24)))
         case _:
             path.write_bytes(hostile_parquet(random) if path.suffix == ".parquet" else _hostile_text(random))
@@ -269,7 +270,7 @@ def job_files(folder: Path) -> Feed:
 
 
 def packed_files(folder: Path) -> Feed:
-    """Packed histories whose blocks unpack to much more: honest records before and behind are read."""
+    """Packed histories whose blocks unpack to much more: honest records before and after them are read."""
     honest = [orjson.dumps({**common.GOOD, "tx_id": f"honest{n}"}) for n in range(6)]
 
     def feed(random: Random) -> str:
@@ -280,7 +281,7 @@ def packed_files(folder: Path) -> Feed:
         data = b"\n".join([*honest[:3], middle * count, *honest[3:]])
         codec = random.choice(("gzip", "zstd"))
         packed = bytes(pa.compress(data, codec, asbytes=True))
-        if random.random() < 0.3:  # several members behind each other
+        if random.random() < 0.3:  # several members one after the other
             packed += bytes(pa.compress(b"\n" + orjson.dumps({**common.GOOD, "tx_id": "more"}), codec, asbytes=True))
         is_cut = random.random() < 0.2
         packed = broken_bytes(packed, random) if is_cut else packed

@@ -30,7 +30,7 @@ from tests.sources.registry.test_registry import AVRO, EVENTS, descriptors
 
 _RECORDS = 40  # of one block; one of them is hostile
 _TOPIC = "payments"
-_OTHER_CARDS = 5  # of a replay, beside those with alerts
+_OTHER_CARDS = 5  # of a replay, in addition to the ones with alerts
 Row = tuple[object, ...]
 
 
@@ -262,7 +262,7 @@ def parquet_events(folder: Path) -> Feed:
 
 
 def replays(folder: Path) -> Feed:
-    """A history with one hostile record: the alerts of all other keys are those of the history as it was."""
+    """A history with one hostile record: the alerts of all other keys equal the alerts of the original history."""
     deployment = deploy(rules().values())
     job = Job(deployment.schema, deployment.key_domains)
     every = payments(1)
@@ -293,7 +293,7 @@ def replays(folder: Path) -> Feed:
 
 
 def _texts(line: bytes) -> list[str]:
-    """Return the texts in a record, whatever it is; a record of several objects has those of all of them."""
+    """Return the texts in a record, valid or not; a record of several objects gives the texts of all."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):

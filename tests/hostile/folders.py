@@ -74,7 +74,7 @@ def spark_folders(folder: Path) -> Feed:
     assert job is not None
 
     def feed(random: Random) -> str:
-        # Loaded here: what asks for Spark takes a second, and other kinds do without.
+        # Imported here: modules that need Spark take a second, and other kinds do without.
         from cep.runners.spark.rescale import partitions_of  # noqa: PLC0415
         from cep.runners.spark.retained_rulebooks import RetainedRulebooks  # noqa: PLC0415
         from cep.runners.spark.state import job_of, planned_batch  # noqa: PLC0415
@@ -106,7 +106,7 @@ def spark_folders(folder: Path) -> Feed:
 
 
 def job_folders(folder: Path) -> Feed:
-    """The files of a job of `cep run` beside its state: a verb that reads one answers, or names what is wrong."""
+    """The files of a job of `cep run` next to its state: a verb that reads one answers, or names the fault."""
     job, alerts, rule = folder / "job", folder / "job" / "alerts" / "batch-1.jsonl", "a"
     _make_job(folder, job)
     status = {"rules": [{"rule_id": rule, "version": 2, "status": "shadow", "from_ms": 5}]}
@@ -167,7 +167,7 @@ def _make_trail(path: Path) -> tuple[Head, list[bytes]]:
 
 
 def _verify_trail(path: Path, head: Head, written: list[bytes]) -> None:
-    """Let `cep audit` show and verify a trail: what is not what was written may not be told whole."""
+    """Check that `cep audit` shows and verifies a trail: a changed trail must not count as whole."""
     audit.run(_parsed(audit, ["show", str(path.parent)]))
     found = audit.run(_parsed(audit, ["verify", str(path.parent), "--head", f"{head.count}:{head.hash}"]))
     lines = [line.rstrip(b"\r") for line in path.read_bytes().split(b"\n")]
@@ -191,7 +191,7 @@ def _make_job(folder: Path, job: Path) -> None:
 
 
 def _make(folder: Path, into: Path) -> None:
-    """Make the folder that `cep live` begins with, from a small job of `cep run`, and what Spark would add."""
+    """Make the first folder of `cep live`, from a small job of `cep run`, with the files that Spark would add."""
     job, saved = str(folder / "job"), str(folder / "saved")
     _make_job(folder, Path(job))
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):

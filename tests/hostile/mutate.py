@@ -32,7 +32,7 @@ TOML_TRICKS = (
 
 
 def broken_bytes(data: bytes, random: Random) -> bytes:
-    """Change bytes: drop, repeat, exchange, flip, insert what is odd, or cut off."""
+    """Change bytes: drop, repeat, exchange, flip, insert odd ones, or cut off."""
     out = bytearray(data)
     for _ in range(random.choice((1, 1, 1, 2, 5))):
         at = random.randrange(len(out) + 1)
@@ -59,7 +59,7 @@ def broken_bytes(data: bytes, random: Random) -> bytes:
 
 
 def broken_text(text: str, random: Random) -> str:
-    """Change the bytes of a text; what is no UTF-8 any more is replaced."""
+    """Change the bytes of a text; bytes that are not UTF-8 are replaced."""
     return broken_bytes(text.encode(), random).decode("utf-8", "replace")
 
 
@@ -86,7 +86,7 @@ def broken_source(text: str, random: Random) -> str:
 
 
 def broken_value(value: Any, random: Random, others: list[Any] | None = None) -> Any:
-    """Change a tree of dicts and lists: leave out, repeat, rename, or put something else at random places."""
+    """Change a tree of dicts and lists: leave out, repeat, rename, or put other values at random places."""
     tree = copy.deepcopy(value)
     for _ in range(random.choice((1, 1, 1, 2, 4))):
         tree = _broken_once(tree, random, others or [])
@@ -105,7 +105,7 @@ def _broken_once(tree: Any, random: Random, others: list[Any]) -> Any:
             inside[random.choice([*ODD_TEXTS, str(name).upper(), f"{name}s"])] = inside.pop(name)
         case 1:
             times = random.choice((1, 20))
-            inside.extend(inside[:] * (times if len(inside) < _LONG else 1))  # else four of them make half a gigabyte
+            inside.extend(inside[:] * (times if len(inside) < _LONG else 1))  # four times as many take half a gigabyte
         case 2 if isinstance(inside[name], str):
             inside[name] = broken_text(inside[name], random)
         case 2 if isinstance(inside[name], int) and not isinstance(inside[name], bool):

@@ -1,4 +1,4 @@
-"""What became of the inputs of a campaign, part by part ↔ lines of a file; and the numbers that are left to do.
+"""The outcomes of a campaign's inputs, part by part ↔ lines of a file; and the numbers that are left to do.
 
     {"seed": 1, "kinds": [], "start": 0, "stop": 812, "counts": [["JSON events", "accepted", 130, 0.21], …], …}
 
@@ -22,7 +22,7 @@ Numbers = list[range]
 
 @dataclass(slots=True)
 class Part:
-    """The inputs `start` … `stop` - 1 of a seed, of some kinds or all: counts, seconds, what went wrong."""
+    """The inputs `start` … `stop` - 1 of a seed, of some kinds or all: counts, seconds, failures."""
 
     seed: int
     kinds: tuple[str, ...]
@@ -34,7 +34,7 @@ class Part:
     grown_mb: int = 0
 
     def add(self, kind: str, outcome: str, seconds: float, wrong: str) -> None:
-        """Count one input, of which `wrong` says what went wrong."""
+        """Count one input, with the text of its failure in `wrong`."""
         self.counts[kind, outcome] += 1
         self.seconds[kind, outcome] += seconds  # type: ignore[assignment]  # a counter of floats
         if wrong:
@@ -50,7 +50,7 @@ class Part:
 
     @staticmethod
     def from_json(line: str) -> Part:
-        """Read what `to_json` returned."""
+        """Read the result of `to_json`."""
         values = json.loads(line)
         counts = values.pop("counts")
         part = Part(**{**values, "kinds": tuple(values["kinds"])})
@@ -62,7 +62,7 @@ class Part:
 
 @dataclass(slots=True)
 class Tally:
-    """Sums over parts, by kind and outcome; and what went wrong."""
+    """Sums over parts, by kind and outcome; and the failures."""
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     seconds: Counter[tuple[str, str]] = field(default_factory=Counter)

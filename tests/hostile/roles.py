@@ -1,4 +1,4 @@
-"""Roles and what each of them may do to a job with signatures, each cell with the test that shows it (roles.txt).
+"""The roles and their rights in a job with signatures, each cell with the test that shows it (roles.txt).
 
 The page reference/roles.md prints the table. A cell names a test as FILE::FUNCTION, below tests/.
 Tested by: tests/hostile/test_roles.py

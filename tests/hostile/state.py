@@ -193,7 +193,7 @@ def savepoints(folder: Path) -> Feed:
 
 
 def payloads(folder: Path) -> Feed:
-    """The part of a savepoint beside its entries."""
+    """The payload of a savepoint, without its entries."""
     deployment = deploy(rules().values())
     job = Job(deployment.schema, deployment.key_domains)
     engine = {"rulebook": "", "held_memory": [], "watermark_ms": 5, "times": times_json({"events/0": PartitionTime(5)})}

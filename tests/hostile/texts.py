@@ -1,4 +1,4 @@
-"""Patterns, rules, settings, control records and lists, as somebody may propose them."""
+"""Patterns, rules, settings, control records and lists, as an attacker may propose them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def patterns(folder: Path) -> Feed:
 
 
 def _without_docs(checked: Checked) -> dict[str, PatternIR]:
-    """Return the patterns without what they say of themselves, which decides no alert."""
+    """Return the patterns without their doc comments, which decide no alert."""
     return {name: replace(pattern, doc="") for name, pattern in checked.patterns.items()}
 
 
@@ -124,9 +124,10 @@ def files(folder: Path) -> Feed:
 
 
 def rule_files(folder: Path) -> Feed:
-    """A folder with one rule file and the lock beside it.
+    """A folder with one rule file and the lock next to it.
 
-    A rule that is accepted says what its file says, by a reading of its own, and is the unbroken one if both say it.
+    An accepted rule has the values of its file, by an independent reading, and equals the unbroken rule if both files
+    have the same values.
     """
     texts = [path.read_bytes() for path in sorted((ROOT / "rules").glob("*.toml"))]
     lock = (ROOT / "rules" / "rules.lock").read_bytes()
@@ -173,7 +174,7 @@ def rule_files(folder: Path) -> Feed:
 
 
 def settings(folder: Path) -> Feed:
-    """A settings file. One that is accepted sets what it says, by a reading of its own, and nothing else."""
+    """A settings file. An accepted one sets exactly its own values, by an independent reading."""
     text = default_file().encode()
     examples = text.replace(b"\n# ", b"\n#  ").replace(b"\n#  alerts", b"\nalerts")
     path = folder / "cep.toml"

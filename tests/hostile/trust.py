@@ -36,7 +36,7 @@ from tests.runners.spark.live_cases import rules
 
 
 def signers(folder: Path) -> Feed:
-    """A signers file that is changed: refused, unless the root key signs it anew and it is one."""
+    """A changed signers file: refused, unless it is valid and the root key signs it again."""
     path = write_signers(folder / "signers.toml")
     good, signature = path.read_bytes(), signature_path(path).read_bytes()
 
@@ -155,7 +155,7 @@ def _after(before: Rulebook, data: bytes) -> Rulebook:
 
 
 def _seen(book: Rulebook) -> str:
-    """Return what is in force: all that a rulebook remembers but refusals, and the audit trail, which has those too."""
+    """Return the state in force: the rulebook without its refusals and its audit trail, which has refusals too."""
     saved = save(book)
     index = json.loads(saved.index)
     return json.dumps([sorted(saved.records), [index[name] for name in ("rules", "taken", "snoozes", "lists")]])

@@ -38,7 +38,7 @@ _FORGET_AFTER = 500  # messages of one editor's session
 
 
 class _Bugs(logging.Handler):
-    """What a library logs with a traceback: an error that our code did not foresee."""
+    """Exceptions that a library logs with a traceback: errors that our code did not foresee."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -215,7 +215,7 @@ def _one_answer(data: bytes, sent: list[dict[str, Any]]) -> None:
 
 
 def answers(folder: Path) -> Feed:
-    """Answers of a schema registry, at every path of it, to whoever reads records that name a schema."""
+    """Answers of a schema registry, at each of its paths, to readers of records that name a schema."""
     served = serve_registry()
     registry, settings = served.__enter__()
     _OPEN.append(served)
@@ -299,7 +299,7 @@ def _changed(tree: Any, schema: Any, random: Random) -> bytes:
 
 
 def _schema_of(answer: bytes) -> object:
-    """Return the schema in a registry's answer, None if there is none."""
+    """Return the schema in a registry's answer, None if it is missing."""
     try:
         return json.loads(json.loads(answer)["schema"])
     except (ValueError, TypeError, LookupError, RecursionError):

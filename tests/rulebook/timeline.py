@@ -26,8 +26,8 @@ from tests.rulebook.records import SCHEMA
 
 DOMAIN = ("card_id",)
 WITHIN_MS = 20
-# One small payment, then one that is large enough, within 20 ms; every small one waits for itself. The second pattern has a
-# middling payment between them, so that the rules have a prefix of two conditions in common.
+# One small payment, then one that is large enough, within 20 ms; every small one waits for itself. The second pattern
+# has a middling payment between them, so that the rules have a prefix of two conditions in common.
 SOURCE = """
 event payment { tx_id id  event_time time  card_id string  amount decimal(2) }
 pattern pair(large: decimal = 5.00) by card_id {
