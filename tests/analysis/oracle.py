@@ -86,7 +86,7 @@ def figures(connection: Any, rule: str | None) -> dict[str, Any]:
 
 def group_precision(connection: Any, rule: str, groups: str) -> tuple[int, int]:
     """The right groups of one rule's alerts and all groups, without those with an immature alert."""
-    row = connection.sql(f"""select count(*) filter (right), count(*) from (
-        select bool_or(is_right) as right from cases where rule_id = '{rule}' group by {groups}
+    row = connection.sql(f"""select count(*) filter (is_right), count(*) from (
+        select bool_or(is_right) as is_right from cases where rule_id = '{rule}' group by {groups}
         having not bool_or(is_immature))""").fetchall()[0]  # fmt: skip
     return int(row[0]), int(row[1])

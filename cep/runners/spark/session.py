@@ -135,11 +135,10 @@ def create_session(
     elif is_local:
         os.environ.setdefault(*_LOOPBACK)
         chosen = {**_CLOSED, **chosen}
-    os.environ.setdefault(*_SAFE_PATH)
     builder = SparkSession.builder.appName(app_name)
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    with nullcontext() if _has_java() else _without_noise():
+    with nullcontext() if _has_java() else _without_noise(), _safe_path():
         try:
             session = builder.getOrCreate()
         except PySparkRuntimeError as error:
@@ -166,6 +165,19 @@ def _python_of_workers() -> str:
         return sys.executable
     os.environ[_WORKER_PYTHON] = sys.executable
     return str(_PYTHON)
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Set PYTHONSAFEPATH for a Java that starts in the block; other processes of this one keep their own choice."""
+    name, value = _SAFE_PATH
+    previous = os.environ.get(name)
+    os.environ.setdefault(name, value)
+    try:
+        yield
+    finally:
+        if previous is None:
+            del os.environ[name]
 
 
 @contextmanager

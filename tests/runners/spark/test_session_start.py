@@ -11,6 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.spark
 _PROGRAM = """
+import os
 import sys
 import pyspark
 from cep.base.errors import UsageError
@@ -18,6 +19,7 @@ from cep.runners.spark.session import create_session
 try:
     session = create_session("start", 1, java_options=sys.argv[1])
     of_worker = session.range(1).rdd.map(lambda _: pyspark.__file__).first()
+    assert "PYTHONSAFEPATH" not in os.environ
     print(session.range(3).count(), "rows", "the same" if of_worker == pyspark.__file__ else of_worker)
 except UsageError as error:
     print("refused:", error)
