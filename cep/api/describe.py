@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.api.events import open_any
+from cep.api.mixed import is_mixed, texts_for
 from cep.base.errors import UsageError
 from cep.base.limits import DECIMAL_SCALE_MAX
 from cep.columnar.file_form import AS_WRITTEN, FileForm
@@ -107,6 +108,9 @@ def draft(table: pa.Table, name: str, *, has_rows: bool = False, keeps_labels: b
 
     A label is no field of an event unless `keeps_labels`. Raises: UsageError.
     """
+    for number, column in enumerate(table.columns):
+        if is_mixed(column.type):
+            table = table.set_column(number, table.column_names[number], texts_for(column, None))
     _check_texts(table)
     time, forms = _time_of(table)
     id_ = _id_column(table, time)

@@ -78,8 +78,8 @@ class LimitError(CepError):
 
     code = "limit"
 
-    def __init__(self, what: str, value: int, limit: int, next_step: str) -> None:
-        super().__init__(f"{what}: {value} is over the limit of {limit}; {next_step}")
+    def __init__(self, subject: str, value: int, limit: int, next_step: str) -> None:
+        super().__init__(f"{subject}: {value} is over the limit of {limit}; {next_step}")
         self.value = value
         self.limit = limit
 

@@ -88,37 +88,37 @@ _ACCESS_S, _ACCESS_POLL_S = 5.0, 0.25
 
 
 def reader_options(
-    servers: str, given: Mapping[str, str], defaults: Mapping[str, str] = {}, fixed: Mapping[str, str] = {}
+    servers: str, options: Mapping[str, str], defaults: Mapping[str, str] = {}, fixed: Mapping[str, str] = {}
 ) -> dict[str, Any]:
     """Return the options of a consumer; `defaults` and `fixed` are added to the options of all consumers."""
-    return _options(servers, {**READER_DEFAULTS, **defaults}, given, {**READER_FIXED, **fixed})
+    return _options(servers, {**READER_DEFAULTS, **defaults}, options, {**READER_FIXED, **fixed})
 
 
 def writer_options(
-    servers: str, given: Mapping[str, str], wait_ms_max: int, defaults: Mapping[str, str] = {}
+    servers: str, options: Mapping[str, str], wait_ms_max: int, defaults: Mapping[str, str] = {}
 ) -> dict[str, Any]:
     """Return the options of a producer that waits for an acknowledgement for `wait_ms_max` (ms) by default."""
     ours = {**WRITER_DEFAULTS, "message.timeout.ms": str(wait_ms_max), **defaults}
-    return _options(servers, ours, given, WRITER_FIXED)
+    return _options(servers, ours, options, WRITER_FIXED)
 
 
-def admin_options(servers: str, given: Mapping[str, str]) -> dict[str, Any]:
+def admin_options(servers: str, options: Mapping[str, str]) -> dict[str, Any]:
     """Return the options of a client that asks for topics and makes them."""
-    return _options(servers, _QUIET, given, {})
+    return _options(servers, _QUIET, options, {})
 
 
 def _options(
-    servers: str, defaults: Mapping[str, str], given: Mapping[str, str], fixed: Mapping[str, str]
+    servers: str, defaults: Mapping[str, str], options: Mapping[str, str], fixed: Mapping[str, str]
 ) -> dict[str, Any]:
-    return {**defaults, **given, **fixed, "bootstrap.servers": servers}
+    return {**defaults, **options, **fixed, "bootstrap.servers": servers}
 
 
-def check_access(servers: str, given: Mapping[str, str], wait_s: float = _ACCESS_S) -> None:
+def check_access(servers: str, access: Mapping[str, str], wait_s: float = _ACCESS_S) -> None:
     """Ask the brokers once, where access is protected, so that a refusal is seen at the start and has its reason.
 
     Brokers that give no answer are left to who needs them. Raises: UsageError, without any secret.
     """
-    if given.get("security.protocol", "plaintext").lower() == "plaintext":
+    if access.get("security.protocol", "plaintext").lower() == "plaintext":
         return
     refusals: list[str] = []
 
@@ -126,7 +126,7 @@ def check_access(servers: str, given: Mapping[str, str], wait_s: float = _ACCESS
         if error.code() in _ACCESS_CODES or _TLS in error.str():
             refusals.append(error.str())
 
-    options: dict[str, Any] = {**admin_options(servers, given), "error_cb": hear}
+    options: dict[str, Any] = {**admin_options(servers, access), "error_cb": hear}
     try:
         client = AdminClient(options)
     except KafkaException as error:
@@ -145,22 +145,22 @@ def check_access(servers: str, given: Mapping[str, str], wait_s: float = _ACCESS
         heard = refusals[-1]
         if _TLS in heard and _TLS_ALERT in heard:
             heard = f"the broker takes no client without a certificate that it trusts ({heard})"
-        reason = _certificate_trouble(servers, given) or heard
+        reason = _certificate_trouble(servers, access) or heard
         raise UsageError(
             f"Kafka at {servers} and this job do not come to terms: {reason}; see [kafka.client] of its settings, and "
             "`cep docs guides/secure`"
         )
 
 
-def _certificate_trouble(servers: str, given: Mapping[str, str]) -> str | None:
+def _certificate_trouble(servers: str, access: Mapping[str, str]) -> str | None:
     """Return the fault of the first broker's certificate; librdkafka only reports that there is one."""
     host, _, port = servers.split(",", maxsplit=1)[0].strip().rpartition(":")
     try:
-        context = ssl.create_default_context(cafile=given.get("ssl.ca.location"))
+        context = ssl.create_default_context(cafile=access.get("ssl.ca.location"))
         with socket.create_connection((host, int(port)), _ACCESS_POLL_S * 4) as plain:
             context.wrap_socket(plain, server_hostname=host).close()
     except ssl.SSLCertVerificationError as error:
-        trusted = given.get("ssl.ca.location", "this machine's authorities")
+        trusted = access.get("ssl.ca.location", "this machine's authorities")
         return f"the broker's certificate does not count: {error.verify_message} (trusted: {trusted})"
     except (OSError, ValueError):  # one that is gone by now
         return None

@@ -153,17 +153,17 @@ def check_below(path: Path, root: Path) -> Path:
 def _open_below(path: Path, root: Path) -> int:
     """Open step by step, without links: the system refuses a folder that is replaced by a link in the meantime."""
     *folders, name = check_below(path, root).parts[len(root.parts) :] or (".",)
-    at = os.open(root, _FLAGS | os.O_DIRECTORY)
+    descriptor = os.open(root, _FLAGS | os.O_DIRECTORY)
     for folder in folders:
-        outer = at
+        outer = descriptor
         try:
-            at = os.open(folder, _FLAGS | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=outer)
+            descriptor = os.open(folder, _FLAGS | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=outer)
         finally:
             os.close(outer)
     try:
-        return os.open(name, _FLAGS | os.O_NOFOLLOW, dir_fd=at)
+        return os.open(name, _FLAGS | os.O_NOFOLLOW, dir_fd=descriptor)
     finally:
-        os.close(at)
+        os.close(descriptor)
 
 
 def _check_regular(descriptor: int) -> None:

@@ -71,13 +71,13 @@ def new_key(path: Path, passphrase: str | None = None) -> SigningKey:
     key = Ed25519PrivateKey.generate()
     protection = BestAvailableEncryption(passphrase.encode()) if passphrase else NoEncryption()
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection)
-    made = SigningKey(key)
+    pair = SigningKey(key)
     try:
         _write_new(path, pem, 0o600)
-        _write_new(path.with_suffix(".pub"), f"{made.public}\n".encode(), 0o644)
+        _write_new(path.with_suffix(".pub"), f"{pair.public}\n".encode(), 0o644)
     except OSError as error:
         raise UsageError(f"{error.filename or path} cannot be made: {error.strerror}; name another file") from error
-    return made
+    return pair
 
 
 def read_key(path: Path, passphrase: str | None = None) -> SigningKey:
@@ -97,8 +97,8 @@ def read_key(path: Path, passphrase: str | None = None) -> SigningKey:
     try:
         key = load_pem_private_key(pem, passphrase.encode() if passphrase else None)
     except TypeError as error:
-        what = "has no passphrase" if passphrase else "has a passphrase"
-        raise UsageError(f"the key {path} {what}; CEP_KEY_PASSPHRASE in the environment gives it") from error
+        fault = "has no passphrase" if passphrase else "has a passphrase"
+        raise UsageError(f"the key {path} {fault}; CEP_KEY_PASSPHRASE in the environment gives it") from error
     except Exception as error:
         raise UsageError(
             f"{path} is no private key, or CEP_KEY_PASSPHRASE is wrong; `cep keys new FILE` makes a key"

@@ -89,11 +89,11 @@ def with_value(text: str, names: tuple[str, ...], value: object) -> str:
     exactly the tables with the new value is the result, so no form of a table or a key leads to another change. Raises:
     ValueError if no place fits, or if the text is invalid. Cost: the lines squared; meant for files of a person.
     """
-    wanted = tomllib.loads(text)
-    if _value_at(wanted, names) == value:
+    expected = tomllib.loads(text)
+    if _value_at(expected, names) == value:
         return text
-    wanted = deepcopy(wanted)
-    table = wanted
+    expected = deepcopy(expected)
+    table = expected
     for name in names[:-1]:
         table = table.setdefault(name, {})
         if not isinstance(table, dict):
@@ -101,7 +101,7 @@ def with_value(text: str, names: tuple[str, ...], value: object) -> str:
     table[names[-1]] = value
     for changed in _changed_texts(text, names, json.dumps(value, ensure_ascii=False)):
         try:
-            if tomllib.loads(changed) == wanted:
+            if tomllib.loads(changed) == expected:
                 return changed
         except tomllib.TOMLDecodeError:
             continue
@@ -125,11 +125,11 @@ def _changed_texts(text: str, names: tuple[str, ...], written: str) -> Iterator[
     end = "\r\n" if "\r\n" in text else "\n"
     whole = text if not text or text.endswith("\n") else text + end
     starts = [match.end() for match in re.finditer("\n", whole)]
-    for at in starts:
-        yield f"{whole[:at]}{key} = {written}{end}{whole[at:]}"
+    for position in starts:
+        yield f"{whole[:position]}{key} = {written}{end}{whole[position:]}"
     for match in re.finditer(r"\{[ \t]*(\})?", text):
         yield f"{text[: match.start()]}{{ {key} = {written}{' }' if match[1] else ', '}{text[match.end() :]}"
     if len(names) > 1:
         yield f"{whole}{end}[{'.'.join(names[:-1])}]{end}{key} = {written}{end}"
-    for at in starts:
-        yield f"{whole[:at]}{'.'.join(names)} = {written}{end}{whole[at:]}"
+    for position in starts:
+        yield f"{whole[:position]}{'.'.join(names)} = {written}{end}{whole[position:]}"

@@ -26,8 +26,8 @@ else:
 
 def _unguarded(cls: type[T]) -> type[T]:
     """Let a frozen dataclass set its fields like a mutable one. It must not have a `__post_init__`."""
-    given = [(f.name, f.type, field(default=f.default, default_factory=f.default_factory)) for f in fields(cls)]  # type: ignore[arg-type]
-    cls.__init__ = make_dataclass(cls.__name__, given).__init__  # type: ignore[misc, method-assign]
+    specs = [(f.name, f.type, field(default=f.default, default_factory=f.default_factory)) for f in fields(cls)]  # type: ignore[arg-type]
+    cls.__init__ = make_dataclass(cls.__name__, specs).__init__  # type: ignore[misc, method-assign]
     del cls.__setattr__, cls.__delattr__
     return cls
 

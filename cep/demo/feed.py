@@ -63,10 +63,10 @@ class Watch:
         self.alerts.append(report.alerts)
         self.totals = Counter(report.totals)
 
-    def wait(self, goal: str, done: Callable[[], bool]) -> None:
+    def wait(self, goal: str, is_done: Callable[[], bool]) -> None:
         """Wait until the job has come so far. Raises: CepError if it stops before, or takes too long."""
         deadline_s = time.monotonic() + _WAIT_S
-        while not done():
+        while not is_done():
             reason = self.reason_of_end()
             if reason is not None:
                 raise CepError(f"the live job stopped before {goal}: {reason}")
@@ -126,8 +126,8 @@ class Feed:
     def _publish(self, rule: UpsertRecord) -> None:
         """Publish the rule and wait for it: it must reach the job before the first payment that it is to see."""
         self._topics.send(CONTROL, [(rule.id, rule.to_json())])
-        at, effective = utc_text(_PUBLISHED_AT_MS)[11:16], utc_text(EFFECTIVE_MS)[11:16]
-        self._console.print(f"[bold green]{at} rule {rule.id} is published, in force from {effective}[/bold green]")
+        time, effective = utc_text(_PUBLISHED_AT_MS)[11:16], utc_text(EFFECTIVE_MS)[11:16]
+        self._console.print(f"[bold green]{time} rule {rule.id} is published, in force from {effective}[/bold green]")
         self._watch.wait("the new rule", lambda: self._watch.totals["control_applied"] > 0)
 
     def _show(self, bar: Progress, task: TaskID, now_ms: int) -> None:

@@ -160,9 +160,9 @@ def _plan(random: np.random.Generator, size: StreamSize) -> list[_Case]:
     payments.
     """
     counts = {name: (count, size.near_misses_count) for name, count in size.counts().items()}
-    wanted = sum(fraud + miss for name, (fraud, miss) in counts.items() if name != "dormant_then_large")
-    assert wanted <= size.cards_count, "more planted cases than cards"
-    cards = iter(random.permutation(size.cards_count)[:wanted].tolist())
+    cards_count = sum(fraud + miss for name, (fraud, miss) in counts.items() if name != "dormant_then_large")
+    assert cards_count <= size.cards_count, "more planted cases than cards"
+    cards = iter(random.permutation(size.cards_count)[:cards_count].tolist())
     dormant_cards = iter(range(size.cards_count, size.cards_count + sum(counts["dormant_then_large"])))
     cases = []
     for rule_id, (fraud, miss) in counts.items():

@@ -371,9 +371,9 @@ def _hex(digests: UInt8) -> pa.Array:
     return pa.StringArray.from_buffers(len(digests), pa.py_buffer(ends), pa.py_buffer(text))
 
 
-def measure_values(matches: Matches, rows: Int64, at: int, type_: Type) -> tuple[pa.Array, Type]:
+def measure_values(matches: Matches, rows: Int64, number: int, type_: Type) -> tuple[pa.Array, Type]:
     """Return measure number `at` of these matches as a column, with its type."""
-    values, nulls = matches.measures[rows, at], matches.measures_null[rows, at]
+    values, nulls = matches.measures[rows, number], matches.measures_null[rows, number]
     if type_.is_text:
         codes = pa.array(np.where(nulls != 0, 0, values), mask=nulls.astype(bool))
         return matches.texts.take(codes), type_
@@ -407,11 +407,11 @@ def _decimal_text(values: pa.Array, scale: int) -> pa.Array:
 def _message(template: str, values: dict[str, pa.Array], count: int) -> pa.Array:
     """Replace each {name} of the template; a name that the match does not have stays."""
     parts: list[str | pa.Array] = []
-    at = 0
+    position = 0
     for placeholder in _PLACEHOLDER.finditer(template):
-        parts += [template[at : placeholder.start()], values.get(placeholder.group(1), placeholder.group(0))]
-        at = placeholder.end()
-    return _joined([*parts, template[at:]], count)
+        parts += [template[position : placeholder.start()], values.get(placeholder.group(1), placeholder.group(0))]
+        position = placeholder.end()
+    return _joined([*parts, template[position:]], count)
 
 
 def _joined(parts: Sequence[str | pa.Array], count: int) -> pa.Array:

@@ -97,7 +97,7 @@ class KeyedState:
         (match/plain.py).
         """
         rules = self.layout.rules
-        first = np.array([-1 if shares(identity) else at for identity, at, _ in rules] + [-1], np.int64)
+        first = np.array([-1 if shares(identity) else number for identity, number, _ in rules] + [-1], np.int64)
         is_note: NDArray[np.bool_] = self.runs[:, y.RUN_STATE] == first[self.run_rule]
         return is_note
 
@@ -173,12 +173,12 @@ def some_row(nodes: Int64) -> Int64:
     return rows
 
 
-def select_keys(keyed_state: KeyedState, wanted: np.ndarray, row_registers: np.ndarray) -> KeyedState:
+def select_keys(keyed_state: KeyedState, is_selected: np.ndarray, row_registers: np.ndarray) -> KeyedState:
     """Return the runs of the keys where the mask bool[K] is true. Order is unchanged."""
-    in_runs = wanted[keyed_state.run_key]
-    in_events = wanted[keyed_state.events.key]
+    in_runs = is_selected[keyed_state.run_key]
+    in_events = is_selected[keyed_state.events.key]
     in_nodes = in_events[some_row(keyed_state.nodes)]
-    new_key = np.cumsum(wanted, dtype=np.int64) - 1
+    new_key = np.cumsum(is_selected, dtype=np.int64) - 1
     new_row = np.cumsum(in_events, dtype=np.int64) - 1
     new_node = np.cumsum(in_nodes, dtype=np.int64) - 1
     runs = keyed_state.runs[in_runs]
@@ -186,7 +186,7 @@ def select_keys(keyed_state: KeyedState, wanted: np.ndarray, row_registers: np.n
     point_anew(runs, run_rule, nodes, row_registers, new_row, new_node)
     return KeyedState(
         keyed_state.layout,
-        keyed_state.keys.filter(pa.array(wanted)),
+        keyed_state.keys.filter(pa.array(is_selected)),
         runs,
         run_rule,
         new_key[keyed_state.run_key[in_runs]].astype(np.int32),

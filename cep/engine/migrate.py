@@ -194,20 +194,20 @@ def _noted(keyed_state: KeyedState, program: Program, start: int, rule: int) -> 
 
 def hand_over(keyed_state: KeyedState, program: Program, giver: int, taker: int) -> KeyedState:
     """Make the runs of one rule runs of another that has the same automaton. The state belongs to the program."""
-    given = keyed_state.run_rule == giver
-    if not given.any():
+    is_moved = keyed_state.run_rule == giver
+    if not is_moved.any():
         return keyed_state
     old, new = program.rules[giver], program.rules[taker]
     assert old.states_count == new.states_count, "rules that carry have the same automaton"
     moved = new.first_state - old.first_state
     runs, nodes = keyed_state.runs.copy(), keyed_state.nodes.copy()
-    runs[given, y.RUN_STATE] += moved
+    runs[is_moved, y.RUN_STATE] += moved
     is_given = nodes[:, y.NODE_ROW] >= 0
     is_given &= (nodes[:, y.NODE_STATE] >= old.first_state) & (
         nodes[:, y.NODE_STATE] < old.first_state + old.states_count
     )
     nodes[is_given, y.NODE_STATE] += moved
-    run_rule = np.where(given, np.int32(taker), keyed_state.run_rule)
+    run_rule = np.where(is_moved, np.int32(taker), keyed_state.run_rule)
     order = np.lexsort((np.arange(len(runs)), keyed_state.run_key, run_rule))
     return replace(
         keyed_state, runs=runs[order], run_rule=run_rule[order], run_key=keyed_state.run_key[order], nodes=nodes

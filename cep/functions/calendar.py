@@ -89,8 +89,8 @@ def _offsets_ms(zone: ZoneInfo, times_ms: Int64, span_ms: int = _DAY_MS) -> Int6
 
 def _for_each_distinct(values: Int64, function: Callable[[int], int]) -> Int64:
     """Return the function over an array, called once for each different value."""
-    different, at = np.unique(values, return_inverse=True)
-    results: Int64 = np.array([function(value) for value in different.tolist()], np.int64)[at.reshape(-1)]
+    different, places = np.unique(values, return_inverse=True)
+    results: Int64 = np.array([function(value) for value in different.tolist()], np.int64)[places.reshape(-1)]
     return results
 
 

@@ -37,7 +37,7 @@ def fill_computed(
     Cost: O(N) for each such column, and its function once for each different text of its source.
     """
     present: dict[int, Int64] = {}
-    made: list[tuple[int, Int64, pa.Array]] = []
+    computed: list[tuple[int, Int64, pa.Array]] = []
     for number, column in enumerate(kinds):
         call, source = column.computed, column.source
         if call is None:
@@ -55,27 +55,27 @@ def fill_computed(
             present[source] = _present(columns[source, first_row:], nulls[source, first_row:], len(texts))
         values = of_texts(call, texts.take(pa.array(present[source])))
         if column.type.is_text:
-            made.append((number, present[source], values))
+            computed.append((number, present[source], values))
         else:
             _scatter(number, source, present[source], *slots(values), first_row, columns, nulls)
-    if not made:
+    if not computed:
         return texts
     # The texts that are there differ from each other, so they keep their numbers.
-    joined = encoded(pa.concat_arrays([texts, *(values for _, _, values in made)]))
-    codes, at = np.asarray(joined.indices).astype(np.int64), len(texts)
-    for number, numbers, values in made:
-        value_codes = codes[at : at + len(values)]
+    joined = encoded(pa.concat_arrays([texts, *(values for _, _, values in computed)]))
+    codes, position = np.asarray(joined.indices).astype(np.int64), len(texts)
+    for number, numbers, values in computed:
+        value_codes = codes[position : position + len(values)]
         source = kinds[number].source
         _scatter(number, source, numbers, value_codes, np.zeros(len(value_codes), np.uint8), first_row, columns, nulls)
-        at += len(values)
+        position += len(values)
     return joined.dictionary
 
 
 def _present(codes: Int64, nulls: UInt8, texts_count: int) -> Int64:
     """Return the numbers of the texts that the column has."""
-    seen = np.zeros(texts_count, bool)
-    seen[codes[nulls == 0]] = True
-    return np.flatnonzero(seen)
+    is_present = np.zeros(texts_count, bool)
+    is_present[codes[nulls == 0]] = True
+    return np.flatnonzero(is_present)
 
 
 def _scatter(
@@ -106,13 +106,13 @@ class _Place:
     first_row: int
 
 
-def _fill_listed(call: Call, lists: Lists, texts: pa.Array, at: _Place, columns: Int64, nulls: UInt8) -> None:
+def _fill_listed(call: Call, lists: Lists, texts: pa.Array, place: _Place, columns: Int64, nulls: UInt8) -> None:
     """Fill the column of list membership, row by row, in the list's version at the row's time; null without one."""
     named = call.arguments[1]
     timeline = timeline_of(lists, str(_constant(named)), list_kind(named.type))
-    listed, listed_nulls = columns[at.number, at.first_row :], nulls[at.number, at.first_row :]
-    source = columns[at.source, at.first_row :]
-    for content, rows in spans(timeline, columns[y.COLUMN_TIME, at.first_row :]):
+    listed, listed_nulls = columns[place.number, place.first_row :], nulls[place.number, place.first_row :]
+    source = columns[place.source, place.first_row :]
+    for content, rows in spans(timeline, columns[y.COLUMN_TIME, place.first_row :]):
         if content is None:
             listed_nulls[rows] = 1
         elif not call.arguments[0].type.is_text:
@@ -163,11 +163,11 @@ def _substring(texts: pa.Array, first: int, length: int | None = None) -> pa.Arr
 
 def _in_network(texts: pa.Array, network: str) -> pa.Array:
     """Null for an invalid address."""
-    wanted = ipaddress.ip_network(network)
+    whole = ipaddress.ip_network(network)
 
     def lies_within(text: str) -> bool | None:
         try:
-            return ipaddress.ip_address(text) in wanted
+            return ipaddress.ip_address(text) in whole
         except ValueError:
             return None
 

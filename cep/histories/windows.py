@@ -152,17 +152,17 @@ class Windows:
         segment, order = table.segments(by)
         new = table.new_rows
         members = np.empty(len(order), np.int64)
-        lows, highs, at = (np.empty(len(new), np.int64) for _ in range(3))
+        lows, highs, history_rows = (np.empty(len(new), np.int64) for _ in range(3))
         folded = np.zeros(len(new), np.uint8)
         times = table.time[new]
         is_rounded = history.is_approximate or rounded
         opens = opens_pane(history, times) - 1 if is_rounded else opens_ms(history.expr.window, times)
         rows = records.TableRows(order, segment, self.member(history), table.new_at, table.time)
-        out = records.Windows(lows, highs, at, folded)
+        out = records.Windows(lows, highs, history_rows, folded)
         members_count = find_windows(rows, opens, previous, limit, members, out)
         if by and not self._is_unlimited(history):
-            folded = self._folded_by_key(history)[at]
-        return Members(members[:members_count], segment, lows, highs, at, folded)
+            folded = self._folded_by_key(history)[history_rows]
+        return Members(members[:members_count], segment, lows, highs, history_rows, folded)
 
     def _folded_by_key(self, history: HistoryColumn) -> UInt8:
         """Return 1 for new events whose key has more members in the window than the limit, over all sub-keys."""

@@ -43,16 +43,16 @@ def _cache_folder() -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     if is_ours(folder) and os.access(folder, os.W_OK):
         return folder
-    own = Path(tempfile.mkdtemp(prefix="cep-kernels-"))
-    atexit.register(_remove, own, os.getpid())
-    os.environ["CEP_KERNEL_CACHE"] = str(own)  # for processes that this one starts
+    path = Path(tempfile.mkdtemp(prefix="cep-kernels-"))
+    atexit.register(_remove, path, os.getpid())
+    os.environ["CEP_KERNEL_CACHE"] = str(path)  # for processes that this one starts
     sys.stderr.write(
         f"{folder} cannot be written, or others may write to it, so kernels are compiled anew, for a minute at each "
         "start; name a folder of your own in CEP_KERNEL_CACHE\n"
     )
-    own /= folder.relative_to(base)
-    own.mkdir(parents=True)
-    return own
+    path /= folder.relative_to(base)
+    path.mkdir(parents=True)
+    return path
 
 
 def _remove(folder: Path, process: int) -> None:

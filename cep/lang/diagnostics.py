@@ -96,12 +96,12 @@ class Collector:
         name: str,
         span: Span,
         candidates: Iterable[str],
-        what: str = "known",
+        label: str = "known",
         labels: Iterable[Label] = (),
     ) -> None:
         """Add an error about an unknown name, which is all of `span`, with the nearest valid one as help and fix."""
         candidates = tuple(candidates)
-        help_line, fix = did_you_mean(name, candidates, what), nearest_fix(name, candidates, span)
+        help_line, fix = did_you_mean(name, candidates, label), nearest_fix(name, candidates, span)
         self.add(code, message, span, help_line, labels, fix)
 
     def warn(self, code: str, message: str, span: Span | None = None, help_line: str = "") -> None:
@@ -144,7 +144,7 @@ def nearest_fix(name: str, candidates: Iterable[str], span: Span) -> Fix | None:
     return None if close is None else Fix(span, close)
 
 
-def did_you_mean(name: str, candidates: Iterable[str], what: str = "known") -> str:
+def did_you_mean(name: str, candidates: Iterable[str], label: str = "known") -> str:
     """Return the help line for an unknown name: the nearest valid one, or the first few valid ones."""
     names = sorted(set(candidates))
     close = nearest(name, names)
@@ -153,4 +153,4 @@ def did_you_mean(name: str, candidates: Iterable[str], what: str = "known") -> s
     if not names:
         return ""
     shown = ", ".join(f"`{c}`" for c in names[:8])
-    return f"{what}: {shown}{', …' if len(names) > 8 else ''}"
+    return f"{label}: {shown}{', …' if len(names) > 8 else ''}"

@@ -119,10 +119,10 @@ def load_files(paths: Iterable[str | Path], root: Path | None = None) -> Checked
     of them.
     """
     with paused():
-        given = [Path(path) for path in paths]
-        files = _Files(given, root)
+        named_paths = [Path(path) for path in paths]
+        files = _Files(named_paths, root)
         loader = _Loader(files.resolve, files.roots)
-        for path in given:
+        for path in named_paths:
             name = file_name(path)
             try:
                 loader.add(name, files.read(path))
@@ -133,10 +133,10 @@ def load_files(paths: Iterable[str | Path], root: Path | None = None) -> Checked
 
 def load_overlaid(paths: Iterable[str | Path], overlay: Mapping[str, str], root: Path | None = None) -> Checked:
     """Check files like `load_files`. Texts in the overlay, by `file_name`, stand for files that an editor has open."""
-    given = [Path(path) for path in paths]
-    files = _Files(given, root, overlay)
+    named_paths = [Path(path) for path in paths]
+    files = _Files(named_paths, root, overlay)
     loader = _Loader(files.resolve, files.roots)
-    for path in given:
+    for path in named_paths:
         with suppress(UnreadableError):
             loader.add(file_name(path), files.read(path))
     return loader.checked()
@@ -198,12 +198,12 @@ class _Files:
     """The files of one load, and below which folder each of them may name others."""
 
     def __init__(
-        self, given: Sequence[Path], root: Path | None = None, overlay: Mapping[str, str] | None = None
+        self, paths: Sequence[Path], root: Path | None = None, overlay: Mapping[str, str] | None = None
     ) -> None:
         self.overlay = overlay or {}
         self.roots: dict[str, Path] = {}
-        common = root_of(given) if root is None else root
-        for path in given:
+        common = root_of(paths) if root is None else root
+        for path in paths:
             # Files that have but the whole file system in common are each confined to their own folder.
             apart = root is None and common == Path(common.anchor)
             self.roots[file_name(path)] = root_of([path]) if apart else common
@@ -339,32 +339,32 @@ class _Loader:
             return (-1, 0)
         return (list(self.sources).index(diagnostic.span.file), diagnostic.span.start)
 
-    def bundled(self, name: str, done: set[str]) -> str:
+    def bundled(self, name: str, names: set[str]) -> str:
         """Return the text of a file with its imports in their place, without those in `done` and without tests: a rule
         stays the same rule when a test is added. Adds to `done`."""
-        done.add(name)
+        names.add(name)
         text = self.sources[name]
         cuts: list[tuple[Span, str | None]] = [(test.whole, None) for test in self.tests[name]]
         cuts += [(declaration.span, imported) for declaration, imported in self.imports[name]]
         parts: list[str] = []
-        at = 0
+        position = 0
         for span, imported in sorted(cuts, key=lambda cut: cut[0].start):
-            parts.append(text[at : span.start])
-            if imported is not None and imported not in done:
-                parts.append(self.bundled(imported, done).strip())
-            at = span.end
-        parts.append(text[at:])
+            parts.append(text[position : span.start])
+            if imported is not None and imported not in names:
+                parts.append(self.bundled(imported, names).strip())
+            position = span.end
+        parts.append(text[position:])
         return "".join(parts)
 
-    def declared(self, name: str, done: set[str]) -> Iterator[Declaration]:
+    def declared(self, name: str, names: set[str]) -> Iterator[Declaration]:
         """Yield the declarations of a bundled text in its order. Adds to `done`."""
-        done.add(name)
+        names.add(name)
         imports = {id(declaration): imported for declaration, imported in self.imports[name]}
         (file,) = (file for file in self.files if file.name == name)
         for declaration in file.declarations:
             if isinstance(declaration, ImportSyntax):
-                if imports[id(declaration)] not in done:
-                    yield from self.declared(imports[id(declaration)], done)
+                if imports[id(declaration)] not in names:
+                    yield from self.declared(imports[id(declaration)], names)
             elif not isinstance(declaration, PatternTestSyntax):
                 yield declaration
 
@@ -373,13 +373,16 @@ class _Loader:
 
         Not if something follows an import or a test on its line, or a doc comment stands before it or ends a file.
         """
-        for at, text in self.sources.items():
-            cuts = [*(test.whole for test in self.tests[at]), *(each.span for each, _ in self.imports[at])]
+        for source_name, text in self.sources.items():
+            cuts = [
+                *(test.whole for test in self.tests[source_name]),
+                *(each.span for each, _ in self.imports[source_name]),
+            ]
             if any(
                 text[cut.end : cut.end + 1] not in ("", "\n", "\r") or _ends_in_doc(text, cut.start) for cut in cuts
             ):
                 return False
-            if at != name and _ends_in_doc(text, len(text)):
+            if source_name != name and _ends_in_doc(text, len(text)):
                 return False
         return True
 

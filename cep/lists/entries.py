@@ -170,7 +170,7 @@ def _buffers(texts: pa.Array) -> Keys:
     return Keys(bounds, np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8))
 
 
-def _wrong(texts: pa.Array, bad: np.ndarray, wanted: str) -> list[WrongEntry]:
+def _wrong(texts: pa.Array, bad: np.ndarray, noun: str) -> list[WrongEntry]:
     wrong = []
     for number in np.flatnonzero(bad)[:_PROBLEMS_MAX].tolist():
         text = texts[number].as_py()
@@ -180,7 +180,7 @@ def _wrong(texts: pa.Array, bad: np.ndarray, wanted: str) -> list[WrongEntry]:
             wrong.append(WrongEntry(number, "CEP803", message))
         else:
             shown = "nothing" if not text else f"`{text}`"
-            wrong.append(WrongEntry(number, "CEP802", f"entry {number + 1} is {shown}, which is not {wanted}"))
+            wrong.append(WrongEntry(number, "CEP802", f"entry {number + 1} is {shown}, which is not {noun}"))
     more = int(bad.sum()) - len(wrong)
     if more:
         wrong.append(WrongEntry(int(np.flatnonzero(bad)[_PROBLEMS_MAX]), "CEP802", f"and {more} entries more"))

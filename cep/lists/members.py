@@ -107,9 +107,9 @@ def joined(*parts: Keys) -> Keys:
     return Keys(np.concatenate([*offsets, starts[-1:]]).astype(np.int64), np.concatenate(data))
 
 
-def chosen(keys: Keys, wanted: np.ndarray) -> Keys:
+def chosen(keys: Keys, is_chosen: np.ndarray) -> Keys:
     """Return the keys that are wanted (bool[N])."""
-    order = np.flatnonzero(wanted)
+    order = np.flatnonzero(is_chosen)
     offsets = np.empty(len(order) + 1, np.int64)
     data = np.empty(int((keys.offsets[order + 1] - keys.offsets[order]).sum()), np.uint8)
     copy_keys(order, keys.offsets, keys.data, offsets, data)
@@ -166,14 +166,14 @@ def mapped(path: Path) -> KeySet:
         whole = np.memmap(path, np.uint8, "c").view(np.ndarray)
     except (OSError, ValueError) as error:
         raise StateCorruptError(f"the list {path} cannot be read ({error}); restore it with the checkpoint") from error
-    at = _verified(whole, path)
+    position = _verified(whole, path)
     count, buckets, size, lengths = whole[8:40].view(np.int64).tolist()
     parts: list[np.ndarray] = []
     for bytes_count in (8 * (buckets + 1), 8 * count, 8 * (count + 1), lengths, size):
-        parts.append(whole[at : at + bytes_count])
-        at += bytes_count + -bytes_count % 8
-    if at != len(whole) or lengths != LENGTHS:
-        raise StateCorruptError(f"{path} has {len(whole)} bytes instead of {at}; restore it with the checkpoint")
+        parts.append(whole[position : position + bytes_count])
+        position += bytes_count + -bytes_count % 8
+    if position != len(whole) or lengths != LENGTHS:
+        raise StateCorruptError(f"{path} has {len(whole)} bytes instead of {position}; restore it with the checkpoint")
     first, hashes, offsets, flags, data = parts
     one, other = whole[40:_ABOUT].view(np.uint64).tolist()
     return KeySet(first.view(np.int64), hashes.view(np.uint64), offsets.view(np.int64), data, flags, (one, other))

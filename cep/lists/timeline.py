@@ -80,9 +80,9 @@ def spans(timeline: Timeline, times: Int64) -> Iterator[tuple[Content | None, In
         yield None, slice(None)
         return
     starts = np.array([version.from_ms for version in timeline], np.int64)
-    seen = np.searchsorted(starts, times, side="right") - 1
-    first, last = int(seen.min()), int(seen.max())
+    numbers = np.searchsorted(starts, times, side="right") - 1
+    first, last = int(numbers.min()), int(numbers.max())
     for number in range(first, last + 1):
-        rows: Int64 | slice = slice(None) if first == last else np.flatnonzero(seen == number)
+        rows: Int64 | slice = slice(None) if first == last else np.flatnonzero(numbers == number)
         if isinstance(rows, slice) or len(rows):
             yield (timeline[number].content if number >= 0 else None), rows

@@ -397,8 +397,8 @@ def _line_key(record: ControlRecord) -> str:
             return f"{name}/pause"
         case SnoozeRecord(id=name, key=key):
             return f"{name}/snooze" if key is None else f"{name}/snooze/{key}"
-        case ListRecord(id=name, of=of, version=version, part=part):
-            return f"list:{name}/{of}/{version}/{part}"
+        case ListRecord(id=name, of=kind, version=version, part=part):
+            return f"list:{name}/{kind}/{version}/{part}"
         case HeartbeatRecord():
             return "heartbeat"
 

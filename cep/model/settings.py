@@ -437,13 +437,13 @@ def read_settings(path: Path | None, flags: Mapping[str, Mapping[str, Any]]) -> 
     `flags`: section → name → value, only of flags that were given.
     Raises: UsageError with every problem and its place.
     """
-    given = {} if path is None else _read_toml(path)
+    tables = {} if path is None else _read_toml(path)
     for section, values in flags.items():
-        table = given.setdefault(section, {})
+        table = tables.setdefault(section, {})
         if isinstance(table, dict):
             table.update(values)
     try:
-        return Settings.model_validate(given)
+        return Settings.model_validate(tables)
     except ValidationError as error:
         where = "the settings" if path is None else str(path)
         flags_of = {f"$.{section}.{name}": extra_of(info)["flag"] for section, name, info in fields()}

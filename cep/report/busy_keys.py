@@ -50,9 +50,9 @@ def _of_page(page: StoredPage, count: int) -> Iterator[BusyKey]:
     """Yield the busiest of one page: `count` at most, so that only they become objects."""
     keyed_state = decode_page(page.content)
     pair = keyed_state.run_rule.astype(np.int64) * len(keyed_state.keys) + keyed_state.run_key
-    pairs, at = np.unique(pair, return_inverse=True)
-    runs = np.bincount(at, keyed_state.is_run, len(pairs)).astype(np.int64)
-    bound = np.bincount(_owners(keyed_state, at), minlength=len(pairs))
+    pairs, pair_of_node = np.unique(pair, return_inverse=True)
+    runs = np.bincount(pair_of_node, keyed_state.is_run, len(pairs)).astype(np.int64)
+    bound = np.bincount(_owners(keyed_state, pair_of_node), minlength=len(pairs))
     fullness = np.maximum(runs / RUNS_PER_KEY_MAX, bound / NODES_PER_KEY_MAX)
     for number in np.argsort(-fullness, kind="stable")[:count].tolist():
         slot, key = divmod(int(pairs[number]), len(keyed_state.keys))
@@ -70,15 +70,15 @@ def _owners(keyed_state: KeyedState, pair: Int64) -> Int64:
     """
     owners = np.full(len(keyed_state.nodes), -1, np.int64)
     belongs = keyed_state.is_run & ~_is_shared(keyed_state)[keyed_state.run_rule]
-    nodes, of = keyed_state.runs[belongs, y.RUN_NODE], pair[belongs]
+    nodes, pairs = keyed_state.runs[belongs, y.RUN_NODE], pair[belongs]
     while len(nodes):
         is_new = nodes >= 0
         is_new[is_new] = owners[nodes[is_new]] < 0
-        nodes, of = nodes[is_new], of[is_new]
-        owners[nodes] = of
+        nodes, pairs = nodes[is_new], pairs[is_new]
+        owners[nodes] = pairs
         row, also_before, before = keyed_state.nodes[nodes].T
         joins = row < 0  # such a node has two branches and no event
-        nodes, of = np.concatenate([before, also_before[joins]]), np.concatenate([of, of[joins]])
+        nodes, pairs = np.concatenate([before, also_before[joins]]), np.concatenate([pairs, pairs[joins]])
     return owners[(keyed_state.nodes[:, 0] >= 0) & (owners >= 0)]
 
 

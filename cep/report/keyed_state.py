@@ -100,7 +100,7 @@ def count_runs(pages: Iterable[StoredPage]) -> RunTotals:
             counts[page.domain, rule_id, version, "keys"] += len(np.unique(keyed_state.run_key[of_rule]))
             counts[page.domain, rule_id, version, "size"] += round(len(page.content) * of_rule.mean())
     names = sorted({key[:3] for key in counts})
-    rules = tuple(RuleShare(n[1], n[2], n[0], *(counts[*n, what] for what in ("runs", "keys", "size"))) for n in names)
+    rules = tuple(RuleShare(n[1], n[2], n[0], *(counts[*n, name] for name in ("runs", "keys", "size"))) for n in names)
     return RunTotals(pages_count, len(groups), keys, runs, size, largest, rules)
 
 
@@ -152,9 +152,11 @@ def _start_facts(
     row = int(keyed_state.runs[run, y.RUN_START_ROW])
     events = keyed_state.events
     event_type = program.schema.event_types[int(events.event_type[row])].name
-    names = dict.fromkeys(_variable(program, rule, at) for rule, at in zip(rules, entered, strict=True))
+    names = dict.fromkeys(_variable(program, rule, position) for rule, position in zip(rules, entered, strict=True))
     bound = BoundEvent(" or ".join(names), events.event_id[row].as_py(), event_type, utc_text(int(events.time_ms[row])))
-    waits = [name for rule, at in zip(rules, entered, strict=True) for name in _waits(program, rule, at, -1)]
+    waits = [
+        name for rule, position in zip(rules, entered, strict=True) for name in _waits(program, rule, position, -1)
+    ]
     name = f"{rules[0].deployed.rule_id} and {len(shared.rules) - 1} more"
     return RunFacts(name, 0, domain, (bound,), tuple(dict.fromkeys(waits)), expires)
 
@@ -178,8 +180,8 @@ def _bound(program: Program, rule: RuleProgram, keyed_state: KeyedState, node: i
 
 def _waits(program: Program, rule: RuleProgram, nfa_state: int, open_waits: int) -> Iterator[str]:
     """Yield the variables that may come next, each once."""
-    at = int(program.image[y.HEADER_STATES]) + nfa_state * y.STATE_WIDTH
-    first, end = program.image[at + y.S_WAITS], program.image[at + y.S_WAITS_END]
+    offset = int(program.image[y.HEADER_STATES]) + nfa_state * y.STATE_WIDTH
+    first, end = program.image[offset + y.S_WAITS], program.image[offset + y.S_WAITS_END]
     yielded: set[str] = set()
     for number, wait in enumerate(range(first, end, y.WAIT_WIDTH)):
         if not open_waits >> number & 1:
@@ -194,6 +196,6 @@ def _waits(program: Program, rule: RuleProgram, nfa_state: int, open_waits: int)
 
 
 def _variable(program: Program, rule: RuleProgram, nfa_state: int) -> str:
-    at = int(program.image[y.HEADER_STATES]) + nfa_state * y.STATE_WIDTH
-    name: str = rule.variables[program.image[at + y.S_VARIABLE]]
+    offset = int(program.image[y.HEADER_STATES]) + nfa_state * y.STATE_WIDTH
+    name: str = rule.variables[program.image[offset + y.S_VARIABLE]]
     return name

@@ -98,7 +98,7 @@ def past_of_key(
         rows += [_of_key(segment.load(), key) for segment in histories.segments if not segment.panes]
         panes = sum(len(_of_key(segment.load(), key)) for segment in histories.segments if segment.panes)
         events = sorted((e for part in rows for e in _events(part, askers[0])), key=lambda e: e["event_time"])
-        unique = [e for at, e in enumerate(events) if at == 0 or e != events[at - 1]]
+        unique = [e for n, e in enumerate(events) if n == 0 or e != events[n - 1]]
         tallies = tuple(
             {name: value for program in askers for name, value in _tallies(histories, key, program)}.items()
         )
@@ -118,16 +118,16 @@ def _loader(past: StoredPast) -> Load:
 
 def _of_key(block: Block, key: str) -> HistoryRows:
     names = block.keys.to_pylist()
-    at = names.index(key) if key in names else -1
-    return block.rows.take(np.flatnonzero(block.rows.key == at))
+    number = names.index(key) if key in names else -1
+    return block.rows.take(np.flatnonzero(block.rows.key == number))
 
 
 def _events(rows: HistoryRows, program: Program) -> Iterator[dict[str, Any]]:
     names = [event_type.name for event_type in program.schema.event_types]
     types = program.schema.columns()
     columns = {name: [_in_words(v, types[name]) for v in c.to_pylist()] for name, c in rows.columns.items()}
-    for at, (code, time_ms) in enumerate(zip(rows.event_type.tolist(), rows.time_ms.tolist(), strict=True)):
-        fields = {name: values[at] for name, values in columns.items() if values[at] is not None}
+    for number, (code, time_ms) in enumerate(zip(rows.event_type.tolist(), rows.time_ms.tolist(), strict=True)):
+        fields = {name: values[number] for name, values in columns.items() if values[number] is not None}
         yield {"event_time": utc_text(time_ms), "event_type": names[code], **fields}
 
 
@@ -143,13 +143,13 @@ def _tallies(histories: Histories, key: str, program: Program) -> Iterator[tuple
     names = histories.keys.to_pylist()
     if key not in names or program.histories is None:
         return
-    at, types = names.index(key), program.schema.columns()
+    number, types = names.index(key), program.schema.columns()
     for history in program.histories.written:
         if history.tally in histories.tallies:
-            yield show_expr(history.expr), tally_value(history, histories.tallies[history.tally][at : at + 1])
+            yield show_expr(history.expr), tally_value(history, histories.tallies[history.tally][number : number + 1])
         elif history.tally in histories.sub_tallies:
             entries = histories.sub_tallies[history.tally]
-            for entry in np.flatnonzero(entries.key == at)[:_SUB_KEYS_SHOWN].tolist():
+            for entry in np.flatnonzero(entries.key == number)[:_SUB_KEYS_SHOWN].tolist():
                 fields = zip(history.expr.by, entries.by, strict=True)
                 sub_key = ", ".join(str(_in_words(values[entry].as_py(), types[name])) for name, values in fields)
                 yield f"{show_expr(history.expr)} [{sub_key}]", tally_value(history, entries.sums[entry : entry + 1])

@@ -97,33 +97,33 @@ def parts_of(histories: Histories, askers: RulesWithHistories) -> Iterator[PastP
     for segment in histories.segments:
         size = segment.stored.size if segment.stored is not None else 0
         if segment.panes:
-            of, rules = askers.panes(segment.panes)
-            yield PastPart("panes", of, len(segment), size, rules)
+            owner, rules = askers.panes(segment.panes)
+            yield PastPart("panes", owner, len(segment), size, rules)
             continue
         for code, count in segment.spans.items():
-            of, rules = askers.retained(code)
-            yield PastPart("kept events", of, count, round(size * count / len(segment)), rules)
+            owner, rules = askers.retained(code)
+            yield PastPart("kept events", owner, count, round(size * count / len(segment)), rules)
     pinned = histories.pinned
     codes, counts = np.unique(pinned.event_type, return_counts=True)
     for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
-        of, rules = askers.pinned(code)
-        yield PastPart("pinned events", of, count, round(pinned.nbytes * count / len(pinned)), rules)
+        owner, rules = askers.pinned(code)
+        yield PastPart("pinned events", owner, count, round(pinned.nbytes * count / len(pinned)), rules)
     sizes: Mapping[str, tuple[int, int]] = {
         **{name: (int((tally[:, 0] != 0).sum()), tally.nbytes) for name, tally in histories.tallies.items()},
         **{name: (len(entries), entries.nbytes) for name, entries in histories.sub_tallies.items()},
     }
     for name, (count, size) in sizes.items():
-        of, rules = askers.tallied(name)
-        yield PastPart("carried", of, count, size, rules)
+        owner, rules = askers.tallied(name)
+        yield PastPart("carried", owner, count, size, rules)
 
 
 def joined(parts: Iterable[PastPart]) -> tuple[PastPart, ...]:
     """Equal parts as one, kind by kind, the largest first."""
     by_part: dict[tuple[str, str, tuple[str, ...]], PastPart] = {}
     for part in parts:
-        at = (part.kind, part.of, part.rules)
-        earlier = by_part.get(at)
-        by_part[at] = (
+        key = (part.kind, part.of, part.rules)
+        earlier = by_part.get(key)
+        by_part[key] = (
             part if earlier is None else replace(part, rows=earlier.rows + part.rows, size=earlier.size + part.size)
         )
     return tuple(sorted(by_part.values(), key=lambda part: (_KINDS.index(part.kind), -part.size, part.of)))

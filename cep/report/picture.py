@@ -70,12 +70,12 @@ def picture(planned: PatternPlan) -> str:
 
 
 def _ways(automaton: Automaton) -> list[_Way]:
-    done = len(automaton.positions)
-    return [_way(source, wait, done) for source, p in enumerate(automaton.positions) for wait in p.waits]
+    end = len(automaton.positions)
+    return [_way(source, wait, end) for source, p in enumerate(automaton.positions) for wait in p.waits]
 
 
-def _way(source: int, wait: Wait, done: int) -> _Way:
-    target = done if wait.target is None else wait.target
+def _way(source: int, wait: Wait, end: int) -> _Way:
+    target = end if wait.target is None else wait.target
     return _Way(source, target, wait_text(wait), wait.target is None)
 
 
@@ -111,13 +111,13 @@ def _columns(count: int, ways: list[_Way]) -> list[int]:
 
 def _sweep(members: list[int], ways: list[_Way], heights: list[float]) -> None:
     """Move each box of a column to the mean of its neighbours, keeping one row between two."""
-    wanted: dict[int, float] = {}
+    height_by_member: dict[int, float] = {}
     for number in members:
         near = [heights[w.source] for w in ways if w.target == number and w.source != number]
         near += [heights[w.target] for w in ways if w.source == number and w.target != number]
-        wanted[number] = sum(near) / len(near) if near else heights[number]
-    ordered = sorted(members, key=lambda n: (wanted[n], n))
-    middle = sum(wanted.values()) / len(wanted)
+        height_by_member[number] = sum(near) / len(near) if near else heights[number]
+    ordered = sorted(members, key=lambda n: (height_by_member[n], n))
+    middle = sum(height_by_member.values()) / len(height_by_member)
     for row, number in enumerate(ordered):
         heights[number] = middle + row - (len(ordered) - 1) / 2
 

@@ -68,12 +68,12 @@ def _bound(bound: Bound) -> str:
 
 
 def _guard(guard: Guard) -> str:
-    what = guard.variable or "an event"
+    subject = guard.variable or "an event"
     condition = f" with {show_expr(guard.condition)}" if guard.condition is not None else ""
     in_time = "".join(f" at {_bound(bound)}" for bound in guard.bounds)
     if guard.moment == "greedy":
-        return f"unless {what} can take it{condition}{in_time}"
-    return f"unless {what}{condition} comes {'directly after' if guard.moment == 'next' else 'first'}{in_time}"
+        return f"unless {subject} can take it{condition}{in_time}"
+    return f"unless {subject}{condition} comes {'directly after' if guard.moment == 'next' else 'first'}{in_time}"
 
 
 def _position(automaton: Automaton, number: int, position: Position) -> list[str]:

@@ -104,10 +104,10 @@ class RuleLists:
             return Outcome("refused", f"version {record.version} has other parts already; raise the version")
         if any(number == record.part for number, _ in waiting.parts):
             return Outcome("ignored", f"part {record.part} of version {record.version} is there")
-        taken = self._part(record)
-        if isinstance(taken, Outcome):
-            return taken
-        parts = tuple(sorted((*waiting.parts, (record.part, taken))))
+        checked_part = self._part(record)
+        if isinstance(checked_part, Outcome):
+            return checked_part
+        parts = tuple(sorted((*waiting.parts, (record.part, checked_part))))
         others = tuple(w for w in listed.waiting if w.version != record.version)
         settled, outcome = self._settle(
             list_key, replace(listed, waiting=(*others, replace(waiting, parts=parts))), seen_ms
@@ -116,9 +116,9 @@ class RuleLists:
             self._lists[list_key] = settled
         return outcome
 
-    def version(self, name: str, of: str) -> int:
+    def version(self, name: str, kind: str) -> int:
         """Return the last version of a list; 0 for one that is not there."""
-        return self._lists.get((name, of), _ListVersions()).version
+        return self._lists.get((name, kind), _ListVersions()).version
 
     def forget(self, watermark_ms: int) -> None:
         """Drop the versions that no event from the watermark on sees; the last one stays."""
@@ -206,16 +206,16 @@ class RuleLists:
         self._timelines = None
         return listed, Outcome("applied", note, late_ms=late_ms, from_ms=from_ms)
 
-    def _content(self, of: str, listed: _ListVersions, ready: _Waiting) -> _Version | Outcome:
+    def _content(self, kind: str, listed: _ListVersions, ready: _Waiting) -> _Version | Outcome:
         names = [name for _, name in ready.parts]
         if ready.change == "replace":
-            base = names[0] if len(names) == 1 else name_of("replace", of, *names)
-            self.store.put(base, lambda: build(self._entries(names), of))
-            return self._checked(ready, Content(of, self.store.get(base)), (base, NOTHING, NOTHING))
+            base = names[0] if len(names) == 1 else name_of("replace", kind, *names)
+            self.store.put(base, lambda: build(self._entries(names), kind))
+            return self._checked(ready, Content(kind, self.store.get(base)), (base, NOTHING, NOTHING))
         before = listed.versions[-1] if listed.versions else _Version(0, 0, NOTHING, NOTHING, NOTHING, 0, "")
-        content = self._version(of, before).content
+        content = self._version(kind, before).content
         after = content.changed("add" if ready.change == "add" else "remove", self._entries(names))
-        origin = (ready.change, of, before.base, before.added, before.removed, *names)
+        origin = (ready.change, kind, before.base, before.added, before.removed, *names)
         base = before.base if after.base is content.base else self._put(after.base, name_of("base", *origin))
         added, removed = (
             self._put(members, name_of(part, *origin))
@@ -238,8 +238,8 @@ class RuleLists:
             return Outcome("refused", f"the list would have {count} entries, the limit is {LIST_ENTRIES_MAX}")
         return _Version(ready.version, 0, *sets, count, content.digest)
 
-    def _version(self, of: str, version: _Version) -> ListVersion:
-        return ListVersion(version.from_ms, of, self.store, version.base, version.added, version.removed)
+    def _version(self, kind: str, version: _Version) -> ListVersion:
+        return ListVersion(version.from_ms, kind, self.store, version.base, version.added, version.removed)
 
     # ---------------------------------------------------------------------------------------------------- bytes
 
@@ -258,9 +258,9 @@ class RuleLists:
     def from_json(saved: list[Any], store: ListStore) -> RuleLists:
         """Invert `to_json`. Raises: ValueError, KeyError or TypeError for other values."""
         lists: dict[ListKey, _ListVersions] = {}
-        for name, of, versions, waiting in saved:
+        for name, kind, versions, waiting in saved:
             applied, waits = tuple(_Version(*version) for version in versions), tuple(_waiting(*w) for w in waiting)
-            lists[name, of] = _ListVersions(applied, waits)
+            lists[name, kind] = _ListVersions(applied, waits)
         return RuleLists(store, lists)
 
 

@@ -57,8 +57,8 @@ def running_of_status(status: Mapping[str, Any]) -> dict[str, Running]:
 def running_of_records(records: Sequence[ControlRecord]) -> dict[str, Running]:
     """Return the rules of a job that reads these records of a control topic, if no job has published a status yet."""
     running: dict[str, Running] = {}
-    for given in records:
-        record = given.as_upsert() if isinstance(given, RollbackRecord) else given
+    for published in records:
+        record = published.as_upsert() if isinstance(published, RollbackRecord) else published
         if not isinstance(record, UpsertRecord | RetireRecord):
             continue
         if record.id in running and record.version <= running[record.id].version:
@@ -165,8 +165,14 @@ def lost_to(status: Mapping[str, Any], record: Signable) -> str | None:
 def name_of_change(record: Signable) -> str:
     """Return the name of a change for a person."""
     of_rule = {"upsert": "", "rollback": "", "retire": ""}
-    what = {**of_rule, "pause": "pause of ", "resume": "resumption of ", "snooze": "snooze of ", "list": "list "}
-    return f"{what[record.kind]}{record.id} version {record.version}"
+    noun_by_kind = {
+        **of_rule,
+        "pause": "pause of ",
+        "resume": "resumption of ",
+        "snooze": "snooze of ",
+        "list": "list ",
+    }
+    return f"{noun_by_kind[record.kind]}{record.id} version {record.version}"
 
 
 def first_of(records: Iterable[ControlRecord], record: Signable) -> Signable | None:

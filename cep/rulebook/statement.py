@@ -52,8 +52,8 @@ def line_of(record: Signable) -> str:
             return f"{name}/pause"
         case SnoozeRecord(id=name, key=key):
             return snooze_line(name, key)
-        case ListRecord(id=name, of=of):
-            return f"list:{name}/{of}"
+        case ListRecord(id=name, of=kind):
+            return f"list:{name}/{kind}"
         case UpsertRecord(id=name) | RollbackRecord(id=name) | RetireRecord(id=name):
             return name
 

@@ -145,7 +145,9 @@ def _exclude_and_suppress(
 ) -> Fired:  # fmt: skip
     rules = alerts["rule_id"].to_pylist() if policies.versions else []
     versions = alerts["version"].to_pylist() if policies.versions else []
-    rows = [n for n, at in enumerate(zip(rules, versions, strict=True)) if at in policies.versions and not reasons[n]]
+    rows = [
+        n for n, place in enumerate(zip(rules, versions, strict=True)) if place in policies.versions and not reasons[n]
+    ]
     fired: Fired = {}
     if not rows:
         return fired
@@ -167,20 +169,20 @@ def _exclude_and_suppress(
     taken_slots: set[tuple[str, int, str]] = set()
     for row, alert in ordered:
         group, suppress_ms = policies.versions[rules[row], versions[row]]
-        time_ms, at = int(detected_ms[row]), (rules[row], alert["key"])
+        time_ms, place = int(detected_ms[row]), (rules[row], alert["key"])
         slot = (group or "", time_ms, alert["events"][-1]["event_id"])
         if group is not None and slot in taken_slots:
             reasons[row] = EXCLUDED
             continue
         taken_slots.add(slot)
-        last_ms, for_ms, last_rank, last_value = fired.get(at) or memory.get(at, (0, 0, 0, NO_MEASURE))
+        last_ms, for_ms, last_rank, last_value = fired.get(place) or memory.get(place, (0, 0, 0, NO_MEASURE))
         rank = SEVERITIES.index(alert["severity"])
         value = _value(alert["measures"], policies.escalations.get((rules[row], versions[row])))
         is_suppressed = time_ms < last_ms + min(suppress_ms, for_ms)
         if is_suppressed and rank <= last_rank and value <= last_value:
             reasons[row] = SUPPRESSED
         elif suppress_ms:
-            fired[at] = (time_ms, suppress_ms, rank, max(value, last_value) if is_suppressed else value)
+            fired[place] = (time_ms, suppress_ms, rank, max(value, last_value) if is_suppressed else value)
     return fired
 
 

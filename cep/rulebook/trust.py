@@ -343,12 +343,12 @@ class Accepted:
         """Return True if changes go into an audit. One that has begun continues, so that erasures are in it."""
         return self.trust is not None or self.is_audited or self.head.count > 0
 
-    def note(self, record: Signable | None, outcome: Outcome, data: bytes, what: str) -> list[bytes]:
+    def note(self, record: Signable | None, outcome: Outcome, data: bytes, subject: str) -> list[bytes]:
         """Return the audit line about a record, or an empty list without an audit. `what` names the event."""
         if not self.writes_audit:
             return []
         before = self.note_signers()
-        facts, texts = self._facts(record, outcome, data, what)
+        facts, texts = self._facts(record, outcome, data, subject)
         # The salt depends on the signatures and nonces of this record and all earlier ones. Without these records it
         # cannot be guessed, not even the salt of a record that has neither.
         self._mixed = hashlib.sha256(_MIXED + self._mixed.encode() + data).hexdigest()
@@ -418,10 +418,10 @@ class Accepted:
         return {"signers_version": None if self.trust is None else self.trust.version}
 
     def _facts(
-        self, record: Signable | None, outcome: Outcome, data: bytes, what: str
+        self, record: Signable | None, outcome: Outcome, data: bytes, subject: str
     ) -> tuple[dict[str, Any], dict[str, str | None]]:
         """Return the permanent facts, and the texts that may name a key and may have to be erased."""
-        facts: dict[str, Any] = {"what": what}
+        facts: dict[str, Any] = {"what": subject}
         texts: dict[str, str | None] = {}
         if record is not None:
             names = [] if self.trust is None else _signers_of(record, self.trust)

@@ -59,14 +59,14 @@ def store_key(key_group: int, key: bytes, namespace: bytes, name: bytes, item: b
 def split_key(raw: bytes) -> StoreKey:
     """Return the parts of a store key. Raises: StateCorruptError for invalid bytes."""
     parts: list[bytes] = []
-    at = _GROUP.size
+    position = _GROUP.size
     for _ in range(3):
-        end = raw.find(_END, at)
+        end = raw.find(_END, position)
         if end < 0:
             raise StateCorruptError(f"store key {raw!r} has {len(parts)} of 3 parts; the bytes are not ours")
-        parts.append(raw[at:end].replace(b"\x00\xff", b"\x00"))
-        at = end + len(_END)
-    return StoreKey(key_group_of(raw), parts[0], parts[1], parts[2], raw[at:])
+        parts.append(raw[position:end].replace(b"\x00\xff", b"\x00"))
+        position = end + len(_END)
+    return StoreKey(key_group_of(raw), parts[0], parts[1], parts[2], raw[position:])
 
 
 def key_group_of(raw: bytes) -> int:

@@ -63,12 +63,12 @@ def check_fact(fact: str, signature: object, name: str) -> None:
 
     Raises: StateCorruptError if it is missing or does not fit; UsageError for an invalid key.
     """
-    wanted = fact_signature(fact)
-    if wanted is None:
+    expected = fact_signature(fact)
+    if expected is None:
         return
     if signature is None:
         raise StateCorruptError(f"{name} is not signed, and {KEY} asks for it; do not trust it")
-    if not isinstance(signature, str) or not hmac.compare_digest(signature.encode(), wanted.encode()):
+    if not isinstance(signature, str) or not hmac.compare_digest(signature.encode(), expected.encode()):
         raise StateCorruptError(f"{name} is not signed with {KEY}; do not trust it, or give the key of the job")
 
 

@@ -114,7 +114,7 @@ class Shape:
     @cached_property
     def texts(self) -> Int64:
         """The columns of the table of events that are lengths of texts: first of ids, then of columns."""
-        lengths = [_EVENT_FIXED + at for at, (_, code) in enumerate(self.events) if code == "t"]
+        lengths = [_EVENT_FIXED + number for number, (_, code) in enumerate(self.events) if code == "t"]
         return np.array([_EVENT_FIXED + len(self.events), *lengths])
 
 
@@ -141,13 +141,13 @@ def pack(
         texts[0][1], read_only(keyed_state.runs), read_only(keyed_state.run_rule), read_only(keyed_state.run_key),
         row_registers, read_only(keyed_state.nodes), read_only(keyed_state.events.key), events,
     )  # fmt: skip
-    at = 0
+    position = 0
     while True:
         out = PageOutput(over, data, starts, cursor)
-        at = write_pages(shape.head, order, rows, shape.texts, line, TIME_MS_MAX, out, at)
-        if at == parts_count:
+        position = write_pages(shape.head, order, rows, shape.texts, line, TIME_MS_MAX, out, position)
+        if position == parts_count:
             break
-        data = np.concatenate([data[: starts[at]], np.empty(2 * len(data), np.uint8)])  # more room
+        data = np.concatenate([data[: starts[position]], np.empty(2 * len(data), np.uint8)])  # more room
     for which, offsets, content in texts:
         write_texts(content, offsets, order.bounds[which], orders[which], data, cursor)
     whole = pa.LargeBinaryArray.from_buffers(
@@ -169,14 +169,14 @@ def _event_table(keyed_state: KeyedState, shape: Shape, offsets: Sequence[Int64]
     events, count = keyed_state.events, len(shape.events)
     table = np.empty((shape.event_width, len(events)), np.int64)
     table[1], table[2] = events.event_type, events.time_ms
-    for at, ends in zip(shape.texts.tolist(), offsets, strict=True):
-        np.subtract(ends[1:], ends[:-1], out=table[at])
-    for at, (name, code) in enumerate(shape.events):
-        column, flags = events.columns[name], _EVENT_FIXED + count + 1 + at
+    for number, ends in zip(shape.texts.tolist(), offsets, strict=True):
+        np.subtract(ends[1:], ends[:-1], out=table[number])
+    for number, (name, code) in enumerate(shape.events):
+        column, flags = events.columns[name], _EVENT_FIXED + count + 1 + number
         if code == "t":
             table[flags] = np.asarray(column.is_null()) if column.null_count else 0
         else:
-            table[_EVENT_FIXED + at], table[flags] = slots(column)
+            table[_EVENT_FIXED + number], table[flags] = slots(column)
     return table
 
 
@@ -249,8 +249,8 @@ def _retained(reader: _Reader, event_key: Int32, table: Int64, has: Sequence[int
     count = len(shape.events)
     event_id = reader.texts(EVENTS, table[_EVENT_FIXED + count], None)
     columns: dict[str, pa.Array] = {}
-    for at, (name, code) in enumerate(shape.events):
-        values, flags = table[_EVENT_FIXED + at], _EVENT_FIXED + count + 1 + at
+    for number, (name, code) in enumerate(shape.events):
+        values, flags = table[_EVENT_FIXED + number], _EVENT_FIXED + count + 1 + number
         nulls = table[flags].astype(bool) if has[flags] else None
         if code == "t":
             columns[name] = reader.texts(EVENTS, values, nulls)

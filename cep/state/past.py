@@ -51,7 +51,7 @@ def encode_head(histories: Histories) -> bytes:
     pinned, segments = histories.pinned, histories.segments
     places = [segment.stored for segment in segments]
     assert all(places), "segments are written before their head"
-    spans = [(code, count, at) for at, segment in enumerate(segments) for code, count in segment.spans.items()]
+    spans = [(code, count, number) for number, segment in enumerate(segments) for code, count in segment.spans.items()]
     columns: dict[str, pa.Array] = {
         "keys": histories.keys,
         "pinned_key": pa.array(pinned.key),
@@ -67,7 +67,7 @@ def encode_head(histories: Histories) -> bytes:
         "segment_panes": _integers([s.panes for s in segments]),
         "span_code": _integers([code for code, _, _ in spans]),
         "span_count": _integers([count for _, count, _ in spans]),
-        "span_segment": _integers([at for _, _, at in spans]),
+        "span_segment": _integers([number for _, _, number in spans]),
     }
     columns |= {_PINNED + name: column for name, column in pinned.columns.items()}
     columns |= {_TALLY + name: pa.array(tally.reshape(-1)) for name, tally in histories.tallies.items()}

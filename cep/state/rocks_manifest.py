@@ -38,15 +38,16 @@ def check_manifest(folder: Path) -> None:
         raise StateCorruptError(
             f"the list of files of the store in {folder} cannot be read ({error}); restore the last good checkpoint"
         ) from error
-    at = 0
-    while at + _HEADER.size <= len(data):
-        left = _BLOCK - at % _BLOCK
-        _, length, kind = _HEADER.unpack_from(data, at) if left >= _HEADER.size else (0, 0, _FILLING)
+    position = 0
+    while position + _HEADER.size <= len(data):
+        room = _BLOCK - position % _BLOCK
+        _, length, kind = _HEADER.unpack_from(data, position) if room >= _HEADER.size else (0, 0, _FILLING)
         if kind == _FILLING and length == 0:
-            at += left
+            position += room
             continue
-        if kind not in _KINDS or _HEADER.size + length > left:
+        if kind not in _KINDS or _HEADER.size + length > room:
             raise StateCorruptError(
-                f"the list of files of the store in {folder} is damaged at byte {at}; restore the last good checkpoint"
+                f"the list of files of the store in {folder} is damaged at byte {position}; "
+                "restore the last good checkpoint"
             )
-        at += _HEADER.size + length
+        position += _HEADER.size + length

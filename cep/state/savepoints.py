@@ -98,8 +98,8 @@ def load_savepoint(savepoint: Savepoint, store: DurableStore, groups: range, wor
     Every file is verified before its entries are taken. Raises: StateCorruptError, and the store is then to be thrown
     away; StoreError.
     """
-    wanted = {_file_name(group) for group in groups}
-    files = sorted((file for file in savepoint.manifest.files if file.name in wanted), key=lambda file: file.name)
+    names = {_file_name(group) for group in groups}
+    files = sorted((file for file in savepoint.manifest.files if file.name in names), key=lambda file: file.name)
     try:
         return store.ingest(chain.from_iterable(_verified(savepoint.target, file, work) for file in files))
     finally:

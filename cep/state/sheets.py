@@ -52,4 +52,4 @@ def decode_sheet(kind: str, formats: Sequence[int], data: bytes) -> tuple[dict[s
             f"a {kind} has format {about.get('format')}, this build reads {formats[0]}; "
             "start from an empty checkpoint directory, or with the build that wrote it"
         )
-    return about, {name: table.column(at).values for at, name in enumerate(table.schema.names)}
+    return about, {name: table.column(number).values for number, name in enumerate(table.schema.names)}

@@ -88,12 +88,12 @@ class Explainer:
     def story(self, run: Run) -> RunStory:
         """Tell which events a run took, and why it went no further."""
         matches = [self.trace.matches[number] for number in run.matches]
-        done = next((m for m in matches if m.is_match), None)
-        if done is not None and done.dropped_by is None:
-            return RunStory(run, f"{self.taken(run)} · match at {self.clock(done.detected_ms)}", ())
+        reported = next((m for m in matches if m.is_match), None)
+        if reported is not None and reported.dropped_by is None:
+            return RunStory(run, f"{self.taken(run)} · match at {self.clock(reported.detected_ms)}", ())
         reached = f"{self.taken(run)} · {self._waited_for(run)}"
-        if done is not None:
-            return RunStory(run, reached, (self._covered_by(done.dropped_by),))
+        if reported is not None:
+            return RunStory(run, reached, (self._covered_by(reported.dropped_by),))
         return RunStory(run, reached, tuple(dict.fromkeys(self._reasons(run))))
 
     def taken(self, run: Run) -> str:
@@ -139,8 +139,8 @@ class Explainer:
         """Say why a wait is open at the end of the events."""
         if wait.target is not None:
             return "nothing more came"
-        at = f", which it would be at {self.clock(run.expiry_ms)}" if run.expiry_ms < TIME_MS_MAX else ""
-        return f"the events end before `{self._name(wait)}` is certain{at}"
+        moment = f", which it would be at {self.clock(run.expiry_ms)}" if run.expiry_ms < TIME_MS_MAX else ""
+        return f"the events end before `{self._name(wait)}` is certain{moment}"
 
     def miss(self, run: Run, miss: Miss) -> list[str]:
         """Return the reasons why an event does not match the run's wait."""
@@ -151,8 +151,8 @@ class Explainer:
         parts = self._parts[variable]
         if len(miss.failed) == len(parts) > 1:
             fields, bound = event.fields, self._conditions.bound(run)
-            seen = merged(pair for part in parts for pair in operands(part, fields, bound))
-            return [head + ", ".join(f"{text} = {value}" for text, value in seen)]
+            values = merged(pair for part in parts for pair in operands(part, fields, bound))
+            return [head + ", ".join(f"{text} = {value}" for text, value in values)]
         if miss.stopped and not miss.failed:
             assert wait.untils, "only `until` stops"
             judged = " and ".join(self._judged(until, run, miss.row, outcome="is true") for until in wait.untils)
@@ -164,39 +164,44 @@ class Explainer:
         fields, bound = self.trace.events[row].fields, self._conditions.bound(run)
         value = value_of(part, fields, bound)
         outcome = outcome or ("is not known" if value is None else "is not true")
-        seen = ", ".join(f"{text} = {shown}" for text, shown in operands(part, fields, bound))
-        return f"{show_expr(part)} {outcome}" + (f" ({seen})" if seen else "")
+        values = ", ".join(f"{text} = {shown}" for text, shown in operands(part, fields, bound))
+        return f"{show_expr(part)} {outcome}" + (f" ({values})" if values else "")
 
     def closing(self, run: Run, closing: Closing) -> list[str]:
         """Say in words how a wait ended."""
         wait = self._positions[run.position].waits[closing.wait]
-        at = self.clock(closing.at_ms)
+        clock = self.clock(closing.at_ms)
         event = "" if closing.row is None else self.trace.events[closing.row].event_id
         name = self._name(wait)
         match closing.why:
             case Why.CONDITION:
                 if closing.wait in run.misses:
                     return [f"{name} had to be the very next event"]
-                return [f"{name} had to be the very next event, which was {event} at {at}"]
+                return [f"{name} had to be the very next event, which was {event} at {clock}"]
             case Why.BETWEEN:
-                return [f"{event} came between at {at}: {name} had to be the very next event"]
+                return [f"{event} came between at {clock}: {name} had to be the very next event"]
             case Why.LATE:
-                return [f"the time for the step to {name} was up at {at}{_limit(wait)}", *self._too_late(run, closing)]
+                return [
+                    f"the time for the step to {name} was up at {clock}{_limit(wait)}",
+                    *self._too_late(run, closing),
+                ]
             case Why.ABSENCE:
-                return self._broken(run, closing, at, event)
+                return self._broken(run, closing, clock, event)
             case Why.GREEDY:
                 assert closing.guard is not None, "a guard closed it"
-                return [f"{event} at {at} is another {closing.guard.variable}, and the loop is greedy: no {name} yet"]
+                return [
+                    f"{event} at {clock} is another {closing.guard.variable}, and the loop is greedy: no {name} yet"
+                ]
             case Why.STOP:
-                return [f"{event} at {at} stopped the loop"]
+                return [f"{event} at {clock} stopped the loop"]
             case Why.SKIP:
                 return [self._covered_by(closing.match)]
             case Why.WITHIN:
                 within = self.trace.pattern.within_ms
                 shown = f" (within {show_duration(within)})" if isinstance(within, int) else ""
-                return [f"the window was over at {at}{shown}", *self._too_late(run, closing)]
+                return [f"the window was over at {clock}{shown}", *self._too_late(run, closing)]
             case Why.EVENTS:
-                return [f"the window of {self.trace.pattern.within_events} events was over at {at}"]
+                return [f"the window of {self.trace.pattern.within_events} events was over at {clock}"]
             case _:
                 return []
 
@@ -215,15 +220,15 @@ class Explainer:
                 return [f"{event.event_id} at {self.clock(event.time_ms)} is {variable}, {late} too late"]
         return []
 
-    def _broken(self, run: Run, closing: Closing, at: str, event: str) -> list[str]:
+    def _broken(self, run: Run, closing: Closing, clock: str, event: str) -> list[str]:
         guard = closing.guard
         assert isinstance(guard, Guard), "a guard closed it"
         assert guard.variable is not None, "an absence is of a variable"
         assert closing.row is not None, "an event closed it"
         fields, bound = self.trace.events[closing.row].fields, self._conditions.bound(run)
-        seen = merged(pair for part in self._parts[guard.variable] for pair in operands(part, fields, bound))
-        shown = ", ".join(f"{text} = {value}" for text, value in seen)
-        return [f"{event} at {at} is {guard.variable}, which must not come" + (f" ({shown})" if shown else "")]
+        values = merged(pair for part in self._parts[guard.variable] for pair in operands(part, fields, bound))
+        shown = ", ".join(f"{text} = {value}" for text, value in values)
+        return [f"{event} at {clock} is {guard.variable}, which must not come" + (f" ({shown})" if shown else "")]
 
     def _covered_by(self, number: int | None) -> str:
         assert number is not None, "a match covers it"
@@ -241,8 +246,8 @@ class Explainer:
             assert step.parent is not None, "a run that has taken an event came from another"
             event, name = self.trace.events[step.row], self._positions[step.position].variable
             bound = self._conditions.bound(step.parent)
-            seen = merged(pair for part in self._parts[name] for pair in operands(part, event.fields, bound))
-            shown = ", ".join(f"{text} = {value}" for text, value in seen)
+            values = merged(pair for part in self._parts[name] for pair in operands(part, event.fields, bound))
+            shown = ", ".join(f"{text} = {value}" for text, value in values)
             steps.append((self.clock(event.time_ms), event.event_id, name, shown))
         return steps
 

@@ -167,17 +167,17 @@ def _unexpected(
     return differences
 
 
-def _assigned(expected: list[Expected], got: list[ObservedMatch], labels: dict[str, str]) -> dict[int, int]:
+def _assigned(expected: list[Expected], observed: list[ObservedMatch], labels: dict[str, str]) -> dict[int, int]:
     """Each expectation with a match of its own, as many as can be: augmenting paths (Kuhn, 1955)."""
-    fits = [[at for at, one in enumerate(got) if fitting(e, one, labels) == 0] for e in expected]
+    fits = [[at for at, one in enumerate(observed) if fitting(e, one, labels) == 0] for e in expected]
     owner: dict[int, int] = {}
 
     def place(index: int, tried: set[int]) -> bool:
-        for at in fits[index]:
-            if at not in tried:
-                tried.add(at)
-                if at not in owner or place(owner[at], tried):
-                    owner[at] = index
+        for position in fits[index]:
+            if position not in tried:
+                tried.add(position)
+                if position not in owner or place(owner[position], tried):
+                    owner[position] = index
                     return True
         return False
 
@@ -186,11 +186,11 @@ def _assigned(expected: list[Expected], got: list[ObservedMatch], labels: dict[s
     return {index: at for at, index in owner.items()}
 
 
-def fitting(expected: Expected, got: ObservedMatch, labels: dict[str, str]) -> int:
+def fitting(expected: Expected, observed: ObservedMatch, labels: dict[str, str]) -> int:
     """Count the things that are not as expected; 0 is a fit."""
-    wrong = 2 * (expected.key not in (None, labels[got.key]))
-    wrong += expected.at_ms is not None and START_MS + expected.at_ms != got.at_ms
-    values = {name: (value, type_) for name, value, type_ in got.values}
+    wrong = 2 * (expected.key not in (None, labels[observed.key]))
+    wrong += expected.at_ms is not None and START_MS + expected.at_ms != observed.at_ms
+    values = {name: (value, type_) for name, value, type_ in observed.values}
     for want in expected.values:
         value, type_ = values[want.name]
         target = want.value
@@ -204,5 +204,5 @@ def fitting(expected: Expected, got: ObservedMatch, labels: dict[str, str]) -> i
     return wrong
 
 
-def _nearest(expected: Expected, left: list[ObservedMatch], labels: dict[str, str]) -> ObservedMatch | None:
-    return min(left, key=lambda one: fitting(expected, one, labels), default=None)
+def _nearest(expected: Expected, candidates: list[ObservedMatch], labels: dict[str, str]) -> ObservedMatch | None:
+    return min(candidates, key=lambda one: fitting(expected, one, labels), default=None)

@@ -32,22 +32,24 @@ def observed_matches(program: Program, matches: Matches) -> set[ObservedMatch]:
     observed: set[ObservedMatch] = set()
     for row in range(len(matches)):
         span = range(int(matches.offsets[row]), int(matches.offsets[row + 1]))
-        bound = tuple((rule.variables[int(matches.variable[at])], str(matches.event_id[at].as_py())) for at in span)
+        bound = tuple(
+            (rule.variables[int(matches.variable[number])], str(matches.event_id[number].as_py())) for number in span
+        )
         key, at_ms = str(matches.keys[int(matches.key[row])].as_py()), int(matches.detected_ms[row])
         if matches.completed[row]:
-            values = tuple((n, _value(matches, row, at, t), t) for at, (n, t) in enumerate(rule.measures))
+            values = tuple((n, _value(matches, row, number, t), t) for number, (n, t) in enumerate(rule.measures))
             observed.add(ObservedMatch(key, at_ms, False, values, bound))
         if matches.timed_out[row]:
             late = enumerate(rule.timeout_measures, start=len(rule.measures))
-            values = tuple((n, _value(matches, row, at, t), t) for at, (n, t) in late)
+            values = tuple((n, _value(matches, row, number, t), t) for number, (n, t) in late)
             observed.add(ObservedMatch(key, at_ms, True, values, bound))
     return observed
 
 
-def _value(matches: Matches, row: int, at: int, type_: Type) -> Slot:
-    if matches.measures_null[row, at]:
+def _value(matches: Matches, row: int, number: int, type_: Type) -> Slot:
+    if matches.measures_null[row, number]:
         return None
-    slot: np.int64 = matches.measures[row, at]
+    slot: np.int64 = matches.measures[row, number]
     if type_.is_text:
         return str(matches.texts[int(slot)].as_py())
     if type_.is_float:

@@ -74,8 +74,8 @@ class _Tracer:
             outside = self.counts and event.ordinal < 0
             if event.time_ms < self.interval.until_ms and not outside:
                 self._on_event(event)
-        seen = sum(e.ordinal >= 0 for e in self.events)
-        self._finish(seen)
+        events_count = sum(e.ordinal >= 0 for e in self.events)
+        self._finish(events_count)
         return Trace(
             self.pattern, self.automaton, self.events, self.start, self.matches, self.conditions.covered, self.misses
         )
@@ -282,7 +282,7 @@ class _Tracer:
         ]
         return min(firing) if firing else max(deadlines, default=-_FOREVER)
 
-    def _expire(self, until_ms: int, seen: int) -> None:
+    def _expire(self, until_ms: int, events_count: int) -> None:
         """Process all deadlines up to `until_ms`, in order."""
         while True:
             due_ms = min((r.expiry_ms for r in self.runs if r.open), default=_FOREVER + 1)
@@ -290,9 +290,9 @@ class _Tracer:
                 return
             before = len(self.matches)
             for run in [r for r in self.runs if r.open and r.expiry_ms <= due_ms]:
-                self._close_missed(run, seen)
+                self._close_missed(run, events_count)
                 if run.open:
-                    self._fire(run, due_ms, due_ms, Why.WITHIN, seen)
+                    self._fire(run, due_ms, due_ms, Why.WITHIN, events_count)
             self._release(before, due_ms)
             if due_ms >= _FOREVER:
                 return
@@ -307,8 +307,8 @@ class _Tracer:
                     self._fire(run, _FOREVER + 1, event.time_ms, Why.EVENTS, event.ordinal)
         self._release(before, event.time_ms)
 
-    def _close_missed(self, run: Run, seen: int) -> None:
-        if seen > run.ordinal + 1:
+    def _close_missed(self, run: Run, events_count: int) -> None:
+        if events_count > run.ordinal + 1:
             waits = self.positions[run.position].waits
             between = next((e for e in self.events if e.ordinal == run.ordinal + 1), None)
             for index in list(run.open):
@@ -316,7 +316,7 @@ class _Tracer:
                     at_ms = self.events[run.row].time_ms if between is None else between.time_ms
                     self._close(run, Closing(index, Why.BETWEEN, at_ms, None if between is None else between.row))
 
-    def _fire(self, run: Run, until_ms: int, at_ms: int, why: Why, seen: int) -> None:
+    def _fire(self, run: Run, until_ms: int, at_ms: int, why: Why, events_count: int) -> None:
         """Close the waits whose time is up: an absence is a match, another wait a time-out. The key's stream has had
         `seen` events by then."""
         waits = self.positions[run.position].waits
@@ -339,7 +339,7 @@ class _Tracer:
         if absent and self.in_order:
             self._complete(run, at_ms, None)
             # Waiting; completed after the last event, not by an event of the run, and after the matches of that event.
-            self.runs[-1].ordinal = seen - 1
+            self.runs[-1].ordinal = events_count - 1
             self.runs[-1].expiry_ms = 2 * _FOREVER + 1 + at_ms
             absent = False
         if absent or fresh:

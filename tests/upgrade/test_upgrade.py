@@ -129,7 +129,7 @@ def test_a_portable_savepoint_of_spark_whose_levels_are_mixed_up_is_refused(
     engine: str, left: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     new = left / "jobs" / "new"
-    assert main(["restore", "--from", str(left / "spark"), "--checkpoint", str(new), "--engine", engine]) == 3
+    assert main(["restore", "--from", str(left / "spark"), "--checkpoint", str(new), "--engine", engine]) == 4
     said = capsys.readouterr().err
     assert "mixed up the levels" in said
     assert "`cep savepoint --portable`" in said
@@ -186,7 +186,7 @@ def test_ids_of_events_cannot_be_taken_over_and_the_job_says_what_to_do(
 ) -> None:
     kept = left / "jobs" / "dedup" / "checkpoints"
     before = {path: path.stat().st_size for path in kept.rglob("*")}
-    assert go_on(left, left / "jobs" / "dedup", "--dedup", "2 h") == 3
+    assert go_on(left, left / "jobs" / "dedup", "--dedup", "2 h") == 4
     assert "go on with the build that wrote it, or begin a new job with this one" in capsys.readouterr().err
     assert lines_of(left / "alerts" / "now") == []
     assert before == {path: path.stat().st_size for path in kept.rglob("*")}

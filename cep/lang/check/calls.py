@@ -183,8 +183,8 @@ def _typed(
     kind = value.type
     fits = {"count": True, "distinct": True, "min": is_ordered(kind), "max": is_ordered(kind)}
     if not fits.get(fn, kind.is_number):
-        wanted = "an ordered value" if fn in fits else "a number"
-        message = f"`{fn}` needs {wanted}, this is {kind}"
+        noun = "an ordered value" if fn in fits else "a number"
+        message = f"`{fn}` needs {noun}, this is {kind}"
         checker.collector.add("CEP301", message, node.arguments[0].span, labels=scope.labels())
         return None
     if fn == "distinct" and not isinstance(value, CurrentField):

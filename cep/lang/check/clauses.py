@@ -26,8 +26,8 @@ def check_conditions(draft: Draft) -> None:
             continue
         variables = draft.variables_in_scope(draft.order.at[name], under_test=name)
         scope = draft.scope(event_type.types, f"`{event_type.name}`", variables)
-        what = f"the condition of `{name}`"
-        draft.conditions[name] = draft.expressions.check_condition(where.condition, scope, what)
+        subject = f"the condition of `{name}`"
+        draft.conditions[name] = draft.expressions.check_condition(where.condition, scope, subject)
 
 
 def check_untils(draft: Draft) -> None:

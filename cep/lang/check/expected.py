@@ -72,16 +72,16 @@ class ExpectationChecker:
             return ()  # already reported: the pattern has no time-outs
         types = {m.name: m.value.type for m in measures}
         values: list[ExpectedValue] = []
-        seen: dict[str, Span] = {}
+        span_by_name: dict[str, Span] = {}
         for measure in expect.measures:
             if measure.name not in types:
                 message = f"`{self.pattern.name}` emits no `{measure.name}`{' on timeout' if is_timeout else ''}"
                 help_line = did_you_mean(measure.name, types, "it emits")
                 self.collector.add("CEP606", message, measure.span, help_line)
                 continue
-            if measure.name in seen:
-                duplicate("value", measure.name, measure.span, seen[measure.name], self.collector)
-            seen.setdefault(measure.name, measure.span)
+            if measure.name in span_by_name:
+                duplicate("value", measure.name, measure.span, span_by_name[measure.name], self.collector)
+            span_by_name.setdefault(measure.name, measure.span)
             # Whether a value can be null is a matter of the events; a test may expect it of every one.
             const = slot_of(measure.value, types[measure.name].as_nullable(), f"`{measure.name}`", self.collector)
             if const is not None:

@@ -246,9 +246,9 @@ class ExpressionChecker:
 
     def find_list(self, node: NameRef, scope: Scope) -> ListSyntax | Const | Param | None:
         """Return the list of this name, None after a report; the name of one that may change, or is a parameter."""
-        given = scope.params.get(node.name)
-        if given is not None and given.kind is Kind.LIST:
-            return Param(node.name, given)
+        param_type = scope.params.get(node.name)
+        if param_type is not None and param_type.kind is Kind.LIST:
+            return Param(node.name, param_type)
         declared = scope.definitions.lists.get(node.name)
         if declared is not None and declared.of is not None:
             named = scope.definitions.list_types.get(node.name)

@@ -72,10 +72,10 @@ def history(checker: Checker, node: HistorySyntax, scope: Scope, field: Member |
         return None
     if not _has_panes(checker, node, window, scope):
         return None
-    taken = _argument(checker, node, fn, scope, field)
-    if taken is None:
+    argument_parts = _argument(checker, node, fn, scope, field)
+    if argument_parts is None:
         return None
-    event_type, argument = taken
+    event_type, argument = argument_parts
     inside = _inside(scope, event_type)
     where = None if node.where is None else condition(checker, node.where, inside, "what follows `where`")
     if node.where is not None and where is None:
@@ -152,9 +152,9 @@ def _has_panes(checker: Checker, node: HistorySyntax, window: HistoryWindow | No
     if not node.name.startswith(APPROXIMATE) or (not node.by and window is not None and window.calendar is None):
         return True
     exact = node.name.removeprefix(APPROXIMATE)
-    what = f"by `{node.by[0].name}`" if node.by else "over a unit of the calendar"
+    clause = f"by `{node.by[0].name}`" if node.by else "over a unit of the calendar"
     help_line = f"write `{exact}`, which is exact, or a length of time like `over 90 d` without `by`"
-    checker.collector.add("CEP319", f"`{node.name}` cannot be {what}", node.span, help_line, scope.labels())
+    checker.collector.add("CEP319", f"`{node.name}` cannot be {clause}", node.span, help_line, scope.labels())
     return False
 
 
@@ -253,30 +253,30 @@ def _inside(scope: Scope, event_type: EventType) -> Scope:
 
 def _sub_key(checker: Checker, node: HistorySyntax, event_type: EventType, scope: Scope) -> bool:
     for name in node.by:
-        for fields, of in (
+        for fields, owner in (
             ({f.name for f in event_type.fields}, f"`{event_type.name}`"),
             (scope.fields or (), scope.fields_of),
         ):
             if name.name not in fields and (scope.lacks_fields() or event_type.name in scope.definitions.partial):
                 return False
             if name.name not in fields:
-                message = f"`{name.name}` is not a field of {of}"
+                message = f"`{name.name}` is not a field of {owner}"
                 checker.collector.unknown("CEP203", message, name.name, name.span, fields, labels=scope.labels())
                 return False
     return True
 
 
 def _percent(checker: Checker, node: HistorySyntax, fn: HistoryFn, scope: Scope) -> Const | Param | None:
-    wanted = 1 if fn in _OF_PERCENT else 0
-    if len(node.extra) != wanted:
-        more = f"the field and a number, `{fn}(t.amount over 30 d, 95)`" if wanted else "one argument"
+    count = 1 if fn in _OF_PERCENT else 0
+    if len(node.extra) != count:
+        more = f"the field and a number, `{fn}(t.amount over 30 d, 95)`" if count else "one argument"
         names = [extra.name for extra in node.extra if isinstance(extra, NameRef)]
         help_line = ""
         if len(node.by) == 1 and names:
             help_line = f"for a sub-key of several fields write `by ({', '.join((node.by[0].name, *names))})`"
         checker.collector.add("CEP307", f"`{fn}` takes {more}", node.span, help_line, scope.labels())
         return None
-    if not wanted:
+    if not count:
         return None
     value = checker.check(node.extra[0], scope)
     if value is None:
@@ -301,9 +301,9 @@ def _result(checker: Checker, node: HistorySyntax, fn: HistoryFn, argument: Expr
         return kind.as_nullable()
     fits = is_ordered(kind) if fn in ("min", "max") else kind.is_number
     if not fits:
-        wanted = "an ordered value" if fn in ("min", "max") else "a number"
+        noun = "an ordered value" if fn in ("min", "max") else "a number"
         checker.collector.add(
-            "CEP301", f"`{fn}` needs {wanted}, this is {kind}", node.argument.span, labels=scope.labels()
+            "CEP301", f"`{fn}` needs {noun}, this is {kind}", node.argument.span, labels=scope.labels()
         )
         return None
     if fn in ("min", "max"):

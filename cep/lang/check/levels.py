@@ -22,11 +22,11 @@ def levels_of(feeds: Mapping[N, Feeds]) -> dict[N, int]:
     """
     levels = dict.fromkeys(feeds, 0)
     for _ in range(PRODUCE_DEPTH_MAX + 1):
-        made: dict[str, int] = {}
+        level_by_type: dict[str, int] = {}
         for name, (_, produced) in feeds.items():
             if produced is not None:
-                made[produced] = max(made.get(produced, 0), levels[name] + 1)
-        after = {name: max((made.get(t, 0) for t in read), default=0) for name, (read, _) in feeds.items()}
+                level_by_type[produced] = max(level_by_type.get(produced, 0), levels[name] + 1)
+        after = {name: max((level_by_type.get(t, 0) for t in read), default=0) for name, (read, _) in feeds.items()}
         after = {name: min(level, PRODUCE_DEPTH_MAX) for name, level in after.items()}
         if after == levels:
             break

@@ -106,16 +106,16 @@ def resolve(files: Iterable[FileSyntax], collector: Collector) -> Resolved:
     return resolved
 
 
-def duplicate(what: str, name: str, span: Span, first: Span, collector: Collector) -> None:
+def duplicate(noun: str, name: str, span: Span, first: Span, collector: Collector) -> None:
     """Report a name that was given before, with both places."""
-    message = f"the {what} `{name}` is declared twice"
+    message = f"the {noun} `{name}` is declared twice"
     collector.add("CEP207", message, span, "rename one of the two", (Label(first, "first declared here"),))
 
 
-def _once(names: dict[str, _T], declaration: _T, what: str, collector: Collector) -> bool:
+def _once(names: dict[str, _T], declaration: _T, noun: str, collector: Collector) -> bool:
     before = names.get(declaration.name)
     if before is not None:
-        duplicate(what, declaration.name, declaration.span, before.span, collector)
+        duplicate(noun, declaration.name, declaration.span, before.span, collector)
         return False
     names[declaration.name] = declaration
     return True
@@ -126,9 +126,9 @@ def _define(resolved: Resolved, define: DefineSyntax, collector: Collector) -> N
         message = f"`{define.name}` is a function of the language"
         collector.add("CEP207", message, define.span, "choose another name")
     elif _once(resolved.defines, define, "definition", collector):
-        seen: dict[str, NameRef] = {}
+        param_names: dict[str, NameRef] = {}
         for param in define.params:
-            _once(seen, param, "parameter", collector)
+            _once(param_names, param, "parameter", collector)
 
 
 # ------------------------------------------------------------------------------------------------- event types
@@ -136,7 +136,7 @@ def _define(resolved: Resolved, define: DefineSyntax, collector: Collector) -> N
 
 def _event(resolved: Resolved, event: EventSyntax, first: dict[str, tuple[Type, Span]], collector: Collector) -> None:
     errors = collector.error_count
-    seen: dict[str, FieldSyntax] = {}
+    field_names: dict[str, FieldSyntax] = {}
     fields: list[Field] = []
     complete = not event.broken
     for declared in event.fields:
@@ -146,7 +146,7 @@ def _event(resolved: Resolved, event: EventSyntax, first: dict[str, tuple[Type, 
             collector.add("CEP212", "a decimal field needs its number of decimals", declared.type.span, help_line)
             value_type = None
         complete = complete and value_type is not None
-        if _once(seen, declared, "field", collector) and value_type is not None:
+        if _once(field_names, declared, "field", collector) and value_type is not None:
             fields.append(Field(declared.name, value_type))
             _clash(declared, value_type, first, collector)
     if complete:

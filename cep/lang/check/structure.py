@@ -126,34 +126,34 @@ class _StructureChecker:
             amount = self.duration(window.bound, "a window")
         return amount
 
-    def duration(self, bound: Bound, what: str, least: int = 1) -> int | Param | None:
+    def duration(self, bound: Bound, noun: str, least: int = 1) -> int | Param | None:
         """Return a duration or a parameter of that type, None after a report."""
         self.has_window = True
         if isinstance(bound, DurationLiteral):
             if bound.ms >= least:
                 return bound.ms
-            self.collector.add("CEP402", f"{what} must be longer than 0", bound.span)
+            self.collector.add("CEP402", f"{noun} must be longer than 0", bound.span)
             return None
         if isinstance(bound, Literal):
             if bound.value == 0:
-                self.collector.add("CEP402", f"{what} must be longer than 0", bound.span)
+                self.collector.add("CEP402", f"{noun} must be longer than 0", bound.span)
             else:
-                help_line = f"write `{bound.value} min` or `{bound.value} events`" if what == "a window" else ""
-                self.collector.add("CEP104", f"{what} needs a unit of time", bound.span, help_line or "write `5 min`")
+                help_line = f"write `{bound.value} min` or `{bound.value} events`" if noun == "a window" else ""
+                self.collector.add("CEP104", f"{noun} needs a unit of time", bound.span, help_line or "write `5 min`")
             return None
         return self._param(bound.name, bound.span, Kind.DURATION)
 
-    def count(self, bound: Bound, what: str, least: int) -> int | Param | None:
+    def count(self, bound: Bound, noun: str, least: int) -> int | Param | None:
         """Return a number of events or a parameter of type int, None after a report."""
         if isinstance(bound, Literal) and isinstance(bound.value, int):
             if least <= bound.value <= REPETITIONS_MAX:
                 return bound.value
-            code = "CEP402" if what == "a window" else "CEP409"
-            message = f"{what} must be between {least} and {REPETITIONS_MAX}"
+            code = "CEP402" if noun == "a window" else "CEP409"
+            message = f"{noun} must be between {least} and {REPETITIONS_MAX}"
             self.collector.add(code, message, bound.span)
             return None
         if isinstance(bound, Literal | DurationLiteral):
-            self.collector.add("CEP409", f"{what} is a whole number here", bound.span)
+            self.collector.add("CEP409", f"{noun} is a whole number here", bound.span)
             return None
         return self._param(bound.name, bound.span, Kind.INT)
 

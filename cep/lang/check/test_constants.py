@@ -16,7 +16,7 @@ from cep.lang.ir_tests import Slot
 from cep.lang.syntax import ExprSyntax, Literal, NameRef, UnarySyntax
 
 
-def slot_of(node: ExprSyntax, value_type: Type, what: str, collector: Collector) -> Const | None:
+def slot_of(node: ExprSyntax, value_type: Type, noun: str, collector: Collector) -> Const | None:
     """Return the written constant of this type; None after a report. `what` names the place in the report.
 
     A TIME is written as the time since the start of the test, like the times of events.
@@ -30,14 +30,14 @@ def slot_of(node: ExprSyntax, value_type: Type, what: str, collector: Collector)
             help_line = did_you_mean(node.name, value_type.symbols, "its symbols")
         else:
             help_line = f'write it in quotes: "{node.name}"' if value_type.is_text else ""
-        collector.add("CEP604", f"`{node.name}` is not a value of {what}, {_a(value_type)}", node.span, help_line)
+        collector.add("CEP604", f"`{node.name}` is not a value of {noun}, {_a(value_type)}", node.span, help_line)
         return None
     const = written_constant(node)
     symbol = None if const is None else symbol_const(const.value, value_type)
     if symbol is not None:
         return symbol
     if const is not None and const.value is None and not value_type.nullable:
-        collector.add("CEP604", f"{what} is never null", node.span)
+        collector.add("CEP604", f"{noun} is never null", node.span)
         return None
     if const is not None and const.value is None:
         return Const(None, value_type)
@@ -45,11 +45,11 @@ def slot_of(node: ExprSyntax, value_type: Type, what: str, collector: Collector)
         return Const(const.value, value_type)
     if value_type.protected and const is not None and may_be_card_number(str(const.value)):
         help_line = 'write a name, like "card-1"'
-        collector.add("CEP320", f"{what} is a token in a rule; a test needs no number", node.span, help_line)
+        collector.add("CEP320", f"{noun} is a token in a rule; a test needs no number", node.span, help_line)
         return None
     converted = convert_const(const, value_type) if const is not None else None
     if converted is None:
-        collector.add("CEP604", f"this is not a value of {what}, {_a(value_type)}", node.span, _help(node, value_type))
+        collector.add("CEP604", f"this is not a value of {noun}, {_a(value_type)}", node.span, _help(node, value_type))
         return None
     return converted
 

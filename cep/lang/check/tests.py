@@ -43,11 +43,11 @@ def check_tests(
     refused: list[RefusedTest] = []
     first: dict[tuple[str, str], Span] = {}
     for test in resolved.tests:
-        at = (test.pattern.name, test.name)
-        if at in first:
-            duplicate("test", test.name, test.span, first[at], collector)
+        key = (test.pattern.name, test.name)
+        if key in first:
+            duplicate("test", test.name, test.span, first[key], collector)
             continue
-        first[at] = test.span
+        first[key] = test.span
         checked = _TestChecker(test, resolved, patterns, collector).check()
         if checked is None:
             refused.append(RefusedTest(test.name, test.pattern.name, test.span))
@@ -149,10 +149,10 @@ class _TestChecker:
                 self.collector.add("CEP605", message, key.label.span, "leave them out here", labels)
             return
         types = self._key_types(pattern)
-        given = self._key_fields(key, types)
+        key_values = self._key_fields(key, types)
         values: dict[str, Slot] = {}
         for name, value_type in types.items():
-            const = given[name] if name in given else self._from_label(key, name, value_type, len(types))
+            const = key_values[name] if name in key_values else self._from_label(key, name, value_type, len(types))
             if const is not None:
                 values[name] = const.value
         self.keys.values[label] = values
@@ -163,15 +163,15 @@ class _TestChecker:
         return {name: columns[name].as_nullable(False) for name in pattern.key}
 
     def _key_fields(self, key: ScriptedKeySyntax, types: Mapping[str, Type]) -> dict[str, Const | None]:
-        given: dict[str, Const | None] = {}
+        key_values: dict[str, Const | None] = {}
         for part in key.fields:
             if part.name not in types:
                 message = f"`{part.name}` is not a field of the key ({', '.join(types)})"
                 self.collector.add("CEP605", message, part.span, did_you_mean(part.name, types, "its fields"))
             else:
-                what = f"the key field `{part.name}`"
-                given[part.name] = slot_of(part.value, types[part.name], what, self.collector)
-        return given
+                subject = f"the key field `{part.name}`"
+                key_values[part.name] = slot_of(part.value, types[part.name], subject, self.collector)
+        return key_values
 
     def _from_label(self, key: ScriptedKeySyntax, name: str, value_type: Type, parts: int) -> Const | None:
         label = label_text(key.label)
@@ -234,10 +234,10 @@ class _TestChecker:
         values = self._fields(event, event_type, pattern, label)
         if event.count < 1:
             self.collector.add("CEP608", "an event is repeated at least once", event.span, "write `x2 every 20s`")
-        given = values.get(event_type.id_field)
+        id_value = values.get(event_type.id_field)
         fields = tuple((f.name, values[f.name]) for f in event_type.fields if f.name != TIME_FIELD)
         every = 0 if event.every is None else event.every.ms
-        event_id = "" if given is None else str(given)
+        event_id = "" if id_value is None else str(id_value)
         if event_id:
             self._unique_id(event_id, event)
         times = range(max(event.count, 1))
@@ -258,33 +258,37 @@ class _TestChecker:
     ) -> dict[str, Slot]:
         values = {f.name: None if f.type.kind is Kind.ID else neutral(f.type) for f in event_type.fields}
         values |= self.keys.values.get(label, {})
-        seen: dict[str, Span] = {}
-        for given in event.fields:
-            if given.name in seen:
-                duplicate("field", given.name, given.span, seen[given.name], self.collector)
-            seen.setdefault(given.name, given.span)
-            self._field(given, event_type, pattern, values)
+        span_by_name: dict[str, Span] = {}
+        for assigned in event.fields:
+            if assigned.name in span_by_name:
+                duplicate("field", assigned.name, assigned.span, span_by_name[assigned.name], self.collector)
+            span_by_name.setdefault(assigned.name, assigned.span)
+            self._field(assigned, event_type, pattern, values)
         return values
 
-    def _field(self, given: AssignSyntax, event_type: EventType, pattern: PatternIR, values: dict[str, Slot]) -> None:
-        declared = event_type.field(given.name)
+    def _field(
+        self, assigned: AssignSyntax, event_type: EventType, pattern: PatternIR, values: dict[str, Slot]
+    ) -> None:
+        declared = event_type.field(assigned.name)
         if declared is None:
             names = [f.name for f in event_type.fields]
-            message = f"`{event_type.name}` has no field `{given.name}`"
-            self.collector.add("CEP203", message, given.span, did_you_mean(given.name, names, "its fields"))
-        elif given.name in pattern.key:
+            message = f"`{event_type.name}` has no field `{assigned.name}`"
+            self.collector.add("CEP203", message, assigned.span, did_you_mean(assigned.name, names, "its fields"))
+        elif assigned.name in pattern.key:
             help_line = "write the events of another key under a label of their own"
-            self.collector.add("CEP603", f"the key field `{given.name}` comes from the label", given.span, help_line)
-        elif given.name == TIME_FIELD:
+            self.collector.add(
+                "CEP603", f"the key field `{assigned.name}` comes from the label", assigned.span, help_line
+            )
+        elif assigned.name == TIME_FIELD:
             help_line = "the time of an event stands before its type: `20s transaction`"
-            message = f"`{given.name}` is the time of the event, and no field to set"
-            self.collector.add("CEP603", message, given.span, help_line)
+            message = f"`{assigned.name}` is the time of the event, and no field to set"
+            self.collector.add("CEP603", message, assigned.span, help_line)
         else:
             # A value that cannot be read is null in any field but the id.
-            value_type = declared.type.as_nullable(given.name != event_type.id_field or declared.type.nullable)
-            const = slot_of(given.value, value_type, f"`{given.name}`", self.collector)
+            value_type = declared.type.as_nullable(assigned.name != event_type.id_field or declared.type.nullable)
+            const = slot_of(assigned.value, value_type, f"`{assigned.name}`", self.collector)
             if const is not None:
-                values[given.name] = const.value
+                values[assigned.name] = const.value
 
     def _identified(self, event: ScriptedEvent, number: int) -> ScriptedEvent:
         if event.event_id:

@@ -46,8 +46,8 @@ def has_arguments(checker: Checker, node: CallSyntax, least: int, most: int) -> 
     """Report a call with too few or too many arguments."""
     if least <= len(node.arguments) <= most:
         return True
-    wanted = f"{least}" if least == most else f"{least} or {most}"
-    message = f"`{node.name}` takes {wanted} argument{'' if wanted == '1' else 's'}, here are {len(node.arguments)}"
+    count = f"{least}" if least == most else f"{least} or {most}"
+    message = f"`{node.name}` takes {count} argument{'' if count == '1' else 's'}, here are {len(node.arguments)}"
     checker.collector.add("CEP307", message, node.span)
     return False
 
@@ -77,10 +77,10 @@ def text_test(
         return None
     is_operator = name in TEXT_OPERATORS
     takes = (STRING, STRING) if is_operator else FUNCTIONS[name].takes[: len(values)]
-    for value, argument, taken in zip(values[1:], arguments[1:], takes[1:], strict=True):
-        if not (value.type.is_text if taken == STRING else value.type.kind is taken.kind):
-            wanted = "text" if taken == STRING else "a whole number"
-            message = f"`{name}` needs {wanted} here, this is {value.type}"
+    for value, argument, value_type in zip(values[1:], arguments[1:], takes[1:], strict=True):
+        if not (value.type.is_text if value_type == STRING else value.type.kind is value_type.kind):
+            noun = "text" if value_type == STRING else "a whole number"
+            message = f"`{name}` needs {noun} here, this is {value.type}"
             checker.collector.add("CEP301", message, argument.span, labels=scope.labels())
             return None
         if not isinstance(value, Const | Param):

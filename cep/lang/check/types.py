@@ -71,14 +71,19 @@ def resolve_field_type(syntax: TypeSyntax, collector: Collector) -> Type | None:
     return None
 
 
-def resolve_list_type(of: TypeSyntax, collector: Collector) -> Type | None:
+def resolve_list_type(item_type: TypeSyntax, collector: Collector) -> Type | None:
     """Return the type of a list whose entries are written so, None after a report."""
-    if of.name in LIST_KINDS and of.scale is None and not of.symbols and not of.nullable:
-        return list_type(of.name)
-    if of.name == "decimal" and of.scale is not None and of.scale <= DECIMAL_SCALE_MAX and not of.nullable:
-        return list_type(f"decimal({of.scale})")
-    help_line = did_you_mean(of.name, LIST_KINDS) or f"{', '.join(LIST_KINDS)} or decimal(2)"
-    collector.add("CEP212", "a list cannot hold values of this type", of.span, help_line)
+    if item_type.name in LIST_KINDS and item_type.scale is None and not item_type.symbols and not item_type.nullable:
+        return list_type(item_type.name)
+    if (
+        item_type.name == "decimal"
+        and item_type.scale is not None
+        and item_type.scale <= DECIMAL_SCALE_MAX
+        and not item_type.nullable
+    ):
+        return list_type(f"decimal({item_type.scale})")
+    help_line = did_you_mean(item_type.name, LIST_KINDS) or f"{', '.join(LIST_KINDS)} or decimal(2)"
+    collector.add("CEP212", "a list cannot hold values of this type", item_type.span, help_line)
     return None
 
 
@@ -174,14 +179,14 @@ def cast(value: Expr, target: Type) -> Expr | None:
         return convert_const(value, target)
     if same(value.type, target):
         return value
-    wanted = target.as_nullable(value.type.nullable)
+    result_type = target.as_nullable(value.type.nullable)
     source = value.type
     if source.kind is Kind.INT and target.kind in (Kind.DECIMAL, Kind.FLOAT):
-        return Cast(value, wanted)
+        return Cast(value, result_type)
     if source.kind is Kind.DECIMAL and target.kind is Kind.FLOAT:
-        return Cast(value, wanted)
+        return Cast(value, result_type)
     if source.kind is Kind.DECIMAL and target.kind is Kind.DECIMAL and source.scale < target.scale:
-        return Cast(value, wanted)
+        return Cast(value, result_type)
     return None
 
 

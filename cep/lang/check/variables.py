@@ -21,16 +21,16 @@ def check_places(draft: Draft) -> None:
     structure = draft.pattern.structure
     assert structure is not None, "the runner of the passes looks first"
     draft.order = order_of(structure)
-    seen: dict[str, Span] = {}
+    span_by_name: dict[str, Span] = {}
     for variable, _ in draft.order.places:
-        if variable.name in seen:
+        if variable.name in span_by_name:
             message = f"the variable `{variable.name}` stands twice in the structure"
             help_line = "give each place its own name, or repeat it: `a{2}`"
-            labels = (Label(seen[variable.name], "first here"),)
+            labels = (Label(span_by_name[variable.name], "first here"),)
             draft.collector.add("CEP406", message, variable.span, help_line, labels)
-        seen.setdefault(variable.name, variable.span)
-    if len(seen) > VARIABLES_MAX:
-        message = f"this pattern has {len(seen)} variables, more than {VARIABLES_MAX}"
+        span_by_name.setdefault(variable.name, variable.span)
+    if len(span_by_name) > VARIABLES_MAX:
+        message = f"this pattern has {len(span_by_name)} variables, more than {VARIABLES_MAX}"
         draft.collector.add("CEP415", message, draft.pattern.span)
 
 
@@ -94,11 +94,11 @@ def _stream(draft: Draft) -> list[EventType]:
 
 def check_key(draft: Draft) -> None:
     """Look for the key fields in every event type of the stream."""
-    seen: dict[str, Span] = {}
+    span_by_name: dict[str, Span] = {}
     for key in draft.pattern.key:
-        if key.name in seen:
-            duplicate("key field", key.name, key.span, seen[key.name], draft.collector)
-        seen.setdefault(key.name, key.span)
+        if key.name in span_by_name:
+            duplicate("key field", key.name, key.span, span_by_name[key.name], draft.collector)
+        span_by_name.setdefault(key.name, key.span)
         for event_type in draft.stream:
             if event_type.name in draft.resolved.faulty:
                 continue

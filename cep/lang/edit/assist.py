@@ -82,12 +82,12 @@ class _Around:
 
 
 def _around(checked: Checked, tokens: list[Token]) -> _Around:
-    at = len(tokens) - 1
-    while at >= 0 and not (tokens[at].first_on_line and tokens[at].text in DECLARATIONS):
-        at -= 1
-    if at < 0:
+    position = len(tokens) - 1
+    while position >= 0 and not (tokens[position].first_on_line and tokens[position].text in DECLARATIONS):
+        position -= 1
+    if position < 0:
         return _Around("", "", None, {})
-    inside = tokens[at:]
+    inside = tokens[position:]
     depth = sum((t.text == "{") - (t.text == "}") for t in inside if t.kind is TokenKind.SYMBOL)
     opened = any(t.text == "{" for t in inside)
     word = inside[0].text
@@ -118,24 +118,24 @@ def _fields_of(checked: Checked, tokens: list[Token], around: _Around) -> list[W
 
 def _symbols(checked: Checked, tokens: list[Token]) -> list[Word]:
     """Yield the symbols of the enum that a value is compared with here."""
-    at = len(tokens) - 1
-    if at >= 0 and tokens[at].text in ("[", ","):
-        while at > 0 and tokens[at].text != "in":
-            at -= 1
-    elif at < 0 or tokens[at].text not in ("==", "!=", "="):
+    position = len(tokens) - 1
+    if position >= 0 and tokens[position].text in ("[", ","):
+        while position > 0 and tokens[position].text != "in":
+            position -= 1
+    elif position < 0 or tokens[position].text not in ("==", "!=", "="):
         return []
-    name = tokens[at - 1].text if at > 0 else ""
+    name = tokens[position - 1].text if position > 0 else ""
     fields = [f for e in checked.resolved.events.values() for f in e.fields if f.name == name]
     return [Word(s, "symbol", name) for s in fields[0].type.symbols] if fields else []
 
 
 def _everything(checked: Checked, around: _Around) -> Iterator[Word]:
-    seen: set[str] = set()
+    names: set[str] = set()
     used = set(around.types.values())
     for event in checked.resolved.events.values():
         for field in event.fields:
-            if field.name not in seen and (not used or event.name in used):
-                seen.add(field.name)
+            if field.name not in names and (not used or event.name in used):
+                names.add(field.name)
                 yield _field(field)
     if around.pattern is not None:
         for param in around.pattern.params:
@@ -191,10 +191,10 @@ def meaning(checked: Checked, named: Named) -> str:
     elif named.kind == "list" and named.name in resolved.lists:
         declared = resolved.lists[named.name]
         items = declared.items
-        of = "" if declared.of is None else f": {_source(checked, declared.of.span)}"
-        code = f"list {named.name}{of} = [{', '.join(_source(checked, i.span) for i in items[:20])}]"
+        item_type = "" if declared.of is None else f": {_source(checked, declared.of.span)}"
+        code = f"list {named.name}{item_type} = [{', '.join(_source(checked, i.span) for i in items[:20])}]"
         if declared.file is not None:
-            code = f"list {named.name}{of} from {_source(checked, declared.file.span)}"
+            code = f"list {named.name}{item_type} from {_source(checked, declared.file.span)}"
         words = "\n\n".join(part for part in (declared.doc, f"{len(items)} items") if part)
     elif named.kind == "symbol":
         fields = {f.name: f for e in resolved.events.values() for f in e.fields if named.name in f.type.symbols}

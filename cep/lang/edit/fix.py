@@ -21,11 +21,11 @@ def fixed(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str]) -> dict
     for file, changes in by_file.items():
         text = sources[file]
         parts: list[str] = []
-        at = 0
+        position = 0
         for (start, end), replacement in sorted(changes.items()):
-            if start < at:
+            if start < position:
                 continue
-            parts += [text[at:start], replacement]
-            at = end
-        texts[file] = "".join([*parts, text[at:]])
+            parts += [text[position:start], replacement]
+            position = end
+        texts[file] = "".join([*parts, text[position:]])
     return texts

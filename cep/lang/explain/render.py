@@ -102,8 +102,8 @@ def _json_span(span: Span | None, sources: Mapping[str, str]) -> dict[str, Any] 
     return {"file": span.file, "line": line, "column": column, "end_line": end_line, "end_column": end_column}
 
 
-def _paint(text: str, what: str, *, color: bool) -> str:
-    return f"{_COLORS[what]}{text}{_PLAIN}" if color else text
+def _paint(text: str, role: str, *, color: bool) -> str:
+    return f"{_COLORS[role]}{text}{_PLAIN}" if color else text
 
 
 def _one(diagnostic: Diagnostic, texts: Mapping[str, Lines], *, color: bool) -> str:
@@ -115,8 +115,8 @@ def _one(diagnostic: Diagnostic, texts: Mapping[str, Lines], *, color: bool) -> 
     places = [texts[span.file].position(span.start)[0] if span.file in texts else 0 for span, _, _ in marks]
     margin = max((len(str(line)) for line in places), default=1)
     before: tuple[str, int] | None = None
-    for (span, note, what), line in zip(marks, places, strict=True):
-        excerpt = _excerpt(span, note, what, texts, margin, color=color)
+    for (span, note, role), line in zip(marks, places, strict=True):
+        excerpt = _excerpt(span, note, role, texts, margin, color=color)
         # A second mark on the line just shown needs no second copy of the line.
         parts += excerpt[-1:] if before == (span.file, line) else excerpt
         before = (span.file, line)
@@ -125,7 +125,7 @@ def _one(diagnostic: Diagnostic, texts: Mapping[str, Lines], *, color: bool) -> 
     return "\n".join(parts) + "\n"
 
 
-def _excerpt(span: Span, note: str, what: str, texts: Mapping[str, Lines], margin: int, *, color: bool) -> list[str]:
+def _excerpt(span: Span, note: str, role: str, texts: Mapping[str, Lines], margin: int, *, color: bool) -> list[str]:
     """Yield the place, the line and the carets under it; of a span over several lines, the first one."""
     lines = texts.get(span.file)
     if lines is None:
@@ -136,9 +136,9 @@ def _excerpt(span: Span, note: str, what: str, texts: Mapping[str, Lines], margi
     cut = max(0, column - _LINE_WIDTH_MAX // 2) if len(line) > _LINE_WIDTH_MAX else 0
     before, marked = line[cut : column - 1], line[column - 1 : column - 1 + width]
     shown = _printable(line[cut : cut + _LINE_WIDTH_MAX])
-    caret = "-" if what == "label" else "^"
+    caret = "-" if role == "label" else "^"
     width = min(max(1, len(_printable(marked))), _LINE_WIDTH_MAX)
-    underline = " " * len(_printable(before)) + _paint((caret * width + " " + note).rstrip(), what, color=color)
+    underline = " " * len(_printable(before)) + _paint((caret * width + " " + note).rstrip(), role, color=color)
     bar = _paint("|", "place", color=color)
     arrow = _paint("-->", "place", color=color)
     return [

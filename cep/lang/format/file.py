@@ -83,7 +83,7 @@ def _file(pieces: list[Piece], declarations: Sequence[Declaration]) -> list[Line
 
 def _starts(pieces: list[Piece], declarations: Sequence[Declaration]) -> list[int]:
     """Return the start of each declaration. `span` is the span of its name; the token before it is its word."""
-    by_offset = {piece.token.span.start: at for at, piece in enumerate(pieces)}
+    by_offset = {piece.token.span.start: position for position, piece in enumerate(pieces)}
     return [by_offset[d.span.start] - (0 if isinstance(d, ImportSyntax) else 1) for d in declarations]
 
 
@@ -91,8 +91,8 @@ def _simple(group: list[Piece]) -> list[Line]:
     """Format `import` and `define`, which are one expression."""
     if not any(p.text == "=" for p in group):
         return flow(group, Layout(0))
-    at = next(i for i, p in enumerate(group) if p.text == "=") + 1
-    return _with_head(group[:at], group[at:], 2 * INDENT, 0)
+    position = next(i for i, p in enumerate(group) if p.text == "=") + 1
+    return _with_head(group[:position], group[position:], 2 * INDENT, 0)
 
 
 def _list(group: list[Piece]) -> list[Line]:
@@ -159,7 +159,7 @@ def _rows(group: list[Piece]) -> list[list[Piece]]:
     rows: list[list[Piece]] = []
     depth = 0
     complete = True  # the row has its type
-    for at, piece in enumerate(group):
+    for position, piece in enumerate(group):
         if depth == 0 and piece.text == ",":
             # The comma between two fields is left out, its comment is not.
             rows[-1][-1].trail = " ".join(c for c in (rows[-1][-1].trail, *piece.lead, piece.trail) if c)
@@ -168,7 +168,12 @@ def _rows(group: list[Piece]) -> list[list[Piece]]:
             rows[-1].append(piece)
             continue
         is_name = piece.token.kind is TokenKind.NAME
-        if depth == 0 and complete and piece.text == "sensitive" and _ends_field(piece, group[at + 1 : at + 2]):
+        if (
+            depth == 0
+            and complete
+            and piece.text == "sensitive"
+            and _ends_field(piece, group[position + 1 : position + 2])
+        ):
             rows[-1].append(piece)
             continue
         if depth == 0 and is_name and complete:
@@ -215,17 +220,17 @@ def _index(group: list[Piece], start: int, text: str) -> int:
 def _clauses(body: list[Piece]) -> list[tuple[int, int]]:
     starts: list[int] = []
     depth = 0
-    for at, piece in enumerate(body):
+    for position, piece in enumerate(body):
         if piece.is_symbol:
             depth += (piece.text in ("(", "[", "{")) - (piece.text in (")", "]", "}"))
             continue
         if depth or (piece.text not in CLAUSE_WORDS and piece.text not in ("over", "on")):
             continue
-        follows = body[at + 1].text if at + 1 < len(body) else ""
+        follows = body[position + 1].text if position + 1 < len(body) else ""
         is_word = piece.text in CLAUSE_WORDS or (piece.text, follows) in (("over", "all"), ("on", "timeout"))
-        inside = bool(starts) and body[starts[-1]].text == "on" and at - starts[-1] <= 2
+        inside = bool(starts) and body[starts[-1]].text == "on" and position - starts[-1] <= 2
         if piece.token.kind is TokenKind.NAME and is_word and not inside:
-            starts.append(at)
+            starts.append(position)
     return list(pairwise([*starts, len(body)]))
 
 
@@ -262,15 +267,15 @@ def _where(word: Piece, body: list[Piece]) -> list[Line]:
         lines += _comments(entry[0], _CLAUSE_COLUMN, blanks=False)
         head = f"{entry[0].text + ':':<{names + 1}} {entry[2].text:<{types}}  "
         column = _CLAUSE_COLUMN + len(head)
-        taken = f"{word.text:<{_CLAUSE_COLUMN - INDENT}}{head}" if first else head
+        prefix = f"{word.text:<{_CLAUSE_COLUMN - INDENT}}{head}" if first else head
         first = False
         trails = [p.trail for p in entry[:3] if p.trail] + [c for p in entry[1:4] for c in p.lead if c]
         condition = entry[3:]
         if trails:
-            lines.append(Line(column - len(taken), taken.rstrip(), " ".join(trails)))
+            lines.append(Line(column - len(prefix), prefix.rstrip(), " ".join(trails)))
             lines += flow(condition, Layout(column))
         else:
-            lines += flow(condition, Layout(column, taken=taken))
+            lines += flow(condition, Layout(column, taken=prefix))
     return lines
 
 
@@ -278,11 +283,16 @@ def _entries(body: list[Piece]) -> list[list[Piece]]:
     """Write `name : type condition`, without a trailing comma."""
     starts: list[int] = []
     depth = 0
-    for at, piece in enumerate(body):
+    for position, piece in enumerate(body):
         if piece.is_symbol:
             depth += (piece.text in ("(", "[", "{")) - (piece.text in (")", "]", "}"))
-        elif depth == 0 and piece.token.kind is TokenKind.NAME and at + 1 < len(body) and body[at + 1].text == ":":
-            starts.append(at)
+        elif (
+            depth == 0
+            and piece.token.kind is TokenKind.NAME
+            and position + 1 < len(body)
+            and body[position + 1].text == ":"
+        ):
+            starts.append(position)
     groups: list[list[Piece]] = []
     for begin, end in pairwise([*starts, len(body)]):
         entry = body[begin:end]

@@ -94,13 +94,13 @@ def pieces(lexed: Lexed, text: str) -> list[Piece]:
     """Return the tokens of a file with the comments and blank lines around them; the last one is END."""
     pieces: list[Piece] = []
     comments = list(lexed.comments)
-    at = 0
+    position = 0
     end = 0
     for token in lexed.tokens:
         piece = Piece(token)
         lead: list[str] = []
-        while at < len(comments) and comments[at].span.start < token.span.start:
-            comment = comments[at]
+        while position < len(comments) and comments[position].span.start < token.span.start:
+            comment = comments[position]
             between = text[end : comment.span.start]
             if pieces and "\n" not in between and not lead and not pieces[-1].trail:
                 pieces[-1].trail = comment.text.rstrip()
@@ -108,7 +108,7 @@ def pieces(lexed: Lexed, text: str) -> list[Piece]:
                 _blank(lead, between)
                 lead.append(comment.text.rstrip())
             end = comment.span.end
-            at += 1
+            position += 1
         if token.first_on_line:
             _blank(lead, text[end : token.span.start])
         piece.lead = tuple(lead)
@@ -182,8 +182,8 @@ def _spots(group: Sequence[Piece], style: Style) -> list[_Spot]:
     open_brackets: list[str] = []
     between = 0  # `between` still waits for its `and`
     has_structure = style is Style.STRUCTURE
-    for at, piece in enumerate(group):
-        left = group[at - 1] if at else None
+    for position, piece in enumerate(group):
+        left = group[position - 1] if position else None
         if piece.is_symbol and open_brackets and piece.text in _CLOSE:
             open_brackets.pop()
         in_structure = has_structure and "until" not in open_brackets
@@ -192,11 +192,11 @@ def _spots(group: Sequence[Piece], style: Style) -> list[_Spot]:
             space = ""
         elif in_structure:
             space = _structure_space(left, piece, around)
-            if piece.text == "within" and not around and not _goes_on(group, at):
+            if piece.text == "within" and not around and not _goes_on(group, position):
                 space = "  "
         else:
-            space = _expression_space(group[at - 2] if at > 1 else None, left, piece)
-        rank = _rank(group, at, in_structure=in_structure)
+            space = _expression_space(group[position - 2] if position > 1 else None, left, piece)
+        rank = _rank(group, position, in_structure=in_structure)
         if rank is not None and piece.text == "and" and between:
             rank = (3, "")
             between -= 1
@@ -227,9 +227,9 @@ def _structure_space(left: Piece, right: Piece, around: str) -> str:
     return " "
 
 
-def _goes_on(group: Sequence[Piece], at: int) -> bool:
+def _goes_on(group: Sequence[Piece], position: int) -> bool:
     """Return True if this window belongs to a group with something after it."""
-    return any(_is(piece, "->", "->>", ",", "|", "&") for piece in group[at : at + 4])
+    return any(_is(piece, "->", "->>", ",", "|", "&") for piece in group[position : position + 4])
 
 
 def _is(piece: Piece, *symbols: str) -> bool:
@@ -243,11 +243,11 @@ def _is_operand(piece: Piece | None) -> bool:
     return piece.token.kind is not TokenKind.NAME or piece.text not in _BEFORE_A_VALUE
 
 
-def _rank(group: Sequence[Piece], at: int, *, in_structure: bool) -> tuple[int, str] | None:
+def _rank(group: Sequence[Piece], position: int, *, in_structure: bool) -> tuple[int, str] | None:
     """Return how strongly the token here binds, None if no line may begin here."""
-    if at == 0:
+    if position == 0:
         return None
-    left, piece = group[at - 1], group[at]
+    left, piece = group[position - 1], group[position]
     if left.text == "," and left.is_symbol:
         return (1, "link") if in_structure else _COMMA
     if in_structure:
@@ -255,7 +255,7 @@ def _rank(group: Sequence[Piece], at: int, *, in_structure: bool) -> tuple[int, 
     if piece.text not in _RANKS and piece.text != "not":
         return None
     if piece.text == "not":
-        follows = group[at + 1].text if at + 1 < len(group) else ""
+        follows = group[position + 1].text if position + 1 < len(group) else ""
         return _RANKS["in"] if follows in ("in", "between", "like", "matches") and _is_operand(left) else None
     if piece.token.kind is TokenKind.STRING or left.text == "not" or not _is_operand(left):
         return None
@@ -285,11 +285,11 @@ def flow(group: Sequence[Piece], layout: Layout) -> list[Line]:
         return [Line(layout.column - len(layout.taken), layout.taken.rstrip())] if layout.taken else []
     spots = _spots(group, layout.style)
     starts = [0]
-    for at in range(1, len(group)):
-        rank = spots[at].rank
-        stays_broken = layout.keep_breaks and group[at].token.first_on_line and rank is not None
-        if stays_broken or group[at].has_comment or group[at - 1].trail:
-            starts.append(at)
+    for position in range(1, len(group)):
+        rank = spots[position].rank
+        stays_broken = layout.keep_breaks and group[position].token.first_on_line and rank is not None
+        if stays_broken or group[position].has_comment or group[position - 1].trail:
+            starts.append(position)
     lines: list[Line] = []
     for begin, end in zip(starts, [*starts[1:], len(group)], strict=True):
         column = _column(spots, begin, layout)
@@ -302,10 +302,10 @@ def flow(group: Sequence[Piece], layout: Layout) -> list[Line]:
     return lines
 
 
-def _column(spots: Sequence[_Spot], at: int, layout: Layout) -> int:
-    spot = spots[at]
+def _column(spots: Sequence[_Spot], position: int, layout: Layout) -> int:
+    spot = spots[position]
     is_aligned = spot.depth == 0 and spot.rank is not None and spot.rank[1] == layout.aligned
-    return layout.column if at == 0 or is_aligned else layout.column + INDENT_MORE
+    return layout.column if position == 0 or is_aligned else layout.column + INDENT_MORE
 
 
 def _text(group: Sequence[Piece], spots: Sequence[_Spot], first: int, last: int) -> str:
@@ -320,8 +320,8 @@ def _fitting(
     Cost: linear for each strength of operator, of which nesting bounds the number.
     """
     widths = [0]
-    for at in range(begin, end):
-        widths.append(widths[-1] + len(spots[at].space) + len(group[at].text))
+    for position in range(begin, end):
+        widths.append(widths[-1] + len(spots[position].space) + len(group[position].text))
 
     def width(first: int, last: int) -> int:
         inside = widths[last - begin] - widths[first - begin] - len(spots[first].space)
@@ -331,12 +331,16 @@ def _fitting(
     waiting = [(begin, end)]
     while waiting:
         first, last = waiting.pop()
-        strengths = {at: _strength(spots[at]) for at in range(first + 1, last) if spots[at].rank is not None}
+        strengths = {
+            position: _strength(spots[position])
+            for position in range(first + 1, last)
+            if spots[position].rank is not None
+        }
         if width(first, last) <= WIDTH or not strengths:
             breaks.append((first, last))
             continue
         weakest = min(strengths.values())
-        cuts = [at for at, strength in strengths.items() if strength == weakest]
+        cuts = [position for position, strength in strengths.items() if strength == weakest]
         parts: list[tuple[int, int]] = []
         start = first
         for cut, boundary in zip(cuts, [*cuts[1:], last], strict=True):

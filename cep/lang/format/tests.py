@@ -19,7 +19,7 @@ _TIME_LEAST = 3  # `20s` under ` 0s`
 
 def test_lines(group: list[Piece], test: PatternTestSyntax) -> list[Line]:
     """Return the lines of one test. `group` are its tokens from `test` to the closing brace."""
-    offsets = {piece.token.span.start: at for at, piece in enumerate(group)}
+    offsets = {piece.token.span.start: position for position, piece in enumerate(group)}
     brace = next(i for i, p in enumerate(group) if p.text == "{" and p.is_symbol)
     lines = flow(group[: brace + 1], Layout(0, aligned="", keep_breaks=False))
     labels = {offsets[key.label.span.start] for key in test.keys}
@@ -28,11 +28,11 @@ def test_lines(group: list[Piece], test: PatternTestSyntax) -> list[Line]:
     todos = set() if test.todo_span is None else {offsets[test.todo_span.start]}
     starts = sorted({*labels, *expects, *todos})
     last = len(group) - 1
-    times = max([_TIME_LEAST, *(len(_Row(group[at:last]).time) for at in events)])
+    times = max([_TIME_LEAST, *(len(_Row(group[position:last]).time) for position in events)])
     for begin, end in pairwise([*starts, last]):
         lines += _lead(group[begin], _INDENT, blanks=len(lines) > 1)
         if begin in labels:
-            lines += _key(group, begin, end, sorted(at for at in events if begin < at < end), times)
+            lines += _key(group, begin, end, sorted(position for position in events if begin < position < end), times)
         else:
             entry = without(group[begin:end], (";",))
             lines += flow(entry, Layout(_INDENT, aligned="", keep_breaks=False))
@@ -54,17 +54,17 @@ def _key(group: list[Piece], begin: int, end: int, events: list[int], times: int
     label = joined(head)
     lines: list[Line] = []
     column = _INDENT + len(label) + 1
-    taken = f"{label} "
+    prefix = f"{label} "
     commented = any(p.trail for p in head) or any(p.has_comment for p in head[1:])
     if commented or len(label) > _LABEL_MAX or not rows or any(rows[0].pieces[0].lead):
         lines += flow(head, Layout(_INDENT, aligned="", keep_breaks=False))
-        column, taken = _EVENTS_COLUMN, ""
+        column, prefix = _EVENTS_COLUMN, ""
     _align(rows)
     for row in rows:
         lines += _lead(row.pieces[0], column, blanks=False)
         text = f"{row.time:>{times}}  {row.text}"
-        lines += _wrapped(row, text, column, taken, times)
-        taken = ""
+        lines += _wrapped(row, text, column, prefix, times)
+        prefix = ""
     return lines
 
 
@@ -73,13 +73,13 @@ class _Row:
 
     def __init__(self, pieces: list[Piece]) -> None:
         self.pieces = pieces
-        at = 0
-        while pieces[at].token.kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION):
-            at += 1 if pieces[at].token.kind is TokenKind.DURATION else 2
-        self.time = joined(pieces[:at])
-        self.type = pieces[at].text
-        starts = [i for i in range(at + 1, len(pieces) - 1) if pieces[i + 1].text == "="]
-        tail = next((i for i in range(at + 1, len(pieces)) if _is_repeat(pieces, i)), len(pieces))
+        position = 0
+        while pieces[position].token.kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION):
+            position += 1 if pieces[position].token.kind is TokenKind.DURATION else 2
+        self.time = joined(pieces[:position])
+        self.type = pieces[position].text
+        starts = [i for i in range(position + 1, len(pieces) - 1) if pieces[i + 1].text == "="]
+        tail = next((i for i in range(position + 1, len(pieces)) if _is_repeat(pieces, i)), len(pieces))
         self.names = [pieces[i].text for i in starts]
         self.fields = [
             f"{pieces[a].text}={joined(pieces[a + 2 : b])}"
@@ -100,9 +100,9 @@ class _Row:
         return " ".join([*inside, *(p.trail for p in self.pieces if p.trail)])
 
 
-def _is_repeat(pieces: list[Piece], at: int) -> bool:
+def _is_repeat(pieces: list[Piece], position: int) -> bool:
     """Return True if `x5 every 20s` begins here."""
-    return at + 1 < len(pieces) and pieces[at + 1].text == "every" and pieces[at - 1].text != "="
+    return position + 1 < len(pieces) and pieces[position + 1].text == "every" and pieces[position - 1].text != "="
 
 
 def _align(rows: list[_Row]) -> None:
@@ -115,21 +115,21 @@ def _align(rows: list[_Row]) -> None:
             row.widths[column] = max(len(other.fields[column]) for other in having)
 
 
-def _wrapped(row: _Row, text: str, column: int, taken: str, times: int) -> list[Line]:
+def _wrapped(row: _Row, text: str, column: int, prefix: str, times: int) -> list[Line]:
     """Write an event on one line, or fill its fields into several."""
-    first = Line(column - len(taken), f"{taken}{text}", row.trail)
+    first = Line(column - len(prefix), f"{prefix}{text}", row.trail)
     if column + len(text) <= WIDTH:
         return [first]
     inside = column + times + 4
     words = [*row.fields, *([row.repeat] if row.repeat else [])]
     lines = [f"{row.time:>{times}}  {row.type}"]
-    at = column
+    width = column
     for word in words:
-        if at + len(lines[-1]) + 1 + len(word) > WIDTH:
+        if width + len(lines[-1]) + 1 + len(word) > WIDTH:
             lines.append(word)
-            at = inside
+            width = inside
         else:
             lines[-1] += f" {word}"
-    rendered = [Line(column - len(taken), f"{taken}{lines[0]}"), *(Line(inside, line) for line in lines[1:])]
+    rendered = [Line(column - len(prefix), f"{prefix}{lines[0]}"), *(Line(inside, line) for line in lines[1:])]
     rendered[-1].trail = row.trail
     return rendered

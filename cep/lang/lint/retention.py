@@ -20,12 +20,12 @@ def find(checked: Checked) -> Iterator[Diagnostic]:
     """Find windows longer than the `retain` of an event type that they look at. Parameters count with their default."""
     retained_ms = {e.name: e.retain_ms for e in checked.schema.event_types if e.retain_ms is not None}
     for pattern in checked.patterns.values():
-        for what, span_ms, names in _spans(pattern, tuple(retained_ms)):
+        for subject, span_ms, names in _spans(pattern, tuple(retained_ms)):
             for name in names:
                 if name in retained_ms and span_ms > retained_ms[name]:
                     message = (
-                        f"{what} of `{pattern.name}` is {show_duration(span_ms)}, but events of `{name}` are kept for "
-                        f"{show_duration(retained_ms[name])}"
+                        f"{subject} of `{pattern.name}` is {show_duration(span_ms)}, but events of `{name}` are kept "
+                        f"for {show_duration(retained_ms[name])}"
                     )
                     place = checked.resolved.patterns[pattern.name].span
                     help_line = "raise `retain`, or look less far back"

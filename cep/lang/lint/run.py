@@ -61,16 +61,16 @@ def lint(checked: Checked, files: Iterable[str] | None = None, more: Iterable[Di
 
     Errors are not repeated here; patterns with errors are not looked at.
     """
-    wanted = set(checked.sources if files is None else files)
+    names = set(checked.sources if files is None else files)
     findings = [d for d in checked.diagnostics if not d.is_error]
     for find in LINTS:
         findings.extend(find(checked))
     findings.extend(more)
     reported: list[Diagnostic] = []
-    allows = {name: list(_allows(name, checked.sources[name])) for name in wanted if name in checked.sources}
+    allows = {name: list(_allows(name, checked.sources[name])) for name in names if name in checked.sources}
     for diagnostic in findings:
         span = diagnostic.span
-        if span is None or span.file not in wanted:
+        if span is None or span.file not in names:
             continue
         line = lines_of(checked.sources[span.file]).position(span.start)[0]
         silences = [a for a in allows[span.file] if a.code == diagnostic.code and a.line == line]

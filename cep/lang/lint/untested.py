@@ -23,8 +23,8 @@ def find(checked: Checked) -> Iterator[Diagnostic]:
             (positive if is_positive else negative).add(test.pattern.name)
     for pattern in checked.resolved.patterns.values():
         missing = [
-            what
-            for what, tested in (("expects a match", positive), ("expects none", negative))
+            expectation
+            for expectation, tested in (("expects a match", positive), ("expects none", negative))
             if pattern.name not in tested
         ]
         if missing:

@@ -26,8 +26,8 @@ def find(checked: Checked) -> Iterator[Diagnostic]:
         yield from _variables(pattern, syntax)
 
 
-def _unused(what: str, name: str, span: Span, help_line: str) -> Diagnostic:
-    return Diagnostic(CODE, f"the {what} `{name}` is not used", span, (), help_line, Severity.WARNING)
+def _unused(kind: str, name: str, span: Span, help_line: str) -> Diagnostic:
+    return Diagnostic(CODE, f"the {kind} `{name}` is not used", span, (), help_line, Severity.WARNING)
 
 
 def _declarations(checked: Checked) -> Iterator[Diagnostic]:

@@ -105,47 +105,47 @@ class Cursor:
         """Take and return the current token, if it is one of these symbols or words."""
         return self.take() if self.at(*texts) else None
 
-    def expect(self, text: str, what: str = "") -> Token:
+    def expect(self, text: str, suffix: str = "") -> Token:
         """Take this symbol or word, or report and give up."""
         if not self.at(text):
-            self.fail(f"expected `{text}`{' ' + what if what else ''}, found {self.shown()}")
+            self.fail(f"expected `{text}`{' ' + suffix if suffix else ''}, found {self.shown()}")
         return self.take()
 
-    def name(self, what: str, help_line: str = "") -> Token:
+    def name(self, noun: str, help_line: str = "") -> Token:
         """Take a name that is not reserved, or report and give up; `help_line` is for a reserved word."""
         token = self.token
         if token.kind is not TokenKind.NAME:
-            self.fail(f"expected {what}, found {self.shown()}")
+            self.fail(f"expected {noun}, found {self.shown()}")
         if token.text in RESERVED:
-            self.fail(f"expected {what}, but `{token.text}` is a reserved word", help_line)
+            self.fail(f"expected {noun}, but `{token.text}` is a reserved word", help_line)
         return self.take()
 
-    def name_ref(self, what: str) -> NameRef:
+    def name_ref(self, noun: str) -> NameRef:
         """Take a name that is not reserved as a node, or report and give up."""
-        token = self.name(what)
+        token = self.name(noun)
         return NameRef(token.text, token.span)
 
-    def name_refs(self, what: str) -> tuple[NameRef, ...]:
+    def name_refs(self, noun: str) -> tuple[NameRef, ...]:
         """Take names with commas between them, up to a closing parenthesis or where no comma follows."""
         names: list[NameRef] = []
         while not self.at(")"):
-            names.append(self.name_ref(what))
+            names.append(self.name_ref(noun))
             if not self.accept(","):
                 break
         return tuple(names)
 
-    def string(self, what: str, help_line: str = "") -> Literal:
+    def string(self, noun: str, help_line: str = "") -> Literal:
         """Take a text in double quotes, or report and give up."""
         token = self.token
         if token.kind is not TokenKind.STRING:
-            self.fail(f"expected {what} in double quotes, found {self.shown()}", help_line)
+            self.fail(f"expected {noun} in double quotes, found {self.shown()}", help_line)
         self.take()
         return Literal(str(token.value), token.span)
 
-    def integer(self, what: str) -> Token:
+    def integer(self, noun: str) -> Token:
         """Take an integer, or report and give up."""
         if self.token.kind is not TokenKind.INT:
-            self.fail(f"expected {what}, found {self.shown()}")
+            self.fail(f"expected {noun}, found {self.shown()}")
         return self.take()
 
     def shown(self) -> str:

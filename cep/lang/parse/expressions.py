@@ -104,9 +104,9 @@ def _chain(cursor: Cursor, operator: str, precedence: int, left: ExprSyntax) -> 
 
 
 def _binary(cursor: Cursor, operator: str, precedence: int, left: ExprSyntax) -> ExprSyntax:
-    at = cursor.take().span
+    operator_span = cursor.take().span
     right = _climb(cursor, precedence + 1)
-    return BinarySyntax(operator, at, left, right, left.span.to(right.span))
+    return BinarySyntax(operator, operator_span, left, right, left.span.to(right.span))
 
 
 def _comparison(cursor: Cursor, operator: str, left: ExprSyntax) -> ExprSyntax:

@@ -85,12 +85,12 @@ class _Parser:
         if not cursor.accept(":"):
             cursor.expect("=", "after the name of the list")
             return ListSyntax(name.text, name.span, parse_list(cursor), doc)
-        of = parse_type(cursor)
+        item_type = parse_type(cursor)
         if cursor.accept("="):
-            return ListSyntax(name.text, name.span, parse_list(cursor), doc, of)
+            return ListSyntax(name.text, name.span, parse_list(cursor), doc, item_type)
         if not cursor.accept("from"):
-            return ListSyntax(name.text, name.span, (), doc, of)
-        return ListSyntax(name.text, name.span, (), doc, of, cursor.string("a file"))
+            return ListSyntax(name.text, name.span, (), doc, item_type)
+        return ListSyntax(name.text, name.span, (), doc, item_type, cursor.string("a file"))
 
     def _define(self) -> DefineSyntax:
         cursor = self.cursor

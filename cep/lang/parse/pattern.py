@@ -89,8 +89,8 @@ def parse_type(cursor: Cursor) -> TypeSyntax:
     """Parse `decimal(2)?`, `enum(a, b)`, `string`, `list of prefix`."""
     name = cursor.name("a type")
     if name.text == "list" and cursor.accept("of"):
-        of = parse_type(cursor)
-        return TypeSyntax(name.text, name.span.to(of.span), of=of)
+        item_type = parse_type(cursor)
+        return TypeSyntax(name.text, name.span.to(item_type.span), of=item_type)
     scale: int | None = None
     symbols: tuple[NameRef, ...] = ()
     if cursor.at("(") and cursor.token.line == name.line:

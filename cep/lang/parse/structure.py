@@ -51,8 +51,8 @@ def _body(cursor: Cursor) -> SequenceSyntax | ChoiceSyntax:
             return _choice(cursor, first)
         steps = [first]
         while cursor.token.text in _LINKS and cursor.token.kind is TokenKind.SYMBOL:
-            at = cursor.take()
-            steps.append(_step(cursor, _LINKS[at.text], at.span))
+            arrow = cursor.take()
+            steps.append(_step(cursor, _LINKS[arrow.text], arrow.span))
         _no_mix(cursor, "|", "&")
         _no_gap(cursor)
         windows = _windows(cursor)

@@ -233,39 +233,39 @@ def _expect(cursor: Cursor, start: Span) -> ExpectSyntax:
         value = cursor.integer("the number of matches").value
         assert isinstance(value, int)
         count = value
-    key = at = None
+    key = time = None
     measures: tuple[AssignSyntax, ...] = ()
     if _is_stray(cursor) and not cursor.at("on", "at"):
         cursor.fail(f"expected `on` before the key, found {cursor.shown()}", f"write `on {cursor.token.text}`")
     if cursor.accept("on"):
         key = _label(cursor)
     if kind in ("match", "timeout") and cursor.accept("at"):
-        at = _time(cursor)
+        time = _time(cursor)
     if kind in ("match", "timeout") and cursor.accept("{"):
         measures = _assignments(cursor, "the name of an emitted value", ":", "}")
-    return ExpectSyntax(kind, key, at, count, measures, start.to(cursor.previous_span))
+    return ExpectSyntax(kind, key, time, count, measures, start.to(cursor.previous_span))
 
 
 # ----------------------------------------------------------------------------------------------------- values
 
 
-def _in_parentheses(cursor: Cursor, what: str) -> tuple[AssignSyntax, ...]:
+def _in_parentheses(cursor: Cursor, noun: str) -> tuple[AssignSyntax, ...]:
     cursor.expect("(")
-    return _assignments(cursor, what, "=", ")")
+    return _assignments(cursor, noun, "=", ")")
 
 
-def _assignments(cursor: Cursor, what: str, between: str, end: str) -> tuple[AssignSyntax, ...]:
+def _assignments(cursor: Cursor, noun: str, between: str, end: str) -> tuple[AssignSyntax, ...]:
     assignments: list[AssignSyntax] = []
     while not cursor.at(end):
-        assignments.append(_assignment(cursor, what, between))
+        assignments.append(_assignment(cursor, noun, between))
         if not cursor.accept(","):
             break
     cursor.expect(end, "at the end of the list")
     return tuple(assignments)
 
 
-def _assignment(cursor: Cursor, what: str, between: str) -> AssignSyntax:
-    name = cursor.name(what)
+def _assignment(cursor: Cursor, noun: str, between: str) -> AssignSyntax:
+    name = cursor.name(noun)
     cursor.expect(between, "and a value")
     return AssignSyntax(name.text, name.span, _value(cursor))
 

@@ -24,7 +24,7 @@ Tested by: tests/runners/embedded/test_changelog.py, tests/runners/embedded/test
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -132,16 +132,25 @@ class Changelog:
         Raises: SourceError, SinkError; StateCorruptError, StateFormatError.
         """
         self._carrier.open()
-        wanted, span = self._range(), _LOOK_BACK
+        whole, span = self._range(), _LOOK_BACK
         while True:  # the last transaction has it, and compaction leaves it
-            start = max(wanted.start, wanted.end - span)
-            last: bytes | None = None
-            for records in read_range(self._settings, replace(wanted, start=start)):
+            start = max(whole.start, whole.end - span)
+            entries: dict[bytes, bytes | None] = {}
+            for records in read_range(self._settings, replace(whole, start=start)):
                 pairs = zip(records.column("key").to_pylist(), records.column("value").to_pylist(), strict=True)
-                last = next((value for key, value in reversed([*pairs]) if key == HEAD), last)
-            if last is not None or start == wanted.start:
-                return None if last is None else parse_head(last)
+                entries.update((key, value) for key, value in pairs if key is not None)
+            head = self._entry(HEAD, entries)
+            if head is not None or start == whole.start:
+                return None if head is None else parse_head(head)
             span *= _LOOK_BACK_MORE
+
+    def _entry(self, key: bytes, entries: Mapping[bytes, bytes | None]) -> bytes | None:
+        """Return the whole value of a key; None if `entries` lack it or one of its parts."""
+        value = entries.get(key)
+        if value is None or not value.startswith(_MARK):
+            return value
+        parts = [entries.get(_part_key(key, part)) for part in range(self._count_of(value))]
+        return None if None in parts else b"".join(part for part in parts if part is not None)
 
     def follow(self, store: DurableStore, lists_folder: Path) -> int:
         """Read to the end of the committed records and return that offset. Raises: as `replay`."""

@@ -304,6 +304,9 @@ class Runner:
             self._commits.take(stepped)
         elif stepped.alerts.num_rows or stepped.dead_letters:
             self._outlets.deliver(stepped.alerts, stepped.dead_letters, self._attempt + self._commits.batch_id)
+            for outlet in self._outlets.all:
+                if outlet.belongs is None:
+                    self._commits.totals[f"alerts_delivered[{outlet.name}]"] += stepped.alerts.num_rows
 
 
 def _is_heartbeat(data: bytes) -> bool:

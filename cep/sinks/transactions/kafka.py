@@ -105,6 +105,7 @@ class Transactions:
         self._ends: dict[int, int] = {}  # of partitions, as of some time between two micro-batches
         self._ends_s = -_PLACE_S
         self._has_looked = False  # whether the topic's content was read
+        self._has_written = False
         self._is_doubtful = False  # the brokers went away in the middle of something
         self._connect()
 
@@ -141,7 +142,7 @@ class Transactions:
                 except _AgainError as error:
                     if monotonic() >= deadline_s:
                         self._is_doubtful = True
-                        raise SinkAwayError(self._failed(records, batch_id, str(error))) from error
+                        raise SinkAwayError(self._failed(records, batch_id, str(error), "no_answer")) from error
         except KafkaException as error:
             if _is_fenced(error):
                 raise SinkError(self._failed(records, batch_id, _reason(error))) from error
@@ -149,6 +150,7 @@ class Transactions:
             reason = sink_reason(error)
             raise SinkAwayError(self._failed(records, batch_id, _reason(error), reason), reason) from error
         self._newest = (batch_id, digest)
+        self._has_written = True
 
     def _connect_again(self, begun: tuple[int, str], deadline_s: float) -> bool:
         """Make new clients after an outage, unless another process has taken the job over in the meantime.
@@ -174,13 +176,16 @@ class Transactions:
         if there == begun:
             return True
         if place.offset - 1 > self._newest[0] and self._has_looked:
-            raise SinkError(
-                f"{TAKEN_OVER}: topic {target.topic} at {target.servers} has its micro-batch {there[0]}; "
-                f"{TAKEN_OVER_HELP}"
-            )
+            raise self._taken_over(there[0])
         self._connect()
         self._is_doubtful = False
         return False
+
+    def _taken_over(self, batch_id: int) -> SinkError:
+        return SinkError(
+            f"{TAKEN_OVER}: topic {self._target.topic} at {self._target.servers} has its micro-batch {batch_id}; "
+            f"{TAKEN_OVER_HELP}"
+        )
 
     def open(self) -> None:
         """End a transaction that an earlier process left open. Raises: SinkError after `wait_ms_max`."""
@@ -290,6 +295,8 @@ class Transactions:
         if batch_id > self._newest[0]:
             return False
         if (batch_id, digest) != self._newest:
+            if self._has_written:  # the brokers told of the other process's micro-batch only now
+                raise self._taken_over(self._newest[0])
             raise SinkError(
                 f"topic {self._target.topic} already holds micro-batch {self._newest[0]} of this job, and micro-batch "
                 f"{batch_id} comes with other {self._what}: the checkpoint directory is older than the topic; "
@@ -362,11 +369,13 @@ class Transactions:
             if is_away(error):
                 raise _AgainError(error.args[0].str()) from error
 
-    def _failed(self, records: Sequence[Record], batch_id: int, said: str, reason: str = "no_answer") -> str:
-        return (
+    def _failed(self, records: Sequence[Record], batch_id: int, said: str, reason: str | None = None) -> str:
+        """Return the message; `reason` is a word of SINK_REASONS, None if `said` names the next step."""
+        failure = (
             f"{len(records)} {self._what} of micro-batch {batch_id} did not reach topic {self._target.topic} "
-            f"at {self._target.servers}: {said}; {SINK_REASONS[reason]}: nothing is lost"
+            f"at {self._target.servers}: {said}"
         )
+        return failure if reason is None else f"{failure}; {SINK_REASONS[reason]}: nothing is lost"
 
 
 def _digest(records: Sequence[Record]) -> str:

@@ -91,6 +91,7 @@ def test_a_rule_that_is_published_while_the_job_runs(at_once: bool, tmp_path: Pa
     given = deployment([*known.values(), late_rule])
     assert sorted(written(tmp_path / "alerts")) == sorted(expected(lines, given, tmp_path))
     assert [orjson.loads(line)["code"] for line in written(tmp_path / "letters")] == ["control_unreadable"]
+    assert commits.totals.pop("alerts_delivered[sink 0]") == len(written(tmp_path / "alerts"))
     assert commits.totals == totals
 
 
