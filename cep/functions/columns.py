@@ -73,9 +73,9 @@ def fill_computed(
 
 def _present(codes: Int64, nulls: UInt8, texts_count: int) -> Int64:
     """Return the numbers of the texts that the column has."""
-    is_present = np.zeros(texts_count, bool)
-    is_present[codes[nulls == 0]] = True
-    return np.flatnonzero(is_present)
+    is_used = np.zeros(texts_count, bool)
+    is_used[codes[nulls == 0]] = True
+    return np.flatnonzero(is_used)
 
 
 def _scatter(
