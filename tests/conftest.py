@@ -1,4 +1,4 @@
-"""What all tests share: UTC, one hypothesis profile, one Spark session and one Kafka for those that ask for them."""
+"""Shared by all tests: UTC, one hypothesis profile, one Spark session and one Kafka for tests that request them."""
 
 from __future__ import annotations
 
@@ -45,11 +45,12 @@ if "CEP_SPARK" in os.environ:
 
     use(os.environ["CEP_SPARK"])  # before anything loads the installed one
 
-# What takes seconds and a server of its own: a test that asks for one of these is `slow` and `always`.
+# Fixtures that take seconds and start a server: a test that requests one of these is `slow` and `always`.
 SERVERS = {"kafka_broker", "s3"}
 
 if sys.dont_write_bytecode:
-    # Each process of a run, and each that a test starts, would compile all modules anew. Nothing is put beside them.
+    # Each process of a run, and each that a test starts, would compile all modules again. No compiled file lies next to
+    # its module.
     sys.dont_write_bytecode = False
     sys.pycache_prefix = str(ROOT / ".pytest_cache" / "compiled")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -58,7 +59,7 @@ if sys.dont_write_bytecode:
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep servers, and what takes long, out of the inner loop; a test that is only `slow` stays so."""
+    """Keep servers and long tests out of the inner loop; a test that is only `slow` stays so."""
     long = long_tests()
     for item in items:
         has_server = not SERVERS.isdisjoint(getattr(item, "fixturenames", ()))
@@ -81,7 +82,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure() -> None:
-    """What was set apart ends with the rest; DuckDB would name each object of its own that is left."""
+    """Objects that were set apart end with the rest; DuckDB would name each of its remaining objects."""
     gc.unfreeze()
 
 
@@ -122,7 +123,7 @@ def kafka_broker(request: pytest.FixtureRequest) -> Iterator[RealKafka | MockClu
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A process of several hands what it knows of servers to the one that prints."""
+    """One process of several hands its knowledge of servers to the process that prints."""
     output = getattr(session.config, "workeroutput", None)
     for name, key in _NAMED.items():
         if output is not None and key in session.config.stash:
@@ -159,7 +160,7 @@ def s3() -> Iterator[S3Server]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say what tests ran on: a green run on the mock is less than one on the real thing."""
+    """Print the servers of the tests: a green run on the mock proves less than one on the real server."""
     if "CEP_SPARK" in os.environ:
         terminalreporter.write_line(f"tests of Spark ran on Spark {os.environ['CEP_SPARK']}")
     if _KAFKA in config.stash:

@@ -33,7 +33,7 @@ def archive_path() -> Path | None:
 def java_options() -> str:
     """Return the options for each Java that the tests start, as SPARK_SUBMIT_OPTS takes them."""
     path = archive_path()
-    # Java writes on standard output, among what a test compares, why it leaves an archive alone.
+    # Java prints its reason for ignoring an archive on standard output, among the output that a test compares.
     return _OPTIONS if path is None or not path.exists() else f"{_OPTIONS} -XX:SharedArchiveFile={path} -Xlog:disable"
 
 

@@ -1,7 +1,7 @@
-"""Tests that take long: they are `slow` and `always` without saying so, and the inner loop leaves them out.
+"""Long tests: they are `slow` and `always` without a mark, and the inner loop leaves them out.
 
     pytest -n 2 -m "not spark and (not slow or always)" --junitxml times.xml
-    python -m tests.long_tests times.xml      writes long_tests.txt anew
+    python -m tests.long_tests times.xml      writes long_tests.txt again
 
 A function is in the list if one of its cases took a fifth of a second or more.
 Tested by: tests/test_long_tests.py

@@ -1,7 +1,7 @@
 """A Kafka cluster inside a process, for tests: librdkafka's mock brokers, reached over TCP by any other process.
 
-It lives and dies with its process and keeps about five megabytes a partition, dropping the oldest records.
-As a process, `python -m tests.mock_kafka` prints the bootstrap address on one line and serves until its input ends.
+It lives and dies with its process and keeps about five megabytes a partition, dropping the oldest records. As a
+process, `python -m tests.mock_kafka` prints the bootstrap address on one line and serves until its input ends.
 Tested by: tests/sources/test_kafka.py
 """
 
@@ -17,7 +17,7 @@ TIMEOUT_S = 10.0
 
 
 class MockKafka(Closing):
-    """Mock brokers and a producer for them. `address` is what clients take as bootstrap.servers."""
+    """Mock brokers and a producer for them. `address` is the bootstrap.servers of clients."""
 
     def __init__(self, brokers_count: int = 1) -> None:
         self._producer = Producer(

@@ -15,11 +15,11 @@ _FETCH_SECONDS = 180
 
 
 class NoNodeError(Exception):
-    """Why there is no Node, or no package."""
+    """The reason why Node or a package is missing."""
 
 
 def run(command: list[str], cwd: Path) -> str:
-    """What a program of Node's prints. Raises: NoNodeError if there is no such program, AssertionError if it fails."""
+    """Return the output of a program of Node. Raises: NoNodeError if it is missing, AssertionError if it fails."""
     program = shutil.which(command[0])
     if program is None:
         raise NoNodeError(f"there is no {command[0]} on the path")
@@ -32,7 +32,10 @@ def run(command: list[str], cwd: Path) -> str:
 
 @functools.cache
 def node_modules() -> Path:
-    """The extension's packages with those that it is built and tested with, fetched once. Raises: NoNodeError."""
+    """Return the folder of the extension's packages, with those for its build and tests, fetched once.
+
+    Raises: NoNodeError.
+    """
     manifest = (EDITOR / "package.json").read_bytes()
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cep"
     folder = base / f"editor-{hashlib.sha256(manifest).hexdigest()[:16]}"

@@ -1,11 +1,11 @@
 """An Apache Kafka broker for tests: one process, KRaft, plaintext on a free port of the loopback interface.
 
-Its jars come through Maven once and stay in the user's cache folder, outside of the repository. Where that cannot be
-done, or Java is missing, `open_kafka` gives librdkafka's mock cluster and says so; `is_real` tells which it is. The
-mock has no compaction, no transactions that others can see, and topics of four partitions only.
-The fixture `kafka_broker` of tests/conftest.py is one for all tests; name topics so that tests do not meet in one.
-As a process, `python -m tests.real_kafka` prints the bootstrap address on one line, and the broker's folder on the next
-one, and serves until its input ends. Tests use that broker if CEP_TESTS_KAFKA names its folder.
+Its jars come through Maven once and stay in the user's cache folder, outside of the repository. If that fails, or Java
+is missing, `open_kafka` returns librdkafka's mock cluster and prints a line; `is_real` tells them apart. The mock has
+no compaction, topics of four partitions only, and transactions that others cannot see. The fixture `kafka_broker` of
+tests/conftest.py is one for all tests; name topics so that tests do not share one. As a process, `python -m
+tests.real_kafka` prints the bootstrap address on one line, and the broker's folder on the next one, and serves until
+its input ends. Tests use that broker if CEP_TESTS_KAFKA names its folder.
 Tested by: tests/test_real_kafka.py
 """
 
@@ -88,7 +88,7 @@ class NoBrokerError(Exception):
 
 
 class KafkaCluster(Protocol):
-    """What tests ask of a cluster, be it real or the mock."""
+    """The cluster methods that tests use, of a real cluster or the mock."""
 
     address: str
     is_real: bool
@@ -102,9 +102,9 @@ class KafkaCluster(Protocol):
 
 
 class RealKafka(Closing):
-    """One broker. `address` is what clients take as bootstrap.servers; it stays over stop and start, as do the records.
+    """One broker. `address`, the bootstrap.servers of clients, and the records stay over stop and start.
 
-    Raises: NoBrokerError if the jars cannot be had or the broker does not start.
+    Raises: NoBrokerError if the jars are missing or the broker does not start.
     """
 
     is_real = True
@@ -154,7 +154,7 @@ class RealKafka(Closing):
     def create(self, topic: str, partitions: int = 4, **settings: str) -> None:
         """Make a topic that is shown. Settings are the broker's, with `_` for `.`: cleanup_policy="compact"."""
         config = {name.replace("_", "."): value for name, value in settings.items()}
-        admin = self._admin()  # what it was asked for ends with it
+        admin = self._admin()  # its pending requests end with it
         admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(TIMEOUT_S)
         assert is_shown(admin, topic, TIMEOUT_S), f"{topic} is made, and not shown"
 
@@ -292,7 +292,7 @@ class SharedKafka(RealKafka):
 class SecondBroker(RealKafka):
     """Another broker of a cluster. A topic that needs both takes no records while this one is stopped.
 
-    Transactions stay with the first broker, whatever becomes of this one.
+    Transactions stay with the first broker, even if this one fails.
     """
 
     description = f"a second broker of Apache Kafka {VERSION}"
@@ -331,7 +331,7 @@ class SecondBroker(RealKafka):
 
 
 class MockCluster(MockKafka):
-    """librdkafka's mock brokers behind the same names; settings of topics and the number of partitions do not hold."""
+    """librdkafka's mock brokers with the same methods; they ignore settings and the number of partitions."""
 
     is_real = False
 
@@ -355,7 +355,7 @@ def add_partitions(kafka: KafkaCluster, topic: str, partitions: int) -> None:
 
 
 def _topic_id(admin: AdminClient, topic: str) -> str | None:
-    """Return the id of a topic; None if there is none of this name."""
+    """Return the id of a topic; None if it does not exist."""
     try:
         about = admin.describe_topics(TopicCollection([topic]))[topic].result(TIMEOUT_S)
     except KafkaException:
@@ -364,7 +364,7 @@ def _topic_id(admin: AdminClient, topic: str) -> str | None:
 
 
 def open_kafka() -> RealKafka | MockCluster:
-    """A real broker where one can be had, else the mock; a line on standard error says when it is the mock.
+    """Return a real broker if possible, otherwise the mock; a line on standard error names the mock.
 
     The tests of one run share a broker if the run has one.
     """
@@ -385,7 +385,7 @@ def jars() -> Path:
 
 
 def fetched(name: str, pom: str, goal: Sequence[str] = ("dependency:copy-dependencies",)) -> Path:
-    """The folder `name` in the user's cache with what a project depends on, by Maven. Raises: NoBrokerError.
+    """Return the folder `name` in the user's cache with a project's dependencies, by Maven. Raises: NoBrokerError.
 
     `goal`: another one that fills a folder, with its settings.
     """

@@ -1,6 +1,6 @@
-"""A PostgreSQL server for tests: one process on a free port of the loopback interface, over a folder of its own.
+"""A PostgreSQL server for tests: one process on a free port of the loopback interface, with its own folder.
 
-PostgreSQL does not run as root, so root starts it as the user `postgres` or `nobody`.
+PostgreSQL refuses to run as root. Root therefore starts it as the user `postgres` or `nobody`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Prometheus and promtool for tests: those on the path, else those of Debian's package.
+"""Prometheus and promtool for tests: from the path, otherwise from Debian's package.
 
 As root on Debian the package is downloaded once (19 MB) and unpacked into the user's cache folder, outside of the
-repository; nothing is installed. Where that cannot be done either, `open_tools` says why, and so do a run's last lines.
+repository; nothing is installed. If that fails too, `open_tools` says why, and so do a run's last lines.
 Tested by: tests/cli/test_monitor.py
 """
 

@@ -1,7 +1,7 @@
 """An S3 server for tests, which speaks the protocol over HTTP: moto's, in a thread, on a free port of the loopback.
 
-Objects outlive `stop`, as those of a real one outlive its loss, and `start` is at the same address. The fixture `s3` of
-tests/conftest.py is a server with a bucket.
+Objects outlive `stop`, as objects of a real server outlive its loss, and `start` is at the same address. The fixture
+`s3` of tests/conftest.py is a server with a bucket.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ENVIRONMENT = {
 
 
 class S3Server:
-    """One bucket, which nobody else has."""
+    """A server with one bucket, which no other test uses."""
 
     def __init__(self) -> None:
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -36,14 +36,14 @@ class S3Server:
         self.bucket = f"cep-{uuid.uuid4().hex[:12]}"
 
     def url(self, folder: str) -> str:
-        """Of a folder of the bucket, as a target takes it."""
+        """Return the URL of a folder of the bucket, as a target takes it."""
         return f"s3://{self.bucket}/{folder}"
 
     def make_bucket(self) -> None:
         boto3.client("s3", endpoint_url=self.address).create_bucket(Bucket=self.bucket)
 
     def objects(self, folder: str) -> dict[str, int]:
-        """Name behind the folder → bytes."""
+        """Return name after the folder → bytes."""
         found = boto3.client("s3", endpoint_url=self.address).list_objects_v2(Bucket=self.bucket, Prefix=f"{folder}/")
         return {entry["Key"].removeprefix(f"{folder}/"): entry["Size"] for entry in found.get("Contents", ())}
 
@@ -56,7 +56,7 @@ class S3Server:
             client.put_object(Bucket=self.bucket, Key=key, Body=change)
 
     def stop(self) -> None:
-        """Nobody answers any more."""
+        """Stop answering."""
         self._server.stop()
 
     def start(self) -> None:

@@ -1,8 +1,8 @@
 """The packages of an installation → a software bill of materials: `.venv/bin/python -m tests.sbom --out sbom.json`.
 
-CycloneDX 1.6 as JSON: each installed package with its version, licence, address and what it needs. Where `pip-audit`
-is installed it then looks for known weaknesses of them. That needs an index of packages that knows weaknesses, as
-pypi.org does. A package that such an index does not have was not audited: it is named, and never counts as sound.
+CycloneDX 1.6 as JSON: each installed package with its version, licence, address and dependencies. If `pip-audit` is
+installed, it then searches them for known weaknesses. The search needs an index of packages that knows weaknesses, as
+pypi.org does. A package that is missing in the index was not audited: it is named, and never counts as sound.
 Tested by: tests/test_sbom.py
 """
 
@@ -65,7 +65,7 @@ def _component(package: Distribution) -> dict[str, Any]:
 
 
 def _needed(package: Distribution, by_name: dict[str, Distribution]) -> list[str]:
-    """Return the installed packages that one needs, those of its extras too."""
+    """Return the installed packages that one needs, including its extras."""
     needed = set()
     for line in package.requires or ():
         try:
@@ -86,7 +86,7 @@ def _canonical(name: str) -> str:
 
 
 def audited(found: dict[str, Any], own: str) -> tuple[list[str], int]:
-    """Return what an auditor has found, as lines, and 1 for a known weakness, 2 if packages were not audited, else 0.
+    """Return an auditor's results as lines, and 1 for a known weakness, 2 if packages were not audited, otherwise 0.
 
     `found` is the JSON of pip-audit, `own` the name of the package that no index has.
     """

@@ -89,7 +89,7 @@ class Authority:
 
 
 class SecureKafka(RealKafka):
-    """One broker with four listeners; `certificates` is a folder with what its clients need. Raises: NoBrokerError."""
+    """One broker with four listeners; `certificates` is a folder with its clients' files. Raises: NoBrokerError."""
 
     def __init__(self, certificates: Path) -> None:
         self.certificates = certificates

@@ -1,4 +1,4 @@
-"""Which seeds a test draws from: the first few in the inner loop, more in each whole run, all before a release.
+"""The seeds of a test: the first few in the inner loop, more in each whole run, all before a release.
 
 Tested by: every run of tests; `pytest --collect-only -m "not slow"` lists what the inner loop takes.
 """
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-# What ./tests/run takes and the inner loop does not.
+# For ./tests/run, not for the inner loop.
 LATER = (pytest.mark.slow, pytest.mark.always)
 
 
-# What only ./tests/run --release takes.
+# For ./tests/run --release only.
 RELEASE = (pytest.mark.slow,)
 
 

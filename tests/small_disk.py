@@ -1,7 +1,7 @@
 """A disk that a test can fill: a real file system of its own, or a limit of the kernel on the size of files.
 
-Mounting takes root. Where that is not to be had, RLIMIT_FSIZE makes every write behind a file's first bytes fail with
-EFBIG instead of ENOSPC: what writes sees a refusal of the kernel either way.
+Mounting takes root. Without root, RLIMIT_FSIZE makes every write after a file's first bytes fail with EFBIG instead of
+ENOSPC: the writer sees a refusal of the kernel either way.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SmallDisk:
             return
         self.free()
         with (self.folder / _FILLER).open("wb") as file:
-            for _ in range(_TRIES_MAX):  # somebody may write in between
+            for _ in range(_TRIES_MAX):  # another process may write in between
                 size = max(1, shutil.disk_usage(self.folder).free - left_bytes)
                 with suppress(OSError):
                     os.posix_fallocate(file.fileno(), 0, size)
@@ -41,7 +41,7 @@ class SmallDisk:
         raise AssertionError("the disk does not hold still")
 
     def free(self) -> None:
-        """There is room again."""
+        """Make room again."""
         if self.is_mounted:
             (self.folder / _FILLER).unlink(missing_ok=True)
         else:

@@ -1,11 +1,11 @@
-"""A version of Spark → a folder in the user's cache that has it, for tests of the versions that cep runs on.
+"""A version of Spark → its folder in the user's cache, for tests of the versions that cep runs on.
 
     CEP_SPARK=4.1.4 .venv/bin/python -m pytest -m spark …      these tests on that Spark
-    .venv/bin/python -m tests.spark_versions                   the versions beside the installed one
+    .venv/bin/python -m tests.spark_versions                   the versions besides the installed one
     .venv/bin/python -m tests.spark_versions 4.1.4             fetch it, and print its folder
 
-pip puts it there once, alone: what Spark needs is installed. On the path before the installed Spark it is the one
-that this process and all processes of it see. Nothing of it is in the repository or in .venv.
+pip installs it there once without dependencies, which are already installed. The folder is on the path before the
+installed Spark, so this process and all its processes see that version. The repository and .venv stay unchanged.
 Tested by: tests/runners/spark/test_lake.py, tests/runners/spark/test_older.py
 """
 

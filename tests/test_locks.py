@@ -1,4 +1,4 @@
-"""The locks have what constraints.txt and pyproject.toml pin, and a hash of each file."""
+"""The locks have the pins of constraints.txt and pyproject.toml, and a hash of each file."""
 
 from __future__ import annotations
 

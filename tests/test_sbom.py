@@ -1,4 +1,4 @@
-"""The bill of materials has every package of the lock that is installed, once; what was not audited is not sound."""
+"""The bill of materials has every installed package of the lock once; an unaudited package is not sound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A receiver of alerts over HTTP for tests: it notes what came, in which micro-batch, and how late.
+"""A receiver of alerts over HTTP for tests: it notes the alerts, their micro-batches, and their delays.
 
 Tested by: tests/faults/test_soak.py
 """

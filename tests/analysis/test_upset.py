@@ -76,7 +76,7 @@ def test_rules_without_a_row_are_said(figures: Backtest) -> None:
 
 
 def test_letters_an_eighth_wider_than_measured_have_room(figures: Backtest) -> None:
-    """There is room next to names at the left edge, and between two names of a legend."""
+    """Names at the left edge and names of a legend have room next to them."""
     spec = upset(figures)[0].spec()
     legend = spec["config"]["legend"]
     assert WIDER >= 0.125

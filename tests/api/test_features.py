@@ -81,7 +81,7 @@ def test_any_frame_gives_its_own_kind_back(kind: str) -> None:
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
 def test_files_are_read_once(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a file changes during the call, the values are those of the returned rows."""
+    """If a file changes during the call, the values belong to the returned rows."""
     path = tmp_path / f"payments.{suffix}"
     WRITE[suffix](payments(), path)
     wanted = {"spent": "sum(payment.amount over 1 h by card_id)"}

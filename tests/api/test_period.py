@@ -78,7 +78,7 @@ def test_match_is_the_replay(place: Path, tmp_path: Path) -> None:
 
 
 def test_why_reads_no_event_outside(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The first alert of a period may need a bait from before the period. Without the bait there is no alert."""
+    """The first alert of a period may need a bait from before the period. Without the bait the rule does not fire."""
     rules = cep.load(place / "rules")
     whole = rules.match(labelled(), cores=2)
     assert run(place, "replay", "--rules", place / "rules", "--out", place / "all.parquet", flags=()) == 0

@@ -20,7 +20,7 @@ FIXED = {"received/country": "ZZ"}
 
 
 def transfers() -> pa.Table:
-    """Return rows with two cards and no column called `card_id`; every tenth row has no receiver."""
+    """Return rows with two cards and no column called `card_id`; every tenth row lacks a receiver."""
     table = payments()
     cards = table["card_id"]
     other = pa.array([None if row % 10 == 0 else f"to-{card}" for row, card in enumerate(cards.to_pylist())])

@@ -40,10 +40,10 @@ def names_used() -> set[str]:
 
 
 def missing(metrics: str, *, is_embedded: bool) -> set[str]:
-    """The names that a port does not have.
+    """Return the names that a port lacks.
 
-    Counters that do not begin at 0 come with their first count; some gauges are of `cep run` alone, and that of a
-    standby is there under `--standby` only.
+    Counters that do not begin at 0 come with their first count. Some gauges belong to `cep run` alone, and the gauge of
+    a standby is there under `--standby` only.
     """
     there = {line.split(" ")[2] for line in metrics.splitlines() if line.startswith("# HELP ")}
     later = {f"cep_{name}_total" for name in COUNTERS}

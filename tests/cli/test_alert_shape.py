@@ -1,4 +1,4 @@
-"""A line that is no alert is refused with the field that is wrong."""
+"""A line that is not an alert is refused, and the message names the wrong field."""
 
 from __future__ import annotations
 

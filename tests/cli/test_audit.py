@@ -1,4 +1,4 @@
-"""`cep audit verify` against those who can write into the folder of a job: a cut trail and a new one are found."""
+"""`cep audit verify` against attackers who can write into the folder of a job: a cut trail and a new one are found."""
 
 from __future__ import annotations
 

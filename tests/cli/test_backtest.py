@@ -25,7 +25,7 @@ message = "{{key}}"
 
 
 def write_folder(folder: Path, *names: str) -> Path:
-    """Rules of the source as files, with labelled events beside them."""
+    """Write rules of the source as files, with labelled events next to them."""
     for part in ("rules", "patterns"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     (folder / "patterns" / "pays.cep").write_text(SOURCE)

@@ -25,7 +25,7 @@ from tests.real_kafka import KafkaCluster
 from tests.sinks.test_kafka import consumed
 
 START_MS = 1_767_225_600_000
-# What a person writes around a number, and between its digits.
+# Texts around a number, and between its digits, as people write them.
 FREE_TEXTS = (
     "much {0}", "{0} 2 calls", "2 calls, {0}", "12 {0} 34", "{1}_{2}_{3}", "{1}/{2}/{3} 2026", "{1}.{2}.{3};9", "n{0}n",
     "{1}\u00a0{2}\u00a0{3}", "{1}\t{2}\t{3} 7",

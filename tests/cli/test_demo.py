@@ -14,7 +14,7 @@ DAY = ["demo", "--size", "small", "--seconds", "0"]
 
 
 def offered(text: str) -> list[list[str]]:
-    """The commands behind `What next`."""
+    """Return the commands after `What next`."""
     lines = text.split("What next")[1].splitlines()
     return [shlex.split(line)[1:] for line in lines if line.startswith("  cep ")]
 

@@ -1,4 +1,4 @@
-"""`cep describe`: what it drafts passes the check, and reads the file that it was drafted from."""
+"""`cep describe`: its draft passes the check, and reads the file that it was drafted from."""
 
 from __future__ import annotations
 

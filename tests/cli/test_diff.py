@@ -1,4 +1,4 @@
-"""Two sets of rules over one history, and a version in shadow beside the live one."""
+"""Two sets of rules over one history, and a version in shadow next to the live one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A key that is erased is in no file any more. All other keys have the alerts of a job that erased nothing.
+"""An erased key is in no file any more. All other keys have the alerts of a job that erased nothing.
 
-So they have in a replay, with the events of the key or without.
+A replay gives them the same alerts, with the events of the key or without.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def test_others_go_on_as_if_nothing_was_erased(rules: Path, tmp_path: Path, caps
         run(rules, folder)
     whole, erased = alerts_of(tmp_path / "whole" / "alerts"), alerts_of(tmp_path / "erased" / "alerts")
     assert [alert for alert in whole if alert[0] not in gone] == [alert for alert in erased if alert[0] not in gone]
-    assert len({key for key, _ in erased}) == len(NUMBERS)  # those erased begin anew
+    assert len({key for key, _ in erased}) == len(NUMBERS)  # the erased keys begin again
     files = sorted((tmp_path / "erased" / "events").iterdir())
     lines = [line for path in files for line in path.read_bytes().splitlines(keepends=True)]
     without = [line for line in lines if orjson.loads(line)["card"] not in NUMBERS[:2]]
@@ -146,7 +146,7 @@ pattern pairs by (card, shop) {
 def test_keys_of_several_fields_in_a_savepoint_of_an_audited_job(
     rules: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], is_signed: bool
 ) -> None:
-    """The job's audit goes on with the erasure, in its folder as in a savepoint, and says how many keys and what."""
+    """The job's audit continues with the erasure, in its folder and in a savepoint: how many keys of which type."""
     (rules.parent / "patterns" / "pairs.cep").write_text(TWO_KEYS)
     (rules / "pairs.toml").write_text(RULE.replace("{card} paid {amount}", "{key}"))
     (record,), _ = read_rules(rules)

@@ -1,4 +1,4 @@
-"""Which lines of a job's folder go with an erased key, and what an erasure cannot search."""
+"""The lines of a job's folder that go with an erased key, and content that an erasure cannot search."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_dead_letter_goes_if_its_record_has_the_key_as_a_value(folder: Path, t
 
 
 def test_tokens_of_a_secret_that_is_gone_are_named() -> None:
-    """In every mixture of secrets: nobody can tell whether such a token stands for the same value."""
+    """In every mixture of secrets: without the secret, cep cannot tell if such a token stands for the same value."""
     secrets = [SecretKey(name, name.encode() * 32) for name in ("k1", "k2", "k3")]
     tokens = {secret.id: secret.token("pan", b"4111111111111111") for secret in secrets}
     others = {secret.id: secret.token("pan", b"378282246310005") for secret in secrets}

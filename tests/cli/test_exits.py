@@ -23,7 +23,7 @@ RUNNERS = ["run", pytest.param("live", marks=[pytest.mark.spark, pytest.mark.slo
 
 
 def work(verb: str, kafka: KafkaCluster, folder: Path, topic: str, *more: str) -> tuple[int, str]:
-    """Let a job read what is there. Return its exit code, and what it has printed."""
+    """Let a job read the available events. Return its exit code and its output."""
     words = (
         verb, "--rules", str(ROOT / "rules"), "--bootstrap-servers", kafka.address, "--topic", topic,
         "--checkpoint", str(folder / "job"), "--alerts", str(folder / "alerts"), "--key-groups", "2",

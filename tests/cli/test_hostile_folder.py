@@ -1,4 +1,4 @@
-"""Hostile files in the folder of a job are set aside with a letter; the alerts are those of the honest files."""
+"""Hostile files in the folder of a job are set aside with a letter; the honest files give the same alerts."""
 
 from __future__ import annotations
 

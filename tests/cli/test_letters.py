@@ -1,6 +1,6 @@
-"""`cep letters`: the alerts that late events would have given are those of a job that did not have them late.
+"""`cep letters`: late events give the alerts of a job in which they were not late.
 
-What is old goes, the audit stays.
+Old letters go, the audit stays.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.step.contract import MINUTE_MS
 def test_late_and_repaired_events_give_the_alerts_that_would_have_been(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of card 1 the large payment is late, of card 2 it could not be read, card 3 has all in time."""
+    """Card 1 has a late large payment, card 2 an unreadable one; card 3 has all payments in time."""
     monkeypatch.chdir(tmp_path)
     rules_folder(tmp_path)
     (tmp_path / "events").mkdir()
@@ -34,7 +34,7 @@ def test_late_and_repaired_events_give_the_alerts_that_would_have_been(
     assert main([*run, "--available-now"]) == 1, "all of the new records are rejected"
     assert [alert["key"] for alert in written(tmp_path / "alerts")] == ["c3"]
     (tmp_path / "mended.jsonl").write_bytes(mended)
-    # Lines of the audit, which stand among the letters, are none.
+    # Lines of the audit, which lie among the letters, are not letters.
     (tmp_path / "job" / "dead_letters" / "batch-9.jsonl").write_bytes(b'{"code":"audit","number":"000000000000"}\n')
     capsys.readouterr()
     again = ["letters", "replay", "job/dead_letters", "--events", "events"]
@@ -54,7 +54,7 @@ def test_late_and_repaired_events_give_the_alerts_that_would_have_been(
 def test_a_repaired_record_replaces_its_flawed_event(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of card 2 the large payment has an amount that cannot be read, and a small one counts once."""
+    """Card 2 has a large payment with an unreadable amount, and a small one that counts once."""
     monkeypatch.chdir(tmp_path)
     rules_folder(tmp_path)
     (tmp_path / "events").mkdir()

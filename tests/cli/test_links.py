@@ -1,4 +1,4 @@
-"""No verb writes through a link: a rules repository may hold links that somebody committed."""
+"""No verb writes through a link: a rules repository may contain links that an attacker has committed."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_the_life_of_a_list(job: Answering, folder: Path, capsys: pytest.Capture
     said = capsys.readouterr().out
     assert "the job holds" in said
     assert job.book.report().lists[0].digest[:12] in said
-    # The file is the truth again, and what it has replaced is forgotten.
+    # The file counts again, and the entries that it has replaced are forgotten.
     assert main(publish) == 0
     assert held(job)["blocked"] == (4, 2)
     places, _ = read_control_topic(job.control)

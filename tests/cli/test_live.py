@@ -1,4 +1,4 @@
-"""`cep live` refuses what makes no sense before it starts anything."""
+"""`cep live` refuses senseless options before it starts anything."""
 
 from __future__ import annotations
 

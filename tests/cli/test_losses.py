@@ -1,4 +1,4 @@
-"""Whatever a counter says was refused, set aside or lost is shown wherever losses are, unless it is called ordinary."""
+"""Each counter of refused, rejected or lost records is shown with the losses, unless it is called ordinary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cep.runners.observe import Log, Observed
 from cep.runners.output import Replayed
 from cep.runners.spark.match_stream import OBSERVED
 
-# Each tells of what a job does when all is well.
+# Each counts the normal work of a job.
 ORDINARY = {
     "records", "events", "alerts", "alerts_delivered", "matches", "runs_started", "runs_expired", "timeouts",
     "run_steps", "rule_events", "rule_steps", "rule_late_ms", "histories_folded", "events_produced", "control_applied",

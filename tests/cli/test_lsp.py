@@ -42,7 +42,7 @@ class Session:
         return self.client.diagnostics()
 
     def change(self, old: str, new: str) -> list[dict[str, Any]]:
-        """Replace a part of the text, as an editor does while somebody types."""
+        """Replace a part of the text, as an editor does during typing."""
         place = self.place(old)
         self.text = self.text.replace(old, new, 1)
         self.version += 1
@@ -66,7 +66,7 @@ class Session:
         return self.client.ask(f"textDocument/{method}", params)
 
     def words(self, part: str) -> list[str]:
-        """What is offered behind a part of the text."""
+        """Return the completions after a part of the text."""
         return [item["label"] for item in self.ask("completion", part, len(part))["items"]]
 
 

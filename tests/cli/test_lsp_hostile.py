@@ -1,4 +1,4 @@
-"""An editor that is broken, or that somebody plays: every request gets an answer, and the session goes on."""
+"""A broken or hostile editor: every request gets an answer, and the session continues."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Session:
         self.ask("initialize", {"processId": None, "rootUri": root.as_uri(), "capabilities": {}})
 
     def write(self, data: bytes) -> None:
-        """Take what the server sends."""
+        """Take a message of the server."""
         self.answers.append(json.loads(data))
 
     def close(self) -> None:
         """Nothing is open."""
 
     def send(self, message: object) -> list[dict[str, Any]]:
-        """Send one message, and return what comes back."""
+        """Send one message, and return the answers."""
         self.answers.clear()
         body = BoundedInput(io.BytesIO(json.dumps(message).encode())).read(1_000_000)
         protocol = self.served.protocol
@@ -125,7 +125,7 @@ def test_a_place_that_is_none_is_answered(session: Session, method: str, line: o
 )  # fmt: skip
 def test_a_document_that_is_no_file_is_answered(session: Session, uri: str) -> None:
     place = {"textDocument": {"uri": uri}, "position": {"line": 0, "character": 0}}
-    for method in PLACES:  # not open: what a file holds is read, if it may be
+    for method in PLACES:  # not open: the content of a file is read, if allowed
         answer = session.ask(f"textDocument/{method}", place)
         assert "error" not in answer, answer
         assert "root:" not in json.dumps(answer)

@@ -106,7 +106,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_process_ends_without_the_destructors_of_libraries() -> None:
-    """A thread that a reader has left behind aborts a process in them, behind its answer: here `abort` stands in."""
+    """A thread left by a reader can abort a process in these destructors, after its answer: `abort` imitates it."""
     script = (
         "import atexit, ctypes, sys; from cep.cli.main import entry; libc = ctypes.CDLL(None); "
         "libc.__cxa_atexit(libc.abort, None, None); atexit.register(print, 'cleared'); sys.argv = ['cep', {}]; entry()"

@@ -90,7 +90,7 @@ def test_envelopes_of_avro_are_mapped(verb: str, place: Path, kafka_broker: Kafk
 
 
 def test_records_without_their_header_are_set_aside(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file has no headers: what the mapping reads there is a member of this name."""
+    """A file has no headers: the mapping reads a member of this name there."""
     headed = [{**p, "header:card": p["card"]} for p in PAYMENTS]
     (place / "letters.jsonl").write_bytes(lines(headed))
     plain = replay(place, "--events", str(place / "plain.jsonl"))

@@ -1,4 +1,4 @@
-"""Verbs and jobs over records of other names and forms: the alerts are those of plain records."""
+"""Verbs and jobs over records of other names and forms: the alerts equal the alerts of plain records."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_replay_run_and_why_read_one_mapping(place: Path, capsys: pytest.Capture
 
 
 def test_a_record_seen_from_both_sides(place: Path) -> None:
-    """What a record is for two cards gives the alerts of two records, in replay and live."""
+    """A record that is an event of two cards gives the alerts of two records, in replay and live."""
     both = [{**p, "from": p["card"], "to": f"to-{p['card']}"} for p in PAYMENTS]
     (place / "both.jsonl").write_bytes(lines(both))
     apart = [{**p, "id": f"{p['id']}#{view}", "card": p[at]} for p in both for view, at in VIEWS.items()]

@@ -64,7 +64,7 @@ def series(name: str, values: str, **labels: str) -> dict[str, str]:
     return {"series": f"{name}{{{shown}}}", "values": values}
 
 
-# What a job shows for an hour, and the alarms that ring at its end.
+# The metrics of a job over an hour, and the alarms that ring at its end.
 HOURS: Mapping[str, tuple[list[dict[str, str]], set[str]]] = {
     "well": ([series("cep_events_total", "0+6000x60"), series("cep_late_events_total", "0+3x60")], set()),
     "late": ([series("cep_events_total", "0+6000x60"), series("cep_late_events_total", "0+60x60")], {"CepEventsLate"}),

@@ -1,4 +1,4 @@
-"""The open runs by rule: what the job counts is what its state has, and the log says what becomes of them."""
+"""The open runs by rule: the job's counts equal its state, and the log reports how runs end."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_a_job_that_starts_without_a_broker_says_so_and_goes_on_with_it(tmp_path
 
 
 def sent_in_parts(count: int) -> tuple[list[list[bytes]], bytes]:
-    """The events of a day in parts, and one of later that ends what waits for its time."""
+    """Return the events of a day in parts, and a later event that releases waiting ones."""
     lines = list(day())
     end = orjson.dumps({**orjson.loads(lines[-1]), "tx_id": "end", "event_time": "2026-06-01T00:00:00Z"})
     bounds = [number * len(lines) // count for number in range(count + 1)]
@@ -101,7 +101,7 @@ def wait_for_all_of(port: int, events: int) -> None:
 
 
 def verify_end(process: subprocess.Popen[bytes], kafka: RealKafka, wanted: list[bytes]) -> dict[str, list[str]]:
-    """The job ends well, and its topic has each alert once. Return what it told of each of its parts."""
+    """Check that the job ends well and its topic has each alert once. Return the job's log events by part."""
     found = consumed(kafka.address, "alerts", lambda values: len(values) >= len(wanted))
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=WAIT_S)
@@ -152,7 +152,7 @@ def test_a_topic_that_takes_no_alerts_makes_a_job_unready(tmp_path: Path) -> Non
     port = free_port()
     with ExitStack() as brokers:
         kafka = brokers.enter_context(RealKafka())
-        kafka.create("payments", 1)  # with the first broker, as there is no other
+        kafka.create("payments", 1)  # on the first broker, before the other starts
         second = brokers.enter_context(SecondBroker(kafka))
         second.create_on_both("alerts")
         process = start_with_topics(kafka, tmp_path / "job", port)

@@ -1,4 +1,4 @@
-"""`cep prune` on files: which rules could go, and what they would add."""
+"""`cep prune` on files: the rules that could go, and the frauds that each of them adds."""
 
 from __future__ import annotations
 

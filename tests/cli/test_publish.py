@@ -34,7 +34,7 @@ NUMBERS = itertools.count()
 
 
 class Answering:
-    """Applies what comes on a control topic and says so, like a job, until it is stopped."""
+    """Applies the records of a control topic and reports it, like a job, until it is stopped."""
 
     def __init__(self, servers: str, name: str) -> None:
         self.control, self.status = Topic(servers, name), StatusTopic(servers, f"{name}-status")
@@ -241,7 +241,7 @@ def test_two_publishers_at_once_and_a_job_that_is_built_anew(
 
 
 def _publish_at_once(folders: list[Path], flags: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Publish from all folders; nobody sends before all have compared. Return the exit codes by person."""
+    """Publish from all folders; every sender waits until all have compared. Return the exit codes by person."""
     barrier, codes = threading.Barrier(len(folders)), dict[str, int]()
 
     def sent(*given: Any) -> None:

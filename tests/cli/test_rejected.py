@@ -19,7 +19,7 @@ pattern p by card { seq a -> b within 1 h  where a: tx amount > 1.00  b: tx amou
 
 
 def history(folder: Path, form: str, bad_count: int) -> Path:
-    """Write 100 records, of which so many have an amount that is no number."""
+    """Write 100 records, `bad_count` of them with an amount that is not a number."""
     for name, text in (("patterns/p.cep", PATTERN), ("rules/p.toml", RULE)):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)

@@ -1,4 +1,4 @@
-"""Half of the records are bad: no verb, no form of files and no frame hides it behind exit code 0."""
+"""Half of the records are bad: every verb, form of files and frame reports it by its exit code."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ RULES = ROOT / "rules"
 
 
 def usage(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """What is said about wrong arguments."""
+    """Return the message about wrong arguments."""
     assert cli.main(["replay", *map(str, arguments)]) == 2
     return capsys.readouterr().err
 
@@ -71,7 +71,7 @@ def test_the_demo_day(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     assert "poison[unreadable]" in said
     for rule_id in found:
         assert rule_id in said
-    # The same as the history of a control topic, with one record that is none, to Parquet.
+    # The same as the history of a control topic, with one broken record, to Parquet.
     records, _ = read_rules(RULES)
     control.write_bytes(b"\n".join(record.to_json() for record in records) + b"\n\n{}\n")
     arguments = ["--control", str(control), "--events", str(events), "--out", str(tmp_path / "alerts.parquet")]

@@ -1,4 +1,4 @@
-"""`cep replay --rules --control` gives what `cep run` has given with these records: alerts, and letters of refusals."""
+"""`cep replay --rules --control` gives the same alerts and refusal letters as `cep run` with these records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cep.cli.main import main
 from cep.model.rule import ControlRecord, ListRecord, PauseRecord, ResumeRecord
 from tests.rulebook.test_deploy import BODIES, SEEN_MS, TOGETHER, TYPES, rule
 
-# What a job begins with, whether its files have all patterns, what comes later, --levels, what is refused then.
+# First rules, whether their files have all patterns, later rules, --levels, the rules that are refused then.
 CASES = {
     "the chain is deeper than the job": (("flags", "reads_flag"), True, ("echoes", "reads_echo"), 2, ["reads_echo"]),
     "nobody was to produce it": (("reads_flag", "plain"), False, ("flags",), 4, ["flags"]),
@@ -47,7 +47,7 @@ def put(folder: Path, names: tuple[str, ...], *, together: bool) -> None:
 
 
 def payments() -> bytes:
-    """The last one is of another card: a job waits with what it produces for what may still come then."""
+    """Return payments, the last one of another card: a job's derived events wait for events of the same time."""
     found = []
     for number in range(31):
         event = {"tx_id": f"t{number}", "event_time": utc_text(SEEN_MS + 60_000 * number), "card": "xy"[number % 2]}
@@ -98,7 +98,7 @@ def test_a_replay_refuses_what_the_job_refused(name: str, tmp_path: Path, capsys
 
 
 def test_a_job_that_goes_on_from_the_replay_has_the_same_rules(tmp_path: Path) -> None:
-    """What was refused is not among the rules of the warm start, or the job would take it."""
+    """The warm start leaves out refused rules. Otherwise the job would accept them."""
     put(tmp_path / "rules", ("flags", "reads_flag"), together=True)
     (tmp_path / "events.jsonl").write_bytes(payments())
     control = tmp_path / "control.jsonl"

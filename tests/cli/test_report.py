@@ -1,4 +1,4 @@
-"""`cep report` on files: the page, the numbers beside it, and what it refuses."""
+"""`cep report` on files: the page, its numbers, and its errors."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def curves_of(out: Path) -> list[str]:
 def test_thresholds_of_several_rules_of_one_or_of_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the flag it is the rule with the most alerts that has numbers: `never` has none, `busy_shop` has most."""
+    """Without the flag it is the rule with the most alerts that has numeric parameters."""
     folder, out = write_folder(tmp_path, "large", "small_large", "never"), tmp_path / "report.html"
     assert report(folder, out, "--thresholds", "small_large", "--thresholds", "large") == 0
     assert curves_of(out) == ["small_large", "large"]

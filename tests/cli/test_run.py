@@ -1,4 +1,4 @@
-"""`cep run`: refuses what makes no sense; files and standard input to alerts; goes on where it was."""
+"""`cep run`: refuses senseless options; files and standard input to alerts; continues where it stopped."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_job_goes_on_where_it_was(store: str, tmp_path: Path, capsys: pytest.C
 @pytest.mark.slow
 @pytest.mark.always
 def test_standard_input_without_java_or_spark(tmp_path: Path) -> None:
-    """Nor is the library of frames loaded, nor that of signatures: they would only make a start longer."""
+    """The libraries of frames and of signatures are not loaded either: they would only make a start longer."""
     absent = "dict.fromkeys(('pyspark', 'narwhals', 'cryptography'))"
     script = f"import sys; sys.modules |= {absent}; from cep.cli.main import main; sys.exit(main(sys.argv[1:]))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAVA_HOME": str(tmp_path)}
@@ -128,7 +128,7 @@ def test_a_single_file_ends(tmp_path: Path) -> None:
 def test_a_job_whose_broker_is_silent_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is unhealthy, though neither a restart nor more records would help; its log has when, and when it was over."""
+    """The job is unhealthy, though neither a restart nor more records would help; its log has start and end."""
     monkeypatch.setattr(given_job, "WATCH_MS", 1_000)
     broker = subprocess.Popen(
         [sys.executable, "-m", "tests.mock_kafka"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""TLS, a password, a client's certificate, on a real broker: what is right works, what is wrong says so, no secret."""
+"""TLS, a password, a client's certificate, on a real broker: wrong settings give a message without secrets."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def settings_file(folder: Path, client: Mapping[str, str], monkeypatch: pytest.M
 
 
 def shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """What the job has said; none of its files has a secret."""
+    """Return the job's messages; check that none of its files has a secret."""
     for path in folder.rglob("*"):
         if path.is_file():
             assert not any(secret.encode() in path.read_bytes() for secret in (PASSWORD, STORE_PASSWORD)), path

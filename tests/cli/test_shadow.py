@@ -95,7 +95,7 @@ def report_of_a_job(topics: TopicsJob, folder: Path, capsys: pytest.CaptureFixtu
     (folder / "events" / "1.jsonl").write_bytes(b"\n".join([*morning(), b"{", b'{"card_id": 5}']))
     job = folder / "job"
     source = ["--events", str(folder / "events"), "--control", str(folder / "control")]
-    for _ in range(2):  # what is there already is not sent again
+    for _ in range(2):  # existing alerts are not sent again
         assert topics.run(*source, "--checkpoint", str(job), "--available-now") == 0
     sent = [json.loads(value) for value in values(topics.address, topics.alerts)]
     assert {alert["status"] for alert in sent} == {"live"}

@@ -30,7 +30,7 @@ PARTITIONS = 1  # with more, those without events would hold the watermark back 
 
 @dataclass
 class Member:
-    """A process of the job, on a machine of its own: it has nothing but its folder."""
+    """A process of the job, on its own machine: it has only its folder."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -124,7 +124,7 @@ def test_a_standby_needs_a_changelog(capsys: pytest.CaptureFixture[str], tmp_pat
 
 
 def parted(members: Sequence[Member]) -> Sequence[Member]:
-    """Of two processes that begin, the one that has the lease and works, and the one that is ready to follow."""
+    """Return the two new processes: the one with the lease, which works, and the one that is ready to follow."""
     deadline_s = time.monotonic() + WAIT_S
     while True:
         for at_work, waits in (members, members[::-1]):

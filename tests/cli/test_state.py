@@ -1,4 +1,4 @@
-"""`cep state` refuses what is no checkpoint before it starts anything, and shows what all levels of a job keep."""
+"""`cep state` refuses other folders than checkpoints early, and shows the state of all levels of a job."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_an_idle_job_and_its_folder_have_the_same_runs(tmp_path: Path, capsys: p
 
 
 def test_what_all_levels_keep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The rule that reads what another one produces has runs and a past at a level of its own."""
+    """The rule that reads derived events has runs and histories at its own level."""
     rules, events, job = (tmp_path / name for name in ("rules", "events.jsonl", "job"))
     rules.mkdir()
     (rules / "p.cep").write_text(CHAIN)

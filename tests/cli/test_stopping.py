@@ -144,7 +144,7 @@ def test_a_job_that_waits_ends_on_request(tmp_path: Path) -> None:
         assert failed.wait(WAIT_S)
         counts = {name: verify_end(process) for name, process in processes.items()}
         wanted = sorted(expected(morning(), deployment(), tmp_path))
-        # Alerts that wait for a watermark come later; those that there are now are all left.
+        # Alerts that wait for a watermark come later; all present alerts are left.
         assert 0 < counts["hangs"] == counts["fails"] <= len(wanted)
         assert counts["brokers"] == counts["store"] == 0
         failing.judge = lambda _: 204
@@ -156,7 +156,7 @@ def test_a_job_that_waits_ends_on_request(tmp_path: Path) -> None:
 
 
 def begun_again(folder: Path) -> subprocess.Popen[bytes]:
-    """The same job, to the end of what is there."""
+    """Start the same job, to the end of the events."""
     return subprocess.Popen(
         [
             sys.executable,

@@ -1,4 +1,4 @@
-"""`cep suggest` on files: a pattern file whose tests pass, and what it refuses."""
+"""`cep suggest` on files: a pattern file whose tests pass, and its errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OTHER = "event other { other_id id  event_time time  card_id string  note string
 
 
 def test_a_pattern_file_that_stands_its_tests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The rules' file has an event type besides, of which the history has no event and no column."""
+    """The rules' file has one more event type, which does not occur in the history."""
     for part in ("rules", "patterns", "new"):
         (tmp_path / part).mkdir()
     (tmp_path / "patterns" / "pays.cep").write_text(BASE.replace("pattern any", OTHER))

@@ -1,4 +1,4 @@
-"""The verb `cep test`: what it prints, its exit codes, JUnit XML, and watching."""
+"""The verb `cep test`: its output, its exit codes, JUnit XML, and watching."""
 
 from __future__ import annotations
 

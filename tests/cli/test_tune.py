@@ -1,4 +1,4 @@
-"""`cep tune` on files: what it prints, what it proposes, and that it writes only when told to."""
+"""`cep tune` on files: its output, its proposal, and that it writes only on request."""
 
 from __future__ import annotations
 

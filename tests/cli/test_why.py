@@ -97,7 +97,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def alerts_of(place: Path) -> pa.Table:
-    """What a replay writes."""
+    """Return the alerts of a replay."""
     deployment = deploy(read_rules(place / "rules")[0])
     lines = pa.array((place / "events.jsonl").read_bytes().splitlines(), pa.large_binary())
     decoded = decode_json(deployment.schema, lines)
@@ -163,7 +163,7 @@ def test_a_match_covers_the_run_that_is_asked_for(place: Path, capsys: pytest.Ca
 
 
 def test_a_run_that_a_match_covers_is_told_beside_it(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`skip past last` drops the run of the second probe when that of the first is complete."""
+    """`skip past last` drops the run of the second probe when the run of the first one is complete."""
     assert why_not(place, "three", "--at", "2026-03-01T10:01:00Z") == 1
     out = capsys.readouterr().out
     assert "match at 2026-03-01T10:03:00Z by version 1: probes = 3" in out
@@ -304,7 +304,7 @@ def test_a_version_that_was_not_yet_effective_by_control(place: Path, capsys: py
 
 
 def test_an_event_that_came_late(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What a live job has set aside as late is in the history and was not matched."""
+    """An event that a live job has set aside as late is in the history and was not matched."""
     letters = place / "dead_letters"
     letters.mkdir()
     late = {"code": "late", "event_type": "payment", "event_time_ms": 0, "key_domain": "card", "key": "fires"}

@@ -361,7 +361,7 @@ def test_columns_are_as_long_as_the_events() -> None:
 
 
 def test_a_text_that_is_not_utf8_is_a_bad_value() -> None:
-    """Parquet does not check texts. A text that is not UTF-8 must neither end a replay nor get into an alert."""
+    """Parquet does not check texts. A text that is not UTF-8 must not end a replay and must not get into an alert."""
     rows = 9
     data = b"".join(b"t%d" % n if n != 5 else b"\xff5" for n in range(rows))
     offsets = np.arange(0, 2 * rows + 1, 2, dtype=np.int32)

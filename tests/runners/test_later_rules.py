@@ -1,4 +1,4 @@
-"""A rule that comes to a running job: its alerts without a `history_from` are those of the replay.
+"""A rule that comes to a running job: its alerts without a `history_from` equal the replay's alerts.
 
 Alerts of the replay whose windows reach back further are missing.
 """

@@ -148,7 +148,7 @@ def test_latency_counts_each_alert_once_it_is_delivered() -> None:
 
 
 def test_every_name_on_the_port_has_a_sentence() -> None:
-    """The totals include those of an earlier build, which had reason and rule of suppressed alerts in two brackets."""
+    """The totals include names of an earlier build, which had reason and rule of suppressed alerts in two brackets."""
     observed = Observed(0)
     observed.finished(1, current_names({**TOTALS, "held[shadow][card_testing]": 2, "held[shadow@card_testing]": 3}))
     text = generate_latest(registry_of(observed)).decode()

@@ -57,7 +57,7 @@ def test_what_is_no_object_stays(value: bytes | None) -> None:
 
 
 def test_a_record_cannot_bring_a_header_of_its_own() -> None:
-    """A forged header counts neither next to the true one nor in its place."""
+    """A forged header does not count, next to the true one or in its place."""
     forged = b'{"header:card":"c-forged",' + orjson.dumps(GOOD)[1:]
     names = headers_of(TYPED)
     for headers in ([("ce_type", b"payment"), ("card", b"c9")], [("ce_type", b"payment")], None):

@@ -156,7 +156,7 @@ Coming = list[tuple[int, int]]
 
 
 def passed(coming: Coming, cuts: list[int]) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, int]], int]:
-    """Return (ids and times that are not duplicates, those that are not late, the counter) for these cuts."""
+    """Return for these cuts: ids and times that are not duplicates, the same without late ones, the counter."""
     job = Job(ONE, KEY, lateness_ms=LATENESS_MS, dedup_ms=WINDOW_MS)
     seen, output, watermark_ms = PlainIds(), MatchOutput(), 0
     found: Counter[tuple[int, int]] = Counter()

@@ -1,4 +1,4 @@
-"""A simulated day of payments, a job over it, and the expected alerts: those of the replay."""
+"""A simulated day of payments, a job over it, and the expected alerts, from the replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job without its folder rebuilds its store from the changelog: its alerts equal those of an undisturbed job."""
+"""A job without its folder rebuilds its store from the changelog: it sends the alerts of an undisturbed job."""
 
 from __future__ import annotations
 

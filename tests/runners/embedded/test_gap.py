@@ -1,4 +1,4 @@
-"""Records that are gone before the job reads them: alerts after the gap name it, or equal those of a job without it."""
+"""Records that are gone before the job reads them: alerts after the gap name it, or need no lost event."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Records out of order, twice, late or broken, in several partitions: `cep run` equals the replay of the good events.
 
-The streams are those of the same check on Spark and Kafka (tests/runners/spark/test_live_kafka.py); a topic is a list.
+The same check on Spark and Kafka (tests/runners/spark/test_live_kafka.py) has the same streams; a topic is a list.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def consumed(address: str, topic: str, enough: Callable[[list[bytes]], bool]) ->
 
 
 def test_avro_from_a_topic(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
-    """The values are those of `cep live --format avro`, read by the same module."""
+    """The same module reads the values as for `cep live --format avro`."""
     events = [orjson.loads(line) for line in day()]
     fields = {name: value for event in events for name, value in event.items() if value is not None}
     kinds = {bool: "boolean", int: "long", float: "double", str: "string"}

@@ -1,4 +1,4 @@
-"""A job over many short lives with a fault in each: its alerts are those of one life without faults.
+"""A job over many short lives with a fault in each: its alerts equal the alerts of one life without faults.
 
 The fault is drawn from a seed: an end before any step of a commit, a checkpoint or a start, with the disk as it is at
 that moment; a log torn after its last sync, as by a power cut, or changed before it; a store that is lost or damaged; a

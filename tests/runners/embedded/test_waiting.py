@@ -45,7 +45,7 @@ def fresh_share() -> WaitingOfShare:
 
 
 def in_order(batch: EventBatch | None) -> list[tuple[int, int]]:
-    """Return (time, id) in the order of a matcher: by time, those of one time in order of arrival."""
+    """Return (time, id) in the order of a matcher: by time, then by arrival."""
     if batch is None:
         return []
     found = zip(batch.time_ms.tolist(), map(int, batch.event_id.to_pylist()), strict=True)

@@ -81,7 +81,7 @@ class TopicRun:
 
 
 def send(kafka: KafkaCluster, topic: str, records: Sequence[tuple[int, bytes]]) -> None:
-    """Send (partition, value) records and wait until all are stored, those of a partition in this order.
+    """Send (partition, value) records and wait until all are stored. Each partition keeps the order.
 
     Without the options of our own writers some new topics store the records of a first request after those of the next,
     or not at all.

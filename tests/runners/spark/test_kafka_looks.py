@@ -144,7 +144,7 @@ def test_what_waits_holds_the_watermark_though_nothing_of_it_is_read(stream: Str
 
 
 def test_a_heartbeat_is_planned_behind_all_that_stood_before_it(stream: Stream) -> None:
-    """Spark asks for the end of the events, then for that of the control topic. Records may come between them."""
+    """Spark asks for the end of the events, then of the control topic. Records may come between the two."""
     stream.kafka.create("control")
     options = {"bootstrap.servers": stream.kafka.address, "topic": "control", "startingOffsets": "earliest"}
     control = KafkaDataSource({**options, "plansLate": "true"}).streamReader(StructType())
