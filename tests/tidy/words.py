@@ -1,4 +1,4 @@
-"""The parts of names over `cep/`, counted: `python -m tests.tidy.words` prints the parts that the glossary has to explain.
+"""The parts of names over `cep/`, counted: `python -m tests.tidy.words` prints parts that the glossary must explain.
 
 A part is a word between underscores or capitals: `WatermarkTracker` has two. `plain_words.txt` has the frequent ones
 that mean the same in any English text or any program. All others need a row in the glossary.

@@ -1,4 +1,4 @@
-"""Records that are gone before the job reads them: alerts after the gap name it, or need no lost event."""
+"""Records that are gone before the job reads them: alerts after the gap name it, or are as if it had not happened."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class TopicRun:
 def send(kafka: KafkaCluster, topic: str, records: Sequence[tuple[int, bytes]]) -> None:
     """Send (partition, value) records and wait until all are stored. Each partition keeps the order.
 
-    Without the options of our own writers some new topics store the records of a first request after those of the next,
+    Without the options of our own writers some new topics store the records of a first request after the next ones,
     or not at all.
     """
     producer = Producer({**WRITER_FIXED, "bootstrap.servers": kafka.address, "log_level": 2, "linger.ms": 1})

@@ -1,4 +1,4 @@
-"""A job moves between `cep run` and `cep live` at a random point and keeps all: the alerts equal the alerts of one replay.
+"""A job moves between `cep run` and `cep live` at a random point and keeps all: its alerts equal a replay.
 
 The move keeps the whole state of a job: runs, histories, events that wait for the watermark, ids of events that may
 come again, a future change of a rule, the last alerts of keys. The number of tasks and processes changes on the way.
