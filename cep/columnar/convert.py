@@ -38,6 +38,7 @@ _SINGLE_UNITS_MAX = 1.0  # between two float32: beyond, several numbers of units
 # on. One digit less than 38 in all, because Arrow's subtraction wants one more than its arguments have.
 WIDE_DECIMAL = pa.decimal128(37, 19)
 _ROUNDED_MAX = 10**18 - 1  # a smaller number has at most 18 digits before the point when rounded
+_ZONED_TIME = r"^\s*\d{4}-\d\d-\d\d[T ]\d\d:\d\d.*([Zz]|UTC|[+-]\d\d(:?\d\d)?)\s*$"
 _WHOLE_DECIMAL = pa.decimal128(38, 18)  # whole numbers that are written with a point
 
 
@@ -221,9 +222,12 @@ def _time_us(source: pa.Array, written: Written) -> pa.Array:
         ms = slot_values(source)
         if len(ms) and np.minimum.reduce(ms) >= EVENT_TIME_MS_MIN and np.maximum.reduce(ms) <= EVENT_TIME_MS_MAX:
             return pa.Array.from_buffers(pa.int64(), len(ms), [None, pa.py_buffer(ms * US_PER_MS)])
-    if written.base:
-        source = moments_since(source, written.base, written.unit)
-    times = times_us(source, written.unit, written.form, written.zone)
+    numbers = moments_since(source, written.base, written.unit) if written.base else source
+    times = times_us(numbers, written.unit, written.form, written.zone)
+    if (written.form or written.base) and _is_text(source.type) and times.null_count > source.null_count:
+        # A record may have times in two forms; a whole ISO 8601 time with its zone has one meaning in any case.
+        others = pc.if_else(pc.match_substring_regex(source, _ZONED_TIME), source, pa.scalar(None, source.type))
+        times = pc.coalesce(times, times_us(others))
     values = slot_values(times)
     outside = (values < _US_MIN) | (values > _US_MAX)
     return pc.if_else(pa.array(outside), pa.scalar(None, pa.int64()), times) if outside.any() else times
