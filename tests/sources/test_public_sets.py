@@ -122,6 +122,7 @@ LABELS = {
 }  # fmt: skip
 
 
+FIRST, ROWS = datetime(2022, 9, 1, tzinfo=UTC), 960
 # The forms of the lines of larger sets, by the number of the row; the field of the amount, and the key of a customer.
 Line = Callable[[int, datetime, float, int], str]
 LINES: dict[str, tuple[Line, str, str]] = {
@@ -163,7 +164,6 @@ LINES: dict[str, tuple[Line, str, str]] = {
         "cc_num",
     ),
 }
-FIRST, ROWS = datetime(2022, 9, 1, tzinfo=UTC), 960
 
 
 def larger(name: str) -> str:
