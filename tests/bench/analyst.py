@@ -54,9 +54,9 @@ from tests.bench.detection import rule as rule_of
 from tests.bench.peer_data import ULB, show, stop, upsert
 from tests.docs.pictures import photograph
 
-DAYS = 105  # of card payments are a million
+DAYS = 105  # days of card payments that make a million
 COPIES = 5
-WIDTHS, HEIGHT = (380, 1_400), 6_000  # of pictures, in pixels
+WIDTHS, HEIGHT = (380, 1_400), 6_000  # in pixels
 SILENT = Console(quiet=True)
 TUNED = """
 event payment {
@@ -79,7 +79,7 @@ pattern over(large: decimal = 220.00) by customer_id {
 }
 """
 TRIES = {"times": "2..8/25", "least": "10..250/21", "known": "1..39/20"}
-# A hundred rules: each pattern with so many settings.
+# A hundred rules: all combinations of these settings of each pattern.
 VARIED: dict[str, dict[str, tuple[float | str, ...]]] = {
     "leaked_customer": {"times": (2.0, 2.5, 3.0, 4.0, 5.0, 7.0), "back": ("14d", "30d", "60d"), "known": (3, 5, 10)},
     "compromised_terminal": {"reports": (1, 2, 3), "back": tuple(f"{n}d" for n in (1, 2, 3, 4, 5, 7, 10, 14, 21, 28))},
@@ -90,7 +90,7 @@ Row = tuple[str, ...]
 
 
 def transfers() -> tuple[pa.Table, pa.Table]:
-    """(events, labels) of the transfers, five times over."""
+    """Return (events, labels) of the transfers, five times over."""
     with duckdb.connect() as connection:
         connection.sql(f"""create table t as select c * 10000000 + tx_id as tx_id, event_time,
             c * 1000000 + orig_account_id as orig_account_id, c * 1000000 + dest_account_id as dest_account_id,
@@ -103,7 +103,7 @@ def transfers() -> tuple[pa.Table, pa.Table]:
 
 
 def cards() -> tuple[pa.Table, pa.Table]:
-    """(events, labels) of the card payments."""
+    """Return (events, labels) of the card payments."""
     events, labels = payments(DAYS)
     with duckdb.connect() as connection:
         connection.register("l", labels)
@@ -148,13 +148,13 @@ def reported(
 
 
 def compared(measured: Measured, events: pa.Table, labels: pa.Table, written: tuple[Path, str]) -> str:
-    """Compute the figures of each rule with DuckDB, and then the numbers of the file, and say whether all are equal.
+    """Compute the figures of each rule with DuckDB, then the numbers of the file; return whether all are equal.
 
-    `written` is the file, and the rule of which curves and lines are compared.
+    `written` holds the file, and the rule whose curves and lines are compared.
     """
     if "tx_id" in events.column_names and events["tx_id"].type != pa.string():
         events = events.set_column(events.column_names.index("tx_id"), "tx_id", events["tx_id"].cast(pa.string()))
-    if "event_type" in events.column_names:  # reports have an id of their own
+    if "event_type" in events.column_names:  # reports have their own ids
         ids = pa.compute.coalesce(events["tx_id"], events["report_id"])
         events = events.set_column(events.column_names.index("tx_id"), "tx_id", ids)
     history = measured.history
@@ -181,7 +181,7 @@ def compared(measured: Measured, events: pa.Table, labels: pa.Table, written: tu
 
 
 def photographed(folder: Path) -> None:
-    """Draw the beginning of both pages as pictures."""
+    """Take pictures of the beginning of both pages."""
     for name in ("cards", "transfers"):
         for width in WIDTHS:
             try:
@@ -219,7 +219,7 @@ def tuned(events: pa.Table, labels: pa.Table, folder: Path) -> None:
 
 
 def suggested(rules: list[UpsertRecord], events: pa.Table, labels: pa.Table, folder: Path) -> None:
-    """Suggest patterns by each key, from the reading of the file on, and print how long it took by the clock."""
+    """Suggest patterns by each key, including the reading of the file, and print the seconds by the clock."""
     path = folder / "mined.parquet"
     pq.write_table(events, path)
     deployment = deploy(rules)
@@ -236,7 +236,7 @@ def suggested(rules: list[UpsertRecord], events: pa.Table, labels: pa.Table, fol
 
 
 def pruned(rules: list[UpsertRecord], events: pa.Table, labels: pa.Table, folder: Path) -> None:
-    """Vary the rules to a hundred, and print how few of them find as much, or nearly as much."""
+    """Make a hundred variants of the rules, and print how few of them detect as much, or nearly as much."""
     path = folder / "pruned.parquet"
     pq.write_table(events, path)
     hundred = [

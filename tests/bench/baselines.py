@@ -19,12 +19,12 @@ from cep.analysis.backtest import Judged
 from cep.analysis.marks import Marks
 from cep.analysis.split import Part
 
-_LIMITS = 400  # values of a score that are tried as the limit of a model
+_LIMITS = 400  # how many values of a score are tried as the limit of a model
 
 
 @dataclass(frozen=True, slots=True)
 class Alerts:
-    """Alerts A and the events that they bind: detected_ms int64[A], is_right bool[A]; alert and row of each binding."""
+    """The A alerts and the events that they bind: detected_ms int64[A], is_right bool[A]; alert and row per binding."""
 
     detected_ms: NDArray[np.int64]
     is_right: NDArray[np.bool_]
@@ -64,7 +64,7 @@ def of_events(rows: NDArray[np.int64], time_ms: NDArray[np.int64], marks: Marks)
 
 
 def figures(alerts: Alerts, marks: Marks, part: Part, spell: NDArray[np.int64], time_ms: NDArray[np.int64]) -> Value:
-    """Judge the alerts of a part. `spell` int64[N] is the spell of fraud of each event, -1 for none."""
+    """Judge the alerts of a part. `spell` int64[N] is the spell of fraud of each event, or -1."""
     inside = part.has(alerts.detected_ms)
     count = int(inside.sum())
     bound = inside[alerts.bound_alert]
@@ -97,12 +97,12 @@ def _days_ahead(
 
 
 def lacking(parts: Sequence[Part], time_ms: NDArray[np.int64]) -> list[str]:
-    """Return the names of the parts without an event or without a fraud: on these nothing is chosen or judged."""
+    """Return the names of the parts without an event or without a fraud; they cannot be used to choose or to judge."""
     return [part.name for part in parts if not (part.has(time_ms).any() and part.frauds.any())]
 
 
 def matrix(columns: Sequence[pa.ChunkedArray | pa.Array]) -> NDArray[np.float64]:
-    """Return columns side by side as numbers: texts as their place in the order of the alphabet, nulls as NaN."""
+    """Return columns side by side as numbers: texts as their alphabetical rank, nulls as NaN."""
     made = []
     for column in columns:
         values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
@@ -120,7 +120,7 @@ def matrix(columns: Sequence[pa.ChunkedArray | pa.Array]) -> NDArray[np.float64]
 def best_limit(
     score: NDArray[np.float64], rows: NDArray[np.int64], marks: Marks, part: Part, time_ms: NDArray[np.int64]
 ) -> float:
-    """Return the limit with the best F1 in a part. `score` is of the events in these rows; one is in the part."""
+    """Return the limit with the best F1 in a part. `score` belongs to the events in `rows`."""
     inside = part.has(time_ms[rows])
     assert inside.any(), part.name
     ordered = np.sort(score[inside])[::-1]

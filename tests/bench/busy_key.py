@@ -28,11 +28,11 @@ _WRITTEN = (
     "first(payment over {} by terminal_id).amount",
     "max(payment.amount over year)",
 )
-_SPAN_MS = 60 * 86_400_000  # of all events: two months of one year
+_SPAN_MS = 60 * 86_400_000  # from the first event to the last: two months of one year
 
 
 def of_one_key(count: int, terminals_count: int) -> EventBatch:
-    """Payments of one customer."""
+    """Return payments of one customer."""
     random = np.random.default_rng(1)
     ids = pa.array([f"t{at:08}" for at in range(count)], TEXT)
     customers = pa.repeat(pa.scalar("c", TEXT), count)

@@ -46,11 +46,11 @@ CHOICES: Mapping[str, tuple[int, Mapping[str, tuple[ParamValue, ...]]]] = {
     "leaked_customer": (3, {"times": (3.0, 2.5, 4.0), "back": ("30 d", "14 d")}),
     "compromised_terminal": (2, {"reports": (2, 1, 3), "back": ("4 d", "7 d", "2 d")}),
 }
-TRIES = (10, 5, 3)  # failures of one user in an hour: the pattern's own number, and fewer
+TRIES = (10, 5, 3)  # failures of one user in an hour: the pattern's default, and lower numbers
 
 
 def rule(file: str, pattern: str, name: str, params: Mapping[str, ParamValue]) -> UpsertRecord:
-    """A rule for a pattern of `patterns/`."""
+    """Return a rule for a pattern of `patterns/`."""
     record = upsert(bundle_source(ROOT / "patterns" / file), pattern)
     return record.model_copy(update={"id": name, "params": dict(params)})
 
@@ -65,7 +65,7 @@ def choices() -> dict[str, tuple[str, dict[str, ParamValue]]]:
 
 
 def found(given: Iterable[UpsertRecord], events: pa.Table) -> pa.Table:
-    """The alerts on a table of events."""
+    """Return the alerts on a table of events."""
     deployment = deploy(list(given))
     assert deployment.set_aside == (), deployment.set_aside
     job = Job(deployment.schema, deployment.key_domains)
@@ -81,7 +81,7 @@ def found(given: Iterable[UpsertRecord], events: pa.Table) -> pa.Table:
 
 
 def payments(days: int) -> tuple[pa.Table, pa.Table]:
-    """(events of payments and reports, labels) of the first days; a label says whether parameters are chosen on it."""
+    """Return (events of payments and reports, labels) of the first days; labels mark the days for the choice."""
     with duckdb.connect() as connection:
         connection.sql(f"""create table p as from '{ULB}'
             where event_time < timestamptz '2018-04-01 00:00:00+00' + interval {days} day""")
@@ -158,7 +158,7 @@ def detect_payments(days: int) -> None:
 
 
 def logins() -> tuple[pa.Table, int]:
-    """The attempts to log in of all servers with planted successes, and how many these are."""
+    """Return the logins of all servers with planted successes, and the number of these."""
     with duckdb.connect() as connection:
         connection.sql(f"""create table logins as
             select source || '-' || seq as login_id, event_time, source || ' ' || source_ip as source_ip, user_name,

@@ -14,8 +14,8 @@ from tests.bench.peer_data import NAMES, SOURCE, records, upsert
 RECORDS = records(NAMES)
 GIVEN = deploy(RECORDS)
 INITIAL = tuple(record.to_json() for record in RECORDS)
-# The same four as a fraud team would have them: as much to match, and one event in some sixty gives an alert. As they
-# are they give several alerts an event, once a key has had a few.
+# The same four patterns as a fraud team would write them: they match as much, and one event in sixty gives an alert. In
+# their original form they give several alerts an event, once a key has had a few.
 _SELDOM = """
 pattern p3 by account {
   seq    here ->> there  within 30 min
@@ -42,7 +42,7 @@ WORKERS = 2
 
 
 def payments(count: int, keys: int, seed: int, first_ms: int, in_order: bool = False, first: int = 0) -> pa.Array:
-    """Events of the peer's shape as JSON values; with `in_order` each key once in turn, beginning with `first`."""
+    """Return events of the peer's shape as JSON values; with `in_order` each key in turn, from `first` on."""
     random = np.random.default_rng(seed)
     account = (first + np.arange(count)) % keys if in_order else random.integers(0, keys, count)
     amount = np.round(random.gamma(0.4, 250.0, count), 2)

@@ -44,14 +44,14 @@ _FLOOR_S, _PACE_S, _COMMIT_BYTES = 10.0, 0.005, 32 << 10
 
 @dataclass
 class Paced:
-    """A source whose records are due at a fixed rate; `due_s` tells when each record of the last poll was."""
+    """A source whose records are due at a fixed rate; `due_s` holds the due times of the last poll."""
 
     values: pa.Array
     rate: float
     started_s: float = 0.0
     at: int = 0
     ended: bool = False
-    is_behind: bool = False  # more was due than the last poll was to take
+    is_behind: bool = False  # more records were due than the last poll could take
     due_s: list[np.ndarray] = field(default_factory=list)
 
     def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
@@ -80,10 +80,10 @@ class Paced:
         self.at = positions["paced"]
 
     def look(self) -> None:
-        """All is here."""
+        """Do nothing: all records exist."""
 
     def hold(self, lanes: Collection[str]) -> None:
-        """Give all the same."""
+        """Ignore the lanes."""
 
     def behind(self) -> dict[str, bool]:
         return {"paced": self.is_behind}
@@ -93,10 +93,10 @@ class Paced:
 
 
 class Nowhere:
-    """A sink that takes all at once."""
+    """A sink that takes all alerts at once."""
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
-        """Take them."""
+        """Take the alerts."""
 
     def close(self) -> None:
         """Do nothing."""
@@ -104,13 +104,13 @@ class Nowhere:
 
 @dataclass
 class Clock:
-    """From when each event was due to when its commit was on disk and its alerts were with the sinks."""
+    """Measures from the due time of each event until its commit is on disk and the sinks have its alerts."""
 
     source: Paced
     commits: Commits
     seconds: list[np.ndarray] = field(default_factory=list)
-    stepped: list[np.ndarray] = field(default_factory=list)  # since the last commit
-    behind: list[np.ndarray] = field(default_factory=list)  # committed while another delivery was on its way
+    stepped: list[np.ndarray] = field(default_factory=list)  # due times since the last commit
+    behind: list[np.ndarray] = field(default_factory=list)  # due times of commits during another delivery
     committed: int = 0
     delivery: object = None
     alerts: int = 0
@@ -120,7 +120,7 @@ class Clock:
         self.stepped.append(self.source.due_s.pop(0))
 
     def look(self) -> None:
-        """After each cycle."""
+        """Note the answered events after a cycle."""
         commits = self.commits
         number = 0 if commits.head is None else commits.head.number
         if number == self.committed:
@@ -157,7 +157,7 @@ class Phases:
 
     @contextmanager
     def timing(self, commits: Commits, engine: Engine) -> Iterator[None]:
-        """While it is open, the calls that make up a micro-batch are timed."""
+        """Time the calls that make up a micro-batch, while the context is open."""
         store = commits.store
         at: list[tuple[Any, str, str]] = [
             (run_module, "decode_chunks", "decode"), (engine, "step", "match"), (engine, "save", "gather what changed"),
@@ -194,7 +194,7 @@ class Phases:
         return timed
 
     def tell(self, title: str) -> None:
-        """For the slowest micro-batches, how much longer than its median each phase took."""
+        """Print for the slowest micro-batches how much longer than its median each phase took."""
         names = [*dict.fromkeys(name for batch in self.of_batch for name in batch if name != "all"), "all"]
         found = np.array([[batch.get(name, 0.0) for name in names] for batch in self.of_batch])
         slowest = np.argsort(found[:, names.index("all")])[-max(_SLOWEST_MIN, int(len(found) * _SLOWEST)) :]
@@ -218,9 +218,9 @@ def bench_latency(
     folder: Path, rates: list[int], keys_counts: list[int], seconds: float, servers: str | None = None,
     *, are_many: bool = False,
 ) -> None:  # fmt: skip
-    """Percentiles at fixed rates, exactly once, state on RocksDB; alerts into a topic of a broker if there is one.
+    """Print percentiles at fixed rates, exactly once, state on RocksDB; a broker, if there is one, gets the alerts.
 
-    `are_many`: the peer's patterns as they are, which give several alerts an event.
+    `are_many`: the peer's original patterns, which give several alerts an event.
     """
     rows = []
     told: list[tuple[str, Phases]] = []
@@ -267,7 +267,7 @@ def bench_latency(
 
 
 def _fill(engine: Engine, commits: Commits, keys: int) -> int:
-    """An event of every key, before the clock starts; returns when the next event is to be (ms UTC): a minute later."""
+    """Send an event of every key, before the clock starts; return the time of the next event, a minute later."""
     first_ms, at_once = START_MS, 50_000
     for number in range(0, keys, at_once):
         values = payments(min(at_once, keys - number), keys, 0, first_ms, in_order=True, first=number)
@@ -297,7 +297,7 @@ def _step(engine: Engine, commits: Commits, parts: Sequence[Decoded], watermark_
 
 
 def _stolen_ms() -> float:
-    """How long the cores of this machine, if it is a virtual one, have waited for others of its host; 0 if unknown."""
+    """Return how long the cores of a virtual machine have waited for other guests of the host; 0 if unknown."""
     about = Path("/proc/stat")
     if not about.exists():
         return 0.0
@@ -328,7 +328,7 @@ def floors_ms(folder: Path) -> list[tuple[str, ...]]:
 
 
 def _measured_work(seconds: float) -> int:
-    """How far `sum(range(n))` comes in that time when nothing disturbs it."""
+    """Return the n for which `sum(range(n))` takes that time without disturbance."""
     count, least = 10_000, float("inf")
     for _ in range(50):
         began_s = time.perf_counter()

@@ -28,8 +28,8 @@ from tests.bench.embedded_cases import GIVEN, INITIAL
 from tests.bench.peer import run_peer, write_events
 from tests.bench.peer_data import NAMES, SOURCE, checksum, median_seconds, peer_columns, show
 
-# Events that the peer is given, and whether a run that is not counted comes before. On RocksDB it gets slower with
-# every event (its README), so that its rate there holds for the first ones only.
+# The peer's events, and whether an uncounted run comes first. On RocksDB the peer gets slower with every event (its
+# README), so that its rate there holds for the first ones only.
 PEER_EVENTS = {"hashmap": (300_000, 1), "rocksdb": (10_000, 0)}
 _RULE = """\
 id = "{name}"
@@ -46,7 +46,7 @@ Answers = dict[str, tuple[int, str]]  # by pattern: matches and their checksum
 
 
 def events_file(folder: Path, count: int) -> Path:
-    """The peer's events as Parquet."""
+    """Write the peer's events as Parquet."""
     path = folder / f"events-{count}.parquet"
     if not path.exists():
         columns = peer_columns(count)
@@ -65,11 +65,11 @@ class Peer:
         self._known: dict[str, dict[str, Any]] = {}
 
     def count(self, backend: str) -> int:
-        """How many events it is given."""
+        """Return the number of its events."""
         return int(PEER_EVENTS[backend][0] * self._part)
 
     def rate(self, backend: str) -> float:
-        """Events a second of the four patterns together."""
+        """Return the events a second of the four patterns together."""
         return float(self._figures(backend)["events_per_s"])
 
     def answers(self, backend: str) -> Answers:
@@ -86,7 +86,7 @@ class Peer:
 
 
 def bench_replay(folder: Path, count: int, peer: Peer | None) -> None:
-    """Files to alerts: in this process, and as `cep replay` with everything that starting a process costs."""
+    """Measure files to alerts: in this process, and as `cep replay`, including the start of the process."""
     path = events_file(folder, count)
     rows = []
     for workers in (1, 2):
@@ -106,7 +106,7 @@ def bench_replay(folder: Path, count: int, peer: Peer | None) -> None:
 
 
 def _replay_seconds(folder: Path, path: Path) -> float:
-    """The least of three runs of `cep replay` in processes of their own."""
+    """Return the least of three runs of `cep replay`, each in its own process."""
     rules = folder / "rules"
     if not rules.exists():
         rules.mkdir()
@@ -126,7 +126,7 @@ def _replay_seconds(folder: Path, path: Path) -> float:
 
 
 def bench_throughput(folder: Path, count: int, peer: Peer | None) -> None:
-    """The live job as fast as it goes, with commits and checkpoints; and the peer's two backends."""
+    """Measure the live job at full speed, with commits and checkpoints; and the peer's two backends."""
     rates: dict[str, float] = {}
     rows = []
     for backend, theirs in (("memory", "hashmap"), ("rocksdb", "rocksdb")):
@@ -149,7 +149,7 @@ def bench_throughput(folder: Path, count: int, peer: Peer | None) -> None:
 
 
 def _live(folder: Path, name: str, backend: str, path: Path) -> tuple[int, float, list[pa.Table]]:
-    """A job from its start to its last checkpoint: (events, seconds, alerts)."""
+    """Run a job from its start to its last checkpoint; return (events, seconds, alerts)."""
     commits = Commits(StoreSettings(folder / f"job-{name}", backend))
     job = Job(GIVEN.schema, GIVEN.key_domains, 32)
     engine = Engine(job, INITIAL, commits.store, Workers(2, 0, None, None if backend == "memory" else 64 << 20))
@@ -175,7 +175,7 @@ def _live(folder: Path, name: str, backend: str, path: Path) -> tuple[int, float
 
 
 def _answers(alerts: list[pa.Table]) -> Answers:
-    """Matches and checksums by pattern, as the peer counts them."""
+    """Return matches and checksums by pattern, as the peer counts them."""
     found: dict[str, list[list[int]]] = {name: [] for name in NAMES}
     for table in alerts:
         for rule, events in zip(table["rule_id"].to_pylist(), table["events"].to_pylist(), strict=True):

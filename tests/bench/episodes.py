@@ -33,11 +33,11 @@ class Episode:
     honest: int = 0
 
     def about(self, median: float, spread: float = 1.0) -> float:
-        """Draw a size: half of all lie within a factor of some 2 around the median if the spread is 1."""
+        """Draw a size: with a spread of 1, half of the sizes lie within a factor of about 2 around the median."""
         return float(round(median * np.exp(spread * self.random.normal()), 2))
 
     def wait(self, median_ms: float, spread: float = 1.0) -> None:
-        """Let time go by."""
+        """Let time pass."""
         self.at += max(SECOND, int(self.about(median_ms, spread)))
 
     def chance(self, share: float) -> bool:
@@ -50,7 +50,7 @@ class Episode:
         return names[int(self.random.integers(len(names)))]
 
     def add(self, event_type: str, **fields: str | float | bool | None) -> None:
-        """Write an event down, now."""
+        """Add an event with the present time."""
         self.rows.append({"event_type": event_type, "event_time": self.at, **fields})
 
 
@@ -64,7 +64,7 @@ def _step(of: Episode, step: str, payee: str | None = None, paid: float | None =
 
 
 def _pay(of: Episode, payee: str, paid: float) -> None:
-    """Pay with the code that the thief, or the victim on the phone, gives."""
+    """Pay with the code that the thief got, or that the victim gives on the phone."""
     _step(of, "code_sent")
     of.wait(25 * SECOND, 0.5)
     _step(of, "code_passed")
@@ -81,7 +81,7 @@ def contact_changed(of: Episode) -> None:
 
 
 def sim_swapped(of: Episode) -> None:
-    """The number moves to another card, whose codes let the thief in."""
+    """The number moves to another card, which receives the codes for the thief."""
     _step(of, "sim_changed")
     of.wait(8 * HOUR, 1.5)
     if of.chance(0.6):
@@ -92,7 +92,7 @@ def sim_swapped(of: Episode) -> None:
 
 
 def taken_over(of: Episode) -> None:
-    """A new password, a new device, a new payee, and the money leaves; one step in six is not seen."""
+    """A new password, a new device, a new payee, and the money leaves; one step in six is missing from the events."""
     for step in ("password_reset", "device_added", "payee_added"):
         if of.chance(0.84):
             _step(of, step, "mule" if step == "payee_added" else None)
@@ -110,21 +110,21 @@ def remote_helper(of: Episode) -> None:
 
 
 def first_to_payee(of: Episode) -> None:
-    """A payee is added and gets a large sum."""
+    """A new payee gets a large sum."""
     _step(of, "payee_added", "mule")
     of.wait(2 * HOUR, 1.5)
     _pay(of, "mule", of.about(700))
 
 
 def without_code(of: Episode) -> None:
-    """A code is sent and never given, and money leaves by another way."""
+    """A code is sent and never used, and money leaves by another way."""
     _step(of, "code_sent")
     of.wait(10 * MINUTE)
     _step(of, "payment", "mule", of.about(300))
 
 
 def worn_out(of: Episode) -> None:
-    """Requests come until one is granted."""
+    """Requests come until the customer grants one."""
     for _ in range(of.some(2, 12)):
         _step(of, "code_sent")
         of.wait(50 * SECOND, 0.7)
@@ -151,7 +151,7 @@ def limit_used(of: Episode) -> None:
 
 
 def card_diverted(of: Episode) -> None:
-    """A card is ordered to an address that is not the customer's, where no warning reaches the customer."""
+    """A card is ordered to a foreign address, where no warning reaches the customer."""
     steps = ["address_changed"]
     if of.chance(0.7):
         steps.insert(of.some(0, 1), of.one_of(["phone_changed", "email_changed"]))
@@ -178,7 +178,7 @@ def data_collected(of: Episode) -> None:
 
 
 def paid_by_staff(of: Episode) -> None:
-    """An employee changes where the customer is reached and pays out; three in ten leave that to a colleague."""
+    """An employee changes the customer's contact and pays out; three in ten leave the payment to a colleague."""
     customer = f"c{of.some(0, 3_000)}"
     _act(of, customer, "viewed")
     of.wait(3 * MINUTE)
@@ -205,7 +205,7 @@ def _loan(of: Episode, step: str, lender: str, credit: float, device: str | None
 
 
 def bust_out(of: Episode) -> None:
-    """Months of good payments, then one that is worth nothing makes room for as much as there is."""
+    """Months of good payments, then a worthless payment frees the whole limit, which is used up."""
     lender, usual = f"lender {of.some(0, 5)}", of.about(300, 0.5)
     months = min(of.some(2, 12), (of.at - of.start) // (30 * DAY))
     of.at -= months * 30 * DAY
@@ -225,7 +225,7 @@ def bust_out(of: Episode) -> None:
 
 
 def stacked(of: Episode) -> None:
-    """One lender after the other is asked, before any sees the others."""
+    """The borrower asks one lender after the other, before the lenders see each other's loans."""
     asked = of.about(1_500)
     lenders = of.some(2, 10)
     for number in range(lenders):
@@ -237,7 +237,7 @@ def stacked(of: Episode) -> None:
 
 
 def made_up(of: Episode) -> None:
-    """Customers who do not exist apply from one device."""
+    """Made-up customers apply from one device."""
     device = f"ring {of.at}"
     for _ in range(of.some(2, 8)):
         of.who = f"made up {of.some(0, 10**9)}"

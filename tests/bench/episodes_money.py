@@ -1,6 +1,6 @@
 """A seed → episodes of fraud with money, wallets, sessions and logins, to be planted among honest events.
 
-As in `episodes.py` they are written from the typologies' descriptions and know no pattern's thresholds.
+As in `episodes.py`, they follow the descriptions of the typologies and know no pattern's thresholds.
 Tested by: tests/bench/test_planted.py
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from tests.bench.episodes import DAY, HOUR, MINUTE, SECOND, Episode, Plant
 
-# FATF's calls for action, and havens that are on no such list.
+# FATF's calls for action, and havens that are not on the list.
 _FAR = ("IR", "KP", "MM", "PA", "VG", "SC")
 _HOME = (52.5, 13.4)
 
@@ -37,7 +37,7 @@ def taught_to_buy(of: Episode) -> None:
 
 
 def turned_to_coins(of: Episode) -> None:
-    """Money comes in and is coins hours later."""
+    """Money comes in and becomes coins hours later."""
     amount = of.about(2_500)
     _money(of, "incoming", "transfer", "victim", amount)
     of.wait(2 * HOUR)
@@ -45,7 +45,7 @@ def turned_to_coins(of: Episode) -> None:
 
 
 def peeled(of: Episode) -> None:
-    """Small amounts go to ever other addresses."""
+    """Small amounts go to a new address each time."""
     for number in range(of.some(3, 14)):
         _money(of, "outgoing", "exchange", f"address {of.at} {number}", of.about(350, 0.8))
         of.wait(8 * MINUTE)
@@ -65,7 +65,7 @@ def mule(of: Episode) -> None:
 
 
 def cut_small(of: Episode) -> None:
-    """Cash is paid in below the limit from which it is reported."""
+    """Cash is paid in below the reporting limit."""
     for _ in range(of.some(2, 6)):
         _money(of, "incoming", "cash", "counter", round(float(of.random.uniform(5_000, 9_990)), 2))
         of.wait(7 * HOUR)
@@ -130,7 +130,7 @@ def _move(of: Episode, move: str, worth: float, address: str | None = None) -> N
 
 
 def poisoned(of: Episode) -> None:
-    """A look-alike address leaves a little in the history, from which it is copied."""
+    """A look-alike address leaves a tiny payment in the history, and the victim copies the address from there."""
     address = f"look-alike {of.at}"
     _move(of, "deposited", max(0.01, of.about(0.3, 1.2)), address)
     of.wait(3 * DAY)
@@ -138,7 +138,7 @@ def poisoned(of: Episode) -> None:
 
 
 def emptied(of: Episode) -> None:
-    """A thief turns the account into coins that leave at once; two in ten find coins in the wallet."""
+    """A thief turns the account into coins, which leave at once; two in ten find coins in the wallet."""
     worth, address = of.about(6_000), f"thief {of.at}"
     if of.chance(0.8):
         for _ in range(parts := of.some(1, 2)):
@@ -172,7 +172,7 @@ def emulated(of: Episode) -> None:
 
 
 def two_places(of: Episode) -> None:
-    """The customer at home, and a thief far away; one in six has copied the telephone, too."""
+    """The customer at home, and a thief far away; one in six has also copied the telephone."""
     _look(of, device := f"phone of {of.who}", _HOME)
     of.wait(3 * HOUR)
     lon = _HOME[1] + float(of.random.uniform(5, 120))
@@ -187,7 +187,7 @@ def _try(of: Episode, source: str, name: str, *, ok: bool) -> None:
 
 
 def stuffed(of: Episode) -> None:
-    """A list of names and passwords is worked off; four of five lists have one that works."""
+    """A thief tries a list of names and passwords; four of five lists have a working one."""
     source, pace = f"bot {of.at}", of.about(6 * SECOND)
     for number in range(max(3, int(of.about(30)))):
         _try(of, source, f"name {of.at} {number}", ok=False)
@@ -196,7 +196,7 @@ def stuffed(of: Episode) -> None:
 
 
 def sprayed(of: Episode) -> None:
-    """A password that many have is tried on everybody, once to three times."""
+    """A thief tries a common password on all names, once to three times."""
     source, pace = f"bot {of.at}", of.about(30 * SECOND)
     for number in range(max(5, int(of.about(40, 0.8)))):
         for _ in range(1 + int(of.chance(0.2)) + int(of.chance(0.1))):

@@ -52,7 +52,7 @@ KINDS = ("replay", "Arrow", "polars", "DuckDB", "pandas, string of pyarrow", "pa
 
 
 def payments(rows: int) -> pa.Table:
-    """Make payments of one card in a hundred rows, 50 ms apart."""
+    """Make payments, a hundred rows per card, 50 ms apart."""
     random = np.random.default_rng(3)
     cards = pa.array([f"C-{number}" for number in range(max(rows // 100, 1))])
 
@@ -97,7 +97,7 @@ def work_of(kind: str, frame: Any) -> Callable[[], object]:
 
 
 def memory(name: str) -> int:
-    """Return a line of this process's status in bytes: VmRSS is the memory now, VmHWM the most so far."""
+    """Return a line of this process's status in bytes: VmRSS is the present memory, VmHWM the peak."""
     text = Path("/proc/self/status").read_text(encoding="ascii")
     return next(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith(name))
 

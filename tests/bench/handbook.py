@@ -34,7 +34,7 @@ from tests.testing.library import PATTERNS
 FIRST = date(2018, 4, 1)
 TRAINED_FROM = date(2018, 7, 25)
 WEEK = 7  # days of training, of delay, and of test
-PAST_DAYS = 68  # before the training that histories may see
+PAST_DAYS = 68  # days before the training that histories may see
 LOOKED_AT = 100
 WINDOWS = (1, 7, 30)
 _ASKED = {
@@ -65,7 +65,7 @@ Table = Mapping[str, NDArray[np.float64]]
 
 
 def events(from_day: int, until_day: int) -> pa.Table:
-    """Return payments and reports of these days, as numbers from the first day of the data."""
+    """Return payments and reports of these days; days count from the first day of the data."""
     with duckdb.connect() as connection:
         connection.sql(f"""create table p as from '{ULB}' where
             event_time >= timestamptz '{FIRST} 00:00:00+00' + interval {from_day} day and
@@ -104,7 +104,7 @@ def with_features(given: pa.Table) -> Table:
 
 
 def split(table: Table, from_day: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """bool[N] each: the payments to train on, and those to test on, of cards without a fraud that is known by then."""
+    """Return bool[N] each: the payments to train on, and the ones to test on, of cards without a known fraud."""
     day, customer, bad = table["day"], table["customer"], table["is_fraud"] > 0
     train = (day >= from_day) & (day < from_day + WEEK)
     test = np.zeros(len(day), np.bool_)

@@ -1,10 +1,11 @@
-"""A seed → card payments with frauds, as the Fraud Detection Handbook simulates them, and when each fraud was reported.
+"""A seed → card payments with frauds, as the Fraud Detection Handbook simulates them, and the times of fraud reports.
 
 Written down from chapter 3 of the Handbook (Le Borgne, Siblini, Lebichot, Bontempi 2022). Customers and terminals lie
-in a square of 100 by 100. A customer pays at terminals within 5, up to four times a day, around noon, and amounts
-around their own mean. Kind 1: each payment above 220 is fraud. Kind 2: every day two terminals are compromised, and all
-their payments of 28 days are. Kind 3: every day three customers are; of their payments of 14 days a third has five
-times the amount and is. A customer draws all days at once here, so a seed gives other payments than the Handbook's.
+in a square of 100 by 100. A customer pays at terminals within 5, up to four times a day, around noon, with amounts
+around the customer's own mean. Kind 1: each payment above 220 is fraud. Kind 2: every day two terminals are
+compromised, and all their payments of 28 days are fraud. Kind 3: every day three customers are compromised; a third of
+their payments in 14 days has five times the amount and is fraud. A customer draws all days at once here, so a seed
+gives other payments than the Handbook's.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def _frauds(
     draw: np.random.Generator, of: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
     amount: NDArray[np.float64], sizes: tuple[int, int, int],
 ) -> NDArray[np.int64]:  # fmt: skip
-    """Return the kind of fraud of each payment, 0 for none; change the amounts of kind 3."""
+    """Return the kind of fraud of each payment, or 0; change the amounts of kind 3."""
     customer_id, terminal_id, day = of
     customers, terminals, days = sizes
     scenario = (amount > _LARGE).astype(np.int64)

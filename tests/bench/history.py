@@ -68,7 +68,7 @@ _OF_MICRO_BATCH, _GROUPS, _BYTES_HELD = 10_000, 8, 64 << 20
 
 
 def program_of(windows: Sequence[str] | None, written: Sequence[str] = _OURS) -> Program:
-    """Rules for each window, of which none ever matches; None: a rule that does not look back."""
+    """Return rules for each window that never match; None: a rule without past events."""
     looked_at = ["amount < 0"] if windows is None else [w.format(n) + " < 0" for n in windows for w in written]
     rules = []
     for number, condition in enumerate(looked_at):
@@ -80,8 +80,10 @@ def program_of(windows: Sequence[str] | None, written: Sequence[str] = _OURS) ->
 
 
 def read(count: int) -> EventBatch:
-    """The first events, in their order, by customer. The region, one of ten, is the last digit of the terminal;
-    the weight is a float."""
+    """Return the first events, in their order, by customer.
+
+    The region, one of ten, is the last digit of the terminal; the weight is a float.
+    """
     table = pq.read_table(ULB, columns=["tx_id", "event_time", "customer_id", "terminal_id", "amount"]).slice(0, count)
     ids, customers = (table[name].cast(TEXT).combine_chunks() for name in ("tx_id", "customer_id"))
     amounts = pc.round(pc.multiply(table["amount"], 100.0)).cast(pa.int64()).combine_chunks()
@@ -94,14 +96,14 @@ def read(count: int) -> EventBatch:
 
 
 def in_shares(batch: EventBatch) -> list[EventBatch]:
-    """The events in shares of keys."""
+    """Return the events in shares of keys."""
     count = max(1, len(batch) // _AT_ONCE)
     share = key_groups(batch.key, count)
     return [batch.take(np.flatnonzero(share == number)) for number in range(count)]
 
 
 def seconds_of(program: Program, shares: Sequence[EventBatch]) -> float:
-    """Median seconds for all shares."""
+    """Return the median seconds for all shares."""
 
     def work() -> None:
         for share in shares:
@@ -111,7 +113,7 @@ def seconds_of(program: Program, shares: Sequence[EventBatch]) -> float:
 
 
 def spark_seconds(spark: SparkSession, count: int) -> float:
-    """The same aggregates by window functions, each row computed and none kept."""
+    """Return the seconds of the same aggregates by window functions, each row computed and none stored."""
     spark.read.parquet(str(ULB)).orderBy("event_time", "tx_id").limit(count).cache().createOrReplaceTempView("payments")
     spark.sql("select count(*) from payments").collect()
     columns = [
@@ -148,7 +150,7 @@ class BytesKept:
         return load
 
     def of(self, page: int) -> Histories:
-        """The histories of a page."""
+        """Return the histories of a page."""
         if page not in self.heads:
             return Histories()
         self.read += len(self.heads[page])
@@ -192,7 +194,7 @@ def live(program: Program, batch: EventBatch) -> tuple[float, BytesKept]:
 
 
 def live_of(name: str, batch: EventBatch, repeats: int) -> list[tuple[str, ...]]:
-    """Windows of a live job in turn: the least processor time of each, which other processes change least."""
+    """Measure the windows of a live job in turn; the least processor time is the one that others disturb least."""
     windows = tuple(WINDOWS) if name == "count, sum, avg" else ("1 min", "90 d")
     programs = {window: program_of([window], _LIVE[name]) for window in windows}
     for program in programs.values():
@@ -212,7 +214,7 @@ def live_of(name: str, batch: EventBatch, repeats: int) -> list[tuple[str, ...]]
 
 
 def show_live(batch: EventBatch, names: Sequence[str], repeats: int) -> None:
-    """All functions of a live job."""
+    """Measure all functions of a live job."""
     rows = [row for name in names for row in live_of(name, batch, repeats)]
     head = ("functions", "window", "µs an event", "÷ 1 min", "bytes written", "bytes read", "heads at the end")
     show(f"live: micro-batches of {_OF_MICRO_BATCH:,} events, {_GROUPS} pages; bytes an event", head, rows)

@@ -1,10 +1,10 @@
-"""Honest events of several seeds → the alerts of the library on them, by a million events: all of these are false.
+"""Honest events of several seeds → the alerts of the library per million events: all of these are false.
 
     python -m tests.bench.honest [--seeds N]
 
 Card payments of a simulated day without its frauds, two months of a bank, and the firms around it (`tests/testing`).
-Printed are, by event type, the events of all seeds, the alerts of all patterns together, of the most and the least
-silent seed, and the pattern that alerts most.
+For each event type it prints the events of all seeds, the alerts of all patterns together, the alerts of the quietest
+and of the loudest seed, and the pattern with most alerts.
 """
 
 from __future__ import annotations

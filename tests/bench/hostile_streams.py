@@ -53,7 +53,7 @@ Change = Callable[[int, dict[str, object]], None]
 
 
 def honest(count: int) -> list[dict[str, object]]:
-    """Payments of the last hours, of a card for every ten of them."""
+    """Return payments of the last hours, ten per card."""
     random = np.random.default_rng(7)
     first_ms = int(time.time() * 1_000) - 3_600_000 - count * _GAP_MS
     cards = random.integers(0, max(count // 10, 1), count).tolist()
@@ -90,7 +90,7 @@ def _from(keys: list[str]) -> Change:
 
 
 def _dated(ms: int) -> Change:
-    """Half of the events with times around this one; the honest half comes between them."""
+    """Return a change that dates half of the events around this time; the honest half comes between them."""
     return lambda at, event: event.update(event_time=ms + at) if at % 2 else None
 
 
@@ -108,7 +108,7 @@ def streams(count: int) -> Iterator[tuple[str, list[dict[str, object]], Change]]
 
 
 def measure(folder: Path, lines: list[bytes], rules: Path) -> tuple[float, float]:
-    """Return the seconds of the processor, and the most MB, of a job over these lines."""
+    """Return the processor seconds and the peak MB of a job over these lines."""
     few = [orjson.dumps(event) for event in honest(_START_EVENTS)]
     # The last event ends the wait of all others.
     last = orjson.dumps({**honest(1)[0], "event_time": _HOURS_AGO_MS + 600_000})
@@ -142,7 +142,7 @@ def long_fields() -> list[bytes]:
 
 
 def main() -> int:
-    """Measure and print; returns 1 if a row is past the ratio."""
+    """Measure and print; return 1 if a row exceeds the ratio."""
     parser = argparse.ArgumentParser()
     parser.add_argument("events", type=int, nargs="?", default=100_000)
     parser.add_argument("--rules", type=Path, default=ROOT / "rules")

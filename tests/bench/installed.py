@@ -22,7 +22,7 @@ NOT_SHOWN = ("all", "dev", "docs", "bench")
 
 
 def brought(wanted: Iterable[str]) -> set[str]:
-    """Return the packages that these requirements bring, in turn, as far as they are installed."""
+    """Return the packages that these requirements bring, in turn, if they are installed."""
     waiting, seen = [Requirement(text) for text in wanted], set[tuple[str, str]]()
     packages: set[str] = set()
     while waiting:

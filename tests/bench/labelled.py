@@ -219,9 +219,9 @@ def charged_back() -> Given:
 
 
 def logged_in() -> Given:
-    """Return attempts to log in to a server, with a break-in after the failures of each address.
+    """Return logins to a server, with a break-in after the failures of each address.
 
-    It is the longest of the recordings, of 24 days. With another one, months later, parts of the time would be empty.
+    It is the longest of the recordings, of 24 days. Another one, months later, would leave parts of the time empty.
     """
     events, labels = library.logins()
     events = events.filter(pc.starts_with(events["source_ip"], f"{_RECORDING} "))
@@ -239,7 +239,7 @@ def logged_in() -> Given:
 
 
 def among_honest(name: str, seed: int) -> Given:
-    """Return the events of honest people, in which frauds of a field are planted."""
+    """Return the events of honest people with planted frauds of a field."""
     field, read = FIELDS[name], READ[name]
     events, labels = planted(name, seed)
     scored = f"select {field.id}, event_time, {', '.join((*read.raw, *read.features))} from e"

@@ -65,12 +65,12 @@ pattern NAME(far_km: float = 500.0, speed_km_h: float = 1000.0, window: duration
 
 
 def file_of(patterns: int) -> str:
-    """A file with this many patterns, half of each kind."""
+    """Return a file with this many patterns, half of each kind."""
     return EVENTS + "".join(TEXTS[i % len(TEXTS)].replace("NAME", f"p{i}") for i in range(patterns))
 
 
 def seconds(step: Callable[[], object]) -> float:
-    """Processor time of a step, the best of some rounds."""
+    """Return the processor time of a step, the best of some rounds."""
     best = float("inf")
     for _ in range(ROUNDS):
         start = time.process_time()
@@ -80,7 +80,7 @@ def seconds(step: Callable[[], object]) -> float:
 
 
 def main() -> int:
-    """Print the figures; 1 if the check or the formatter takes too long."""
+    """Print the figures; return 1 if the check or the formatter takes too long."""
     text = file_of(PATTERNS)
     checked: Checked = load_text(text)
     assert len(checked.patterns) == PATTERNS, checked.diagnostics[:3]

@@ -113,7 +113,7 @@ def parse() -> argparse.Namespace:
 
 
 def copy(address: str, folder: Path) -> None:
-    """The stream that does nothing, until it is stopped."""
+    """Run the copying stream until it is stopped."""
     spark = create_session("nothing", CORES, SPARK_SETTINGS, JAVA_OPTIONS)
     spark.dataSource.register(KafkaDataSource)
     producer = Producer({"bootstrap.servers": address, "linger.ms": 1})
@@ -160,7 +160,7 @@ def process(words: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]
 
 @contextmanager
 def kafka(folder: Path, is_mock: bool) -> Iterator[str]:
-    """A broker in a process of its own; gives its address."""
+    """Run a broker in its own process; give its address."""
     log = folder / "kafka.log"
     with process(["-m", "tests.mock_kafka" if is_mock else "tests.real_kafka"], log):
         deadline_s = time.monotonic() + WAIT_S
@@ -198,7 +198,7 @@ def measure(address: str, answers: str, options: argparse.Namespace, alive: subp
 
 
 def receive(address: str, topic: str, measured: Measured, done: threading.Event) -> None:
-    """Note when the answer to each record came, until told to end."""
+    """Note the arrival of each answer, until `done`."""
     consumer = Consumer(
         {"bootstrap.servers": address, "group.id": "bench", "auto.offset.reset": "earliest", "fetch.wait.max.ms": 5}
     )
@@ -212,13 +212,13 @@ def receive(address: str, topic: str, measured: Measured, done: threading.Event)
 
 
 def number_of(message: Message) -> int:
-    """The number of the record that a copy, or an alert, answers."""
+    """Return the number of the record that a copy, or an alert, answers."""
     value = orjson.loads(message.value() or b"{}")
     return int(value["events"][-1]["event_id"] if "events" in value else value["payment_id"])
 
 
 def make_topics(address: str) -> None:
-    """Bring the topics into being: they appear when they are first asked for."""
+    """Create the topics: they appear at the first request."""
     first = Producer({"bootstrap.servers": address})
     deadline_s = time.monotonic() + WAIT_S
     for topic in (EVENTS, ALERTS, COPIES):
@@ -275,7 +275,7 @@ def of_a_batch(samples: Samples) -> dict[str, float]:
 
 
 def _marks(latencies_ms: np.ndarray) -> np.ndarray:
-    """p50, p99, p99.9 in milliseconds; not a number where nothing was answered."""
+    """Return p50, p99, p99.9 in milliseconds; nan without answers."""
     return np.percentile(latencies_ms, (50, 99, 99.9)) if len(latencies_ms) else np.full(3, np.nan)
 
 

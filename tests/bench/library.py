@@ -42,7 +42,7 @@ _CHARGEBACKS = SHARED / "data" / "cloudwalk_card_transactions.parquet"
 
 
 def _labels(event: str, kind: str) -> str:
-    """Return the columns of labels, of which the two differ."""
+    """Return the SQL of the label columns, in which the two data sets differ."""
     return f"{event} as event_id, true as label, {kind} as kind, null::varchar as episode, 0::bigint as reported_at"
 
 
@@ -54,7 +54,7 @@ def _asked(events: str, labels: str, **tables: pa.Table) -> tuple[pa.Table, pa.T
 
 
 def payments(days: int) -> tuple[pa.Table, pa.Table]:
-    """(events, labels) of card payments and reports of frauds."""
+    """Return (events, labels) of card payments and reports of frauds."""
     events, labels = detection.payments(days)
     with duckdb.connect() as connection:
         connection.register("labels", labels)
@@ -63,7 +63,7 @@ def payments(days: int) -> tuple[pa.Table, pa.Table]:
 
 
 def transactions(days: int) -> tuple[pa.Table, pa.Table]:
-    """(events, labels) of the same payments as transactions of a card: all approved, at a desk, in one country."""
+    """Return (events, labels) of the same payments as card transactions: all approved, at a desk, in one country."""
     part = f"from '{ULB}' where event_time < timestamptz '2018-04-01 00:00:00+00' + interval {days} day"
     columns = _CARD.format(
         id="tx_id::varchar", card="customer_id", account="customer_id", channel="pos", device="null::varchar",
@@ -74,7 +74,7 @@ def transactions(days: int) -> tuple[pa.Table, pa.Table]:
 
 
 def chargebacks() -> tuple[pa.Table, pa.Table]:
-    """(events, labels) of card payments online, some of which were charged back."""
+    """Return (events, labels) of card payments online, some of which were charged back."""
     columns = _CARD.format(
         id="tx_id::varchar", card="card_masked", account="user_id", channel="ecom", device="device_id::varchar",
         merchant="merchant_id",
@@ -86,7 +86,7 @@ def chargebacks() -> tuple[pa.Table, pa.Table]:
 
 
 def transfers(given: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """(events, labels) of transfers: each is money that leaves an account, and money that comes into another."""
+    """Return (events, labels) of transfers: each is money that leaves an account, and money that comes into another."""
     half = """select 'money' as event_type, '{way}' || tx_id as money_id, event_time, {own}::varchar as account_id,
         '{direction}' as direction, 'transfer' as means, {other}::varchar as counterparty,
         round(amount, 2) as sum_of_money, null::varchar as to_country from given"""
@@ -105,7 +105,7 @@ def transfers(given: pa.Table) -> tuple[pa.Table, pa.Table]:
 
 
 def logins() -> tuple[pa.Table, pa.Table]:
-    """(events, labels) of logins to servers, with a break-in after the failures of each address."""
+    """Return (events, labels) of logins to servers, with a break-in after the failures of each address."""
     events, _ = detection.logins()
     with duckdb.connect() as connection:
         connection.register("events", events)

@@ -36,7 +36,7 @@ ROUNDS = 5
 
 
 def texts(numbers: np.ndarray, kind: str) -> pa.Array:
-    """Numbers as entries of a kind, spread out as real ones are."""
+    """Return numbers as entries of a kind, spread out like real ones."""
     mixed = (numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)
     found = pc.cast(pa.array(mixed), TEXT)
     if kind == "prefix":
@@ -56,7 +56,7 @@ def asked_texts(kind: str) -> pa.Array:
 
 
 def seconds(work: Callable[[], object], rounds: int = 1) -> float:
-    """The best of some rounds."""
+    """Return the seconds of the best of some rounds."""
     best = float("inf")
     for _ in range(rounds):
         started = time.perf_counter()
@@ -66,7 +66,7 @@ def seconds(work: Callable[[], object], rounds: int = 1) -> float:
 
 
 def apply(kind: str, entries: pa.Array, folder: Path) -> tuple[float, float, int]:
-    """Seconds to apply the records of a replacement, and of one entry more; how many records."""
+    """Return the seconds to apply the records of a replacement, and of one more entry; and the number of records."""
     book = Rulebook(SCHEMA, None, ListStore(folder))
     records = replacing("big", kind, 1, entries, None)
     one = ListRecord(id="big", of=kind, version=2, change="add", entries=["10.9.8.0/24" if kind == "cidr" else "42"])
@@ -102,7 +102,7 @@ def main() -> None:
           f"{'look-ups/s':>13}{'ratio':>7}")  # fmt: skip
     for kind in ("string", "prefix", "cidr"):
         asked = asked_texts(kind)
-        with tempfile.TemporaryDirectory() as scratch:  # so that no figure has the compilation of kernels in it
+        with tempfile.TemporaryDirectory() as scratch:  # compiles the kernels before the first figure
             apply(kind, texts(np.arange(10), kind), Path(scratch))
             Content(kind, build(keys_of(asked.slice(0, 10), kind)[0], kind)).texts_within(asked.slice(0, 10))
         base = measure(kind, SMALL, asked, None)

@@ -66,7 +66,7 @@ KAFKA_EVENTS_MAX = 100_000
 TOPIC = "events"
 SENT_AT_ONCE = 200_000
 CLOSING_MS = 86_400_000
-# The four patterns together, one cold run: of a million events it takes a minute, so its start hardly counts.
+# The four patterns together, one cold run: a million events take a minute, so its start hardly counts.
 PEER_OPTIONS = ("--patterns", "all", "--warmup", "0", "--runs", "1")
 # Spark's counts of calls into RocksDB.
 CALLS = ("rocksdbGetCount", "rocksdbPutCount")
@@ -82,33 +82,33 @@ class Caught:
     answers: dict[str, tuple[int, str]]
 
     def steady(self) -> tuple[int, float]:
-        """(events, seconds) of all micro-batches with events but the first."""
+        """Return (events, seconds) of all micro-batches with events, without the first."""
         events = {r.batch_id: r.counters["events"] for r in self.reports}
         spent = {p["batchId"]: p["durationMs"]["triggerExecution"] / 1_000 for p in self.progress}
         counted = [b for b in sorted(events) if events[b] and b in spent][1:]
         return sum(events[b] for b in counted), sum(spent[b] for b in counted)
 
     def phases(self) -> str:
-        """Median milliseconds of each phase of a micro-batch, the longest first."""
+        """Return the median milliseconds of each phase of a micro-batch, the longest first."""
         own = [p["durationMs"] for p in self.progress if p["numInputRows"]][1:]
         names = {name for durations in own for name in durations}
         medians = {name: statistics.median(d.get(name, 0) for d in own) for name in names}
         return ", ".join(f"{name} {ms:,.0f}" for name, ms in sorted(medians.items(), key=lambda m: -m[1]))
 
     def calls(self) -> float:
-        """Gets and puts of the state store in one micro-batch, the median."""
+        """Return the median of gets and puts of the state store in one micro-batch."""
         own = [p["stateOperators"][0]["customMetrics"] for p in self.progress if p["numInputRows"]][1:]
         return statistics.median(sum(metrics.get(name, 0) for name in CALLS) for metrics in own) if own else 0
 
 
 class Answers:
-    """Matches and checksum of each pattern, as the peer counts them; adds up micro-batches and keeps none."""
+    """Matches and checksum of each pattern, as the peer counts them; it adds up micro-batches and stores no alerts."""
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[int, int]] = dict.fromkeys(NAMES, (0, 0))
 
     def add(self, alerts: pa.Table) -> None:
-        """The alerts of one micro-batch."""
+        """Add the alerts of one micro-batch."""
         for name in pc.unique(alerts["rule_id"]).to_pylist():
             events = alerts.filter(pc.equal(alerts["rule_id"], name))["events"].to_pylist()
             count, total = self._found[name]
@@ -120,7 +120,7 @@ class Answers:
 
 
 def pieces_of(columns: dict[str, Any]) -> Iterator[tuple[int, list[bytes]]]:
-    """The peer's events as JSON records, some at once: (number of the first, records)."""
+    """Yield the peer's events as JSON records, in pieces: (number of the first, records)."""
     names = ["event_time" if n == "ts" else "seq_no" if n == "seq" else n for n in columns]
     for start in range(0, len(columns["seq"]), SENT_AT_ONCE):
         values = [column[start : start + SENT_AT_ONCE].tolist() for column in columns.values()]
@@ -128,7 +128,7 @@ def pieces_of(columns: dict[str, Any]) -> Iterator[tuple[int, list[bytes]]]:
 
 
 def write_files(columns: dict[str, Any], folder: Path) -> None:
-    """The records as files, with the times at which they would have come."""
+    """Write the records as files, with the times at which they would have come."""
     folder.mkdir()
     for first, lines in pieces_of(columns):
         for start in range(0, len(lines), EVENTS_PER_FILE):
@@ -151,7 +151,7 @@ def fill(kafka: RealKafka | MockCluster, columns: dict[str, Any]) -> None:
 
 
 def catch_up(spark: SparkSession, job: Job, initial: tuple[bytes, ...], source: Source, folder: Path) -> Caught:
-    """Run a live job over all that is there."""
+    """Run a live job over all records."""
     reports: list[BatchReport] = []
     answers = Answers()
 
@@ -172,7 +172,7 @@ def catch_up(spark: SparkSession, job: Job, initial: tuple[bytes, ...], source: 
 
 
 def stored(spark: SparkSession, checkpoint: Path) -> tuple[int, int]:
-    """(bytes of pages, keys in them) in the state store at the end."""
+    """Return (bytes of pages, keys in them) in the state store at the end."""
     pages = [bytes(row.content) for row in stored_part(spark, checkpoint.parent, PAGES, 0).collect()]
     return sum(map(len, pages)), sum(len(decode_page(page).keys) for page in pages)
 
@@ -184,7 +184,7 @@ def answers_of(columns: dict[str, Any]) -> dict[str, tuple[int, str]]:
 
 
 def parse() -> argparse.Namespace:
-    """The arguments."""
+    """Parse the arguments."""
     parser = argparse.ArgumentParser()
     parser.add_argument("events", type=int, nargs="?", default=1_000_000)
     parser.add_argument("--files", type=int, default=8, help=f"files of {EVENTS_PER_FILE} events in one micro-batch")
@@ -203,7 +203,7 @@ def main() -> None:
     deployment = deploy(given)
     job = Job(deployment.schema, deployment.key_domains, options.key_groups, options.pages)
     initial = tuple(record.to_json() for record in given)
-    warm_up()  # or the first micro-batch would compile
+    warm_up()  # otherwise the first micro-batch would compile
     spark = create_session("bench", CORES, SPARK_SETTINGS, JAVA_OPTIONS)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -234,14 +234,14 @@ def main() -> None:
 
 
 def verdict(ours: dict[str, tuple[int, str]], others: dict[str, tuple[int, str]]) -> str:
-    """One word, or both sides."""
+    """Return one word, or both sides if they differ."""
     return "equal to" if ours == others else f"DIFFERENT: {ours}, {others} are"
 
 
 def print_figures(
     options: argparse.Namespace, count: int, caught: Caught, kept: tuple[int, int], peer: dict[str, Any] | None
 ) -> None:
-    """The tables."""
+    """Print the tables."""
     events, seconds = caught.steady()
     shown = []
     for what, number, spent in (("steady", events, seconds), ("over all", count, caught.seconds)):

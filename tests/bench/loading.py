@@ -61,7 +61,7 @@ def write(folder: Path, count: int, *, files: bool) -> Path:
 
 
 def seconds(rules: Path) -> tuple[float, float, float]:
-    """Return (read, deploy, link) seconds of one load, of the processor."""
+    """Return the processor seconds (read, deploy, link) of one load."""
     store, times = ListStore(), [time.process_time()]
     records, problems = read_rules(rules)
     lists, more = read_lists(rules, store)
@@ -77,7 +77,7 @@ def seconds(rules: Path) -> tuple[float, float, float]:
 
 
 def main(arguments: list[str]) -> None:
-    """Print a line for each number of rules, of one file and of many."""
+    """Print a line for each number of rules, in one file and in many."""
     print(f"{'rules':>6} {'files':>6} {'read':>7} {'deploy':>7} {'link':>7} {'all':>7}  ms a rule")
     for count in [int(a) for a in arguments] or COUNTS:
         for files in (False, True):

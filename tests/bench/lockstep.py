@@ -22,15 +22,15 @@ from statistics import quantiles
 
 MICRO_BATCHES = 100  # from one token to the next
 WARM = 5  # pairs that are not counted: kernels are loaded, caches filled
-_AT_ONCE = 10**12  # events a second: all are due at once, and the pace says how many a micro-batch takes
+_AT_ONCE = 10**12  # events a second: all are due at once, and the pace limits a micro-batch
 _TOKEN = b"x"
 
 
 class _Nowhere:
-    """A sink that takes all at once, on either side."""
+    """A sink that takes all alerts at once."""
 
     def write(self, alerts: object, batch_id: int) -> None:
-        """Take them."""
+        """Take the alerts."""
 
     def close(self) -> None:
         """Do nothing."""
@@ -38,7 +38,7 @@ class _Nowhere:
 
 def work(options: argparse.Namespace) -> None:
     """Be one of the two: do micro-batches whenever the token comes, and write the seconds of each turn."""
-    # From the checkout that is to be measured: this file alone is the same for both.
+    # From the measured checkout: only this file is the same for both.
     from cep.runners.embedded.commit import Commits, Sources  # noqa: PLC0415
     from cep.runners.embedded.engine import Engine, Workers  # noqa: PLC0415
     from cep.runners.embedded.opening import StoreSettings  # noqa: PLC0415

@@ -33,7 +33,7 @@ from tests.bench.peer_data import END_MS, NAMES, peer_batch, peer_columns, peer_
 
 REPEATS = 7
 KEYS = 1_000
-GAP_MS = 60  # so every key has an event a minute
+GAP_MS = 60  # in ms, so every key has an event a minute
 SECOND_MS = 1_000
 
 SOURCE = """
@@ -114,14 +114,14 @@ pattern starts by account {
 
 
 def checked_pattern(name: str, **arguments: int | str) -> PatternIR:
-    """A pattern of the text above, bound."""
+    """Return a bound pattern of the text above."""
     pattern, diagnostics = bind(_CHECKED.patterns[name], arguments)
     assert pattern is not None, diagnostics
     return pattern
 
 
 def program_of(*patterns: PatternIR) -> Program:
-    """The patterns as one program."""
+    """Compile the patterns to one program."""
     rules = [DeployedRule(f"r{i}", 1, 1, str(i), pattern) for i, pattern in enumerate(patterns)]
     return compile_rules(_CHECKED.schema, ("account",), rules)
 
@@ -131,7 +131,7 @@ assert _CHECKED.ok, _CHECKED.diagnostics
 
 
 def events_of(accounts: np.ndarray, time_ms: np.ndarray, amount_minor: np.ndarray, channel: np.ndarray) -> EventBatch:
-    """An EventBatch of generated columns, all of one length."""
+    """Return an EventBatch of generated columns, all of one length."""
     names = pa.array([f"a{number}" for number in range(int(accounts.max()) + 1)], TEXT)
     account = names.take(pa.array(accounts))
     ids = pa.array(np.arange(len(accounts))).cast(pa.string()).cast(TEXT)
@@ -146,7 +146,7 @@ def events_of(accounts: np.ndarray, time_ms: np.ndarray, amount_minor: np.ndarra
 
 
 def payments(count: int, accounts: np.ndarray | None = None) -> EventBatch:
-    """Payments one after the other over many accounts: 2 % below 1.00, 3 % above 600.00, the others in between."""
+    """Return payments over many accounts in turn: 2 % below 1.00, 3 % above 600.00, the others in between."""
     random = np.random.default_rng(7)
     share = random.random(count)
     amount = np.where(share < 0.02, 0.5, np.where(share > 0.97, 700.0, 2.0 + 300.0 * random.random(count)))
@@ -156,7 +156,7 @@ def payments(count: int, accounts: np.ndarray | None = None) -> EventBatch:
 
 
 def least_seconds(work: Callable[[], object]) -> float:
-    """The least time of the work over several repeats, after one that is not counted."""
+    """Return the least time of the work over several repeats, after an uncounted one."""
     work()
     taken = []
     for _ in range(REPEATS):
@@ -167,7 +167,7 @@ def least_seconds(work: Callable[[], object]) -> float:
 
 
 def all_at_once(program: Program, events: EventBatch, watermark_ms: int = END_MS) -> Advanced:
-    """One call for all events."""
+    """Match all events in one call."""
     return advance(program, None, events, watermark_ms)
 
 
@@ -175,7 +175,7 @@ def all_at_once(program: Program, events: EventBatch, watermark_ms: int = END_MS
 
 
 def measure_rules(count: int) -> None:
-    """1, 50 and 500 rules of which at most five react to any event; the others to none, or to the same first event."""
+    """Measure 1, 50 and 500 rules: at most five react to any event, the others to none or to the same first event."""
     events = payments(count)
     rows: list[tuple[str, ...]] = []
     first = 0.0
@@ -223,7 +223,7 @@ def measure_prefixes(count: int) -> None:
 
 
 def repetition(length: int) -> EventBatch:
-    """One account: an event of channel 0, `length` of channel 1, then one of channel 2."""
+    """Return the events of one account: one of channel 0, `length` of channel 1, then one of channel 2."""
     channel = np.array([0] + [1] * length + [2])
     at_ms = np.arange(length + 2) * SECOND_MS
     return events_of(np.zeros(length + 2, np.int64), at_ms, np.full(length + 2, 100), channel)
@@ -256,7 +256,7 @@ def measure_kleene(_: int) -> None:
 
 
 def measure_windows(count: int) -> None:
-    """The same pattern and events; only `within` grows."""
+    """Measure the same pattern and events; only `within` grows."""
     events = payments(count)
     rows: list[tuple[str, ...]] = []
     first = 0.0
@@ -274,7 +274,7 @@ def measure_windows(count: int) -> None:
 
 
 def measure_hot_key(count: int) -> None:
-    """Uniform keys, and one key that has half of all events."""
+    """Measure uniform keys, and one key that has half of all events."""
     random = np.random.default_rng(11)
     uniform = random.integers(0, KEYS, count)
     hot = np.where(random.random(count) < 0.5, 0, uniform)
@@ -298,7 +298,7 @@ def measure_hot_key(count: int) -> None:
 
 
 def array_bytes(kept: KeyedState) -> int:
-    """The bytes of the arrays of a keyed state, without the names of its keys' accounts in Python."""
+    """Return the bytes of the arrays of a keyed state, without the Python strings of its keys."""
     events = kept.events
     arrays = (kept.runs, kept.run_rule, kept.run_key, kept.nodes, events.key, events.event_type, events.time_ms)
     columns = (kept.keys, events.event_id, *events.columns.values())

@@ -27,7 +27,7 @@ class Samples:
             self.found.setdefault(name, []).append(value)
 
     def quarters(self, name: str) -> tuple[float, float]:
-        """(median of the third quarter, median of the last)."""
+        """Return (median of the third quarter, median of the last)."""
         values = self.found[name]
         half, three = len(values) // 2, len(values) * 3 // 4
         return statistics.median(values[half:three] or values), statistics.median(values[three:] or values)
@@ -38,7 +38,7 @@ class Samples:
 
 
 def metrics(address: str) -> dict[str, float]:
-    """All gauges and counters; labels are part of the name."""
+    """Return all gauges and counters; labels are part of the name."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()
     pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
@@ -46,13 +46,13 @@ def metrics(address: str) -> dict[str, float]:
 
 
 def phases_ms(found: Mapping[str, float]) -> dict[str, float]:
-    """Milliseconds of the latest micro-batch by phase."""
+    """Return the milliseconds of the latest micro-batch by phase."""
     named = ((_PHASE.fullmatch(name), value) for name, value in found.items())
     return {match[1]: value * 1_000 for match, value in named if match is not None}
 
 
 def processes(leader: int) -> Iterator[tuple[str, Path]]:
-    """(java or python, folder in /proc) of each process of the session that a job leads."""
+    """Yield (java or python, folder in /proc) of each process of the session that a job leads."""
     for folder in Path("/proc").iterdir():
         try:
             if folder.name.isdigit() and os.getsid(int(folder.name)) == leader:
@@ -62,7 +62,7 @@ def processes(leader: int) -> Iterator[tuple[str, Path]]:
 
 
 def resident_bytes(leader: int) -> dict[str, float]:
-    """Resident memory by program: Java, and Python (the driver and the workers); shared pages count once in all."""
+    """Return the resident memory by program: Java, and Python (the driver and the workers); shared pages count once."""
     found = {"java_bytes": 0.0, "python_bytes": 0.0}
     for program, folder in processes(leader):
         try:
@@ -75,7 +75,7 @@ def resident_bytes(leader: int) -> dict[str, float]:
 
 
 def processor_ms(leader: int) -> dict[str, float]:
-    """Processor time so far, of the processes that are still there."""
+    """Return the processor time so far of the living processes."""
     found = {"java": 0.0, "python": 0.0}
     for program, folder in processes(leader):
         try:

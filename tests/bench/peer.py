@@ -36,7 +36,7 @@ from tests.bench.peer_data import (
 
 
 def write_events(columns: dict[str, Any], path: Path) -> None:
-    """The events as the peer's benchmark reads them."""
+    """Write the events in the form of the peer's benchmark."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
@@ -45,7 +45,7 @@ def write_events(columns: dict[str, Any], path: Path) -> None:
 
 
 def run_peer(path: Path, tasks: int = 1, *more: str) -> dict[str, Any]:
-    """The peer's own figures, by pattern; `more` are further options of its benchmark."""
+    """Return the peer's own figures, by pattern; `more` are further options of its benchmark."""
     command = [
         str(PEER / "run.sh"),
         "bench",

@@ -31,7 +31,7 @@ from cep.nfa.program import Program
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 PEER = SHARED / "peers" / "flink"
 ULB = SHARED / "data" / "ulb_handbook_transactions.parquet"
-# The events that the peer's own figures are for: the first rows of a million.
+# The events of the peer's own figures: the first rows of a million.
 GENERATED, KEYS, SEED = 1_000_000, 10_000, 7
 NAMES = ("p1", "p2", "p3", "p4")
 REPEATS = 3
@@ -77,13 +77,13 @@ pattern p4 by account {
 
 
 def stop(message: str) -> NoReturn:
-    """Say why nothing is measured, and stop."""
+    """Print the reason why this benchmark cannot run, and stop."""
     print(message)
     sys.exit(0)
 
 
 def peer_columns(count: int) -> dict[str, Any]:
-    """The first `count` of the peer's events as arrays, by column."""
+    """Return the first `count` of the peer's events as arrays, by column."""
     path = PEER / "gen_events.py"
     if not path.exists():
         stop(f"the peer's benchmark is not at {PEER}; nothing to measure with")
@@ -97,7 +97,7 @@ def peer_columns(count: int) -> dict[str, Any]:
 
 
 def peer_batch(columns: dict[str, Any]) -> EventBatch:
-    """The peer's events as the engine takes them."""
+    """Return the peer's events as the engine takes them."""
 
     def text(values: Any) -> pa.Array:
         return pa.array(values).cast(pa.string()).cast(TEXT)
@@ -110,7 +110,7 @@ def peer_batch(columns: dict[str, Any]) -> EventBatch:
 
 
 def peer_program(names: Sequence[str]) -> Program:
-    """The peer's patterns as one program; a name that comes again is a rule with a threshold of its own."""
+    """Compile the peer's patterns to one program; a repeated name is a rule with another threshold."""
     checked = load_text(SOURCE)
     assert checked.ok, checked.diagnostics
     rules = []
@@ -123,12 +123,12 @@ def peer_program(names: Sequence[str]) -> Program:
 
 
 def records(names: Sequence[str] = NAMES, source: str = SOURCE) -> list[UpsertRecord]:
-    """The records that deploy the peer's patterns."""
+    """Return the records that deploy the peer's patterns."""
     return [upsert(source, name) for name in names]
 
 
 def upsert(source: str, name: str, **params: str) -> UpsertRecord:
-    """The record that deploys a pattern of a text under the pattern's own name, with parameters other than its own."""
+    """Return the record that deploys a pattern of a text under the pattern's name, with these parameters."""
     return UpsertRecord(
         id=name, version=1, pattern=name, status="live", severity="low", owner="bench", message="m", source=source,
         params=dict(params),
@@ -136,12 +136,12 @@ def upsert(source: str, name: str, **params: str) -> UpsertRecord:
 
 
 def run_once(program: Program, batch: EventBatch) -> Matches:
-    """All events in one call."""
+    """Match all events in one call."""
     return advance(program, None, batch, END_MS).matches
 
 
 def checksum(bound_ids: Sequence[Sequence[int]]) -> str:
-    """The peer's checksum: FNV-1a over the sorted sequence numbers of each match, summed over matches."""
+    """Return the peer's checksum: FNV-1a over the sorted sequence numbers of each match, summed over matches."""
     total = 0
     for ids in bound_ids:
         digest = 0xCBF29CE484222325
@@ -152,7 +152,7 @@ def checksum(bound_ids: Sequence[Sequence[int]]) -> str:
 
 
 def by_rule(matches: Matches, rules_count: int) -> list[tuple[int, str]]:
-    """(matches, checksum) of each rule."""
+    """Return (matches, checksum) of each rule."""
     ids = [int(i) for i in matches.event_id.to_pylist()]
     found: list[list[list[int]]] = [[] for _ in range(rules_count)]
     for row in np.flatnonzero(matches.completed):
@@ -161,7 +161,7 @@ def by_rule(matches: Matches, rules_count: int) -> list[tuple[int, str]]:
 
 
 def median_seconds(work: Callable[[], object], repeats: int = REPEATS) -> float:
-    """The median time of the work, after one run that is not counted."""
+    """Return the median time of the work, after one uncounted run."""
     work()
     taken = []
     for _ in range(repeats):
@@ -172,7 +172,7 @@ def median_seconds(work: Callable[[], object], repeats: int = REPEATS) -> float:
 
 
 def show(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table: into a file as wide as its names ask for."""
+    """Print a table; in a file it is as wide as its names need."""
     table = Table(title=title, box=None, header_style="bold", pad_edge=False, title_justify="left")
     for number, name in enumerate(head):
         table.add_column(name, justify="right" if number else "left")

@@ -1,7 +1,7 @@
-"""A seed → sets of labelled events: the honest months of a bank and of the firms around it, with frauds planted.
+"""A seed → sets of labelled events: the honest months of a bank and of the firms around it, with planted frauds.
 
 A set has one event type: `takeover`, `insiders`, `lending`, `money`, `wallets`, `sessions`, `guesses`. Several banks
-make one set; loans are of a year, as a borrower's good months come first. Frauds begin at any time, so each kind is in
+make one set; loans cover a year, as a borrower's good months come first. Frauds begin at any time, so each kind is in
 each part of the time. Events of a fraud that would come after the last honest one are left out. A fraud is one label,
 an episode, however many events it has.
 Tested by: tests/bench/test_planted.py
@@ -28,7 +28,7 @@ _MARGIN_DAYS = 4  # no fraud begins earlier, or so late that its events leave th
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of fraud: its event type, the ids and the keys of it, its episodes, and of each kind how many."""
+    """A field of fraud: its event type, its id and key columns, its kinds of episodes, and how many of each."""
 
     event_type: str
     id: str
@@ -83,7 +83,7 @@ def planted(name: str, seed: int, banks: int = BANKS) -> tuple[pa.Table, pa.Tabl
 
 
 def _honest(field: Field, seed: int, banks: int) -> pa.Table:
-    """Return the honest events of several banks, whose people have names of their own."""
+    """Return the honest events of several banks, each with its own people."""
     year = field.event_type == "loan_event"
     made = []
     for bank in range(banks * _COHORTS if year else banks):

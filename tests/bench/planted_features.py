@@ -29,7 +29,7 @@ def _counts(event: str, key: str, field: str, values: Sequence[str]) -> dict[str
 
 
 def _over(function: str, name: str, key: str, where: str = "") -> dict[str, str]:
-    """Write a function over each span."""
+    """Return a function over each span."""
     return {f"{name}_{span}": f"{function} over {window} by {key}{where})" for span, window in _SPANS.items()}
 
 

@@ -33,14 +33,14 @@ PEER_EVENTS = 300_000
 
 
 def run(spark: SparkSession, path: Path, given: list[UpsertRecord], cores: int) -> Replayed:
-    """One replay of a file."""
+    """Replay a file once."""
     deployment = deploy(given)
     job = Job(deployment.schema, deployment.key_domains)
     return replay(job, deployment.rulebook, *read_events(spark, path), cores)
 
 
 def measured(spark: SparkSession, title: str, path: Path, given: list[UpsertRecord], cores: int) -> tuple[str, ...]:
-    """One line of the table."""
+    """Return one line of the table."""
     last: list[Replayed] = []
     seconds = median_seconds(lambda: last.append(run(spark, path, given, cores)))
     events = last[-1].counters["events"]
@@ -48,7 +48,7 @@ def measured(spark: SparkSession, title: str, path: Path, given: list[UpsertReco
 
 
 def peer_rate(cores: int, folder: Path) -> float:
-    """Events a second of the peer's four patterns together, in memory: one warm run after one that is not counted."""
+    """Return events a second of the peer's four patterns together, in memory: a warm run after an uncounted one."""
     write_events(peer_columns(PEER_EVENTS), folder / "events.csv")
     figures = run_peer(folder / "events.csv", cores, "--patterns", "all", "--warmup", "1", "--runs", "1")
     return float(figures["all"]["events_per_s"])

@@ -37,21 +37,21 @@ CHANGES = 7
 
 
 def record_of(base: UpsertRecord, number: int, version: int) -> bytes:
-    """One rule of many: a threshold of its own, and another one for each version."""
+    """Return one rule of many: it has its own threshold, and another one for each version."""
     large = 5_000 + number + version / 100
     changes = {"id": f"rule_{number}", "version": version, "params": {**base.params, "large": large}}
     return base.model_copy(update={**changes, "on_update": "restart"}).to_json()
 
 
 def apply(book: Rulebook, data: bytes, seen_ms: int | None) -> None:
-    """As a job does: read, check, apply."""
+    """Read, check and apply a record, like a job."""
     record, problems = parse_control(data)
     assert record is not None, problems
     assert book.apply(record, seen_ms).kind == "applied"
 
 
 def batches(schema: Schema, count: int) -> Iterator[EventBatch]:
-    """Payments of 5 000 cards, one every millisecond; one in ten is small, none is large enough to fire."""
+    """Yield payments of 5 000 cards, one every millisecond; one in ten is small, all are too small to fire."""
     rng = np.random.default_rng(1)
     for first in range(0, count, BATCH):
         size = min(BATCH, count - first)
@@ -68,7 +68,7 @@ def _one(schema: Schema) -> dict[str, pa.Array]:
 
 
 def matched(schema: Schema, book: Rulebook, events: int, burst: list[bytes]) -> tuple[float, int]:
-    """(events a second, alerts) with the burst spread evenly over the batches."""
+    """Return (events a second, alerts) with the burst spread evenly over the batches."""
     programs, keyed_state, output = Programs(), None, MatchOutput()
     all_batches = list(batches(schema, events))
     share = -(-len(burst) // len(all_batches))
@@ -111,7 +111,7 @@ def main() -> None:
     each_ms, grown_mb = seconds / records_count * 1e3, (_peak_kb() - before_kb) / 1_024
     print(f"a burst of {records_count} records: {seconds:.2f} s, {each_ms:.2f} ms each, {grown_mb:.0f} MB more")
 
-    matched(schema, book.copy(), min(events, BATCH), [])  # kernels are loaded now
+    matched(schema, book.copy(), min(events, BATCH), [])  # loads the kernels
     quiet, _ = matched(schema, book.copy(), events, [])
     busy, _ = matched(schema, book.copy(), events, burst)
     print(f"events a second: {quiet:,.0f} without changes, {busy:,.0f} during the burst, ratio {busy / quiet:.2f}")

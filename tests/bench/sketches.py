@@ -24,7 +24,7 @@ _EXACT = ("percentile(payment.amount over {}, 95)", "distinct(payment.terminal_i
 
 
 def busy(count: int) -> EventBatch:
-    """Payments of few keys over some months: each has thousands in 90 days."""
+    """Return payments of few keys over some months: each has thousands in 90 days."""
     random = np.random.default_rng(1)
     numbers = {"t": np.arange(count), "c": random.integers(0, _KEYS, count), "m": random.zipf(1.2, count) % 50_000}
     texts = [pa.array([f"{name}{at}" for at in own.tolist()], TEXT) for name, own in numbers.items()]
@@ -35,7 +35,7 @@ def busy(count: int) -> EventBatch:
 
 
 def measured(batch: EventBatch, written: str) -> tuple[float, float]:
-    """(µs an event, bytes of keyed state a key)."""
+    """Return (µs an event, bytes of keyed state a key)."""
     seconds, kept = live(program_of([_WINDOW], [written]), batch)
     size = sum(map(len, kept.heads.values())) + sum(map(len, kept.segments.values()))
     return 1e6 * seconds / len(batch), size / pc.count_distinct(batch.key).as_py()

@@ -45,7 +45,7 @@ def parse() -> argparse.Namespace:
 
 
 def sample(address: str, leader: int, checkpoint: Path) -> dict[str, float]:
-    """One look at the job. Files of the checkpoint directory may go while they are counted."""
+    """Take one sample of the job. Files of the checkpoint directory may go while they are counted."""
     found = {name: value for name, value in metrics(address).items() if name in GAUGES}
     sizes = []
     for path in checkpoint.rglob("*"):

@@ -34,7 +34,7 @@ def key(number: int) -> bytes:
 
 
 def micros(call: Callable[[int], object], numbers: list[int]) -> list[float]:
-    """The µs of each call."""
+    """Return the µs of each call."""
     found = []
     for number in numbers:
         begun = time.perf_counter_ns()
@@ -50,7 +50,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def calls(folder: Path) -> None:
-    """Get and put by the size of the value, in memory and on disk."""
+    """Measure get and put by the size of the value, in memory and on disk."""
     rows = []
     for size in PAGE_BYTES:
         count = max(50, min(CALLS, 200_000_000 // size // 4))
@@ -78,7 +78,7 @@ def calls(folder: Path) -> None:
 
 
 def checkpoints(folder: Path, keys_count: int) -> None:
-    """A checkpoint after a share of the keys has changed, and the restore of the last one."""
+    """Measure a checkpoint after a share of the keys has changed, and the restore of the last one."""
     chance = Random(2)
     target = Target(str(folder / "target"))
     rows: list[tuple[str, ...]] = []
@@ -117,7 +117,7 @@ def checkpoints(folder: Path, keys_count: int) -> None:
 
 
 def larger_than_memory(folder: Path, keys_count: int) -> None:
-    """Random reads and writes of more than the cache holds."""
+    """Measure random reads and writes of more than the cache holds."""
     chance = Random(3)
     settings = RocksSettings(RocksMemory(CACHE_BYTES, CACHE_BYTES // 4), wal=False)
     with RocksStore(folder / "large", settings) as store:

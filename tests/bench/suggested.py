@@ -55,7 +55,7 @@ Row = tuple[str, ...]
 
 
 def recovered(seed: int, folder: Path) -> tuple[str, bool]:
-    """Plant a fraud and look for it. Return its kind, and whether it came back."""
+    """Plant a fraud and mine for it. Return its kind, and whether it was recovered."""
     kind = seed % (len(_PLANTS) + 1)
     plant = _PLANTS[kind] if kind < len(_PLANTS) else None
     draw = random.Random(seed)

@@ -1,4 +1,4 @@
-"""The yardstick of the benchmarks of detection: figures by hand, and the simulator's kinds of fraud."""
+"""The yardstick of the detection benchmarks: figures by hand, and the simulator's kinds of fraud."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DAY_MS = 86_400_000
 
 
 def test_card_precision_takes_the_highest_of_a_card_and_looks_at_a_compromised_one_once() -> None:
-    """Two cards a day: on day 0 a, which is bad, and b; on day 1 a is out, so c and b; of these c is bad."""
+    """Two cards a day. Day 0 has a, which is bad, and b. On day 1 a is left out; of c and b, c is bad."""
     day = np.array([0, 0, 0, 0, 1, 1, 1], np.float64)
     customer = np.array([1, 1, 2, 3, 1, 2, 3], np.float64)
     bad = np.array([1, 0, 0, 0, 1, 0, 1], bool)

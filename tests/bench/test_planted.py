@@ -1,4 +1,4 @@
-"""Frauds planted into honest months: every kind is there, among honest events, and a seed gives the same again."""
+"""Frauds planted into honest months: every kind exists among honest events, and a seed repeats its result."""
 
 from __future__ import annotations
 

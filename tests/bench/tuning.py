@@ -51,7 +51,7 @@ def tuned(of: Given, record: UpsertRecord, path: Path) -> UpsertRecord:
 
 
 def _written(param: ParamDecl) -> ParamValue:
-    """Return the default of a parameter that is a number, as a rule's file would have it."""
+    """Return the default of a numeric parameter in the form of a rule file."""
     value = param.default
     assert isinstance(value, int | float), param.name
     match param.type.kind:

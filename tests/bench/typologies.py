@@ -1,13 +1,13 @@
-"""Laundering over several accounts, found by patterns that feed patterns: precision and recall for each typology.
+"""Laundering over several accounts, detected by patterns that feed patterns: precision and recall by typology.
 
     python -m tests.bench.typologies
 
-On transfers of a public generator with labelled instances. An alert is right if the transfer that completed it belongs
-to an instance of its typology; an instance is found if some right alert is about it.
+It runs on transfers of a public generator with labelled instances. An alert is right if the transfer that completed it
+belongs to an instance of its typology; an instance is detected if a right alert is about it.
 
-Instances of fan-in and fan-out are spread over up to 638 days among a hundred thousand ordinary transfers, so that
-nothing but the newness of the accounts tells them apart. When the data begins every account is new: the two patterns
-that look for new ones are in force from its second month, with the first one as their past.
+Instances of fan-in and fan-out are spread over up to 638 days among a hundred thousand ordinary transfers, so that only
+the newness of the accounts distinguishes them. When the data begins every account is new: the two patterns that look
+for new ones are in force from its second month, with the first one as their past.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cep.step.job import Job
 from tests.bench.peer_data import SHARED, show, stop, upsert
 
 DATA = SHARED / "data" / "amlsim_typologies_12k_accounts.parquet"
-LINKS_MAX = 9  # transfers of the longest circle that is looked for
+LINKS_MAX = 9  # transfers in the longest cycle to detect
 WINDOW = "20 d"
 KNOWN_FROM = {"new_payer": "2017-01-31T00:00:00Z"}
 TYPOLOGIES = (
@@ -135,7 +135,7 @@ pattern circleN by account {
 
 
 def source() -> str:
-    """The patterns: a chain grows by one transfer at each level, as long as the next payment comes soon."""
+    """Return the patterns: a chain grows by one transfer at each level, as long as the next payment comes soon."""
     text = _EVENTS.replace("WINDOW", WINDOW)
     for number in range(2, LINKS_MAX):
         before, origin = ("credit", "other") if number == 2 else (f"link{number - 1}", "origin")
@@ -144,7 +144,7 @@ def source() -> str:
 
 
 def run(table: pa.Table, text: str, names: list[str]) -> Replayed:
-    """One replay of the transfers with these patterns."""
+    """Replay the transfers with these patterns."""
     given = [upsert(text, name).model_copy(update={"effective_at": KNOWN_FROM.get(name)}) for name in names]
     deployment = deploy(given)
     if deployment.set_aside:

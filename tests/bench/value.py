@@ -53,12 +53,12 @@ Row = tuple[str, ...]
 _LIBRARY, _TUNED = "library, its own parameters", "library, tuned"
 _AMOUNT, _RAW, _PAST = "amount above a limit", "boosting on raw columns", "boosting on cep features"
 _WHOLE = (_LIBRARY, _TUNED, _AMOUNT, _RAW, _PAST)
-# The last two: alerts a day at a million events a day; from the first alert of a run of frauds to its last event.
+# The last two: alerts a day at a million events a day; days from the first alert of a spell of fraud to its last event.
 _HEAD = ("", "alerts", "precision", "recall", "f1", "a million", "ahead")
 
 
 def chosen(measured: Measured, names: list[str], part: Part, spell: NDArray[np.int64]) -> list[str]:
-    """Return the rules that raise F1 together on a part, the best first. Each has the least precision, as all have."""
+    """Return the rules that raise F1 together on a part, the best first. Each one and all have the least precision."""
     times = measured.history.events.time_ms
 
     def value(of: list[str]) -> baselines.Value:
@@ -87,7 +87,7 @@ def boosted(
 
 
 def spells(of: Given, measured: Measured) -> NDArray[np.int64]:
-    """int64[N]: the spell of fraud of each event, -1 for none."""
+    """Return int64[N]: the spell of fraud of each event, or -1."""
     rows = measured.history.events.rows_of(of.labels["event_id"].combine_chunks())
     spell = np.full(len(measured.history.events), -1)
     names = of.labels["spell"].combine_chunks().dictionary_encode()
@@ -133,7 +133,7 @@ def _row(name: str, alerts: baselines.Alerts, measured: Measured, part: Part, sp
 
 
 def run(of: Given, seed: int, folder: Path) -> tuple[list[Row], list[Row]]:
-    """Measure one set and print it. Return its rows for the tables of all sets, none if a part of its time is empty."""
+    """Measure one set and print it. Return its rows for the tables of all sets; empty if a part has no events."""
     path = folder / f"{of.name}.parquet"
     pq.write_table(of.events, path)
     rules = rules_for(set(of.types))

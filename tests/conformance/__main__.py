@@ -1,6 +1,6 @@
 """Scenario files with another matcher's answers → how ours compare: `python -m tests.conformance FILE…`.
 
-Exit code 0 if every scenario passes or differs as is known, 1 if one does not, 2 if a file cannot be read.
+Exit code 0 if every scenario passes or has known differences only, 1 if one does not, 2 if a file cannot be read.
 Tested by: tests/conformance/test_command.py
 """
 

@@ -1,8 +1,8 @@
 """Our answer and the peer's → how they compare.
 
 Matches are compared as sets of bindings. Where a skip strategy had the choice among matches with the same first and
-last event (`skip-tie`), any of them will do. A match that time alone makes certain has, with us, the time at which it
-became certain; the peer gives it the next time at which it looks.
+last event (`skip-tie`), any of them counts as right. A match that becomes certain by time alone has that time in our
+answer; the peer gives it the next time at which it looks.
 Tested by: tests/conformance/test_conformance.py
 """
 
@@ -26,8 +26,8 @@ class Verdict(StrEnum):
     """The verdict on a scenario, the best first."""
 
     PASS = "pass"
-    DIFFERS = "differs"  # as is known and meant
-    BOUND = "bound"  # we hand out fewer matches of one event than there are, and agree without that limit
+    DIFFERS = "differs"  # by known differences
+    BOUND = "bound"  # we limit the matches of one event, and agree without that limit
     NO_ANSWER = "no answer"  # the peer refuses a pattern that we answer: there is no answer to compare with
     UNSUPPORTED = "unsupported"  # the language cannot express the pattern, or refuses it
     FAIL = "fail"
@@ -96,7 +96,7 @@ def _without_answer(scenario: Scenario, reason: str, written: PatternText | None
 
 
 def disagreement(scenario: Scenario, subject: Subject, expected: Answer, ours: Answer) -> Disagreement:
-    """Where the two answers differ; nothing where a tie was resolved otherwise."""
+    """Return the differences between the two answers; empty where a tie was resolved otherwise."""
     missing, extra = expected.bindings - ours.bindings, ours.bindings - expected.bindings
     if (missing or extra) and TIE in scenario.tags and _same_spans(scenario, expected.bindings, ours.bindings):
         free = answer(subject.without_skip(), scenario)
@@ -112,8 +112,10 @@ def disagreement(scenario: Scenario, subject: Subject, expected: Answer, ours: A
 
 
 def is_tie(outcome: Outcome) -> bool:
-    """Whether the two sides only chose otherwise among matches that start alike and that the same moment released: the
-    peer has withheld them by start, and then in the order of its internal queue."""
+    """Whether the two sides only chose different matches with the same start, released at the same moment.
+
+    The peer withholds matches by start, and then in the order of its internal queue.
+    """
     scenario, found = outcome.scenario, outcome.disagreement
     chose = Disagreement(missing=found.missing, extra=found.extra)
     if scenario.expected is None or outcome.written is None or not scenario.skips or found != chose:
@@ -126,13 +128,13 @@ def is_tie(outcome: Outcome) -> bool:
 
 
 def _released(scenario: Scenario, found: Answer, chosen: Iterable[Bindings]) -> list[tuple[int, int]]:
-    """The place of the first event and the time of each of the chosen matches."""
+    """Return the place of the first event and the time of each of the chosen matches."""
     times_ms = dict(found.matches)
     return sorted((spans(scenario, [match])[0][0], times_ms[match]) for match in chosen)
 
 
 def spans(scenario: Scenario, matches: Iterable[Bindings]) -> list[tuple[int, int]]:
-    """The places of the first and the last event of each match among the events by (time, arrival), sorted."""
+    """Return the places of each match's first and last event among the events by (time, arrival), sorted."""
     order = sorted(range(len(scenario.events)), key=lambda place: (scenario.events[place].time_ms, place))
     rank = {scenario.events[place].id: at for at, place in enumerate(order)}
     found: list[tuple[int, int]] = []
@@ -147,7 +149,7 @@ def _same_spans(scenario: Scenario, theirs: Iterable[Bindings], ours: Iterable[B
 
 
 def _other_times(scenario: Scenario, expected: Answer, ours: Answer) -> list[tuple[Bindings, int, int]]:
-    """Matches of both sides whose times do not agree."""
+    """Return matches of both sides with different times."""
     # If a match was emitted more than once, its first time remains.
     theirs = dict(sorted(expected.matches, key=lambda match: -match[1]))
     key_of = {event.id: event.key for event in scenario.events}
@@ -160,7 +162,7 @@ def _other_times(scenario: Scenario, expected: Answer, ours: Answer) -> list[tup
 
 
 def _next_looks(scenario: Scenario, key: str, time_ms: int) -> set[int]:
-    """When the peer first sees that a time has come: at the key's next event, or at the next watermark."""
+    """Return the times at which the peer may first notice a time: at the key's next event, or at the next watermark."""
     events = [event.time_ms for event in scenario.events if event.key == key and event.time_ms >= time_ms]
     watermarks = [watermark_ms for _, watermark_ms in scenario.watermarks if watermark_ms >= time_ms]
     return {min(events, default=_FOREVER_MS), min(watermarks, default=_FOREVER_MS)}

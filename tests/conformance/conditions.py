@@ -1,7 +1,7 @@
 """A scenario's condition → the text of an expression.
 
-In a scenario a comparison with something undefined is false, and its opposite true; in the language it is unknown. The
-two differ below `not` alone, where the condition is made definite. Numbers are floats.
+In a scenario a comparison with an undefined value is false, and its opposite true; in the language it is unknown. The
+two differ only below `not`, where the condition is made definite. Numbers are floats.
 Tested by: tests/conformance/test_conformance.py
 """
 
@@ -17,14 +17,14 @@ from tests.conformance.scenario import Json
 _COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 _TEXT_TESTS = {"contains": "contains", "startswith": "starts_with"}
 _ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
-# How strongly a text holds together; a weaker part of a stronger whole goes into parentheses.
+# The precedence of a text; a part with a lower precedence than its whole goes into parentheses.
 _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _ATOM = range(1, 8)
 _LEVEL = {"+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT}
 
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A piece of the expression: how it is written, how strongly it holds together, its type; may it be null?"""
+    """A piece of the expression: its text, its precedence, its type, and whether it may be null."""
 
     text: str
     level: int
@@ -47,7 +47,7 @@ class ConditionWriter:
     bound: frozenset[str]
 
     def text(self, given: Json) -> str:
-        """The condition, "" if it is always true. Raises: UntranslatableError."""
+        """Return the condition, "" if it is always true. Raises: UntranslatableError."""
         found = self._condition(given).text
         return "" if found == _TRUE.text else found
 

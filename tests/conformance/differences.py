@@ -91,17 +91,17 @@ class _Seen:
         return min(self.time_ms[i] for _, ids in bindings for i in ids)
 
     def end_ms(self, bindings: Bindings) -> int:
-        """The time of the last event of the match's key."""
+        """Return the time of the last event of the match's key."""
         return self.last_ms[self.key[bindings[0][1][0]]]
 
     def may_come_after(self, bindings: Bindings, absence: Stage) -> bool:
-        """Whether an event of the match's key that may be the forbidden one comes after the first that is bound."""
+        """Whether a possibly forbidden event of the match's key comes after the first bound event."""
         first, key = min(self.place[i] for _, ids in bindings for i in ids), self.key[bindings[0][1][0]]
         later = (i for i, at in self.place.items() if at > first and self.key[i] == key)
         return any(may_fit(absence.given.get("where", True), self.values[i]) for i in later)
 
     def comes_between(self, name: str, places: tuple[int, int], bindings: Bindings) -> bool:
-        """Whether an event of the match's key that may be one of the stage comes strictly between two places."""
+        """Whether an event of the match's key that may fit the stage comes strictly between two places."""
         where = next(s.given.get("where", True) for s in self.stages if s.name == name)
         key = self.key[bindings[0][1][0]]
         between = (i for i, at in self.place.items() if places[0] < at < places[1] and self.key[i] == key)
@@ -109,7 +109,7 @@ class _Seen:
 
 
 def known_differences(scenario: Scenario, found: Disagreement) -> tuple[int, ...]:
-    """The differences that explain a disagreement; none if something is left over."""
+    """Return the differences that explain a disagreement; empty if a part of it stays unexplained."""
     seen = _Seen.of(scenario)
     numbers: list[int] = []
     rest = found
@@ -140,7 +140,7 @@ def _keep_timed(
 
 
 def _gap(seen: _Seen, found: Disagreement) -> Disagreement:
-    """6: the library bounds the gap before the loop, and the repetitions loosely."""
+    """6: the library bounds the gap before the loop, and bounds the repetitions only loosely."""
     loops = (*(s.given for s in seen.stages), *groups_in(seen.scenario.stages))
     return Disagreement() if any("gap_ms" in loop and "times" in loop for loop in loops) else found
 
@@ -165,7 +165,7 @@ def _bounded_greed(seen: _Seen, found: Disagreement) -> Disagreement:
 
 
 def _strictly_between(seen: _Seen, found: Disagreement) -> Disagreement:
-    """4: we have more, in which an event that is bound may be the forbidden one."""
+    """4: we have more matches, with a bound event that may be the forbidden one."""
     absences = [s for s in seen.stages if s.negated]
     if not absences:
         return found
@@ -204,7 +204,7 @@ def _absence_at_the_end(seen: _Seen, found: Disagreement) -> Disagreement:
 
 
 def _window_in_a_group(seen: _Seen, found: Disagreement) -> Disagreement:
-    """9: the library ignores it."""
+    """9: the library ignores a window in a group."""
     inside = any(s.depth and s.given.get("within", {}).get("type") == "first_last" for s in seen.stages)
     return Disagreement() if inside else found
 
@@ -286,7 +286,7 @@ def _step_time(seen: _Seen, found: Disagreement) -> Disagreement:
 
 
 def _groups_with_windows(seen: _Seen) -> list[Json]:
-    """The groups; a window of the whole that is a step's is the last one's, if a group is last."""
+    """Return the groups; a step's window of the whole belongs to the last group, if a group is last."""
     last, within = seen.scenario.stages[-1], seen.scenario.within
     found = [*groups_in(seen.scenario.stages)]
     return [*found, {**last, "within": within}] if "group" in last and within else found
@@ -317,7 +317,7 @@ def _order_of_time(seen: _Seen, found: Disagreement) -> Disagreement:
 
 
 def _left_again(seen: _Seen, found: Disagreement) -> Disagreement:
-    """11: the library has more, where something comes directly after a group that may have another round."""
+    """11: the library has more matches, where a stage comes directly after a group that may have another round."""
     if not directly_after_round(seen.scenario.stages):
         return found
     if seen.scenario.skips:
@@ -326,8 +326,10 @@ def _left_again(seen: _Seen, found: Disagreement) -> Disagreement:
 
 
 def _until_of_a_group(seen: _Seen, found: Disagreement) -> Disagreement:
-    """15: the library ends a run whose last round could be over, but might still take something; and groups inside the
-    group it does not stop."""
+    """15: the library ends a run whose last round could be over, but might still take an event.
+
+    The library does not stop groups inside the group.
+    """
     stopped = [group["group"] for group in groups_in(seen.scenario.stages) if "until" in group]
     goes_on = any(may_be_empty(stages[-1]) or is_loop(stages[-1]) for stages in stopped)
     goes_on = goes_on or stop_behind_round(seen.scenario.stages)
@@ -335,7 +337,7 @@ def _until_of_a_group(seen: _Seen, found: Disagreement) -> Disagreement:
 
 
 def _absences_in_a_row(seen: _Seen, found: Disagreement) -> Disagreement:
-    """16: the library lets the second begin where the first has ended."""
+    """16: the library lets the second absence begin where the first has ended."""
     return Disagreement() if absences_in_a_row(seen.scenario.stages) else found
 
 
@@ -379,7 +381,7 @@ def _order_of_time_outs(seen: _Seen, found: Disagreement) -> Disagreement:
 
 
 def _group_in_first_place(seen: _Seen, found: Disagreement) -> Disagreement:
-    """12: the library wants the first event of the inner group directly after; we have more."""
+    """12: the library requires the first event of the inner group directly after; we have more matches."""
     if not begins_with_group(seen.scenario.stages):
         return found
     if seen.scenario.skips:

@@ -16,12 +16,12 @@ from tests.conformance.stages import flatten, groups_in
 
 # Mistakes for which the language refuses a pattern that the peer accepts, by the number of the difference.
 _REFUSALS = {"CEP401": 3, "CEP403": 7}
-# How many bindings of one kind a diff shows; an explosion of matches says no more in full.
+# How many bindings of one kind a diff shows; the rest of a long list adds no information.
 _SHOWN_MAX = 8
 
 
 def judge(scenario: Scenario) -> Outcome:
-    """Run a scenario; a disagreement or a refusal that is known is DIFFERS, with its numbers."""
+    """Run a scenario; a known disagreement or refusal is DIFFERS, with its numbers."""
     found = run_scenario(scenario)
     numbers: tuple[int, ...] = ()
     if found.verdict is Verdict.FAIL:
@@ -40,7 +40,7 @@ def judge(scenario: Scenario) -> Outcome:
 
 
 def _is_greedy_and_any(scenario: Scenario, code: str) -> bool:
-    """Whether the language refuses it because a loop would be greedy and of every combination."""
+    """Whether the language refuses the pattern because a loop would be greedy and of every combination."""
     heads = ((group, group["group"][0]) for group in groups_in(scenario.stages))
     by_group = any(group.get("inner") == "combinations" and head.get("greedy") for group, head in heads)
     stages = flatten(scenario.stages, scenario.within)
@@ -55,7 +55,7 @@ def is_clean(outcomes: Iterable[Outcome]) -> bool:
 
 
 def headline(outcome: Outcome) -> str:
-    """One line: the verdict, the numbers of known differences, the name, the reason."""
+    """Return one line: the verdict, the numbers of known differences, the name, the reason."""
     numbers = " " + ", ".join(f"#{n}" for n in outcome.numbers) if outcome.numbers else ""
     verdict = f"{outcome.verdict}{f' ({numbers.strip()})' if numbers else ''}"
     return f"{verdict:<14} {outcome.scenario.name}" + (f"  [{outcome.reason}]" if outcome.reason else "")
@@ -84,7 +84,7 @@ def _shown(bindings: Bindings) -> str:
 
 
 def event_line(scenario: Scenario) -> str:
-    """The events in the order of arrival: `id@time key {values}`."""
+    """Return the events in the order of arrival: `id@time key {values}`."""
     parts = []
     for event in scenario.events:
         values = " ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"

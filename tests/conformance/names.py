@@ -16,9 +16,9 @@ from tests.conformance.scenario import Json, ScenarioEvent
 
 EVENT_TYPE = "record"
 ID, TIME, KEY = "event_id", "event_time", "event_key"
-# The time stamp as the number that conditions of scenarios compute with; a time takes part in no such arithmetic.
+# The time stamp as the number that conditions of scenarios compute with; the language has no arithmetic with times.
 STAMP = "at_ms"
-# Words that are not reserved but mean something where a variable may stand.
+# Words that are not reserved but have a meaning in place of a variable.
 _WORDS = frozenset("greedy strict any until events over on none to past order".split())  # noqa: SIM905
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
@@ -31,7 +31,7 @@ class UntranslatableError(Exception):
 class Names:
     """The variable of each stage, the field of each of an event's values, the kind of each field.
 
-    `missing` are the fields that some event does not have: they may be null.
+    `missing` holds the fields that some event lacks: they may be null.
     """
 
     variables: Mapping[str, str]
@@ -40,12 +40,12 @@ class Names:
     missing: frozenset[str]
 
     def stage_of(self) -> dict[str, str]:
-        """The stage of each variable."""
+        """Return the stage of each variable."""
         return {variable: stage for stage, variable in self.variables.items()}
 
 
 def names_of(stages: Sequence[Json], events: Sequence[ScenarioEvent]) -> Names:
-    """Choose the names. Raises: UntranslatableError for a field that is now text and now a number."""
+    """Choose the names. Raises: UntranslatableError for a field that is sometimes text and sometimes a number."""
     kinds: dict[str, Kind] = {}
     missing: set[str] = set()
     named = list(dict.fromkeys(name for event in events for name in event.values))
@@ -70,7 +70,7 @@ def names_of(stages: Sequence[Json], events: Sequence[ScenarioEvent]) -> Names:
 
 
 def stage_names(stages: Iterable[Json]) -> list[str]:
-    """The names of the stages, those in groups too, in the order in which they are written."""
+    """Return the names of the stages, including the ones in groups, in the order of the text."""
     found: list[str] = []
     for stage in stages:
         found += stage_names(stage["group"]) if "group" in stage else [str(stage["name"])]
@@ -84,7 +84,7 @@ def _kind(value: float | str | bool) -> Kind:
 
 
 def _fields_in(given: Json) -> list[str]:
-    """The fields that conditions speak of."""
+    """Return the fields that conditions use."""
     if isinstance(given, dict):
         own = [given["f"]] if isinstance(given.get("f"), str) else []
         return own + [name for part in given.values() for name in _fields_in(part)]
@@ -92,7 +92,7 @@ def _fields_in(given: Json) -> list[str]:
 
 
 def _fresh(name: str, taken: set[str]) -> str:
-    """A name of the language as close to the given one as can be; it is taken from now on."""
+    """Return a name of the language as close to the given one as possible, and add it to `taken`."""
     found = re.sub(r"\W", "_", name, flags=re.ASCII)
     if not _NAME.fullmatch(found):
         found = f"v{found}"

@@ -37,7 +37,7 @@ _END_MS = TIME_MS_MAX
 # Event ids are compared by length, then by bytes: with one length they sort in order of arrival.
 _ID_DIGITS = 9
 _LIMITS = ("RUNS_PER_KEY_MAX", "NODES_PER_KEY_MAX", "MATCHES_PER_EVENT_MAX", "WAYS_PER_EVENT_MAX")
-_NO_LIMIT = 100_000  # more than a scenario can need that the library answers
+_NO_LIMIT = 100_000  # more than any scenario with an answer of the library needs
 
 
 class RefusedError(Exception):
@@ -58,7 +58,7 @@ class Subject:
     names: Names
 
     def without_skip(self) -> Subject:
-        """The same pattern with every match it has."""
+        """Return the same pattern without a skip strategy."""
         return replace(self, pattern=replace(self.pattern, skip=Skip(SkipKind.NONE)))
 
 
@@ -139,7 +139,7 @@ Arrived = tuple[int, ScenarioEvent]
 
 
 def deliveries(scenario: Scenario) -> Iterator[tuple[list[Arrived], int]]:
-    """Events with their places in the order of arrival, sorted by time, and the watermark that releases them."""
+    """Yield events with their places in the order of arrival, sorted by time, and the watermark that releases them."""
     waiting: list[Arrived] = []
     watermark_ms = -_END_MS
     schedule = sorted(scenario.watermarks, key=lambda pair: pair[0])

@@ -19,7 +19,7 @@ from typing import Any
 from cep.base.errors import UsageError
 
 Json = Any
-# The events bound to each stage, stages without events left out: a match as a set can hold it.
+# The events bound to each stage, without empty stages: a match in a form for sets.
 Bindings = tuple[tuple[str, tuple[int, ...]], ...]
 SKIP_NONE = "no_skip"
 
@@ -36,14 +36,14 @@ class ScenarioEvent:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Matches with their times, and partial matches whose time ran out. Nothing is held twice."""
+    """Matches with their times, and partial matches whose time ran out, without duplicates."""
 
     matches: frozenset[tuple[Bindings, int]]
     timeouts: frozenset[tuple[Bindings, int]]
 
     @property
     def bindings(self) -> frozenset[Bindings]:
-        """The matches without their times."""
+        """Return the matches without their times."""
         return frozenset(found for found, _ in self.matches)
 
 
@@ -84,7 +84,7 @@ def read_scenarios(path: Path) -> list[Scenario]:
 
 
 def scenario_of(given: Json, where: str) -> Scenario:
-    """One scenario. Raises: UsageError if a part is missing or of another shape."""
+    """Return one scenario. Raises: UsageError if a part is missing or of another shape."""
     try:
         expected, refusal = _expected(given["expected"])
         events = tuple(_event(event) for event in given["events"])
@@ -138,5 +138,5 @@ def _expected(given: Json) -> tuple[Answer | None, str]:
 
 
 def bindings_of(by_stage: Mapping[str, Sequence[int]]) -> Bindings:
-    """Event ids by stage as a value that sets can hold."""
+    """Return event ids by stage as a value that sets can hold."""
     return tuple(sorted((stage, tuple(ids)) for stage, ids in by_stage.items() if ids))

@@ -35,12 +35,12 @@ class Stage:
     window_ms: int
 
     def before(self, name: str) -> bool:
-        """Whether the other may be bound after this one."""
+        """Whether the named stage may be bound after this one."""
         return name in self.later
 
 
 def flatten(stages: Sequence[Json], within: Mapping[str, Json] | None) -> Iterator[Stage]:
-    """The stages in the order in which they are written."""
+    """Yield the stages in the order of the text."""
     placed = list(_placed(stages, 0, ()))
     windows = [s["within"]["ms"] for s in stages if s.get("within", {}).get("type") == "first_last"]
     windows += [within["ms"]] if within and within["type"] == "first_last" else []
@@ -75,7 +75,7 @@ def _placed(stages: Sequence[Json], depth: int, loops: tuple[int, ...]) -> Itera
 
 
 def _groups(stages: Sequence[Json], name: str) -> list[Json]:
-    """The groups around a stage."""
+    """Return the groups around a stage."""
     for stage in stages:
         if "group" in stage:
             inner = _groups(stage["group"], name)
@@ -85,26 +85,26 @@ def _groups(stages: Sequence[Json], name: str) -> list[Json]:
 
 
 def is_loop(stage: Json) -> bool:
-    """Whether it may repeat."""
+    """Whether a stage may repeat."""
     high = stage.get("times", (1, 1))[1]
     return high is None or high > 1
 
 
 def is_bounded_greedy(stage: Json) -> bool:
-    """Whether it takes as many as it can, up to a number."""
+    """Whether a stage takes as many events as it can, up to a number."""
     low, high = stage.get("times", (1, 1))
     return bool(stage.get("greedy")) and high is not None and low != high
 
 
 def may_be_empty(stage: Json) -> bool:
-    """Whether it can match no event."""
+    """Whether a stage can match without an event."""
     if may_be_left_out(stage):
         return True
     return "group" in stage and all(is_negated(s) or may_be_empty(s) for s in stage["group"])
 
 
 def begins_with_group(stages: Sequence[Json], *, first: bool = True) -> bool:
-    """Whether a group that begins with a group stands where it has something before it."""
+    """Whether a group that begins with a group may have an event before it."""
     for number, stage in enumerate(stages):
         if "group" in stage:
             is_first = first and number == 0
@@ -157,8 +157,11 @@ def absences_in_a_row(stages: Sequence[Json]) -> bool:
 
 
 def loop_before_absence(stages: Sequence[Json], *, of_any: bool, left_out: bool = False) -> bool:
-    """Whether an absence follows a loop that has an end, or one of two and more that begins a group which may be left
-    out (`left_out`: these stages are such a group's); with `of_any` a group or a loop of every combination."""
+    """Whether an absence follows a loop with a maximum.
+
+    A loop of two and more counts too if it begins a group that may be left out (`left_out`: these stages are such a
+    group's). With `of_any`, a group or a loop of every combination counts instead.
+    """
     for place, (before, behind) in enumerate(pairwise(stages)):
         is_any = "group" in before or before.get("inner") == "combinations"
         has_end = is_loop(before) and before["times"][1] is not None
@@ -170,7 +173,7 @@ def loop_before_absence(stages: Sequence[Json], *, of_any: bool, left_out: bool 
 
 
 def absence_before_loop(stages: Sequence[Json]) -> bool:
-    """Whether a loop that has an end follows an absence."""
+    """Whether a loop with a maximum follows an absence."""
     found = (is_negated(a) and is_loop(b) and b["times"][1] is not None for a, b in pairwise(stages))
     return any(found) or any("group" in stage and absence_before_loop(stage["group"]) for stage in stages)
 
@@ -193,12 +196,12 @@ def _opens_empty(group: Json) -> bool:
 
 
 def may_be_left_out(stage: Json) -> bool:
-    """Whether its own quantifier allows for none of it."""
+    """Whether the stage's own quantifier allows zero events."""
     return bool(stage.get("optional")) or stage.get("times", (1, 1))[0] == 0
 
 
 def directly_after_round(stages: Sequence[Json], *, behind_round: bool = False) -> bool:
-    """Whether a stage may come directly after a group that repeats; `behind_round`: one stands right before these."""
+    """Whether a stage may come directly after a group that repeats; `behind_round`: such a group is right before."""
     for stage in stages:
         if behind_round and stage.get("link") in ("next", "notNext"):
             return True
@@ -229,7 +232,7 @@ def neighbours(stages: Sequence[Json]) -> frozenset[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Stages in a row: which may be bound first and last, and the neighbours among them."""
+    """A sequence of stages: the names that may be bound first and last, and the neighbours among them."""
 
     first: frozenset[str] = frozenset()
     last: frozenset[str] = frozenset()
@@ -272,7 +275,7 @@ def greed_behind_round(
 
 
 def _names_of_round(stage: Json) -> frozenset[str]:
-    """The names in a stage that is, or ends in, a group that may have another round or go on; none if it does not."""
+    """Return the names in a stage that is, or ends in, a group that may have another round or go on."""
     if "group" not in stage:
         return frozenset()
     low, high = stage.get("times", (1, 1))
@@ -297,7 +300,7 @@ def _names_in(stages: Sequence[Json]) -> Iterator[str]:
 
 
 def _ends_on_round(stages: Sequence[Json]) -> bool:
-    """Whether a group that repeats may be the last thing of the stages."""
+    """Whether a group that repeats may be the last of the stages."""
     for stage in reversed(stages):
         if "group" in stage and (is_loop(stage) or _ends_on_round(stage["group"])):
             return True
@@ -307,12 +310,12 @@ def _ends_on_round(stages: Sequence[Json]) -> bool:
 
 
 def is_negated(stage: Json) -> bool:
-    """Whether it is an absence."""
+    """Whether the stage is an absence."""
     return str(stage.get("link", "")).startswith("not")
 
 
 def groups_in(stages: Sequence[Json]) -> Iterator[Json]:
-    """Every group, however deep."""
+    """Yield every group, at any depth."""
     for stage in stages:
         if "group" in stage:
             yield stage
@@ -320,7 +323,7 @@ def groups_in(stages: Sequence[Json]) -> Iterator[Json]:
 
 
 def ends_on_absence(stages: Sequence[Json]) -> bool:
-    """Whether an absence may be the last thing of the stages or of a group among them."""
+    """Whether an absence may be the last of the stages, or of a group among them."""
     for stage in reversed(stages):
         if is_negated(stage):
             return True

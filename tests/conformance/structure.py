@@ -53,7 +53,7 @@ def pattern_text(scenario: Scenario) -> PatternText:
         f"  seq    {structure}",
         *_where(writer.conditions),
         f"  skip   {_skip(scenario.skip, names)}",
-        # An alert needs a value, a time-out too; the bound events are compared, not these.
+        # An alert needs a value, a time-out too; the comparison ignores them.
         "  emit   matched = 1",
         *(["  on timeout emit unfinished = 1"] if writer.has_window else []),
         "}",
@@ -75,7 +75,7 @@ def _event_type(names: Names) -> str:
 
 
 def _where(conditions: Iterable[tuple[str, str]]) -> list[str]:
-    """One entry a variable; a variable that occurs twice has two, for the check to refuse."""
+    """Return one entry per variable; a variable that occurs twice has two, which the check refuses."""
     found = list(conditions)
     width = max((len(name) for name, _ in found), default=0) + 1
     return [
@@ -102,7 +102,7 @@ class _Writer:
     names: Names
     conditions: list[tuple[str, str]] = field(default_factory=list)
     windows: list[int] = field(default_factory=list)
-    has_window: bool = False  # something can run out of time
+    has_window: bool = False  # a run can time out
 
     def structure(self, stages: Sequence[Json], within: Mapping[str, Json] | None) -> str:
         """Return the text after `seq`, with the smallest window that holds for the whole."""
@@ -121,8 +121,10 @@ class _Writer:
     def _sequence(
         self, stages: Sequence[Json], bound: frozenset[str], windows: list[int], last_gap_ms: int = -1
     ) -> str:
-        """Stages one after the other; `bound` are the stages that may have events before the first one. `last_gap_ms`
-        is -1 in a group."""
+        """Write stages one after the other; `bound` are the stages that may have events before the first one.
+
+        `last_gap_ms` is -1 in a group.
+        """
         text, in_group = "", last_gap_ms < 0
         for number, stage in enumerate(stages):
             negated = stage.get("link", "").startswith("not")
@@ -146,7 +148,7 @@ class _Writer:
         return text
 
     def _gap(self, stage: Json, gaps: list[int]) -> str:
-        """The most time since the previous stage."""
+        """Write the longest time since the previous stage."""
         within = stage.get("within")
         if within and within["type"] == "prev_curr":
             gaps = [*gaps, within["ms"]]
@@ -177,8 +179,8 @@ class _Writer:
         optional = bool(stage.get("optional"))
         if "times" in stage or optional:
             text += _counted(0 if optional and low == 1 else low, high)
-        # On one repetition at most these words say nothing, and on a fixed number greed does not. A stage that was
-        # never asked to repeat keeps them, to be refused as the library refuses it.
+        # These words have no effect on one repetition at most, and greed has none on a fixed number. A stage without
+        # `times` keeps them: it is refused, as the library refuses it.
         if stage.get("inner") and (_loops(stage) or "times" not in stage):
             text += _INNER[stage["inner"]]
         if stage.get("greedy") and (low != high or "times" not in stage):
@@ -196,8 +198,10 @@ class _Writer:
 
 
 def _without_greed_at_end(stages: Sequence[Json]) -> list[Json]:
-    """The stages, without the greed of loops that may complete the match: the library ignores it, the language refuses
-    it."""
+    """Return the stages without the greed of loops that may complete the match.
+
+    The library ignores such greed, and the language refuses it.
+    """
     found = list(stages)
     for number in reversed(range(len(found))):
         stage = found[number]
@@ -213,7 +217,7 @@ def _without_greed_at_end(stages: Sequence[Json]) -> list[Json]:
 
 
 def _members(stage: Json) -> Sequence[Json]:
-    """The stages of a group, the first with the contiguity of the group."""
+    """Return the stages of a group, the first with the contiguity of the group."""
     head, *others = stage["group"]
     if "group" not in head:
         head = {name: given for name, given in head.items() if name != "inner"}

@@ -54,7 +54,7 @@ def stage(name: str, link: str | None = None, **more: Any) -> dict[str, Any]:
 
 
 def scenario(stages: list[dict[str, Any]], events: str, **more: Any) -> Scenario:
-    """Events as `a@1 b@2`, of one key; the peer found nothing unless `matches` says so."""
+    """Return a scenario with events such as `a@1 b@2`, of one key; the peer's answer is empty without `matches`."""
     matches = more.pop("matches", [])
     expected = {"matches": matches, "match_ts": more.pop("times", [0] * len(matches)), "timeouts": []}
     listed = [
@@ -222,7 +222,7 @@ def test_greed_behind_a_round_is_forgotten_only_of_what_came_between() -> None:
 
 
 def test_a_step_time_is_over_only_where_it_was_waited_for() -> None:
-    """10: in the round that leaves the stage out, in the match that does, and from the stage to itself by a round."""
+    """10: in a round or a match that leaves the stage out, and from the stage to itself by a round."""
     a, c = stage("a"), stage("c", "followedBy")
     b = stage("b", "followedBy", optional=True, within={"ms": 4, "type": "prev_curr"})
 

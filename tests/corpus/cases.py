@@ -36,8 +36,7 @@ _WORDS_IN_PARENTHESES = re.compile(r"until \([^)]*\)")
 
 @dataclass(frozen=True, slots=True)
 class CaseEvent:
-    """One event. Ids sort as the events do, so that events of equal time stay in their order. An engine may put more
-    before an id."""
+    """One event. Ids sort as the events do, so that events of equal time stay in order. An engine may prefix ids."""
 
     id: str
     name: str
@@ -148,7 +147,7 @@ def _match(text: str) -> CaseMatch:
 
 
 def read_cases() -> list[Case]:
-    """Read every case of every file. A key that no case may have, and a name that comes twice, are mistakes."""
+    """Read every case of every file. An unknown key and a repeated name are mistakes."""
     cases = []
     for path in sorted(FOLDER.glob("*.toml")):
         for given in tomllib.loads(path.read_text(encoding="utf-8"))["case"]:

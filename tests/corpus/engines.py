@@ -1,7 +1,7 @@
 """Cases → the answers of each engine, in the words of the corpus.
 
-`python -m tests.corpus.engines` compares `advance` with the corpus and prints the names of cases that differ: for a
-process in which nothing is compiled.
+`python -m tests.corpus.engines` compares `advance` with the corpus and prints the names of cases that differ; tests run
+it in a process without compiled kernels.
 Tested by: tests/corpus/test_corpus.py
 """
 
@@ -50,7 +50,7 @@ class Answer:
     timeouts: list[CaseMatch]
 
     def sorted(self) -> Answer:
-        """Return the same in an order that all engines share."""
+        """Return the answer in an order that all engines share."""
         return Answer(sorted(self.matches), sorted(self.timeouts))
 
     def __str__(self) -> str:

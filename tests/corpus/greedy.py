@@ -94,7 +94,7 @@ def _events(random: Random) -> str:
 
 
 def differences(seeds: range) -> Iterator[str]:
-    """Compare `advance` and the trace with the oracle; say which cases differ."""
+    """Compare `advance` and the trace with the oracle; yield the cases that differ."""
     for seed in seeds:
         case = greedy_case(seed)
         pattern, events = pattern_of(case), {case.id: events_of(case)}
@@ -109,7 +109,7 @@ def differences(seeds: range) -> Iterator[str]:
 
 
 def main() -> int:
-    """Run cases until the number is reached; the exit code is 1 if one differs."""
+    """Run cases until the number is reached; return exit code 1 if one differs."""
     parser = argparse.ArgumentParser(prog="python -m tests.corpus.greedy", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cases", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")

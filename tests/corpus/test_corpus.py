@@ -33,7 +33,7 @@ NAMED = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
 def differences(cases: list[Case], answers: dict[str, Answer]) -> list[str]:
-    """Say which cases an engine answers otherwise."""
+    """Return the cases that an engine answers differently."""
     return [
         f"{case.name}: {answers[case.id]}, not {expected(case)}"
         for case in cases

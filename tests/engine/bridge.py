@@ -49,7 +49,7 @@ class Answers:
 
 
 def event_id(order: int) -> str:
-    """The id of an event: events of equal time are in the order of their ids, so it must sort as the order does."""
+    """Return the id of an event: ids order events of equal time, so it must sort like the order."""
     return f"{order:06d}"
 
 
@@ -68,7 +68,7 @@ def program_of(schema: Schema, *patterns: PatternIR) -> Program:
 
 
 def batch_of(schema: Schema, events: EventsByKey) -> EventBatch:
-    """All events, in the order of (time, order)."""
+    """Return all events, in the order of (time, order)."""
     rows = [(key, event) for key, own in events.items() for event in own]
     rows.sort(key=lambda row: (row[1].time_ms, row[1].order))
     ids = pa.array([event_id(event.order) for _, event in rows], TEXT)
@@ -90,13 +90,12 @@ def _column(name: str, type_: Type, rows: Sequence[tuple[str, Event]]) -> pa.Arr
 
 
 def whole(batch: EventBatch) -> list[Delivery]:
-    """Everything at once."""
+    """Return a single delivery of all events."""
     return [(batch, END_MS)]
 
 
 def split(batch: EventBatch, random: Random, cuts_max: int = 4) -> list[Delivery]:
-    """The batch cut anywhere in so many places at most, each part shuffled, with watermarks that the events to come
-    allow."""
+    """Cut the batch at random places, shuffle each part, and add watermarks that later events allow."""
     cuts = sorted(random.choices(range(len(batch) + 1), k=random.randint(1, cuts_max)))
     bounds = [0, *cuts, len(batch)]
     found: list[Delivery] = []
@@ -126,7 +125,7 @@ def engine_answers(
     for number, (batch, watermark_ms) in enumerate(deliveries):
         program = programs if isinstance(programs, Program) else programs[number]
         advanced = advance(program, keyed_state, batch, watermark_ms)
-        # As in a runner (cep/step/pages.py): the past of a page that no event reaches is left as it is.
+        # As in a runner (cep/step/pages.py), a page without new events keeps its past unchanged.
         compacted_ms = watermark_ms if len(batch) else compacted_ms
         keyed_state = through_bytes(program, advanced.keyed_state, compacted_ms)
         for timed_out, one in _found(program, advanced.matches):
@@ -137,7 +136,7 @@ def engine_answers(
 
 
 def through_bytes(program: Program, after: KeyedState, watermark_ms: int) -> KeyedState:
-    """The state as a runner has it at the next micro-batch, with every segment read again."""
+    """Return the state as a runner has it at the next micro-batch, with every segment read again."""
     kept = decode_page(encode_page(after))
     if program.histories is None:
         return kept
@@ -198,7 +197,7 @@ def oracle_answers(pattern: PatternIR, events: EventsByKey) -> Answers:
 
 
 def oracle_match(key: str, match: Match, orders: Mapping[int | str, int]) -> Found:
-    """A match of the oracle in the form of the engine's answers. `orders`: event id → number of its row."""
+    """Return a match of the oracle in the form of the engine's answers. `orders`: event id → number of its row."""
     bound = {name: [event_id(orders[i]) for i in ids] for name, ids in match.by_variable().items()}
     return key, _sorted(bound), match.detected_ms, tuple(match.measures.items())
 

@@ -29,7 +29,7 @@ def value(random: Random) -> str:
 
 
 def pattern(random: Random) -> str:
-    """Return a pattern whose runs keep averages and spreads next to sums, counts and rows."""
+    """Return a pattern whose runs store averages and spreads next to sums, counts and rows."""
     factor = random.choice(("0.37", "0.61", "1.13", "2"))
     conditions = [
         f"amount > {factor} * {value(random)}",

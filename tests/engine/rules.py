@@ -46,7 +46,7 @@ def program(*rules: DeployedRule) -> Program:
 
 
 def batch(*rows: str) -> EventBatch:
-    """Events e0, e1 … written as `key kind@ms amount note`, such as `x a@10 9.50 hello`; `-` is null."""
+    """Return events e0, e1 … from rows `key kind@ms amount note`, such as `x a@10 9.50 hello`; `-` is null."""
     records: Sequence[bytes] = [_record(f"e{i}", row) for i, row in enumerate(rows)]
     decoded = decode_json(SCHEMA, pa.array(records, pa.binary()))
     assert decoded.poison == ()

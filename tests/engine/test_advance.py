@@ -18,12 +18,12 @@ from tests.engine.rules import batch, program, rule
 
 END_MS = 2**61 - 1
 PAIR = "seq a -> b within 10 ms\nwhere a: e kind == a\n b: e kind == b\n"
-# The same, but carried by the general matcher: an absence is not for the plain one.
+# The same pattern for the general matcher: the plain one does not support an absence.
 GUARDED = PAIR.replace("a -> b", "a -> !c -> b").rstrip() + "\n c: e kind == c\n"
 
 
 def bound(rules: list[DeployedRule], *rows: str, watermark_ms: int = END_MS) -> list[list[str]]:
-    """The ids bound by each match, in a fixed order."""
+    """Return the ids bound by each match, in a fixed order."""
     matches = advance(program(*rules), None, batch(*rows), watermark_ms).matches
     ids = matches.event_id.to_pylist()
     return sorted(ids[matches.offsets[i] : matches.offsets[i + 1]] for i in range(len(matches)))
@@ -40,7 +40,7 @@ def test_arguments_are_left_unchanged() -> None:
     assert len(first.matches) == len(again.matches) == 1
 
 
-# A match that is complete is held back in the state, until no better one may come.
+# The state withholds a complete match until a better one is impossible.
 HELD = """seq a+ within 21 ms
 where a: e kind == a
 skip to first a in order
@@ -139,7 +139,7 @@ def test_a_version_sees_its_own_span() -> None:
 
 @pytest.mark.parametrize("timeouts", [False, True])
 def test_no_deadline_after_its_span_is_a_match_or_a_time_out(timeouts: bool) -> None:
-    """However the stream is cut: the rule may be there still when the deadline passes, as in a replay or a pause."""
+    """In any cut of the stream: the rule may still exist when the deadline passes, as in a replay or a pause."""
     text = "seq a -> !b within 10 ms\nwhere a: e kind == a\n b: e kind == b\n"
     if timeouts:
         text = PAIR + "emit n = count(a)\non timeout emit n = count(a)\n"
@@ -195,7 +195,7 @@ def test_too_many_runs_of_a_key_are_evicted_and_counted(text: str, monkeypatch: 
     compiled = program(rule(text + "skip none"))
     kept = advance(compiled, None, batch(*(f"x a@{i}" for i in range(9)), "y a@1"), 8)
     assert (kept.counters["runs_evicted"], len(kept.keyed_state)) == (4, 6)
-    # The oldest are gone: they are nearest to their end.
+    # The oldest were dropped: they are nearest to their end.
     assert kept.keyed_state.events.event_id.to_pylist() == [f"e{i}" for i in range(4, 10)]
 
 
@@ -240,7 +240,7 @@ def test_no_rule_reads_nothing() -> None:
 
 
 def test_what_a_shadow_and_the_version_beside_it_cost_is_counted() -> None:
-    """A shadow that lets more begin costs more; of rules without one nothing is counted."""
+    """A shadow that starts more runs costs more; rules without a shadow are not counted."""
     strict = "seq a -> b within 1 h\nwhere a: e kind == a and amount > 5.00\n b: e kind == b\nskip none"
     live, shadow = rule(strict), rule(strict.replace("5.00", "1.00"), version=2, status="shadow", from_ms=2)
     events = batch("x a@1 9.00", "x a@2 2.00", "x a@3 2.00", "x b@4", "x b@5")

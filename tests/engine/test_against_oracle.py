@@ -27,7 +27,7 @@ NULL_BLOCKS = [pytest.param(level, *block.values, marks=block.marks) for level i
 
 
 def compiled_cases(level: int, block: int) -> list[Case]:
-    """The cases of a block whose patterns can be compiled."""
+    """Return the cases of a block whose patterns can be compiled."""
     cases = [random_case(seed, level) for seed in range(block * BLOCK, (block + 1) * BLOCK)]
     return [case for case in cases if not problems(case.pattern, SCHEMA)]
 
@@ -97,7 +97,7 @@ def test_each_key_for_itself_and_rules_beside_change_nothing(level: int, block: 
 
 @pytest.mark.parametrize(("level", "block"), NULL_BLOCKS)
 def test_a_field_declared_without_null_may_be_null(level: int, block: int) -> None:
-    """A value that cannot be read is null in any field."""
+    """An unreadable value is null in any field."""
     found, matched = [], 0
     for case in map(with_nulls, compiled_cases(level, block)):
         program, batch = program_of(SCHEMA, case.pattern), batch_of(SCHEMA, case.events)
@@ -109,8 +109,10 @@ def test_a_field_declared_without_null_may_be_null(level: int, block: int) -> No
 
 
 def test_cases_that_were_answered_wrongly_once() -> None:
-    """A forbidden event between rounds that must come, a stop event before a step's least time, time-outs of matches
-    that a skip strategy drops, the least time of a group whose first step is left out."""
+    """The cases had a forbidden event between mandatory rounds, or a stop event before a step's least time.
+
+    Others had time-outs of matches that a skip strategy drops, or the least time of a group without its first step.
+    """
     found = []
     for case in (random_case(seed, 3) for seed in WRONG_ONCE):
         program = program_of(SCHEMA, case.pattern)

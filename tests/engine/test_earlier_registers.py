@@ -1,4 +1,4 @@
-"""Runs with averages and spreads that an earlier build has stored: this build goes on with them."""
+"""Stored runs of an earlier build, with averages and spreads: this build continues them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Histories in `emit`: their value at the last event that a match binds, whenever the match comes."""
+"""Histories in `emit`: their value at the last event of a match, whenever the match becomes certain."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def every_match(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("block", seeds(30, inner=2))
 def test_they_are_what_the_oracle_says_of_the_last_event(block: int) -> None:
-    """Through absences, time-outs and `in order` too, at once, and cut with the state written to bytes between."""
+    """Patterns have absences, time-outs and `in order`; one call, and several with the state as bytes between."""
     found, asked = [], 0
     for case in [emitting(random_case(seed, 3)) for seed in range(block * BLOCK, (block + 1) * BLOCK)]:
         if problems(case.pattern, SCHEMA):

@@ -1,4 +1,4 @@
-"""Each key that loses runs to a limit is named, with the rule and the number of the runs, by every matcher."""
+"""Every matcher names each key that loses runs to a limit, with the rule and the number of the runs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_each_key_is_named(texts: list[str], cut: int, monkeypatch: pytest.Monke
 
 
 def test_dust_from_many_addresses_hides_no_poisoned_address() -> None:
-    """A pattern that keeps a run for each deposit would lose the first one; a history by address knows them all."""
+    """A pattern with a run for each deposit would lose the first one; a history by address keeps them all."""
     start, many = datetime(2026, 3, 1, tzinfo=UTC), RUNS_PER_KEY_MAX + 200
     moves = [("deposited", "bait", 0.01), *(("deposited", f"dust{n}", 0.01) for n in range(many))]
     rows = [

@@ -47,7 +47,7 @@ def seen(timeline: Sequence[Version], time_ms: int) -> list[str] | None:
 
 
 def still_seen(timeline: Sequence[Version], first_ms: int) -> list[Version]:
-    """The versions that an event from then on sees."""
+    """Return the versions that an event from then on sees."""
     return [v for at, v in enumerate(timeline) if at + 1 == len(timeline) or timeline[at + 1][0] > first_ms]
 
 

@@ -57,7 +57,7 @@ EVENTS = st.recursive(
 
 
 def behind(name: str, event: Source | Derived) -> list[tuple[str, str, int]]:
-    """The variables, id and time of each event of the source, by looking."""
+    """Return the variables, id and time of each event of the source, by recursion."""
     if isinstance(event, Source):
         return [(name, event.id, event.time_ms)]
     return [one for inner, each in event.bound for one in behind(f"{name}.{inner}", each)]
@@ -72,7 +72,7 @@ def text_of(event: Source | Derived) -> str | None:
 
 
 def columns(matches: list[list[tuple[str, Source | Derived]]]) -> tuple[Any, ...]:
-    """The bound events of matches, as `made_of` takes them."""
+    """Return the bound events of matches, as `made_of` takes them."""
     flat = [pair for match in matches for pair in match]
     offsets = np.cumsum([0, *map(len, matches)]).astype(np.int32)
     ids = pa.array([e.id if isinstance(e, Source) else "derived~1" for _, e in flat], TEXT)

@@ -1,4 +1,4 @@
-"""Sums and products stop at the bounds of 64 bits, so that `>` stays true, and each rule is named that had one."""
+"""Sums and products stop at the bounds of 64 bits, so that `>` stays true, and rules with an overflow are named."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from cep.nfa.program import Program
 from tests.engine.rules import batch, program, rule
 
 LEAST, GREATEST = -(2**63), 2**63 - 1
-ABSURD = "92233720368547758.07"  # the greatest decimal(2)
+ABSURD = "92233720368547758.07"  # the largest decimal(2)
 END_MS = 2**61 - 1
 
 
 def _carried(compiled: Program, rows: list[str], cuts: list[int]) -> tuple[list[tuple[str, list[int]]], Counter[str]]:
-    """The rule and the measures of each match, of rows `key kind@ms amount` in batches that end at the cuts."""
+    """Return the rule and the measures of each match, of rows `key kind@ms amount` in batches that end at the cuts."""
     state, counters, found = None, Counter[str](), []
     for first, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
         here = rows[first:end]
@@ -33,7 +33,7 @@ def _carried(compiled: Program, rows: list[str], cuts: list[int]) -> tuple[list[
 
 
 def _at(compiled: Program, rows: list[str], cuts: list[int]) -> tuple[dict[str, set[int]], Counter[str]]:
-    """The times of the events for which each rule holds, and the counters."""
+    """Return the times of the events for which each rule holds, and the counters."""
     state, counters, found = None, Counter[str](), dict[str, set[int]]()
     for first, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
         done = advance(compiled, state, batch(*rows[first:end]), END_MS if end == len(rows) else 0)
@@ -97,7 +97,7 @@ def _amounts(random: Random) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_sums_are_those_of_whole_numbers_with_bounds(seed: int) -> None:
-    """In a history exact within, in a loop one after the other; however the events are cut into batches."""
+    """Sums are exact within a history, and one after the other in a loop; in any cut of the events into batches."""
     random = Random(f"saturation {seed}")
     amounts = _amounts(random)
     rows = [f"x a@{at} {_text(amount)}" for at, amount in enumerate(amounts, 1)]

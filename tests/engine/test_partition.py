@@ -1,4 +1,4 @@
-"""Cutting a keyed state into many is selecting each of them."""
+"""Cutting a keyed state into parts equals selecting each of them."""
 
 from __future__ import annotations
 

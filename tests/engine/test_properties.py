@@ -25,7 +25,7 @@ from tests.oracle.matcher import Event
 from tests.oracle.random_cases import EVENT_TYPE, SCHEMA, Case, random_case
 
 OTHER = "other"
-# A second event type with the key but without the fields that conditions read.
+# A second event type with the key but without the fields in conditions.
 TWO_TYPES = Schema((*SCHEMA.event_types, EventType(OTHER, SCHEMA.event_types[0].fields[:3])))
 CASES = 40
 LEVELS = pytest.mark.parametrize("level", [1, 2, 3])
@@ -41,7 +41,7 @@ def _cases(level: int) -> Iterator[tuple[Case, Random]]:
 
 
 def _with_others(events: EventsByKey, random: Random) -> dict[str, list[Event]]:
-    """The events with others of another type between them, of the same keys; those keep their times and their order."""
+    """Return the events with events of another type between them, of the same keys; times and order stay."""
     found: dict[str, list[Event]] = {}
     for key, own in events.items():
         found[key] = []

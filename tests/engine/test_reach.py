@@ -1,4 +1,4 @@
-"""An alert tells since when events are known if one of its windows reaches back further."""
+"""If one of its windows reaches back further, an alert says since when events are known."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tests.histories.test_oracle import with_past
 from tests.oracle.random_cases import SCHEMA, random_case
 
 PAIRS = "seq a ->> b within 1 h\nwhere a: e\n b: e\nskip none"
-# Work depends on how events are divided.
+# Work depends on the division of the events.
 _OF_WORK = ("run_steps",)
 
 

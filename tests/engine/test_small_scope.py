@@ -139,7 +139,7 @@ def _nested() -> Iterator[PatternIR]:
 
 
 def _grouped(link: Link, quantifier: Quantifier, first: Step, *others: Step) -> Step:
-    """The steps as a group, of which the first is entered as the group is."""
+    """Return the steps as a group, whose first step is entered like the group."""
     return Step(link, SequenceNode((replace(first, link=Link.FOLLOWED_BY), *others), quantifier))
 
 
@@ -148,7 +148,7 @@ KINDS = {"pairs": _pairs, "triples": _triples, "absences": _absences, "groups": 
 
 def _compare(pattern: PatternIR, streams: dict[str, list[Event]], batch: EventBatch) -> None:
     actual = engine_answers(program_of(SCHEMA, pattern), whole(batch))
-    # The streams differ in their letters alone, so every one of them is a word of these choices.
+    # The streams differ only in their letters, so every one of them is a word of these choices.
     choices = [[streams[letter * STREAM_MAX][at] for letter in LETTERS] for at in range(STREAM_MAX)]
     expected = set()
     for word, answer in find_matches_of_words(pattern, choices):
@@ -177,7 +177,7 @@ def test_walking_words_is_matching_each_stream() -> None:
 @pytest.mark.parametrize("share", [pytest.param(0, marks=pytest.mark.always), *range(1, SHARES)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_small_pattern_on_every_short_stream(kind: str, share: int) -> None:
-    """A share of the patterns, drawn so that each has something of every choice: the first for each whole run."""
+    """A share of the patterns, drawn so that each has every choice: the first share in each full run."""
     streams = _streams()
     batch = batch_of(SCHEMA, streams)
     patterns = list(KINDS[kind]())

@@ -64,9 +64,9 @@ def some_rule(
     random: Random, number: int, from_ms: int = LONG_AGO_MS, steps: str | None = None,
     chosen: Mapping[str, str] | None = None,
 ) -> DeployedRule:  # fmt: skip
-    """A rule that begins with an `a`, of any kind that may share how it begins and of some that may not.
+    """Return a rule that begins with an `a`; it may share its beginning, or not.
 
-    `chosen` are conditions that it has, so that it has a prefix in common with others.
+    `chosen` are conditions of the rule, so that it has a prefix in common with others.
     """
     steps = steps or random.choice(STEPS)
     used = [name for name in CONDITIONS if name in re.findall(r"[a-z]\d?", steps.replace("any", ""))]
@@ -87,7 +87,7 @@ def some_rule(
 def alike(
     random: Random, numbers: Iterable[int], from_ms: int = LONG_AGO_MS, family: str | None = None
 ) -> list[DeployedRule]:
-    """Rules of which most have a prefix in common and no end; the prefix of a `family` is always the same."""
+    """Return rules of which most have a common prefix and no end; the prefix of a `family` is always the same."""
     own = Random(family) if family else random
     c, d = own.choice(("e kind == c", "e amount > 3.00")), own.choice(CONDITIONS["d"])
     steps, chosen = own.choice(LONGER), {"b": "e kind == b", "c": c, "d": d}
@@ -123,7 +123,7 @@ def with_long_ids(events: EventBatch, random: Random) -> EventBatch:
 
 @contextmanager
 def shared_from(count: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Starts are shared from so many rules on."""
+    """Share starts from so many rules on."""
     with monkeypatch.context() as patched:
         patched.setattr("cep.nfa.shared.SHARED_MIN", count)
         yield
@@ -146,7 +146,7 @@ def found_in(program: Program, matches: Matches) -> Counter[tuple[object, ...]]:
 def carried(
     programs: Sequence[Program], deliveries: Sequence[tuple[EventBatch, int]]
 ) -> tuple[Counter[tuple[object, ...]], Counter[str], KeyedState | None]:
-    """All matches with a program at each delivery, the counters, and the last state; between calls it is bytes."""
+    """Return all matches with a program at each delivery, the counters, and the last state; bytes between calls."""
     found: Counter[tuple[object, ...]] = Counter()
     counters: Counter[str] = Counter()
     keyed_state: KeyedState | None = None
@@ -237,7 +237,7 @@ def test_the_drawn_rules_share_starts_and_match(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nor_when_rules_come_and_go(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At every delivery some rules are taken away and others begin, so that starts come to be shared, or no more."""
+    """At every delivery some rules end and others begin, so that starts become shared, or are no longer shared."""
     random = Random(1_000 + seed)
     deliveries = split(some_events(random, 90), random)
     rules = [some_rule(random, number) for number in range(3)]
@@ -259,8 +259,10 @@ def test_nor_when_rules_come_and_go(seed: int, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("seed", LONG_SEEDS)
 def test_nor_when_prefixes_become_longer_and_shorter(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rules come and go, of which some have longer prefixes in common than others; how long one may be changes too, as
-    when state is read that was written before there were longer ones."""
+    """Rules come and go, and their common prefixes differ in length.
+
+    The limit of the length changes too, as for state from before longer prefixes existed.
+    """
     random = Random(4_000 + seed)
     deliveries = split(some_events(random, 120), random)
     names = [f"{seed} {n}" for n in range(2)]
@@ -412,7 +414,7 @@ def test_stored_starts_name_the_rules_that_share_them() -> None:
 
 
 def test_a_rule_that_kept_its_own_starts_finds_no_match_twice() -> None:
-    """A version that takes over runs keeps its own starts; once the one before is gone, it shares those to come."""
+    """A version that takes over runs keeps its own starts; after the version before has gone, it shares new ones."""
     others = pairs(5)
     giver = replace(rule(PAIR), rule_id="r", starts_until_ms=10)
     taker = replace(giver, version=2, content_hash="newer", from_ms=10, starts_until_ms=END_MS, carries=1)
@@ -438,7 +440,7 @@ def threes(count: int, within: str = "1 h") -> list[DeployedRule]:
 
 
 def kept_ids(keyed_state: KeyedState, rules_count: int) -> list[str]:
-    """The ids of the events that are kept for several rules."""
+    """Return the ids of the events that are stored for several rules."""
     own = keyed_state.run_rule >= rules_count
     found: list[str] = keyed_state.events.event_id.take(keyed_state.runs[own, y.RUN_START_ROW]).to_pylist()
     return found
@@ -486,7 +488,7 @@ def test_a_run_that_a_rule_has_of_its_own_is_waited_for_too() -> None:
 
 
 def test_state_with_shared_first_conditions_goes_on_with_longer_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it was written before prefixes of several conditions were shared, and the way back."""
+    """State from before prefixes of several conditions were shared, and the way back."""
     rules = threes(5)
     longer = program(*rules)
     with monkeypatch.context() as patched:

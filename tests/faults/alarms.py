@@ -1,7 +1,7 @@
 """The metrics of a job, minute by minute → which rules of `cep monitor alerts` ring, for which labels, and when.
 
-It reads the rules' expressions as Prometheus does, as far as they have one of the shapes below, and refuses any other:
-a rule that cannot ring here would be taken for one that did not. `promtool` reads all.
+It evaluates the rules' expressions as Prometheus does, if they have one of the shapes below, and refuses all others:
+otherwise an alarm that it cannot evaluate would look like a silent one. `promtool` checks the syntax of all.
 Tested by: tests/faults/test_alarms.py
 """
 
@@ -148,7 +148,7 @@ class Alarms:
         return series
 
     def _risen(self, name: str, within: str) -> Found:
-        """Return by how much counters have risen in a window; where one began again it began at 0."""
+        """Return the increase of counters in a window; a counter that was reset began at 0."""
         return {
             labels: sum(now - before if now >= before else now for (_, before), (_, now) in _pairs(points))
             for labels, points in self._series(name, within).items()
@@ -198,7 +198,7 @@ def _shape(part: str, expression: str) -> tuple[Shape, tuple[str, ...]]:
 
 
 def _instance(labels: Labels) -> Labels:
-    """Return the label of the process that a value is of; none where there is one process only."""
+    """Return the label of the process that a value belongs to; empty if the job has only one process."""
     return frozenset(label for label in labels if label[0] == "instance")
 
 
@@ -223,7 +223,7 @@ def _changes(points: list[tuple[int, float]]) -> int:
 
 
 def _slope(points: list[tuple[int, float]]) -> float:
-    """Return the slope of the line of least squares, a second."""
+    """Return the slope of the line of least squares, per second."""
     times = [at_ms / 1_000 for at_ms, _ in points]
     middle, level = sum(times) / len(times), sum(value for _, value in points) / len(points)
     spread = sum((at - middle) ** 2 for at in times)
@@ -231,7 +231,7 @@ def _slope(points: list[tuple[int, float]]) -> float:
 
 
 def _at_share(share: float, below: list[tuple[float, float]]) -> float:
-    """Return the value that a share of a histogram is below: linear within a bucket, as Prometheus does it."""
+    """Return the value below which a share of a histogram lies: linear within a bucket, as in Prometheus."""
     total = below[-1][1]
     low, before = 0.0, 0.0
     for bound, count in below:
@@ -239,7 +239,7 @@ def _at_share(share: float, below: list[tuple[float, float]]) -> float:
             is_last = bound == float("inf")
             return low if is_last else low + (bound - low) * (share * total - before) / max(count - before, 1e-9)
         low, before = bound, count
-    return float("-inf")  # nothing came
+    return float("-inf")  # the histogram is empty
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.faults.simulation import FAULTS, Outcome, Simulation
 
-_MEMORY = Path("/dev/shm")  # nothing here outlives a process, so nothing needs a disk
+_MEMORY = Path("/dev/shm")  # the files need not survive, so they need no disk
 
 
 def run(seed: int) -> Outcome:

@@ -1,4 +1,4 @@
-"""Processes of a simulated job: one that works, and one that stands by; both over the world of one simulation.
+"""Processes of a simulated job: a working one, and a standby; both over the world of one simulation.
 
     Life        runner, engine, commits and store of one process, from its start to its end
     Follower    the changelog, read by a process that waits for its turn, into a folder of its own
@@ -47,7 +47,7 @@ def _changelog(link: Link, folder: Path) -> Changelog:
 
 
 class Follower:
-    """A process that stands by."""
+    """A standby."""
 
     def __init__(self, simulation: Simulation, folder: Path) -> None:
         self.folder = folder
@@ -62,7 +62,7 @@ class Follower:
         self.changelog.follow(self._store, self._beside)
 
     def close(self) -> None:
-        """End, or let the store go to the process that takes over."""
+        """End, or leave the store to the process that takes over."""
         self._store.close()
 
 
@@ -100,7 +100,7 @@ class Life:
         self.watch = Watch(Watched(KafkaSettings("simulated"), TOPIC, TOPIC), self.observed, 5_000)
 
     def begin(self) -> None:
-        """Go on from the last commit. Raises: SinkAwayError where a process would wait: no time passes in here."""
+        """Continue from the last commit. Raises: SinkAwayError instead of waiting, as time stands still here."""
         self.patience.stop.set()
         self.runner.start()
         self.patience.stop.clear()
@@ -108,7 +108,7 @@ class Life:
         self.observed.finished(self.commits.batch_id - 1, self.commits.totals)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         self.patience.stop.set()
         self.engine.close()
         self.commits.close()

@@ -38,9 +38,9 @@ from tests.small_disk import SmallDisk, small_disk
 
 SECONDS, RATE = 18.0, 30
 SCRAPE_S = 0.5
-SINK_LASTS_S = 24.0  # a job calls a delivery slow after fifteen, and looks every five
+SINK_LASTS_S = 24.0  # a job calls a delivery slow after fifteen seconds, and checks every five
 LASTS_S = 12.0  # so long that a check every five seconds sees it, and an alarm that waits for a second rings
-DISK_MB = 2_200  # more than the least that a job calls well
+DISK_MB = 2_200  # more than the free space that a job requires
 DAY_MS = 86_400_000
 # Fault → the alarms that may report it, and whether one must; a harmless fault needs no alarm.
 FAULTS: dict[str, tuple[tuple[str, ...], bool]] = {
@@ -51,7 +51,7 @@ FAULTS: dict[str, tuple[tuple[str, ...], bool]] = {
     "old heartbeat": ((), False),
     "heartbeat of tomorrow": (("CepChangeRefused",), True),
     "event of tomorrow": (("CepEventsAhead",), True),
-    "late events": (("CepEventsLate",), False),  # rings if they are a thousandth for five seconds
+    "late events": (("CepEventsLate",), False),  # rings if a thousandth of the events is late for five seconds
     "partition added": ((), False),
     "topic recreated": (("CepJobGone", "CepProcessDown"), True),
     "disk full": (
@@ -61,7 +61,7 @@ FAULTS: dict[str, tuple[tuple[str, ...], bool]] = {
     "killed": (("CepJobGone", "CepProcessDown"), False),
     "standby takes over": (("CepJobGone", "CepProcessDown", "CepNobodyWorks"), False),
 }
-OF_RUN = ("standby takes over",)  # no other runner has a standby
+OF_RUN = ("standby takes over",)  # the other runner has no standby
 
 
 @dataclass
@@ -87,7 +87,7 @@ class Trial:
     ends: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
 
     def run(self, chance: Random) -> None:
-        """Send payments while the faults come and go; then let the job come to rest. Raises: AssertionError."""
+        """Send payments while the faults come and go; then let the job settle. Raises: AssertionError."""
         job, outcome = self.job, self.outcome
         plan = sorted((chance.uniform(2, 5), name) for name in outcome.faults if name != "topic recreated")
         begun_s, sent, scraped_s = time.monotonic(), 0, 0.0
@@ -142,7 +142,7 @@ class Trial:
             job.kill()
 
     def _publish_twice(self) -> None:
-        """Let two people change the same version in different ways."""
+        """Publish two different changes of the same version."""
         job = self.job
         base = next(record for record in read_rules(job.folder / "rules")[0] if record.id == "never")
         changes = Changes(version=1, hash=hash_of(base))
@@ -199,7 +199,7 @@ def chosen(chance: Random, runner: str, *, has_disk: bool) -> list[str]:
     if not has_disk:
         names.remove("disk full")
     if runner == "live":
-        names.remove("topic recreated")  # all seeds are of one job
+        names.remove("topic recreated")  # all seeds share one job
     return chance.sample(names, chance.randrange(1, 3))
 
 

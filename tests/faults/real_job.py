@@ -41,7 +41,7 @@ SCALE = 1 / 60
 LATENESS_S = 2.0
 AGAIN_S = 1.0  # how long a platform waits before it starts a process again
 START_S, END_S = 240.0, 240.0
-UNKNOWN_S = 32.0  # `cep run` looks every 30 s for partitions that are added, and has to ask the brokers
+UNKNOWN_S = 32.0  # `cep run` looks for new partitions every 30 s, and has to ask the brokers
 PARTITIONS = 2
 PATTERNS = """event payment {
   tx_id       id
@@ -80,7 +80,7 @@ pattern never by card_id {
 
 
 def write_rules(folder: Path) -> None:
-    """Write the files that the job begins with."""
+    """Write the first files of the job."""
     folder.mkdir()
     (folder / "all.cep").write_text(PATTERNS)
     for name in ("testing", "silence", "spree", "never"):
@@ -92,7 +92,7 @@ def write_rules(folder: Path) -> None:
 
 @dataclass
 class Member:
-    """A process of the job, in a folder of its own."""
+    """A process of the job, with its own folder."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -125,8 +125,8 @@ class RealJob:
     is_held: bool = False
     number: int = 0
     expects_refusal: bool = False
-    unknown_until_s: float = 0.0  # until when the job may not know the last partition
-    unknown: set[str] = field(default_factory=set)  # ids of payments sent there until then, which may be late
+    unknown_until_s: float = 0.0  # until this time the job may not know the last partition
+    unknown: set[str] = field(default_factory=set)  # ids of payments sent to it until then, which may be late
 
     def __post_init__(self) -> None:
         self.topics = {kind: f"{kind}-{self.name}" for kind in ("payments", "rules", "alerts", "state", "status")}
@@ -147,7 +147,7 @@ class RealJob:
     # ------------------------------------------------------------------------------------------------- processes
 
     def start(self, name: str = "one") -> Member:
-        """Start a process of this name, which goes on in its folder."""
+        """Start a process with this name, which continues in its folder."""
         place = self.checkpoints / name
         place.mkdir(parents=True, exist_ok=True)
         with socket.socket() as free:
@@ -176,7 +176,7 @@ class RealJob:
         return self.members[-1]
 
     def wait_until(self, event: str, member: Member) -> None:
-        """Wait until a process has said something. Errors: AssertionError if it ends before, or after a while."""
+        """Wait until a process has logged an event. Errors: AssertionError if it ends before, or after a while."""
         until_s = time.monotonic() + START_S
         while not member.said(event):
             is_in_time = member.is_alive and time.monotonic() < until_s
@@ -185,11 +185,11 @@ class RealJob:
 
     @property
     def at_work(self) -> Member | None:
-        """The process that works, if there is one."""
+        """The working process, or None."""
         return next((member for member in self.members if member.is_alive and member.said("started")), None)
 
     def kill(self) -> None:
-        """Kill the process at work, and all that belongs to it."""
+        """Kill the working process, and its children."""
         for member in [self.at_work] if self.at_work else [member for member in self.members if member.is_alive]:
             os.killpg(member.process.pid, signal.SIGKILL)
             member.process.wait()
@@ -205,7 +205,7 @@ class RealJob:
                 self.start(name)
 
     def close(self) -> None:
-        """End all at once."""
+        """Kill all processes."""
         for member in self.members:
             if member.is_alive:
                 os.killpg(member.process.pid, signal.SIGKILL)
@@ -214,7 +214,7 @@ class RealJob:
     # ---------------------------------------------------------------------------------------------------- records
 
     def send(self, kind: str, value: bytes) -> None:
-        """Produce a record; one that brokers do not take now is taken later."""
+        """Produce a record; if the brokers are away, the producer sends it later."""
         partition = self.chance.randrange(self.partitions) if kind == "payments" else 0
         if partition == self.partitions - 1 and time.monotonic() < self.unknown_until_s:
             self.unknown.add(orjson.loads(value)["tx_id"])
@@ -222,11 +222,11 @@ class RealJob:
         self.producer.poll(0)
 
     def add_partition(self) -> None:
-        """Give the topic of payments one more. The producer hears of it only if it asks, and refuses it until then."""
+        """Add a partition to the topic of payments. The producer refuses it until it has asked the brokers."""
         topic, self.partitions = self.topics["payments"], self.partitions + 1
         add_partitions(self.kafka, topic, self.partitions)
         assert len(self.producer.list_topics(topic, TIMEOUT_S).topics[topic].partitions) == self.partitions
-        if self.runner == "run":  # the other one asks for each micro-batch
+        if self.runner == "run":  # the other runner asks for each micro-batch
             self.unknown_until_s = time.monotonic() + UNKNOWN_S
 
     def payment(self, ahead_ms: int = 0) -> None:
@@ -249,7 +249,7 @@ class RealJob:
             self.waiting.clear()
 
     def odd_payments(self, ahead_ms: int) -> None:
-        """Send some that are dated wrong; they count if the job does not set them aside."""
+        """Send payments with wrong times; they count if the job does not set them aside."""
         for _ in range(5):
             self.payment(ahead_ms)
 
@@ -299,7 +299,7 @@ class RealJob:
             time.sleep(0.5)
 
     def _is_settled(self, watermark_ms: int) -> bool:
-        """Return True if the process at work has passed a time, read all, and its sinks have all alerts."""
+        """Return True if the working process has passed a time, read all, and its sinks have all alerts."""
         member = self.at_work
         if member is None or now_ms() < watermark_ms:
             return False
@@ -313,14 +313,14 @@ class RealJob:
         return now_ms() - delay_s * 1_000 > watermark_ms and not any(lags) and not any(undelivered)
 
     def stop(self) -> None:
-        """End all in order. Errors: AssertionError if one ends in another way."""
+        """End all processes in order. Errors: AssertionError if one ends in another way."""
         for member in [member for member in self.members if member.is_alive]:
             member.process.send_signal(signal.SIGTERM)
             code = member.process.wait(END_S)
             assert code == 0, member.log.read_text()[-2_000:]
 
     def ids(self) -> dict[str, list[str]]:
-        """Return the ids that each sink has."""
+        """Return the ids of the alerts in each sink."""
         paths = sorted((self.folder / "alerts").glob("**/*.jsonl"))
         lines = [line for path in paths for line in path.read_bytes().splitlines()]
         found = {
@@ -335,7 +335,7 @@ class RealJob:
         return found
 
     def replayed(self) -> list[str]:
-        """Return the ids of the replay of all that was not set aside."""
+        """Return the ids of the replay of all payments that were not set aside."""
         aside = set[str]()
         for path in self.checkpoints.glob("*/job/dead_letters/*.jsonl"):
             aside |= {orjson.loads(line).get("event_id", "") for line in path.read_bytes().splitlines()}

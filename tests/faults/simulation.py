@@ -42,7 +42,7 @@ STEP_MS, DELAY_MS = 20_000, 10_000  # records reach the brokers within DELAY_MS,
 FIRST, EVENTS, QUICKER = 20, 900, 5  # so many payments within forty minutes; a quarter of an hour is for the rest
 STEPS_MAX = 2_000
 HALF = 0.5
-REFUSED_MS = 7 * MINUTE_MS  # how long a job that refuses a topic created again goes unnoticed by its operators
+REFUSED_MS = 7 * MINUTE_MS  # how long operators do not notice a job that refuses a topic created again
 # Fault → the alarms of which one must ring, if it lasts; empty for a harmless fault that needs no operator.
 FAULTS: dict[str, tuple[str, ...]] = {
     "two publishers": ("CepChangeRefused",),
@@ -103,7 +103,7 @@ class Letters:
     taken: dict[int, list[bytes]] = field(default_factory=dict)
 
     def write(self, dead_letters: Sequence[bytes], batch_id: int) -> None:
-        """Take them."""
+        """Take the letters."""
         self.taken[batch_id] = list(dead_letters)
 
     def close(self) -> None:
@@ -116,12 +116,12 @@ class Letters:
 
 
 class Simulation:
-    """One seed. `run` goes through the hour."""
+    """One seed. `run` simulates the hour."""
 
     def __init__(self, seed: int, folder: Path, faults: Sequence[str] | None = None) -> None:
         chance = self.chance = Random(seed)
         self.folder, self.outcome = folder, Outcome(seed)
-        lines = quicker(morning()[FIRST : FIRST + EVENTS])  # the first ones are of months before
+        lines = quicker(morning()[FIRST : FIRST + EVENTS])  # the first ones are months older
         begin_ms = time_ms(lines[0]) // MINUTE_MS * MINUTE_MS
         self.end_ms = time_ms(lines[-1])
         self.clock = Clock(begin_ms)
@@ -133,22 +133,22 @@ class Simulation:
         chosen = faults or chance.sample(sorted(FAULTS), chance.randrange(1, 4))
         self.plan = sorted((chance.randrange(5, minutes - 12), name, chance.randrange(2, 9)) for name in chosen)
         self.has_changelog = "standby takes over" in chosen or chance.random() < HALF
-        # When each record reaches the brokers, and which partition it is for.
+        # The time at which each record reaches the brokers, and its partition.
         self.coming = sorted(
             (time_ms(line) + int(chance.random() * DELAY_MS), chance.randrange(4), line) for line in lines
         )
         self.sent: list[tuple[int, bytes]] = []
-        self.is_held = False  # nothing reaches the brokers, and then all at once
+        self.is_held = False  # while True, records do not reach the brokers; then all come at once
         self.crash_in: int | None = None
         self.is_full = False
         self.down_until_ms = 0
         self.life: Life | None = None
-        self.observed: Observed | None = None  # of the process there is, which may wait for the sink in its start
-        self.folders = [folder / "one" / "job", folder / "two" / "job"]  # the first is of the process that works
+        self.observed: Observed | None = None  # of the living process, which may wait for the sink in its start
+        self.folders = [folder / "one" / "job", folder / "two" / "job"]  # the first belongs to the working process
         self.follower: Follower | None = None
         self.takes_over: Follower | None = None
         self.outdated: Life | None = None  # it does not know that another process has taken over
-        self.created_again_ms = 0  # since when each process that was started has seen that and ended
+        self.created_again_ms = 0  # the time since when each started process has seen that and ended
         self.ends: list[tuple[int, str]] = []
         self.begin_ms = begin_ms
         self.was_a_day_ahead = False
@@ -237,10 +237,10 @@ class Simulation:
         elif name == "topic recreated":
             self._begin_anew()
         elif name == "standby takes over" and self.chance.random() < HALF:
-            self._take_over(has_followed=False)  # back to the first one, whose store is of before
+            self._take_over(has_followed=False)  # back to the first one, whose store is older
 
     def _take_over(self, *, has_followed: bool) -> None:
-        """Let the process at work be gone, or only seem so, and the other one begin."""
+        """Let the working process end, or only seem to end, and let the other one begin."""
         if self.life is not None and self.outdated is None and self.chance.random() < HALF:
             self.outdated, self.life, self.observed = self.life, None, None
         self._end_life()
@@ -274,7 +274,7 @@ class Simulation:
             self.brokers.partitions[number % len(self.brokers.partitions)].append(line)
 
     def run(self) -> Outcome:
-        """Go through the hour, and on until nothing waits; compare."""
+        """Simulate the hour, continue until all records and alerts are through, and compare."""
         with ExitStack() as patched:
             shim = SimpleNamespace(time=self.clock.time, monotonic=self.clock.monotonic)
             for module in ("observe", "watch"):
@@ -318,13 +318,13 @@ class Simulation:
         self.outcome.totals = self.life.commits.totals
 
     def _work(self) -> None:
-        """Let the job work for a minute; one that has ended is started again, unless it is to be down."""
+        """Let the job work for a minute; start it again if it has ended and need not be down."""
         if self.life is None and self.clock.now_ms < self.down_until_ms:
             return
         try:
             if self.life is None:
                 self._start_life()
-                self.created_again_ms = 0  # it is there, and waits for brokers that are away
+                self.created_again_ms = 0  # it exists, and waits for brokers that are away
             assert self.life is not None
             for _ in range(self.chance.randrange(2, 8)):
                 self.life.runner.cycle(0.0)
@@ -346,7 +346,7 @@ class Simulation:
             self.outcome.refused_ms = self.clock.now_ms
 
     def _start_life(self) -> None:
-        """Start a process in the first folder; the other one follows. See that an outdated one is fenced off."""
+        """Start a process in the first folder; the other one follows. Check that an outdated one is fenced off."""
         takes_over, self.takes_over = self.takes_over, None
         if takes_over is not None:
             takes_over.close()
@@ -365,7 +365,7 @@ class Simulation:
                 raise AssertionError("a process went on though another one has taken over")
 
     def _follow(self) -> None:
-        """Let the process that stands by read on."""
+        """Let the standby read on."""
         if self.has_changelog and self.follower is None and self.outdated is None:
             self.follower = Follower(self, self.folders[1])
         if self.follower is not None:
@@ -405,22 +405,22 @@ class Simulation:
         return f"{len(late)} events were set aside that should count" if is_wrong else ""
 
     def _silent(self) -> str:
-        """Name a fault that rang nothing though it lasted."""
+        """Name a fault that lasted without an alarm."""
         for name, (began_ms, minutes) in self.outcome.begun_ms.items():
             begun_ms = self.outcome.refused_ms if name == "outage of the sink" else began_ms
             lasts = began_ms + (minutes - LASTING) * MINUTE_MS >= begun_ms > 0 or not name.startswith("outage")
             was_ahead = any("ahead" in key for key in self.outcome.totals)
             if name == "clock behind" and not was_ahead:
-                continue  # no event came in that time
+                continue  # events did not come in that time
             if name == "event of tomorrow" and self.was_a_day_ahead and not was_ahead:
-                continue  # to that clock it was one of today
+                continue  # that clock saw it as an event of today
             if FAULTS[name] and lasts and not self.outcome.rang(name):
                 return f"{name} rang nothing"
         return ""
 
 
 def quicker(lines: Sequence[bytes]) -> list[bytes]:
-    """Return the payments with less time in between, so that one of a partition does not wait long for the next."""
+    """Return the payments with shorter gaps, so that a payment of one partition does not wait long for the next."""
     given = [orjson.loads(line) for line in lines]
     begin_ms = time_ms(lines[0])
     for line, event in zip(lines, given, strict=True):

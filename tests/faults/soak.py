@@ -59,9 +59,9 @@ WAIT_S = 300.0
 END_S = 900.0
 _ROW = re.compile(r"^\| `(cep_\w+)")
 SEEN_EVERY_S = 60.0
-# Metrics that a job like this one cannot move: a warm start, a replay, signers, limits that take millions of keys, or a
-# hundred thousand events of one. And cep_live, which is 0 only in a process that is stuck or about to end. Each has the
-# test that moves it.
+# Metrics that a job like this one cannot move: a warm start, a replay, signers, limits of millions of keys, or of a
+# hundred thousand events of one key. cep_live is only 0 in a process that is stuck or about to end. Each has the test
+# that moves it.
 ELSEWHERE = {
     "cep_events_before_start_total": "tests/runners/handover/test_warm_start.py",
     "cep_events_after_end_total": "tests/step/test_rare_counters.py",
@@ -125,7 +125,7 @@ class Soak:
         stack.callback(self.kill)
 
     def start(self, name: str) -> Member:
-        """Start a process of the job, with a folder of its own."""
+        """Start a process of the job, with its own folder."""
         own = self.folder / name
         own.mkdir(exist_ok=True)
         with socket.socket() as free:
@@ -162,7 +162,7 @@ class Soak:
     # ------------------------------------------------------------------------------------------------- while it runs
 
     def look(self) -> None:
-        """Take a sample of each process that answers; the last one at work is judged. Errors: none is there."""
+        """Take a sample of each process that answers; the last working one is judged. Errors: all are gone."""
         is_there = any(member.is_alive for member in self.members)
         assert is_there, "\n".join(member.log.read_text()[-3_000:] for member in self.members)
         for place, member in enumerate(self.members):
@@ -180,7 +180,7 @@ class Soak:
                 self.samples.add({**told, **resident_bytes(member.process.pid)})
 
     def feed(self) -> None:
-        """Send payments at the rate, oddities and changes each minute, and let things go wrong, until time is over."""
+        """Send payments at the rate, oddities and changes each minute, and cause the faults, until the time is over."""
         begun_s, sent, minute = time.monotonic(), 0, -1
         pending, begun = self._plan(), time.time()
         looked_s = written_s = 0.0
@@ -217,7 +217,7 @@ class Soak:
             self._send("rules", record)
 
     def _send(self, topic: str, value: bytes) -> None:
-        """Keys say nothing: partitions are drawn, and control records have one."""
+        """Partitions are drawn without keys, and control records have one partition."""
         number = 0 if topic == "rules" else self.payments.chance.randrange(4)
         self.producer.produce(topic, value, partition=number)
 
@@ -281,7 +281,7 @@ class Soak:
             assert code == 0, member.log.read_text()[-2_000:]
 
     def _is_idle(self) -> bool:
-        """Return True if a process is at work that has read all payments and whose sinks have all alerts."""
+        """Return True if a working process has read all payments and its sinks have all alerts."""
         member = self.at_work
         if not member.says("started"):
             return False
@@ -301,7 +301,7 @@ class Soak:
         path.with_suffix(".new").replace(path)
 
     def latencies_s(self) -> dict[str, list[float]]:
-        """Return the seconds from event time to the webhook, of events of each half."""
+        """Return the seconds from event time to the webhook, for the events of each half."""
         halves: dict[str, list[float]] = {"with outages": [], "quiet": []}
         for name, late_ms in self.webhook.arrived.items():
             happened_s = self.webhook.arrived_s[name] - late_ms / 1_000
@@ -309,7 +309,7 @@ class Soak:
         return halves
 
     def ids(self) -> dict[str, list[str]]:
-        """Return the ids that each sink has."""
+        """Return the ids of the alerts in each sink."""
         folder = self.folder
         lines = [line for path in (folder / "alerts").glob("*.jsonl") for line in path.read_bytes().splitlines()]
         found = {
@@ -327,7 +327,7 @@ class Soak:
         return found
 
     def replayed(self) -> list[str]:
-        """Return the ids of the replay of all that was not set aside: late, dated ahead."""
+        """Return the ids of the replay of all payments that were not set aside (late ones, ones dated ahead)."""
         aside = set[str]()
         for path in self.folder.glob("*/job/dead_letters/*.jsonl"):
             aside |= {orjson.loads(line).get("event_id", "") for line in path.read_bytes().splitlines()}
@@ -356,7 +356,7 @@ def _mend(target: Path) -> None:
 
 
 def committed(address: str, topic: str) -> list[bytes]:
-    """Return the committed values of a topic of one partition."""
+    """Return the committed values of a topic with one partition."""
     options = {"bootstrap.servers": address, "group.id": "soak", "enable.auto.commit": False,
                "enable.partition.eof": True, "isolation.level": "read_committed"}  # fmt: skip
     consumer, values, is_over = Consumer(options), list[bytes](), False
@@ -378,7 +378,7 @@ def page() -> list[str]:
 
 
 def judge_flat(samples: Samples) -> tuple[list[tuple[str, ...]], bool]:
-    """Return a row for each value that is to be flat, and whether all are."""
+    """Return a row for each value that must be flat, and whether all are."""
     rows: list[tuple[str, ...]] = []
     is_flat = True
     for name in samples.found:

@@ -18,7 +18,7 @@ from cep.rulebook.chains import hash_of
 
 CARDS, DEVICES = 300, 40
 HUGE = 4_000_000_000_000_000_000
-CROWD = 1_100  # more than one key may have runs of a rule
+CROWD = 1_100  # more runs of a rule than one key may have
 DAY_MS = 86_400_000
 PATTERNS = """event payment {
   tx_id       id
@@ -113,7 +113,7 @@ _RULES = {"testing": {}, "silence": {}, "alone": {}, "spree": {"suppress": "20 s
 
 
 def write_rules(folder: Path) -> None:
-    """Write the files that the job begins with."""
+    """Write the first files of the job."""
     folder.mkdir()
     (folder / "all.cep").write_text(PATTERNS)
     for name, more in _RULES.items():
@@ -134,7 +134,7 @@ class Payments:
     lines: list[bytes] = field(default_factory=list)
 
     def payment(self, now_ms: int, **more: Any) -> bytes:
-        """Return one more, as it is sent."""
+        """Return one more payment, in the form in which it is sent."""
         self.number += 1
         chance = self.chance
         event = {

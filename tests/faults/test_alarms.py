@@ -1,4 +1,4 @@
-"""Every alert rule is read, rings where Prometheus' would, and says of which part."""
+"""Every alert rule can be evaluated, rings where Prometheus' would, and names the part."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def counter(name: str, value: float) -> Metric:
 
 
 def latency(minute: int, slow: int) -> Metric:
-    """A hundred alerts a minute, so many of which take more than a minute."""
+    """Return a histogram of a hundred alerts a minute, so many of which take more than a minute."""
     buckets = [("60.0", (100.0 - slow) * minute), ("300.0", 100.0 * minute), ("+Inf", 100.0 * minute)]
     family = HistogramMetricFamily("cep_alert_latency_seconds", "latency")
     family.add_metric([], buckets, sum_value=0.0)
@@ -33,7 +33,7 @@ def latency(minute: int, slow: int) -> Metric:
 
 
 WELL = (gauge("cep_micro_batch_id", 1), gauge("cep_live", 1))
-# Alarm → the metrics of a minute with which it rings, and some with which it does not.
+# Alarm → the metrics of a minute with which it rings, and metrics with which it does not.
 CASES: dict[str, tuple[Callable[[int], list[Metric]], Callable[[int], list[Metric]]]] = {
     "CepLagGrows": (
         lambda minute: [gauge("cep_lag_records", 11_000 + minute, partition="p[0]")],

@@ -157,7 +157,7 @@ class Control:
 class StateTopic:
     """The changelog topic: the committed entries, and which process of the job may write."""
 
-    entries: list[tuple[int, bytes, bytes | None, int]] = field(default_factory=list)  # offset, key, value, time
+    entries: list[tuple[int, bytes, bytes | None, int]] = field(default_factory=list)  # (offset, key, value, time)
     epoch: int = 0
     end: int = 0
 
@@ -221,15 +221,15 @@ class Link:
         self.epoch = self.state.epoch
 
     def carry(self, topic: str, entries: Sequence[Entry]) -> None:
-        """Bring these with the next write."""
+        """Add these entries to the next write."""
         self.carried = list(entries)
 
     def bring(self, topic: str, entries: Iterator[Entry]) -> None:
-        """Bring these alone."""
+        """Add these entries now."""
         self.state.add(entries, self.clock.now_ms)
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
-        """Take the alerts of a number, which has one meaning. Raises: SinkError for one that is fenced off."""
+        """Take the alerts of a number, which has one meaning. Raises: SinkError for a process that is fenced off."""
         receiver = self.receiver
         receiver.refused += receiver.is_away.is_set()
         if receiver.is_away.is_set() and not receiver.loses_answers:
@@ -245,11 +245,11 @@ class Link:
         self.carried = []
 
     def place(self) -> str:
-        """Return no place: the receiver knows by numbers."""
+        """Return no place: the receiver works with numbers."""
         return ""
 
     def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
-        """Return the ids of the alerts that came under a higher number."""
+        """Return the ids of the alerts with a higher number."""
         newer = {number: lines for number, lines in self.receiver.taken.items() if number > after}
         ids = frozenset(orjson.loads(line)["alert_id"] for lines in newer.values() for line in lines)
         return Recalled(ids, max(newer, default=after))

@@ -1,7 +1,7 @@
-"""Random scenarios, asked of the real Flink CEP and of the engine: python -m tests.fuzz --scenarios 5000 --seed 1.
+"""Random scenarios, answered by the real Flink CEP and by the engine: python -m tests.fuzz --scenarios 5000 --seed 1.
 
-Prints counts by verdict, by known difference and by feature, and every finding that nothing explains, with the text of
-the pattern. Exit code 1 if there is one. With --log a campaign can be interrupted and started again.
+Prints counts by verdict, by known difference and by feature, and every unexplained finding, with the text of the
+pattern. Exit code 1 if there is one. With --log a campaign can be interrupted and started again.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Tally:
 
     @property
     def compared(self) -> int:
-        """Scenarios to which both sides have an answer."""
+        """Return the number of scenarios that both sides answer."""
         return sum(self.verdicts[v] for v in (Verdict.PASS, Verdict.DIFFERS, Verdict.FAIL))
 
     def add(self, other: Tally) -> None:
@@ -79,7 +79,7 @@ class Tally:
 
 
 def lines_of(found: Finding) -> list[str]:
-    """A finding as a reader needs it."""
+    """Return the lines of a finding for a reader."""
     outcome = found.outcome
     lines = ["", headline(outcome)]
     lines += [f"  engine and oracle disagree: {found.bug}"] * bool(found.bug)
@@ -118,7 +118,7 @@ def examined(scenarios: list[Json]) -> tuple[Tally, list[Finding]]:
 
 
 def _ask_for_proof(questions: Sequence[Json]) -> list[Json]:
-    """The answers; where the library has taken too long, it is asked once more: it may have been the machine."""
+    """Return the answers; ask once more where the library has taken too long, as the machine may have been busy."""
     answers = answered(questions, MATCHES_MAX)
     late = [at for at, one in enumerate(answers) if one["expected"].get("error") == "Hang"]
     for at, again in zip(late, answered([questions[at] for at in late], MATCHES_MAX), strict=True):
@@ -127,21 +127,24 @@ def _ask_for_proof(questions: Sequence[Json]) -> list[Json]:
 
 
 def drafted(kind: str, seed: int, count: int) -> list[Json]:
-    """Scenarios of a seed: `random`, the first ones of the peer's generator; `richest`, of eight times as many those
-    that are richest in features; `small`, short patterns in which much comes together; `nested`, groups that repeat
-    inside groups that repeat."""
+    """Return scenarios of a seed.
+
+    `random` are the first ones of the peer's generator; `richest` are the ones with most features, out of eight times
+    as many; `small` are short patterns that combine many features; `nested` are groups that repeat inside groups that
+    repeat.
+    """
     if kind in ("small", "nested"):
         return (small if kind == "small" else nested)(seed, count)
     return draft(seed, count) if kind == "random" else richest(draft(seed, 8 * count), count)
 
 
 def one_round(kind: str, seed: int, count: int) -> Tally:
-    """So many scenarios of a seed."""
+    """Examine so many scenarios of a seed."""
     return examined(drafted(kind, seed, count))[0]
 
 
 def run(kind: str, seeds: Iterable[tuple[int, int]], jobs: int, done: Callable[[int, Tally], None]) -> None:
-    """Every round, a pair of seed and count, in `jobs` processes; `done` is called as each ends."""
+    """Run every round, a pair of seed and count, in `jobs` processes; `done` is called as each ends."""
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         waiting = {pool.submit(one_round, kind, seed, count): seed for seed, count in seeds}
         for future in as_completed(waiting):

@@ -53,7 +53,7 @@ def examine(given: Json) -> Finding:
     subject = check_pattern(outcome.written)
     ours = answer(subject, outcome.scenario)
     if outcome.scenario.expected is None and len(ours.matches) > MATCHES_MAX:
-        return Finding(outcome)  # no answer to compare with, and for the oracle it would be hours
+        return Finding(outcome)  # the answers cannot be compared, and the oracle would take hours
     oracle = oracle_answer(subject, outcome.scenario)
     return Finding(outcome, bug="" if ours == oracle else _contradiction(ours, oracle))
 

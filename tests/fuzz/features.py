@@ -1,4 +1,4 @@
-"""A scenario → the names of the features that it uses, to see that a run has covered them, and to choose by them."""
+"""A scenario → the names of its features, to check the coverage of a run, and to choose scenarios by them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def features(scenario: Json) -> set[str]:
 
 
 def richest(drafted: Sequence[Json], count: int) -> list[Json]:
-    """The scenarios whose features come together most seldom, by how often each is there, in the order of the draft."""
+    """Return the scenarios with the rarest combinations of features, in the order of the draft."""
     found = [features(scenario) for scenario in drafted]
     often = Counter(feature for one in found for feature in one)
     weight = [-sum(log(often[feature] / len(drafted)) for feature in sorted(one)) for one in found]

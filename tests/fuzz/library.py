@@ -28,7 +28,7 @@ ASKED_MS = 10_000_000
 
 
 class _NoChoiceError(Exception):
-    """The strategy emits a match that is not wanted, or must not emit all that are."""
+    """The strategy emits an unwanted match, or cannot emit all wanted ones."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Cut:
 
     @staticmethod
     def of(answered: Json) -> Cut:
-        """From an answer of the library's; its watermark, if there is one, is when all step times are over."""
+        """Read an answer of the library; its watermark, if present, is the end of all step times."""
         expected, stepped_ms = (
             answered["expected"],
             min((ms for _, ms in answered.get("watermarks", ())), default=END_MS),
@@ -86,8 +86,10 @@ class Windows:
 
 @dataclass(frozen=True)
 class Moment:
-    """The library takes event number `event` of a key; or it `looks` at the time, before that event or, if there is
-    none, because a watermark wakes it."""
+    """The library takes event number `event` of a key, or it `looks` at the time.
+
+    It looks before that event, or, with `event` None, because a watermark wakes it.
+    """
 
     now_ms: int
     event: int | None
@@ -107,11 +109,11 @@ class KeyStream:
 
     @cached_property
     def place(self) -> Mapping[int, int]:
-        """The position of each event by its id."""
+        """Return the position of each event by its id."""
         return {event.id: at for at, event in enumerate(self.events)}
 
     def starts(self, at: int) -> bool:
-        """Whether something starts with event number `at`."""
+        """Whether a run or a match starts with event number `at`."""
         cut, event_id = self.cuts[at], self.events[at].id
         found = [*cut.matches, *cut.pending, *(run for run, _ in cut.timeouts)]
         return any(first_of(run, self.place) == self.place[event_id] for run in found)
@@ -141,17 +143,17 @@ class KeyStream:
             timers = {timer for timer in timers if timer > watermark_ms}
 
     def end_ms(self, run: Ended) -> int:
-        """When a run is over: the library names the step's time if both are over when it looks."""
+        """Return the end of a run: the library names the step's time if both have passed when it looks."""
         if self.windows.whole_ms:
             return min(run[1], self._first_ms(run[0]) + self.windows.whole_ms)
         return run[1] if run[1] < ASKED_MS else END_MS + 1
 
     def named_ms(self, run: Ended, now_ms: int) -> int:
-        """The time that the library gives for a run that is over by now."""
+        """Return the time that the library gives for a run that is over by now."""
         return run[1] if run[1] <= now_ms else self.end_ms(run)
 
     def certain_ms(self, match: Bindings, cut: Cut) -> int:
-        """When a match that waits for a window to close is certain."""
+        """Return when a match that waits for a window to close is certain."""
         latest_ms = max(self.events[self.place[i]].time_ms for _, ids in match for i in ids)
         ends = [self._first_ms(match) + self.windows.whole_ms] * bool(self.windows.whole_ms)
         ends += [latest_ms + self.windows.last_step_ms] * (self.windows.last_step_ms > 0 and match not in cut.untimed)
@@ -162,13 +164,13 @@ class KeyStream:
 
 
 def first_of(run: Bindings, place: Mapping[int, int]) -> int:
-    """The position of the first event that is bound."""
+    """Return the position of the first bound event."""
     return min(place[i] for _, ids in run for i in ids)
 
 
 @dataclass(frozen=True)
 class Way:
-    """How far the strategy has gone on: nothing that starts before `floor` is alive."""
+    """The progress of the strategy: all runs that start before `floor` are dropped."""
 
     floor: int = 0
     withheld: frozenset[Bindings] = frozenset()
@@ -226,17 +228,17 @@ class Strategy:
         return sorted(end for end in ends if end <= moment.now_ms)
 
     def _looked(self, way: Way, seen: _Seen, moment: Moment) -> Way:
-        """The way on when runs time out and matches become certain."""
+        """Return the progress after runs time out and matches become certain."""
         new = self._certain(seen.cut, moment) - seen.found
         ended = Counter({run: n for run, n in seen.alive.items() if self.stream.end_ms(run) <= moment.now_ms})
         seen.alive, seen.gone = seen.alive - ended, seen.gone + ended
         return self._passed(way, seen, new, frozenset(self._named(ended, moment)))
 
     def _taken(self, way: Way, seen: _Seen, moment: Moment) -> Way:
-        """The way on when an event has been taken."""
+        """Return the progress after an event has been taken."""
         assert moment.event is not None, "what does not look takes an event"
         seen.cut = self.stream.cuts[moment.event]
-        # Without watermarks, as the library was asked, it has looked at this event's time.
+        # The library was asked without watermarks, so it has looked at this event's time.
         seen.reported, seen.gone = seen.reported + self._named(seen.gone, moment), Counter()
         seen.alive = seen.cut.timeouts - seen.reported
         return self._passed(way, seen, seen.cut.matches - seen.found, frozenset())
@@ -248,13 +250,13 @@ class Strategy:
         return found
 
     def _certain(self, cut: Cut, moment: Moment) -> frozenset[Bindings]:
-        """The pending matches that a look makes certain; before an event the library has shown which."""
+        """Return the pending matches that a look makes certain; before an event the library's answer names them."""
         if moment.event is not None and not self.by_time:
             return cut.pending & self.stream.cuts[moment.event].matches
         return frozenset(m for m in cut.pending if self.stream.certain_ms(m, cut) <= moment.now_ms)
 
     def _passed(self, way: Way, seen: _Seen, new: frozenset[Bindings], ended: frozenset[Ended]) -> Way:
-        """The way on when matches have come and runs have ended."""
+        """Return the progress after new matches and ended runs."""
         seen.found |= new
         alive = {self._start(run) for run in (*(run for run, _ in seen.alive), *(seen.cut.pending - seen.found))}
         way = replace(
@@ -270,7 +272,7 @@ class Strategy:
         return way
 
     def _emitted(self, way: Way, first: int) -> Way:
-        """Matches that start alike come in any order; the one that raises the floor above their start ends them all."""
+        """Emit matches with the same start in any order; one that raises the floor above the start ends them all."""
         alike = frozenset(m for m in way.withheld if self._start(m) == first)
         wanted = alike & self.wanted
         ending = frozenset(m for m in wanted if self._floor(m) > first)
@@ -284,7 +286,7 @@ class Strategy:
         return first_of(run, self.stream.place)
 
     def _floor(self, match: Bindings) -> int:
-        """Where a run must start to outlive a match."""
+        """Return the first start that survives a match."""
         kind, place = self.skip["type"], self.stream.place
         if kind == "to_next":
             return self._start(match) + 1

@@ -15,21 +15,21 @@ from pathlib import Path
 from typing import Any
 
 PEER = Path(__file__).resolve().parents[2].parent / "shared" / "peers" / "flink"
-# A scenario with more matches than this is answered with an error; it says nothing that a smaller one does not.
+# The peer answers a scenario with more matches than this with an error; it would show no more than a smaller one.
 MATCHES_MAX = 300
-# A library that runs for seconds spends less on compiling itself well than on being run badly.
+# A library that runs for seconds does not gain from the slower, optimizing compiler.
 _JAVA = "-Xmx2g -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 Json = Any
 
 
 def is_there() -> bool:
-    """Whether the peer can be asked on this machine."""
+    """Whether the peer is installed on this machine."""
     return (PEER / "run.sh").exists() and bool(os.environ.get("FLINK_VENV"))
 
 
 def draft(seed: int, count: int) -> list[Json]:
-    """Random scenarios without answers; the same for the same seed."""
+    """Return random scenarios without answers; the same for the same seed."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "draft.json"
         command = [sys.executable, str(PEER / "generate.py"), "draft", "--seed", str(seed), "--count", str(count)]

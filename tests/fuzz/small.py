@@ -22,12 +22,12 @@ _SKIPS = ("to_next", "past_last", "past_last", "to_first", "to_last")
 
 
 def small(seed: int, count: int) -> list[Json]:
-    """Scenarios without answers; the same for the same seed."""
+    """Return scenarios without answers; the same for the same seed."""
     return [_scenario(Random(f"{seed}/{number}"), f"small {seed}/{number}", _Maker) for number in range(count)]
 
 
 def nested(seed: int, count: int) -> list[Json]:
-    """The same for groups that repeat inside groups that repeat."""
+    """Return scenarios with groups that repeat inside groups that repeat."""
     names = [f"nested {seed}/{number}" for number in range(count)]
     return [_scenario(Random(name), name, _NestedMaker) for name in names]
 
@@ -70,7 +70,7 @@ def _events(random: Random, maker: _Maker, pattern: Sequence[Json]) -> list[Json
 
 
 def _walk(random: Random, stages: Sequence[Json]) -> Iterator[str]:
-    """Letters that roughly follow the pattern, with others between."""
+    """Yield letters that roughly follow the pattern, with others between."""
     for stage in stages:
         if random.random() < (0.75 if stage.get("link", "").startswith("not") else 0.4 * bool(stage.get("optional"))):
             continue
@@ -82,7 +82,7 @@ def _walk(random: Random, stages: Sequence[Json]) -> Iterator[str]:
 
 
 def _letter(random: Random, where: Json) -> str:
-    """One that fits the condition."""
+    """Return a letter that fits the condition."""
     return str(where["r"] if where["op"] == "==" else random.choice([one for one in _LETTERS if one != where["r"]]))
 
 
@@ -90,7 +90,7 @@ def _letter(random: Random, where: Json) -> str:
 class _Maker:
     """Builds one pattern; `named` counts its stages."""
 
-    skips: ClassVar = 0.5  # how often a pattern has a skip strategy, and how often events follow it
+    skips: ClassVar = 0.5  # how often a pattern has a skip strategy, and how often events follow the pattern
     walks: ClassVar = 0.7
     window_ms: ClassVar = (3, 12)
     others: ClassVar = _LETTERS + "x"
@@ -100,7 +100,7 @@ class _Maker:
     named: list[str] = field(default_factory=list)
 
     def chain(self, size: int, depth: int) -> list[Json]:
-        """Stages one after the other. Nothing optional comes directly before an absence: the library refuses it."""
+        """Return stages one after the other. The library refuses an optional one directly before an absence."""
         stages: list[Json] = []
         for number in range(size):
             may_end = number < size - 1 or (depth == 0 and self.windowed)
@@ -109,7 +109,7 @@ class _Maker:
         return stages
 
     def stage(self, *, first: bool, absence: bool, depth: int) -> Json:
-        """A stage, an absence or a group."""
+        """Return a stage, an absence or a group."""
         random, made = self.random, dict[str, Json]()
         if not first:
             made["link"] = random.choice(("next", "followedBy", "followedBy", "followedByAny"))
@@ -125,14 +125,14 @@ class _Maker:
         return made
 
     def _named(self) -> Json:
-        """The first stage takes a, the second b, mostly."""
+        """Return a stage; mostly the first one takes a, and the second b."""
         number = len(self.named)
         letter = _LETTERS[number % 4] if self.random.random() < 0.7 else self.random.choice(_LETTERS)
         self.named.append(f"s{number + 1}")
         return {"name": self.named[-1], "where": {"op": "==", "l": {"f": "name"}, "r": letter}}
 
     def _repeated(self, stage: Json) -> Json:
-        """With a quantifier, or none."""
+        """Return the stage with or without a quantifier."""
         random = self.random
         if random.random() < 0.5:
             stage["times"] = random.choice(_TIMES)
@@ -161,7 +161,7 @@ class _NestedMaker(_Maker):
     others: ClassVar = "aaabbbcx"
 
     def chain(self, size: int, depth: int) -> list[Json]:
-        """At the top perhaps a stage, the group and the broad stage; inside, stages and groups."""
+        """Return stages: at the top perhaps a stage, then the group and the broad stage; inside, stages and groups."""
         random = self.random
         if depth:
             size = random.choice((1, 2, 2))
@@ -179,7 +179,7 @@ class _NestedMaker(_Maker):
         return self._plain(first=first)
 
     def _plain(self, *, first: bool) -> Json:
-        """A stage of one of two letters, mostly; or any."""
+        """Return a stage that takes mostly one of two letters, otherwise any."""
         if self.random.random() < 0.2:
             return self.stage(first=first, absence=False, depth=2)
         made = {**self._linked(first=first), **self._named()}
@@ -189,7 +189,7 @@ class _NestedMaker(_Maker):
         return made
 
     def _rounds(self, *, first: bool, depth: int) -> Json:
-        """A group that repeats."""
+        """Return a group that repeats."""
         random = self.random
         made = {**self._linked(first=first), "group": self.chain(0, depth), "times": random.choice(_ROUNDS)}
         if random.random() < 0.1:

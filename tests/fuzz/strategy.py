@@ -32,7 +32,7 @@ from tests.fuzz.library import ASKED_MS, Cut, Ended, KeyStream, Strategy, Window
 Json = Any
 Ask = Callable[[Sequence[Json]], Sequence[Json]]
 
-# More matches than this leave a beginning unanswered.
+# The library gives up on a beginning with more matches than this.
 MATCHES_MAX = 3_000
 _ORDER_OF_TIME = 2
 
@@ -49,7 +49,7 @@ def beginnings(given: Json) -> list[Json]:
 
 def _question(given: Json, events: Sequence[ScenarioEvent]) -> Json:
     wanted, step_ms = {event.id for event in events}, Windows.of(given).last_step_ms
-    # A look when every step to an absence is over, and no window of the whole that has been added for the question.
+    # The library looks when every step to an absence is over, but before the window that the question adds.
     looks = step_ms > 0 and str(given["pattern"][-1].get("link")).startswith("not")
     return {
         **_windowed(given),
@@ -78,7 +78,7 @@ def prove(found: Finding, given: Json, answers: Sequence[Json], ask: Ask) -> Fin
 def _answered_keys(
     found: Finding, given: Json, answers: Sequence[Json], ask: Ask
 ) -> tuple[list[KeyStream], list[Finding]]:
-    """Each key with an answer to every beginning, and how they compare with ours. Raises: UnprovenError."""
+    """Return each key with an answer to every beginning, and how they compare with ours. Raises: UnprovenError."""
     streams, looked = [], []
     keys = _by_key(found.outcome.scenario)
     for events, several in zip(keys.values(), chunks(answers, [len(e) for e in keys.values()]), strict=True):
@@ -89,7 +89,7 @@ def _answered_keys(
 
 
 def _agreed(answered: Json) -> Finding:
-    """How the answer to a beginning compares with ours. Raises: UnprovenError if that is open."""
+    """Return how the answer to a beginning compares with ours. Raises: UnprovenError if that is open."""
     looked = examine(answered)
     if looked.is_open:
         raise UnprovenError(f"{looked.outcome.scenario.name}: {looked.bug or looked.outcome.verdict}")
@@ -117,7 +117,7 @@ def _stream(given: Json, events: Sequence[ScenarioEvent], answers: Sequence[Json
 
 
 def chunks(answers: Sequence[Json], sizes: Sequence[int]) -> Iterator[Sequence[Json]]:
-    """Answers to the questions of several findings, finding by finding."""
+    """Yield the answers to the questions of several findings, finding by finding."""
     at = 0
     for size in sizes:
         yield answers[at : at + size]
@@ -125,7 +125,7 @@ def chunks(answers: Sequence[Json], sizes: Sequence[int]) -> Iterator[Sequence[J
 
 
 def _by_key(scenario: Scenario) -> dict[str, list[ScenarioEvent]]:
-    """The events that count, in the order in which they are looked at, by key."""
+    """Return the events that count by key, in the order in which they are taken."""
     found: dict[str, list[ScenarioEvent]] = {}
     for released, _ in deliveries(scenario):
         for _, event in released:
@@ -139,7 +139,7 @@ def _closes(given: Json) -> bool:
 
 
 def _windowed(given: Json) -> Json:
-    """The scenario without its answer and watermarks, with a window of the whole."""
+    """Return the scenario without its answer and watermarks, with a window of the whole."""
     kept = {name: part for name, part in given.items() if name not in ("expected", "tags", "watermarks")}
     if _closes(given):
         return kept
@@ -164,7 +164,7 @@ def _floor_reached(found: Finding, stream: KeyStream) -> int:
 
 
 def _check_theirs(found: Finding, streams: Sequence[KeyStream]) -> None:
-    """Raises: UnprovenError if the strategy does not give the library's answer from the library's runs."""
+    """Check that the strategy gives the library's answer from the library's runs. Raises: UnprovenError."""
     for stream in streams:
         wanted = _of_key(_theirs(found), stream.place)
         way = Strategy(found.outcome.scenario.skip, stream, wanted[0]).answer(found.outcome.scenario)
@@ -174,7 +174,7 @@ def _check_theirs(found: Finding, streams: Sequence[KeyStream]) -> None:
 
 
 def _check_ours(found: Finding, streams: Sequence[KeyStream]) -> None:
-    """Raises: UnprovenError if it does not give ours either, when windows close in the order of time."""
+    """Check that the strategy gives our answer when windows close in the order of time. Raises: UnprovenError."""
     if not _is_ours(found, streams, by_time=True):
         raise UnprovenError("on every beginning the answers agree, and ours is no choice of the strategy")
 

@@ -21,7 +21,7 @@ COUNT = 300
 
 
 def accepted(drafted: list[Json]) -> list[tuple[Scenario, Subject]]:
-    """The scenarios whose patterns the language takes."""
+    """Return the scenarios whose patterns the language accepts."""
     found = []
     for given in drafted:
         scenario = scenario_of({**given, "expected": {"error": "unasked", "message": ""}}, given["name"])

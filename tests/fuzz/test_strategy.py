@@ -1,5 +1,4 @@
-"""Recorded answers of the library in, a verdict out: differences under a skip strategy that are proven, and some that
-must not be."""
+"""Recorded answers of the library → verdicts: differences under a skip strategy that are proven, and unproven ones."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def proven(case: Json) -> Finding:
 
 
 def changed(name: str) -> Json:
-    """A copy of a recorded case, to be changed."""
+    """Return a copy of a recorded case, to be changed."""
     return copy.deepcopy(BY_NAME[name])
 
 

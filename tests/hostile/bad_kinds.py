@@ -1,4 +1,4 @@
-"""Kinds whose inputs go wrong in every way that a campaign counts, to show that it does."""
+"""Kinds whose inputs fail in every way that a campaign counts, to test the counts."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
 """Seeds → worker processes that are fed one hostile input after the other → counts, and every input that went wrong.
 
-A worker has a limit on its address space. An alarm rings after five seconds of processor time for one input, which a
-busy machine does not make longer. An input that waits for something that never comes takes no processor time, so
-another alarm rings after thirty seconds of the clock. The time in which the worker was ready to run and other processes
-had the processor does not count: a busy machine makes that long. An input that took more than five seconds of the clock
-is fed again, and is a hang if it takes as long again. An alarm does not stop a loop in compiled code, but the parent
-does. It reads the number of the input from shared memory, and goes on with the next one in a new process. It does the
-same when a worker dies.
+A worker has a limit on its address space. An alarm rings after five seconds of processor time for one input, which do
+not grow on a busy machine. An input that waits for ever takes no processor time, so another alarm rings after thirty
+seconds of the clock. The time in which the worker was ready to run but other processes had the processor does not
+count. An input that took more than five seconds of the clock is fed again, and is a hang if it takes as long again. An
+alarm does not stop a loop in compiled code, but the parent does. It reads the number of the input from shared memory,
+and continues with the next one in a new process. It does the same when a worker dies.
 
-Each part that is done is a line of a record (record.py), if one is asked for. A campaign that was cut goes on from it.
+Each finished part is a line of a record (record.py), if there is one. An interrupted campaign continues from it.
 Tested by: tests/hostile/test_campaign.py
 """
 
@@ -35,9 +34,9 @@ from typing import Any
 
 from tests.hostile.record import Numbers, Part, Tally, divided
 
-ALARM_S = 5  # of the processor, for one input; a module of kinds may have its own
+ALARM_S = 5  # of the processor, for one input; a module of kinds may have another limit
 _WAIT_S = 30  # of the clock: for an input that waits for ever; a shared machine may be slow
-_STUCK_S = 60  # no alarm was heard: compiled code
+_STUCK_S = 60  # an alarm was not heard: compiled code
 _BEGIN_S = 300  # to import, and to compile kernels
 _ADDRESSES = 3 << 30  # bytes above the size of a worker at its begin
 _REPORT_S = 5
@@ -49,7 +48,7 @@ _MEMORY_FOLDER = Path("/dev/shm")
 def _starved_s(process: int | str) -> float:
     """Return how long the threads of a process, a number or "self", were ready to run and had to wait for a processor.
 
-    It is 0 where the system does not say it.
+    It is 0 if the system does not measure it.
     """
     waited_ns = 0
     with suppress(OSError):  # the process has ended
@@ -75,7 +74,7 @@ class _Clock:
         return time.monotonic() - self._began_s - max(0.0, _starved_s(self._process) - self._starved_s)
 
     def is_past(self, limit_s: float) -> bool:
-        """Return True if more seconds than the limit have passed. This costs little while they have not."""
+        """Return True if more seconds than the limit have passed. The check is cheap before that."""
         return time.monotonic() - self._began_s > limit_s and self.passed_s() > limit_s
 
 
@@ -144,7 +143,7 @@ def work(
                     send(part)
                     part = Part(seed, names, number + 1, number + 1)
         send(None)
-    os._exit(0)  # servers have threads that would wait
+    os._exit(0)  # otherwise threads of servers would keep the process alive
 
 
 def _fed(feed: Callable[[Random], str], random: Random, alarm_s: float) -> tuple[str, str, bool]:
@@ -179,7 +178,7 @@ def _folder() -> Path | None:
 
 
 def _cut(text: str) -> str:
-    """Return the beginning of each line: a message may have the input in it."""
+    """Return the beginning of each line: a message may contain the input."""
     return "\n".join(line[:_LINE_CHARS] for line in text.splitlines()[-_LINES:])
 
 
@@ -196,7 +195,7 @@ def _process(numbers: Numbers, seed: int, module: str, names: tuple[str, ...], p
 
 @dataclass(slots=True)
 class _Worker:
-    """A process, and the numbers of which it has said nothing yet."""
+    """A process, and the numbers that it has not reported yet."""
 
     numbers: Numbers
     process: BaseProcess
@@ -280,7 +279,7 @@ def _listen(worker: _Worker, note: Callable[[Part], None]) -> bool:
 
 
 def _stopped(worker: _Worker, note: Callable[[Part], None], seed: int, names: tuple[str, ...]) -> int | None:
-    """Return the number at which a worker died or is stuck; None if all is well."""
+    """Return the number at which a worker died or is stuck; None if it works."""
     at = worker.current.value
     if at != worker.at or not worker.process.is_alive():
         worker.at, worker.clock = at, _Clock(worker.process.pid or "self")

@@ -103,7 +103,7 @@ _LOUD = ["\x1b[31m", "\x1b]0;title\x07", "\u202e", "\u2028", "\x00", "\x85"]
 
 
 class _HonestJob:
-    """A job that goes on over many inputs; its clock moves with each. A new one begins after some hundred."""
+    """A job that continues over many inputs; its clock moves with each. A new one begins after some hundred."""
 
     def __init__(self) -> None:
         deployed = deploy([_RECORD])
@@ -136,7 +136,7 @@ class _HonestJob:
         return set(stepped.alerts["key"].to_pylist()), list(stepped.dead_letters)
 
     def missed(self, fired: set[str]) -> None:
-        """Raise DiffersError unless the honest events have given their alert."""
+        """Raise DiffersError if the honest events have not given their alert."""
         if f"honest-{self.now_ms}" not in fired:
             raise DiffersError("honest events behind the hostile ones give no alert")
 
@@ -163,7 +163,7 @@ def _unread(data: bytes | str) -> None:
 
 
 def hostile_parquet(random: Random) -> bytes:
-    """Return a file of payments, honest in nothing: odd types, dictionaries, encodings, and damaged bytes."""
+    """Return a hostile file of payments: odd types, dictionaries, encodings, and damaged bytes."""
     rows = random.choice((1, 3, 40, 2_000))
     good = {name: str(value) for name, value in common.GOOD.items()}
     columns: dict[str, pa.Array] = {}
@@ -276,7 +276,7 @@ def packed_files(folder: Path) -> Feed:
     def feed(random: Random) -> str:
         size, middle = random.choice((10, 10_000, 600_000)), random.choice(_FILLINGS)
         if random.random() < 0.03:
-            size, middle = 17_000_000, b"x"  # more than a record may have
+            size, middle = 17_000_000, b"x"  # more than the limit of a record
         count = size // len(middle) if middle != b"{}\n" else min(size, 3_000) // 3
         data = b"\n".join([*honest[:3], middle * count, *honest[3:]])
         codec = random.choice(("gzip", "zstd"))

@@ -1,4 +1,4 @@
-"""Events of every format: one record of many is made hostile, and all the others must come out as before."""
+"""Events of every format: one record of many is made hostile, and all the others must be decoded as before."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def rows_of(decoded: Decoded) -> list[Row]:
 
 
 def others_are_equal(before: Sequence[Row], after: list[Row], at: int) -> None:
-    """Raise DiffersError unless all records but the one at `at` are there, in their order."""
+    """Raise DiffersError unless all records without the one at `at` are there, in their order."""
     without = [*before[:at], *before[at + 1 :]]
     if after != without and [*after[:at], *after[at + 1 :]] != without:
         raise DiffersError(f"{len(before)} records became {len(after)}, others than before")
@@ -59,7 +59,7 @@ def hostile_json(record: bytes, random: Random) -> bytes:
 
 
 def json_events(folder: Path) -> Feed:
-    """JSON objects of two event types, as a topic has them."""
+    """JSON objects of two event types, as in a topic."""
     schema = common.TWO
     login = {
         "event_type": "login",
@@ -89,7 +89,7 @@ def json_events(folder: Path) -> Feed:
 
 
 def framed_json_events(folder: Path) -> Feed:
-    """JSON records with the id of a registry's schema in front, which is passed over."""
+    """JSON records after the id of a registry's schema, which is skipped."""
     form = RecordFormat("json", (("url", f"mock://hostile-{folder.name}"),))
     frame = b"\0" + (1).to_bytes(4, "big")
     return _records(form, [frame + json.dumps({**common.GOOD, "tx_id": f"t{n}"}, default=str).encode()
@@ -97,7 +97,7 @@ def framed_json_events(folder: Path) -> Feed:
 
 
 def packed_events(folder: Path) -> Feed:
-    """JSON lines and CSV that gzip or zstd has packed: one record is hostile, or the packed bytes are."""
+    """JSON lines and CSV, packed by gzip or zstd: one record is hostile, or the packed bytes are."""
     lines = [json.dumps({**common.GOOD, "tx_id": f"t{n}"}, default=str).encode() for n in range(_RECORDS)]
     sink = io.BytesIO()
     pa_csv.write_csv(_table(), sink)
@@ -145,7 +145,7 @@ def packed_events(folder: Path) -> Feed:
     return feed
 
 
-_BOMB_BYTES = 32 << 20  # of one byte: some kB when they are packed
+_BOMB_BYTES = 32 << 20  # of one repeated byte: packed it is some kB
 
 
 def _packed(name: str, data: bytes) -> bytes:
@@ -160,7 +160,7 @@ def avro_events(folder: Path) -> Feed:
 
 
 def framed_avro_events(folder: Path) -> Feed:
-    """Avro records with a registry's frame in front, which names a schema."""
+    """Avro records after a registry's frame, which names a schema."""
     from confluent_kafka.schema_registry.avro import AvroSerializer  # noqa: PLC0415 slow to import
 
     from cep.sources.registry.kafka import client_of  # noqa: PLC0415
@@ -172,7 +172,7 @@ def framed_avro_events(folder: Path) -> Feed:
 
 
 def protobuf_events(folder: Path) -> Feed:
-    """Protobuf records with a registry's frame in front."""
+    """Protobuf records after a registry's frame."""
     from confluent_kafka.schema_registry.protobuf import ProtobufSerializer  # noqa: PLC0415 slow to import
 
     from cep.sources.registry.kafka import _message_class, client_of  # noqa: PLC0415

@@ -40,7 +40,7 @@ _QUERY = {
 
 
 def rocks(folder: Path) -> Feed:
-    """A store on disk: it is not opened, or has every write that was synced, unchanged."""
+    """A store on disk: it is refused, or has every synced write unchanged."""
     settings = RocksSettings(RocksMemory(4 << 20, 1 << 20), background_jobs=1)
     good = {b"key-%04d" % n: bytes([n % 256]) * (n % 300) for n in range(1_000)}
     store = RocksStore(folder / "good", settings)
@@ -154,7 +154,7 @@ def job_folders(folder: Path) -> Feed:
 
 
 def _make_trail(path: Path) -> tuple[Head, list[bytes]]:
-    """Write an audit of four lines, the last of which says that the texts of the second were erased."""
+    """Write an audit of four lines; the last one says that the texts of the second were erased."""
     head, lines = Head(), []
     for number in range(3):
         head, line = extended(head, {"what": "change", "of": f"r{number}"}, {"reason": "Ada said so"}, f"salt{number}")
@@ -210,7 +210,7 @@ def _copied(good: Path, bad: Path) -> Path:
 
 
 def _damage(folder: Path, random: Random) -> None:
-    """Change one file, of JSON half of the time as a document; now and then take one away."""
+    """Change one file, half of the JSON files as a document; sometimes remove one."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in ("LOG", "LOCK"))
     victim = random.choice(files)
     if random.random() < 0.05:
@@ -220,7 +220,7 @@ def _damage(folder: Path, random: Random) -> None:
 
 
 def _damage_file(victim: Path, random: Random) -> None:
-    """Change a file; one of JSON documents half of the time as a document."""
+    """Change a file, half of the JSON files as a document."""
     if victim.suffix == ".json" and random.random() < 0.6:
         victim.write_bytes(_broken_document(victim.read_bytes(), random))
     elif victim.suffix == ".jsonl" and random.random() < 0.6:

@@ -35,7 +35,7 @@ class DiffersError(Exception):
 
 
 class HangsError(Exception):
-    """A server of ours has not answered in time. It is counted with the inputs that an alarm has stopped."""
+    """A server of ours has not answered in time. It counts like an input that an alarm has stopped."""
 
 
 @dataclass(frozen=True, slots=True)

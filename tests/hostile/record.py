@@ -89,12 +89,12 @@ class Tally:
         return not any(self.of(name) for name in BAD) and self.grown_mb < MEMORY_MB
 
     def line(self) -> str:
-        """The last line of a campaign."""
+        """Return the last line of a campaign."""
         parts = [f"{self.of(name)} {name}" for name in OUTCOMES]
         return f"{self.done} inputs: {', '.join(parts)}; memory grew by {self.grown_mb} MB at most"
 
     def table(self) -> list[str]:
-        """Lines of counts by kind, with the processor's milliseconds an input."""
+        """Return lines of counts by kind, with the processor milliseconds per input."""
         lines = []
         for kind in sorted({kind for kind, _ in self.counts}):
             counts = {outcome: self.counts[kind, outcome] for outcome in OUTCOMES}
@@ -105,7 +105,7 @@ class Tally:
 
 
 def read_record(path: Path) -> list[Part]:
-    """Read a record. A last line that was cut counts for nothing: its inputs are done again."""
+    """Read a record. A truncated last line does not count: its inputs are done again."""
     if not path.exists():
         return []
     lines = path.read_text().split("\n")
@@ -115,7 +115,7 @@ def read_record(path: Path) -> list[Part]:
 
 
 def left_to_do(numbers: range, done: Iterable[Part]) -> Numbers:
-    """Return the numbers that no part has."""
+    """Return the numbers that are in none of the parts."""
     left, at = [], numbers.start
     for start, stop in sorted((part.start, part.stop) for part in done):
         left.append(range(at, min(start, numbers.stop)))
@@ -124,7 +124,7 @@ def left_to_do(numbers: range, done: Iterable[Part]) -> Numbers:
 
 
 def divided(numbers: Sequence[range], count: int) -> list[Numbers]:
-    """Divide numbers among so many workers, or fewer; each has some."""
+    """Divide numbers among at most so many workers; each gets some."""
     total = sum(map(len, numbers))
     shares = []
     for n in range(count):

@@ -1,4 +1,4 @@
-"""Manifests, entries, checkpoints, savepoints and payloads, damaged or forged with checksums that are right."""
+"""Manifests, entries, checkpoints, savepoints and payloads, damaged or forged with valid checksums."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _store() -> MemoryStore:
 
 
 def _forge(target: Path, manifest: Path, random: Random) -> bool:
-    """Change one file of a target, half of the time with a manifest that is right about it. Return True for those."""
+    """Change one file of a target, half of the time with a matching manifest. Return True if the manifest matches."""
     files = sorted(path for path in (target / FOLDER).iterdir() if path.is_file())
     victim = random.choice([*files, manifest])
     if victim == manifest:
@@ -133,7 +133,7 @@ def _outside(folder: Path) -> set[str]:
 
 
 def checkpoints(folder: Path) -> Feed:
-    """A checkpoint of a small store, brought back."""
+    """A checkpoint of a small store, restored."""
     good = folder / "good"
     writer = Checkpoints(Target(str(good)), folder / "work")
     copying = writer.begin([Part("store", _store(), 0, _GROUPS)], b'{"a": 1}', 5)

@@ -1,4 +1,4 @@
-"""A small campaign is clean, one whose inputs go wrong says so, and one that was cut goes on."""
+"""A small campaign is clean, one with bad inputs reports them, and an interrupted one continues."""
 
 from __future__ import annotations
 

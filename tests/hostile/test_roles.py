@@ -1,4 +1,4 @@
-"""Each role and action has a cell, and the test that the cell names is there."""
+"""Each role and action has a cell, and the test in the cell exists."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def test_a_cell_has_a_test(role: str, action: str) -> None:
 
 
 def test_a_test_shows_one_thing() -> None:
-    """A test may stand in a few cells, but a table of a few tests would show little."""
+    """A test may appear in a few cells, but a table of a few tests would show little."""
     assert len({cell.test for cell in CELLS.values()}) > len(CELLS) * 2 // 3

@@ -27,7 +27,7 @@ _NOW_MS = 1_772_323_200_000
 
 
 def lines_of_senders(audit: list[bytes]) -> list[bytes]:
-    """Return changes and lines of the audit as events: plain, and as a value of an event that is read."""
+    """Return changes and lines of the audit as events: plain, and as a value of a decoded event."""
     signed = by_two(retire(2).model_copy(update={"id": FIRST.id}), FIRST).to_json()
     changes = [*DATA, signed, *audit, audit[0].replace(b'"number":1', b'"number":2')]
     within = [{**GOOD, "tx_id": f"t{n}", "note": line.decode(), "lat": line.decode()} for n, line in enumerate(changes)]

@@ -47,14 +47,13 @@ from tests.hostile.mutate import TOML_TRICKS, broken_bytes, broken_source, broke
 from tests.lang.generate import random_file
 from tests.tidy.source import ROOT
 
-_SMALL_PATTERNS = 60  # generated files that patterns are made of
+_SMALL_PATTERNS = 60  # number of generated files among the patterns
 
 
 def patterns(folder: Path) -> Feed:
     """Pattern files: a text that is checked, compiled, linted and formatted.
 
-    A pattern that is accepted is the unbroken one, or its hash is another one: then the lock, the diff and the alerts
-    say so.
+    An accepted pattern equals the unbroken one, or has another hash: then the lock, the diff and the alerts show it.
     """
     texts = [random_file(seed) for seed in range(_SMALL_PATTERNS)]
     texts += [bundle_source(path) for path in sorted((ROOT / "patterns").glob("*.cep"))]
@@ -68,7 +67,7 @@ def patterns(folder: Path) -> Feed:
         lint(checked)
         formatted, _ = format_text(text)
         if not checked.ok:
-            for name in twins[given]:  # a record that is refused is named by its hash, too
+            for name in twins[given]:  # the refusal of a record names its hash, too
                 pattern_hash(text, name)
             return REFUSED
         accepted, twin = _without_docs(checked), twins[given]
@@ -88,7 +87,7 @@ def _without_docs(checked: Checked) -> dict[str, PatternIR]:
 
 
 def files(folder: Path) -> Feed:
-    """Pattern files on the disk that name others, which may lead anywhere."""
+    """Pattern files on disk that name other files, at any path."""
     inside = folder / "root"
     inside.mkdir()
     (folder / "secret.cep").write_text("a-secret-line !\n")
@@ -206,7 +205,7 @@ def settings(folder: Path) -> Feed:
 
 
 def _says_no_more(model: type[BaseModel], accepted: BaseModel, said: Mapping[str, Any], what: str) -> None:
-    """Raise DiffersError if a table has a name that is passed over, or something that it says nothing of is set."""
+    """Raise DiffersError if a table has an ignored name, or a value is set that the table does not have."""
     if unknown := said.keys() - model.model_fields.keys():
         raise DiffersError(f"{unknown} of {what} are passed over")
     for name, field in model.model_fields.items():
@@ -246,7 +245,7 @@ def controls(folder: Path) -> Feed:
         if parse_control(record_json(record)) != (record, []):
             raise DiffersError("a record that is written down is another one")
         if getattr(record, "source", None) is not None and random.random() > 0.05:
-            return ACCEPTED  # compiling takes long; a few show that it ends
+            return ACCEPTED  # compiling takes long; a few inputs show that it ends
         rulebook: Rulebook = deployment.rulebook.copy()
         before = rulebook.fingerprint
         outcome = rulebook.apply(record, random.choice((None, 0, 1_780_000_000_000)))
@@ -286,7 +285,7 @@ def lists(folder: Path) -> Feed:
 
 
 def declared(folder: Path) -> Feed:
-    """Lists that a pattern file gives in place."""
+    """Lists with their entries in a pattern file."""
     base = "event e { id id  event_time time  key string }\nlist bins: KIND = [ITEMS]\n"
     items = ['"41"', "1", "1.5", '"10.0.0.0/8"', "-3", '""', "true", '"' + "x" * 300 + '"', "9" * 30, "'a'"]
 

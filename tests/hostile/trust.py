@@ -61,7 +61,7 @@ def signers(folder: Path) -> Feed:
 
 
 def private_keys(folder: Path) -> Feed:
-    """A file of a private key, and one with keys of card numbers."""
+    """A file with a private key, and one with keys of card numbers."""
     path, secrets = folder / "key.pem", folder / "secrets"
     new_key(path)
     good = path.read_bytes()
@@ -75,7 +75,7 @@ def private_keys(folder: Path) -> Feed:
             read_key(path, random.choice((None, "passphrase")))
         except CepError:
             outcome = REFUSED
-        # A name of its own: files of keys are read once.
+        # A new name: files of keys are read once.
         named = secrets.with_name(f"secrets-{random.getrandbits(60)}")
         named.write_bytes(broken_bytes(lines, random))
         os.environ[SECRETS_FILE] = str(named)
@@ -94,7 +94,7 @@ def private_keys(folder: Path) -> Feed:
 
 
 def signed_changes(folder: Path) -> Feed:
-    """Signed changes and heartbeats for a job that takes signed ones only: none that is changed may count."""
+    """Signed changes and heartbeats for a job that takes only signed ones: a changed one must not count."""
     given = deploy(rules().values())
     job = Job(given.schema, given.key_domains)
     path = folder / "change.json"
@@ -103,7 +103,8 @@ def signed_changes(folder: Path) -> Feed:
     heartbeat = json.loads(HeartbeatRecord(event_time="2026-03-01T00:00:00Z").to_json())
     before = Rulebook(job.schema, job.domains)
     before.accepted.trust = TRUST
-    # The rules that others pause, snooze or bring back are in force. The others come with the records themselves.
+    # The rules that other records pause, snooze or bring back are in force. The others come with the records
+    # themselves.
     apply_records(before, tuple(record.to_json() for record in records[:_IN_FORCE]), None)
     assert len(before.rules) == 1
     expected = {_seen(before)} | {_seen(_after(before, record.to_json())) for record in records}
@@ -132,7 +133,7 @@ _IN_FORCE = 2  # two versions of a rule, so that one can be brought back
 
 
 def _signed(upserts: Iterable[UpsertRecord]) -> list[Signable]:
-    """Return two versions of a rule that are signed, and then every kind of change as the next record after them."""
+    """Return two signed versions of a rule, and then every kind of change as the next record after them."""
     first, *others = upserts
     signed = by_two(first)
     second = first.model_copy(update={"version": first.version + 1, "message": "another"})

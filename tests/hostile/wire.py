@@ -60,7 +60,7 @@ def requests(folder: Path) -> Feed:
 
     doors: tuple[tuple[Any, str], ...] = ((http._Server, "handle_error"), (ServerHandler, "log_exception"))
     for owner, name in doors:
-        setattr(owner, name, note)  # by themselves they keep silent, or print
+        setattr(owner, name, note)  # otherwise they keep silent, or print
     observed = Observed(1_000)
     served = http.served(("127.0.0.1", 0), observed, {"/key": lambda asked: {"asked": sorted(asked)}}, _TOKEN)
     address = served.__enter__()
@@ -118,7 +118,7 @@ class _Editor:
         self.answers.append(json.loads(data))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
     def send(self, data: bytes) -> list[dict[str, Any]]:
         self.answers.clear()
@@ -135,7 +135,7 @@ def _message(number: int, method: str, params: Any) -> dict[str, Any]:
 
 
 def editors(folder: Path) -> Feed:
-    """Messages of an editor, in a session that goes on."""
+    """Messages of an editor, in one long session."""
     bugs = _Bugs()
     logging.getLogger("pygls").addHandler(bugs)
     logging.getLogger("pygls").propagate = False
@@ -244,7 +244,7 @@ def answers(folder: Path) -> Feed:
     form = RecordFormat("avro", settings)
 
     def decoded() -> Any:
-        fresh = kafka.client_of.__wrapped__(settings)  # one that remembers no schema
+        fresh = kafka.client_of.__wrapped__(settings)  # a client that remembers no schema
         with (
             patch.object(kafka, "client_of", lambda _: fresh),
             patch.object(kafka, "_shapes_of", kafka._shapes_of.__wrapped__),
@@ -285,7 +285,7 @@ def answers(folder: Path) -> Feed:
 
 
 def _changed(tree: Any, schema: Any, random: Random) -> bytes:
-    """Return an answer that is hostile: the tree, or the schema in it, or their bytes."""
+    """Return a hostile answer: the tree, or the schema in it, or their bytes."""
     match random.randrange(4):
         case 0:
             return json.dumps(broken_value(tree, random)).encode()

@@ -18,7 +18,7 @@ LATE_MS = 20
 
 @dataclass
 class History:
-    """Events in their order, and chains of them: a list of rows each."""
+    """Events in order, and chains of them: a list of rows each."""
 
     key_start: list[int]
     times: list[int]
@@ -127,7 +127,7 @@ def test_chains_with_what_came_before(seed: int) -> None:
 @pytest.mark.parametrize("by_any", [False, True])
 @pytest.mark.parametrize("seed", range(100))
 def test_what_chains_find(seed: int, by_any: bool) -> None:
-    """A fraud before the end counts for less than a day, and if the end may be a fraud; the end always."""
+    """With `by_any` a fraud before the end counts if it is recent and the end may be a fraud; the end always counts."""
     random = Random(f"found {seed}")
     of = history(random)
 

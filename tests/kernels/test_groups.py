@@ -1,4 +1,4 @@
-"""Different pairs have different numbers, in the order in which they come first; others are found among them."""
+"""Different pairs have different numbers, in the order of their first occurrence; other pairs are looked up in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records joined to lines, against the same in Python."""
+"""Records joined to lines, compared with Python."""
 
 from __future__ import annotations
 

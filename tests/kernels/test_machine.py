@@ -1,4 +1,4 @@
-"""Arithmetic at the edge of 64 bits: the bound and counted, so that a great number stays a great number."""
+"""Arithmetic at the edge of 64 bits: results stop at the bound and are counted, so large numbers stay large."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ NUMBERS = "event n { id id event_time time key string x int y int rest int? }"
 
 
 def truncated(dividend: int, divisor: int) -> int | None:
-    """The remainder of SQL, with the sign of the dividend, in Python's integers."""
+    """Return SQL's remainder, with the sign of the dividend, in Python's integers."""
     size = abs(dividend) % abs(divisor) if divisor else None
     return None if size is None else -size if dividend < 0 else size
 

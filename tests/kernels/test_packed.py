@@ -16,7 +16,7 @@ ROOM = 9 + 8 * 5
 
 
 def written(lines: list[list[int]]) -> bytes:
-    """Columns one after the other."""
+    """Write columns one after the other."""
     out, at = np.empty(ROOM * len(lines), np.uint8), 0
     for line in lines:
         at = put_line(np.array([*line, 99], np.int64), len(line), out, at)

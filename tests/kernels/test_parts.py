@@ -18,7 +18,7 @@ REGISTERS = np.array([[0, 1], [1, 0], [0, 0]], np.uint8)  # of three rules: whic
 
 
 def ordered(part: Int64) -> tuple[Int64, Int64, Int64]:
-    """Bounds, order and places, of keys."""
+    """Return bounds, order and places of keys."""
     bounds, order, place = np.zeros((COUNTS, PARTS + 1), np.int64), np.empty_like(part), np.empty_like(part)
     none, nobody = np.empty(0, np.int64), read_only(np.empty(0, np.int32))
     nodes, cursor = read_only(np.empty((0, y.NODE_WIDTH), np.int64)), np.empty((COUNTS, PARTS), np.int64)
@@ -71,7 +71,7 @@ def test_what_is_pointed_to_stays_the_same(seed: int) -> None:
     bounds_of_run = (row_bounds[run_part[run_order]], node_bounds[run_part[run_order]])
     assert (row_order[moved[:, y.RUN_START_ROW] + bounds_of_run[0]] == runs[run_order, y.RUN_START_ROW]).all()
     assert point_among_all(moved, moved_rule, moved_nodes, REGISTERS, run_bounds, node_bounds, row_bounds)
-    # Now rows and nodes are numbered in the new order: `row_order` and `node_order` lead back.
+    # Rows and nodes are now numbered in the new order: `row_order` and `node_order` lead back.
     expected, expected_nodes = runs[run_order], nodes[node_order]
     assert (node_order[moved[:, y.RUN_NODE]] == expected[:, y.RUN_NODE]).all()
     assert (row_order[moved[:, y.RUN_START_ROW]] == expected[:, y.RUN_START_ROW]).all()

@@ -39,12 +39,12 @@ def _program(name: str, skip: str) -> Program:
 
 
 def _general(compiled: Program) -> Program:
-    """The same program, carried by the general matcher."""
+    """Return the same program for the general matcher."""
     return _changed(compiled, y.R_PLAIN, 0)
 
 
 def _changed(compiled: Program, word: int, value: int) -> Program:
-    """The same program, with another value in each rule's row for the kernels."""
+    """Return the same program, with another value in each rule's row for the kernels."""
     rules = copy(compiled.rules)
     rules.rows = rules.rows.copy()
     rules.rows[:, word] = value

@@ -1,4 +1,4 @@
-"""The limits of one key: runs and nodes are bounded, the oldest runs leave, and no split changes which."""
+"""The limits of one key: runs and nodes are bounded, the oldest runs are dropped, and no split changes which."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.engine.bridge import END_MS
 from tests.engine.rules import batch, program, rule
 
 CHECKOUT = Path(__file__).parents[2]
-# Loops of every sort, with the general matcher and the plain one, whose runs bind more than their number says.
+# Loops of every sort, for the general matcher and the plain one, with runs that bind a varying number of events.
 PATTERNS = {
     "greedy": "seq a{2,} greedy -> b within 300 s\nwhere a: e kind == a\n b: e kind == b",
     "loop": "seq a{2,} -> b within 300 s\nwhere a: e kind == a\n b: e kind == b",
@@ -34,7 +34,7 @@ PATTERNS = {
     "absence": "seq a{2,} -> !c -> b within 300 s\nwhere a: e kind == a\n b: e kind == b\n c: e amount > 8",
     "at most so many": "seq a+ -> b within 25 events\nwhere a: e kind == a\n b: e kind == b",
 }
-# When a match was detected, and the ids of its events.
+# The time of a match, and the ids of its events.
 Found = tuple[int, tuple[str, ...]]
 SKIPS = ("none", "past last", "to next")
 
@@ -88,7 +88,7 @@ def test_no_split_changes_what_is_evicted(name: str, monkeypatch: pytest.MonkeyP
     assert evicted > 0, "streams that reach no limit show nothing"
 
 
-HEAVY = "y" * 900  # kept for `b` to be compared with
+HEAVY = "y" * 900  # stored for the comparison with `b`
 
 
 def _heavy_stream(random: Random, count: int) -> list[str]:
@@ -200,7 +200,7 @@ def test_a_hot_key_takes_no_more_memory_than_its_limits(
 
 
 def test_the_deployed_rules_have_as_much_work_with_each_event_of_a_hot_card() -> None:
-    """Each event begins runs that never end. Without a limit twice the events are four times the work."""
+    """Each event begins runs that never end. Without a limit, twice the events would be four times the work."""
     rules, steps = load(CHECKOUT / "rules"), {}
     for count in (2_000, 4_000):
         events = [{**event, **PROBE} for event in honest(count)]
@@ -210,7 +210,7 @@ def test_the_deployed_rules_have_as_much_work_with_each_event_of_a_hot_card() ->
 
 
 def test_many_matches_stay_whole_while_nodes_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Matches lead to nodes that no run needs any more, until they are read at the end of the call."""
+    """Matches refer to nodes that no run needs any more, until the end of the call."""
     compiled = _bounded("greedy", "past last", monkeypatch, 100, 20)
     lines = [f"x {'b' if at % 4 == 3 else 'a'}@{at}" for at in range(400)]
     done = advance(compiled, None, batch(*lines), END_MS)

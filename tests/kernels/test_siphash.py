@@ -1,4 +1,4 @@
-"""Keyed hashes are SipHash, and keys that are made to collide without the key do not collide with it."""
+"""Keyed hashes are SipHash, and texts that collide without the key do not collide with it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cep.kernels.siphash import keyed_id_hashes, keyed_number_hashes, keyed_text
 from cep.kernels.text.texts import number_rows
 
 _MASK = 2**64 - 1
-PROBES = 8  # on the average, in a table that is half full; a table that degrades has thousands
+PROBES = 8  # on average, in a half-full table; a degraded table has thousands
 
 
 def _turned(word: int, bits: int) -> int:
@@ -27,7 +27,7 @@ def _turned(word: int, bits: int) -> int:
 
 
 def sip(data: bytes, key: bytes, compress: int, final: int, *, is_wide: bool = False) -> bytes:
-    """SipHash as the paper and its reference code write it, in Python's integers."""
+    """Compute SipHash as in the paper and its reference code, in Python's integers."""
     k = [int.from_bytes(key[at : at + 8], "little") for at in (0, 8)]
     v = [k[0] ^ 0x736F6D6570736575, k[1] ^ 0x646F72616E646F6D, k[0] ^ 0x6C7967656E657261, k[1] ^ 0x7465646279746573]
     v[1] ^= 0xEE if is_wide else 0
@@ -97,7 +97,7 @@ def colliding_keys(count: int, bits: int) -> pa.Array:
 
 
 def _probes(places_of: Int64, size: int) -> float:
-    """How far from where its search begins each key lies in a table without gaps, on the average."""
+    """Return the average distance of the keys from the first place of their search, in a table without gaps."""
     taken, total = np.zeros(size, bool), 0
     for place in places_of.tolist():
         at = place
@@ -125,7 +125,7 @@ def test_made_keys_fill_a_table_without_a_key_only() -> None:
 
 
 def test_made_numbers_fill_no_table_of_pairs() -> None:
-    """Multiples of 2^46 had one place when pairs were mixed by a constant."""
+    """Multiples of 2^46 shared one place when pairs were mixed by a constant."""
     first = np.arange(1_000, dtype=np.int64) << 46
     key, places = np.array([5, 6], np.uint64), empty_places(len(first))
     firsts, codes = np.empty(len(first), np.int64), np.empty(len(first), np.int64)

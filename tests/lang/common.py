@@ -24,22 +24,22 @@ event transaction {
 
 
 def checked_pattern(body: str, header: str = "pattern p by card_id", before: str = "") -> PatternIR:
-    """The one pattern of a text that must be clean."""
+    """Return the one pattern of a text that must be clean."""
     checked = load_text(f"{EVENTS}\n{before}\n{header} {{ {body} }}")
     assert checked.ok, render_text(checked.diagnostics, checked.sources)
     return next(iter(checked.patterns.values()))
 
 
 def codes(text: str) -> list[str]:
-    """The codes of all diagnostics of a text."""
+    """Return the codes of all diagnostics of a text."""
     return [d.code for d in load_text(text).diagnostics]
 
 
 def pattern_codes(body: str, header: str = "pattern p by card_id", before: str = "") -> list[str]:
-    """The codes that a pattern over `transaction` gives."""
+    """Return the codes that a pattern over `transaction` gives."""
     return codes(f"{EVENTS}\n{before}\n{header} {{ {body} }}")
 
 
 def shown(checked: Checked) -> str:
-    """The diagnostics as text."""
+    """Return the diagnostics as text."""
     return render_text(checked.diagnostics, checked.sources)

@@ -1,6 +1,6 @@
 """A seed → the text of a random valid pattern file, untidily laid out, with comments in odd places.
 
-Made from the grammar and typed on the way, so that everything it writes passes the check without an error.
+The text follows the grammar and gets its types on the way, so that it passes the check without an error.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class _Maker:
         return f"{head}pattern p{number}{params}{self.pick(' ', self.space())}by{self.pick(' k', '(k)')} {{{body}\n}}"
 
     def test(self, number: int) -> str:
-        """A test of the pattern made last."""
+        """Return a test of the pattern made last."""
         lines = []
         for key in range(self.random.randint(1, 2)):
             label = self.pick(f"c{key}", f'"key {key}"', f"{key}")
@@ -200,5 +200,5 @@ class _Maker:
 
 
 def random_file(seed: int) -> str:
-    """The text of a valid file; the same for the same seed."""
+    """Return the text of a valid file; the same for the same seed."""
     return _Maker(seed).file()

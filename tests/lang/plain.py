@@ -16,7 +16,7 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
 
 
 def plain(node: object) -> list[object]:
-    """The tree in pre-order, each part with its size; a span only says that it is there. Trees may be deep."""
+    """Return the tree in pre-order, each part with its size; a span only says that it is there. Trees may be deep."""
     found: list[object] = []
     waiting = [node]
     while waiting:

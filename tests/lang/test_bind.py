@@ -1,4 +1,4 @@
-"""Arguments in the place of parameters."""
+"""Arguments in place of parameters."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ GRAMMAR: dict[str, Any] = json.loads((EDITOR / "syntaxes" / "cep.tmLanguage.json
 
 
 def rules(node: Any) -> Iterator[dict[str, Any]]:
-    """Every rule of the grammar."""
+    """Yield every rule of the grammar."""
     if isinstance(node, dict):
         if "match" in node or "begin" in node:
             yield node
@@ -28,7 +28,7 @@ def rules(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def scope(text: str) -> str:
-    """The scope of the first rule that takes the whole word, in the order of the grammar."""
+    """Return the scope of the first rule that takes the whole word, in the order of the grammar."""
     for include in GRAMMAR["patterns"]:
         for rule in rules(GRAMMAR["repository"][include["include"].removeprefix("#")]):
             found = re.match(rule["match"] if "match" in rule else rule["begin"], text)

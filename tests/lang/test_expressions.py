@@ -9,7 +9,7 @@ from tests.lang.dump import dump_expr
 
 
 def where(text: str, before: str = "", header: str = "pattern p by card_id") -> str:
-    """The condition of b in `a -> b` as a dump."""
+    """Return the condition of b in `a -> b` as a dump."""
     pattern = checked_pattern(f"seq a -> b where b: transaction {text}", header, before)
     condition = pattern.variables[1].where
     assert condition is not None

@@ -1,4 +1,4 @@
-"""Fixes that diagnostics carry: applying one takes its diagnostic away."""
+"""Fixes of diagnostics: applying one removes its diagnostic."""
 
 from __future__ import annotations
 

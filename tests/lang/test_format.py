@@ -1,4 +1,4 @@
-"""Formatting: nothing but the layout changes, and the second time nothing at all."""
+"""Formatting: only the layout changes, and a second run changes nothing."""
 
 from __future__ import annotations
 

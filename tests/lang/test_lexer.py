@@ -73,6 +73,6 @@ def test_spelled_tokens_are_those_of_the_lexer() -> None:
 
 
 def test_what_is_left_out_is_read_once() -> None:
-    """To read it again from each of its places would take hours."""
+    """Reading it again from each of its places would take hours."""
     for text in (" " * 3_000_000, "\n " * 1_000_000, "#" * 3_000_000, "# x\n" * 800_000, " " * 3_000_000 + "é"):
         assert spell(text) == [""]

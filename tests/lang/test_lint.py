@@ -1,4 +1,4 @@
-"""Lints: golden files, silences, and that they are quiet where nothing is wrong."""
+"""Lints: golden files, silenced findings, and no findings in sound files."""
 
 from __future__ import annotations
 

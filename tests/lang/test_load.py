@@ -76,7 +76,7 @@ def test_a_bundle_is_checked_from_the_syntax_of_its_files(path: Path) -> None:
     ],
 )
 def test_a_bundle_that_may_read_otherwise_than_its_files_says_nothing_else(tmp_path: Path, text: str) -> None:
-    """A doc comment may come to stand before another declaration, and a warning has a place in the text alone."""
+    """A doc comment may end up before another declaration, and a warning has its place only in the text."""
     (tmp_path / "events.cep").write_text(EVENTS, encoding="utf-8")
     (tmp_path / "ends.cep").write_text(EVENTS + "## Of what follows.\n", encoding="utf-8")
     (tmp_path / "p.cep").write_text(text, encoding="utf-8")

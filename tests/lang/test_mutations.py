@@ -1,4 +1,4 @@
-"""Broken files: never a traceback, a diagnostic wherever something is wrong, and time linear in the size.
+"""Broken files: never a traceback, a diagnostic for every mistake, and time linear in the size.
 
 The first mutation tests are short; the slow ones do many more and files of a mebibyte.
 """

@@ -1,4 +1,4 @@
-"""Tests in pattern files: how they are read, and that one mistake does not hide the next."""
+"""Tests in pattern files: parsing, and one mistake does not hide the next."""
 
 from __future__ import annotations
 

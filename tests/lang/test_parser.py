@@ -1,4 +1,4 @@
-"""The syntax tree, and going on after a mistake."""
+"""The syntax tree, and recovery after a mistake."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def expression(text: str) -> ExprSyntax:
 
 
 def shape(node: ExprSyntax) -> str:
-    """An expression with all its parentheses."""
+    """Return an expression with all its parentheses."""
     match node:
         case Literal():
             return str(node.value)

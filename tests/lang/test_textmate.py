@@ -1,4 +1,4 @@
-"""The grammar for editors in the engine that editors use: the scopes of pattern files against our own tokens."""
+"""The grammar for editors in the editors' own engine: the scopes of pattern files against our own tokens."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def modules() -> Path:
     try:
         return node_modules()
     except NoNodeError as error:
-        raise pytest.skip.Exception(str(error)) from error  # Java and Python are enough for the project itself
+        raise pytest.skip.Exception(str(error)) from error  # the project itself needs only Java and Python
 
 
 def scopes_of(texts: dict[str, str], modules: Path, folder: Path) -> dict[str, list[list[str]]]:
-    """For each text the scopes of each of its characters, by VS Code's engine."""
+    """Return for each text the scopes of each character, by VS Code's engine."""
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     grammar = EDITOR / "syntaxes" / "cep.tmLanguage.json"

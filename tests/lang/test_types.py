@@ -1,4 +1,4 @@
-"""Conversions that lose nothing."""
+"""Lossless conversions."""
 
 from __future__ import annotations
 

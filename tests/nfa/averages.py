@@ -41,12 +41,12 @@ class Column:
 
     @property
     def fractions(self) -> list[Fraction]:
-        """The values as exact numbers."""
+        """Return the values as exact numbers."""
         return [Fraction(value) / 10 ** (self.scale or 0) for value in self.values]
 
     @property
     def arrow(self) -> pa.Array:
-        """The values as an Arrow array."""
+        """Return the values as an Arrow array."""
         if self.scale is None:
             return pa.array(self.values, pa.float64())
         if self.scale == 0:
@@ -72,7 +72,7 @@ def random_column(random: Random) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A comparison as a pattern has it, and its answer for the last amount and the window's amounts."""
+    """A comparison in a pattern, and its answer for the last amount and the window's amounts."""
 
     text: str
     answer: Callable[[Fraction, Sequence[Fraction]], bool | None]
@@ -93,7 +93,7 @@ def _signed_square(number: Fraction) -> Fraction:
 
 
 def _by_spread(holds: Callable[[Fraction, Fraction], bool], square: Fraction, other: Fraction) -> bool | None:
-    """Compare squares; None where they are so near that a spread, which is a float, does not tell."""
+    """Compare squares; return None where they are too near for a spread, which is a float."""
     is_near = square != other and abs(square - other) <= _SPREAD_ERROR * max(abs(square), abs(other))
     return None if is_near else holds(square, other)
 
@@ -132,7 +132,7 @@ def _forms(sign: str, factor: str, column: Column, aggregate: Callable[[str], st
 
 
 def wrong_answers(seed: int, count: int) -> tuple[int, list[str]]:
-    """Compare `count` comparisons over one random column. Return how many answers there were, and the wrong ones."""
+    """Compare `count` comparisons over one random column. Return the number of answers, and the wrong ones."""
     random = Random(seed)
     column = random_column(random)
     size = random.randint(2, 9)

@@ -38,17 +38,17 @@ Leaf = Callable[[str, Type], Expr]
 
 
 def of_event(field: str, type_: Type) -> Expr:
-    """The field of the event under test."""
+    """Return the field of the event under test."""
     return CurrentField(field, type_)
 
 
 def of_run(field: str, type_: Type) -> Expr:
-    """The field of the event that the run has bound to `a`."""
+    """Return the field of the event that the run has bound to `a`."""
     return VarField("a", "last", field, type_.as_nullable())
 
 
 def random_events(random: Random, count: int) -> list[Event]:
-    """Events of one key, one a millisecond."""
+    """Return events of one key, one a millisecond."""
     found = []
     for order in range(count):
         values: dict[str, Value] = {
@@ -66,7 +66,7 @@ def random_events(random: Random, count: int) -> list[Event]:
 
 
 class Maker:
-    """Makes random expressions. `leaf` says how a field is spoken of."""
+    """Makes random expressions. `leaf` returns the expression of a field."""
 
     def __init__(self, random: Random, leaf: Leaf) -> None:
         self.random = random
@@ -82,7 +82,7 @@ class Maker:
         }
 
     def make(self, type_: Type, depth: int) -> Expr:
-        """An expression of the type, at most so deep."""
+        """Return an expression of the type with this depth at most."""
         if depth > 0 and self.random.random() < 0.12:
             return If(self.make(BOOL, depth - 1), self.make(type_, depth - 1), self.make(type_, depth - 1), type_)
         return self._makers[type_.kind](depth)

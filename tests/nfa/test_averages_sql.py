@@ -1,4 +1,4 @@
-"""Comparisons with averages, sums and extremes over a window have the answers of DuckDB, nulls too.
+"""Comparisons with averages, sums and extremes over a window, nulls included, agree with DuckDB.
 
 DuckDB rounds averages, so it compares the amount times the count with the sum, in integers of 128 bits.
 """

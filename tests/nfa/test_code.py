@@ -36,7 +36,7 @@ SEEDS = seeds(150, 50)
 
 
 def pattern(where: Expr | None, measures: dict[str, Expr], times: int = 1) -> PatternIR:
-    """`a{times}`, every way."""
+    """Return the pattern `a{times}`, with every combination."""
     node = VarNode("a", Quantifier(times, times))
     return PatternIR(
         name="p",
@@ -55,7 +55,7 @@ def answers(asked: PatternIR, events: list[Event]) -> Answers:
 
 
 def same(one: Value, other: Value) -> bool:
-    """Equal, NaN to itself; a bool is the integer that its slot holds."""
+    """Return True if the values are equal, or both NaN; a bool equals the integer that its slot holds."""
     if isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other):
         return True
     return (one is None) == (other is None) and one == other
@@ -90,7 +90,7 @@ def test_a_value_of_a_run_is_what_the_oracle_says(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_both_kinds_of_code_agree(seed: int) -> None:
-    """The same expression as a condition of the event and as a measure of the run."""
+    """The same expression is a condition of the event and a measure of the run."""
     random = Random(seed)
     events = random_events(random, 70)
     where = Maker(Random(seed), of_event).make(BOOL, 4)

@@ -1,4 +1,4 @@
-"""Rules of a key to one program."""
+"""The rules of a key are compiled to one program."""
 
 from __future__ import annotations
 

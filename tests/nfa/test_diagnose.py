@@ -13,7 +13,7 @@ from tests.lang.generate import random_file
 
 
 def told(seq: str, params: str = "") -> list[tuple[str, str]]:
-    """The codes, with the text at their places."""
+    """Return the codes, with the text at their places."""
     text = f"{EVENTS}\npattern p{params} by card_id {{ seq {seq} }}\npattern good by card_id {{ seq a }}"
     checked = compilable(load_text(text))
     assert "good" in checked.patterns

@@ -54,7 +54,7 @@ def pattern(body: str) -> PatternIR:
 
 
 def random_events(random: Random, count: int, times: Callable[[], int] | None = None) -> list[Event]:
-    """Events of one key with every kind of null."""
+    """Return events of one key with every kind of null."""
     found = []
     time_ms = sorted(times() if times is not None else random.randint(0, 10**6) for _ in range(count))
     for order in range(count):
@@ -77,13 +77,13 @@ def condition_of(asked: PatternIR) -> Expr:
 
 
 def taken(asked: PatternIR, events: list[Event]) -> set[str]:
-    """The events that `a` alone takes."""
+    """Return the events that `a` alone takes."""
     answers = engine_answers(program_of(SCHEMA, asked), whole(batch_of(SCHEMA, {"x": events})))
     return {ids[0] for _, ((_, ids),), _, _ in answers.matches}
 
 
 def measured(expr: str, events: list[Event], random: Random | None = None) -> list[Value]:
-    """The measure of each event, in their order."""
+    """Return the measure of each event, in order."""
     batch = batch_of(SCHEMA, {"x": events})
     deliveries = whole(batch) if random is None else split(batch, random)
     answers = engine_answers(program_of(SCHEMA, pattern(f"seq a where a: e emit m = {expr}")), deliveries)
@@ -155,7 +155,7 @@ def test_a_batch_without_any_text() -> None:
 
 
 def test_a_text_that_is_made_is_compared_with_bound_events() -> None:
-    """`lower(s) == a.s`, over several calls, with the keyed state between them."""
+    """The condition is `lower(s) == a.s`, over several calls, with the keyed state between them."""
     random = Random(4)
     events = random_events(random, 60)
     asked = pattern("seq a ->> b where a: e s is not null\n b: e lower(s) == a.s emit n = count(b), m = a.s")
@@ -251,7 +251,7 @@ def test_rounding(call: str) -> None:
 
 
 def near_half(event: Event) -> bool:
-    """Whether scaling by hundreds may have rounded onto a half."""
+    """Return True if scaling by hundreds may have rounded onto a half."""
     value = event.fields["f"]
     assert isinstance(value, float)
     return abs(abs(value * 100) % 1 - 0.5) < 1e-9
@@ -284,7 +284,7 @@ def test_beside_a_look_up() -> None:
     [
         ("Europe/Paris", "2024-10-27T01:00Z"),
         ("Australia/Lord_Howe", "2024-04-06T15:00Z"),
-        ("America/St_Johns", "2010-11-07T02:31Z"),  # a minute past midnight the clock goes back to before it
+        ("America/St_Johns", "2010-11-07T02:31Z"),  # a minute after midnight the clock goes back to before midnight
         ("America/Havana", "2024-11-03T05:00Z"),
         ("Asia/Kathmandu", "2024-01-01T00:00Z"),
     ],

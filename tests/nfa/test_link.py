@@ -1,4 +1,4 @@
-"""A program put together from kept pieces is the one that is compiled from nothing, array for array."""
+"""A program that is linked from cached pieces equals a program that is compiled from scratch, array for array."""
 
 from __future__ import annotations
 

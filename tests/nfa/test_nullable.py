@@ -1,4 +1,4 @@
-"""A rule has the same runs whether the job's fields may be null or not, so that a job may let them become null."""
+"""A rule has the same runs whether the job's fields may be null or not, so a job may let them become null."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.runners.spark.live_cases import rules
 
 
 def nullable(schema: Schema) -> Schema:
-    """Every field that may be null at all may be."""
+    """Return the schema in which every field that may be nullable is."""
 
     def loosened(field: Field) -> Field:
         return field if field.type.kind in (Kind.ID, Kind.TIME) else replace(field, type=field.type.as_nullable())

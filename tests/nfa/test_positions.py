@@ -1,4 +1,4 @@
-"""Structures to positions, and from each the ways to go on."""
+"""Structures to positions, and the ways to go on from each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WHERE = "\nwhere a: e kind == a\n b: e kind == b\n c: e kind == c\n d: e kind ==
 
 
 def structure(text: str) -> SequenceNode:
-    """The tree of a `seq`; variables that it does not name are declared away."""
+    """Return the tree of a `seq`, with the conditions of its variables."""
     declared = "\n".join(line for line in WHERE.strip().splitlines() if f"{line.split(':')[0].split()[-1]}" in text)
     pattern: PatternIR = rule(
         f"seq {text}\n{declared if declared.startswith('where') else 'where ' + declared}"
@@ -70,7 +70,7 @@ def test_an_absence_is_a_guard_in_the_middle_and_a_wait_at_the_end() -> None:
 
 
 def test_a_step_time_holds_though_its_step_is_left_out() -> None:
-    """Inside a group too; not if the group itself may be left out."""
+    """Inside a group it also holds, unless the group itself may be left out."""
 
     def bounds(text: str) -> dict[str, list[int | None]]:
         positions = build(structure(text)).positions

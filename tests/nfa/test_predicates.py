@@ -1,4 +1,4 @@
-"""Predicates by index give the bits that evaluating them for every event gives."""
+"""Predicates by index give the same bits as evaluating them for every event."""
 
 from __future__ import annotations
 

@@ -32,11 +32,11 @@ def pair(number: int, within: str = "1 h") -> str:
         ("seq a+ -> b within 1 h\nwhere a: e kind == a\n b: e kind == b\nemit total = sum(a.amount * 2)", False),
         ("seq a -> b -> d within 1 h\nwhere a: e kind == a\n b: e kind == b\n d: e kind == a", False),  # completes
         (f"seq a -> b -> d -> c within 1 h\n{WHERE}\n d: e kind == a and amount > a.amount", False),  # asks for more
-        ("seq a -> b within 1 h\nwhere a: e kind == a\n b: e amount > a.amount", False),  # every event may
+        ("seq a -> b within 1 h\nwhere a: e kind == a\n b: e amount > a.amount", False),  # every event may fit
         (f"seq a, b -> c within 1 h\n{WHERE}", False),  # the event directly after a is decisive
-        (f"seq a -> !b -> c within 1 h\n{WHERE}", False),  # an event closes it
-        (f"seq a -> b ->[5 min] c within 1 h\n{WHERE}", False),  # a deadline of its own
-        (f"seq a -> b -> c within 1 h\n{WHERE}\non timeout emit late = a.amount", False),  # time fires something
+        (f"seq a -> !b -> c within 1 h\n{WHERE}", False),  # an event closes the run
+        (f"seq a -> b ->[5 min] c within 1 h\n{WHERE}", False),  # the step has a deadline
+        (f"seq a -> b -> c within 1 h\n{WHERE}\non timeout emit late = a.amount", False),  # a deadline fires a time-out
         (f"seq a -> b -> c within 1 h\n{WHERE}\nskip past last in order", False),
         ("seq (a | b) -> c within 1 h\nwhere a: e kind == a\n b: e kind == b\n c: e kind == c", False),  # two starts
         ("seq a -> b? within 1 h\nwhere a: e kind == a\n b: e kind == b", False),  # a start is a match
@@ -77,7 +77,7 @@ PREFIXED = WHERE.replace("c: e kind == c", 'd: e kind == b\n c: e kind == c\n z:
 
 
 def longest(steps: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How many conditions a rule alone could share; 0 if it may not share any."""
+    """Return how many conditions a rule alone could share; 0 if it may not share any."""
     monkeypatch.setattr("cep.nfa.shared.SHARED_MIN", 1)
     used = [line for line in PREFIXED.split("\n") if line.replace("where", "").strip()[0] in steps]
     compiled = of(f"seq {steps} within 1 h\nwhere " + "\n ".join(line.replace("where ", "").strip() for line in used))
@@ -90,16 +90,16 @@ def longest(steps: str, monkeypatch: pytest.MonkeyPatch) -> int:
     [
         ("a -> d -> c -> z", 3),
         ("a{3} -> d -> z", 2),
-        ("a -> d+ -> c -> z", 1),  # of one start any number of d would wait
+        ("a -> d+ -> c -> z", 1),  # any number of d would wait after one start
         ("a -> d? -> c -> z", 3),
         ("a -> (c | d) -> z", 3),
         ("(a -> d){2} -> z", 1),
-        ("a+ any -> d -> z", 2),  # of the first condition each event is kept anyway
+        ("a+ any -> d -> z", 2),  # each event of the first condition is kept anyway
         ("a -> b -> c -> z", 1),  # b looks at the run
-        ("a -> d ->> c -> z", 2),  # every c is taken, however many come
+        ("a -> d ->> c -> z", 2),  # every c is taken, in any number
         ("a -> d -> c{2} -> z", 2),
         ("a -> c{1,3} -> z", 1),
-        ("a -> d -> c?", 1),  # a d may be the end
+        ("a -> d -> c?", 1),  # a d may be the last event
         ("a -> d -> c, z", 0),
     ],
 )

@@ -1,4 +1,4 @@
-"""Comparisons with aggregates of random columns have the answers of exact fractions."""
+"""Comparisons with aggregates of random columns agree with exact fractions."""
 
 from __future__ import annotations
 

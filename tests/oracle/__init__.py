@@ -1,1 +1,1 @@
-"""The oracle: a small, slow matcher written from the definitions, against which the engine is compared."""
+"""The oracle: a small, slow matcher written from the definitions, to compare the engine with."""

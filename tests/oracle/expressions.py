@@ -42,7 +42,7 @@ _EXACT = Context(prec=400)  # a double has at most 309 digits before the point
 
 
 def evaluate(expr: Expr, event: Fields, bound: Bound) -> Value:
-    """The value of `expr` for the event under test, given the fields of the events bound to each variable."""
+    """Return the value of `expr` for the event under test, given the fields of the events bound to each variable."""
     match expr:
         case Const(value=value):
             return value
@@ -84,7 +84,7 @@ def _remembered(events: Sequence[Fields], which: str, field: str) -> Value:
 
 
 def _aggregate(expr: Aggregate, bound: Bound) -> Value:
-    """An aggregate over all events bound to the variable; nulls are left out, of nothing sum and count are 0."""
+    """Aggregate over all events bound to the variable; nulls are left out, and sum and count of an empty set are 0."""
     events = bound.get(expr.variable, ())
     if expr.argument is None:
         return len(events)
@@ -112,7 +112,7 @@ def _aggregate(expr: Aggregate, bound: Bound) -> Value:
 
 
 def average(numbers: Sequence[int | float], units: int) -> float:
-    """The float nearest to the average of these numbers of units."""
+    """Return the float nearest to the average of these numbers of units."""
     if not all(math.isfinite(number) for number in numbers):
         return math.fsum(numbers) / len(numbers)
     return float(sum((Fraction(number) for number in numbers), Fraction(0)) / (units * len(numbers)))
@@ -166,13 +166,13 @@ def _binary(op: str, left: Value, right: Value) -> Value:
 
 
 def _remainder(dividend: int, divisor: int) -> int:
-    """The remainder with the sign of the dividend, as SQL has it."""
+    """Return the remainder with the sign of the dividend, as in SQL."""
     size = abs(dividend) % abs(divisor)
     return -size if dividend < 0 else size
 
 
 def _cast(value: Value, source: Type, target: Type) -> Value:
-    """INT or DECIMAL to a finer DECIMAL exactly, or to the nearest FLOAT."""
+    """Cast INT or DECIMAL to a finer DECIMAL exactly, or to the nearest FLOAT."""
     if value is None:
         return None
     number = _number(value)
@@ -183,7 +183,7 @@ def _cast(value: Value, source: Type, target: Type) -> Value:
 
 
 def _member(value: Value, items: Sequence[Value]) -> Value:
-    """SQL's IN: unknown for null, and for a miss in a list that holds null."""
+    """Evaluate SQL's IN: unknown for null, and for a miss in a list that holds null."""
     if value is None:
         return None
     if any(item is not None and item == value for item in items):
@@ -218,7 +218,7 @@ def _call(fn: str, arguments: Sequence[Value]) -> Value:
 
 
 def _rounded(call: Call, value: Value) -> Value:
-    """To the scale of a DECIMAL result, to digits of a FLOAT; halves away from zero. Exact, in decimal arithmetic."""
+    """Round to the scale of a DECIMAL result, to digits of a FLOAT; halves away from zero, in exact decimals."""
     if value is None:
         return None
     source = call.arguments[0].type
@@ -271,7 +271,7 @@ def _text_call(fn: str, text: str, constants: Sequence[Value]) -> Value:
 
 
 def _distance_km(lat1: float, lon1: float, lat2: float, lon2: float) -> float:
-    """The great-circle distance by the haversine formula; arguments in degrees."""
+    """Return the great-circle distance by the haversine formula; arguments in degrees."""
     phi1, phi2 = math.radians(lat1), math.radians(lat2)
     half_phi, half_lambda = (phi2 - phi1) / 2, math.radians(lon2 - lon1) / 2
     chord = math.sin(half_phi) ** 2 + math.cos(phi1) * math.cos(phi2) * math.sin(half_lambda) ** 2
@@ -279,7 +279,7 @@ def _distance_km(lat1: float, lon1: float, lat2: float, lon2: float) -> float:
 
 
 def bounded(number: float) -> int | float:
-    """A whole number that leaves 64 bits is the bound that it leaves."""
+    """Return a whole number, or the bound of 64 bits that it exceeds."""
     return max(-(2**63), min(number, 2**63 - 1)) if isinstance(number, int) else number
 
 

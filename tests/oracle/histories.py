@@ -34,12 +34,12 @@ class Event(Protocol):
 
 
 def values_at(wanted: Iterable[History], past: Sequence[Event]) -> dict[str, Value]:
-    """The value of each history at the last of the events of a key, by the history's repr."""
+    """Return the value of each history at the last of the events of a key, by the history's repr."""
     return {repr(history): value_at(history, past) for history in wanted}
 
 
 def value_at(history: History, past: Sequence[Event]) -> Value:
-    """The value at the last of the events."""
+    """Return the value at the last of the events."""
     now = past[-1]
     if any(now.fields.get(name) is None for name in history.by):
         chosen = []
@@ -64,7 +64,7 @@ def value_at(history: History, past: Sequence[Event]) -> Value:
 
 
 def in_window(window: HistoryWindow | None, event: Event, now: Event) -> bool:
-    """Is the event, which is not later, in the window of the one under test?"""
+    """Return True if the event, which is not later, is in the window of the one under test."""
     if window is None:
         return event is not now
     if window.previous and event is now:
@@ -76,7 +76,7 @@ def in_window(window: HistoryWindow | None, event: Event, now: Event) -> bool:
 
 
 def in_panes(window: HistoryWindow | None, event: Event, now: Event) -> bool:
-    """Is the event in the window when its far edge is rounded outwards to a pane? A unit of the calendar is one."""
+    """Return True if the event is in the window after its far edge is rounded outwards to a pane or calendar unit."""
     assert window is not None
     if window.calendar is not None:
         return in_window(window, event, now)

@@ -94,7 +94,7 @@ class Answer:
 
 
 def by_variable(bindings: Bindings) -> dict[str, list[int | str]]:
-    """The ids bound to each variable, in order."""
+    """Return the ids bound to each variable, in order."""
     found: dict[str, list[int | str]] = {}
     for variable, event_id in bindings:
         found.setdefault(variable, []).append(event_id)
@@ -106,7 +106,7 @@ def find_matches(
     events: Iterable[Event],
     watermark_ms: int = TIME_MS_MAX,
 ) -> Answer:
-    """Everything that a bound pattern finds in the events of one key, the watermark ending at `watermark_ms`.
+    """Find all matches and time-outs of a bound pattern in the events of one key, up to `watermark_ms`.
 
     Events of types that the pattern does not look at are left out; the rest are put in order of (time, order).
     """
@@ -149,7 +149,7 @@ def _with_histories(pattern: PatternIR, events: Iterable[Event]) -> list[Event]:
 
 @lru_cache
 def _wanted(pattern: PatternIR) -> frozenset[History]:
-    """The histories of the pattern: asked for once, however many keys there are."""
+    """Return the histories of the pattern, cached for many keys."""
     return frozenset(histories(pattern))
 
 
@@ -199,7 +199,7 @@ class _Oracle:
         self.emitted: set[tuple[bool, Bindings]] = set()
 
     def copied(self) -> _Oracle:
-        """Another one that goes on from here by itself."""
+        """Return a copy that goes on independently."""
         other = copy(self)
         other.runs, other.withheld = list(self.runs), list(self.withheld)
         other.matches, other.timeouts, other.emitted = list(self.matches), list(self.timeouts), set(self.emitted)
@@ -220,7 +220,7 @@ class _Oracle:
         return Answer(tuple(self.matches), tuple(self.timeouts))
 
     def take_event(self, event: Bound) -> None:
-        """Rules 1 to 5 above for every run, and a new run for every way to begin with the event."""
+        """Apply rules 1 to 5 above to every run, and start a new run for every way to begin with the event."""
         before = [Run((), wait) for wait in self.first_waits] + self.runs
         self._settle([after for run in before for after in self._advance(run, event)], event.event.time_ms)
 
@@ -240,7 +240,7 @@ class _Oracle:
         return after
 
     def _skipped(self, run: Run, event: Bound) -> Wait:
-        """The wait after an event that it skips."""
+        """Return the wait after an event that it skips."""
         arrival = run.wait.arrival
         greedy = tuple(s for s in arrival.greedy if not self._any(untils_around(s.rest), run, event))
         if not arrival.not_next and greedy == arrival.greedy:
@@ -262,7 +262,7 @@ class _Oracle:
         return tuple(open_)
 
     def _loses_to_greed(self, run: Run, event: Bound) -> bool:
-        """Whether a greedy loop that the run has left would take the event, which need not come next for that."""
+        """Whether a greedy loop that the run has left would take the event, even if the event is not the next one."""
         in_loop = [Run(run.bound, wait) for wait in run.wait.arrival.greedy]
         return any(self._may_take(r, event) and not self._is_late(r, event) for r in in_loop)
 
@@ -291,7 +291,7 @@ class _Oracle:
         return not any(self._breaks(absence, run, event) for absence in run.wait.arrival.absences)
 
     def _breaks(self, absence: Absence, run: Run, event: Bound) -> bool:
-        """Whether the event is the forbidden one, in the time for which it is."""
+        """Whether the event is the forbidden one, within the time limits of the absence."""
         if not run.bound:
             return False
         gap_ms = event.event.time_ms - run.bound[-1].event.time_ms
@@ -343,7 +343,7 @@ class _Oracle:
         self._settle(others, now_ms)
 
     def _deadline_ms(self, run: Run) -> int:
-        """When the run's time is up. An absence without any window is certain when the stream ends."""
+        """Return the deadline of the run. An absence without any window is certain when the stream ends."""
         first_ms, last_ms = run.bound[0].event.time_ms, run.bound[-1].event.time_ms
         wait = run.wait
         deadlines = []
@@ -386,10 +386,10 @@ class _Oracle:
         self.withheld = queue
 
     def _preference(self, run: Run) -> tuple[int, bool, int, tuple[int, ...], tuple[int, ...]]:
-        """Which of the matches that one event completes comes first.
+        """Return a sort key for the matches that one event completes.
 
-        The earliest start, then a match that skips nothing because it does not bind the variable of `skip to`, then the
-        most events, then the earliest positions, then the variables declared first.
+        The earliest start comes first, then a match that skips nothing because it does not bind the variable of `skip
+        to`, then the most events, then the earliest positions, then the variables declared first.
         """
         named = self.pattern.skip.variable
         binds = named is None or any(b.variable == named for b in run.bound)

@@ -83,14 +83,14 @@ class Case:
 
 
 def random_case(seed: int, level: int) -> Case:
-    """The case of a seed at a level from 1 to 3."""
+    """Return the case of a seed at a level from 1 to 3."""
     random = Random(f"{level}/{seed}")
     pattern = _Maker(random, level).pattern()
     return Case(seed, level, pattern, _events(random))
 
 
 def with_nulls(case: Case) -> Case:
-    """Make `k`, which is declared without `?`, null in some events, and ask for that in some conditions."""
+    """Make `k`, which is declared without `?`, null in some events, and test it for null in some conditions."""
     random = Random(f"nulls {case.level}/{case.seed}")
     events = {
         key: [replace(event, fields={**event.fields, "k": None}) if random.random() < 0.25 else event for event in own]
@@ -106,7 +106,7 @@ def with_nulls(case: Case) -> Case:
 
 
 def _events(random: Random) -> dict[str, list[Event]]:
-    """Events of one to three keys, interleaved, with small gaps and ties."""
+    """Return events of one to three keys, interleaved, with small gaps and ties."""
     keys = ["x", "y", "z"][: random.choice((1, 1, 2, 3))]
     found: dict[str, list[Event]] = {key: [] for key in keys}
     time_ms = START_MS
@@ -207,7 +207,7 @@ class _Maker:
     def _absence(self, link: Link) -> Step:
         bound = list(self.bound)
         node = self._variable(ONCE)
-        self.bound = bound  # an absent variable is never bound: nothing later may speak of it
+        self.bound = bound  # an absent variable is never bound: later conditions must not use it
         return Step(link, node, negated=True)
 
     def _node(self, depth: int) -> Node:
@@ -226,7 +226,7 @@ class _Maker:
         return SequenceNode(steps, quantifier, within_ms)
 
     def _item(self, depth: int) -> Node:
-        """An option or item: something that takes at least one event."""
+        """Return an option or an item: a node that takes at least one event."""
         if self.random.random() < 0.7:
             quantifier = self._quantifier(group=False)
             return self._variable(quantifier if quantifier.min_count else ONCE)
@@ -272,7 +272,7 @@ class _Maker:
         return VarNode(name, quantifier)
 
     def _plain(self) -> Expr:
-        """A test on the event alone."""
+        """Return a test on the event alone."""
         random = self.random
         named = Binary("==", _K, Const(random.choice(LETTERS[:3]), TEXT), BOOL)
         shape = random.random()
@@ -299,7 +299,7 @@ class _Maker:
         return Binary(random.choice(("<", ">=")), count, Const(random.randint(1, 3), INT), BOOL)
 
     def _own(self, name: str) -> Expr:
-        """A comparison with the repetitions taken so far: rising, or within a total."""
+        """Return a comparison with the repetitions taken so far: rising, or within a total."""
         if self.random.random() < 0.3:
             total = Binary("+", Aggregate("sum", name, _V, INT), _V, MAYBE_INT)
             return Binary("<=", total, Const(self.random.randint(4, 12), INT), MAYBE_BOOL)

@@ -143,7 +143,7 @@ def proceed(rest: Rest, arrival: Arrival) -> list[Wait]:
 
 @lru_cache(4096)
 def _proceed(rest: Rest, arrival: Arrival) -> list[Wait]:
-    """The same, worked out once for many keys: nothing but the arguments decides it."""
+    """Compute `proceed` once for many keys: the result depends only on the arguments."""
     match rest:
         case None:
             return [Wait(None, arrival, None)]
@@ -164,7 +164,7 @@ def _proceed(rest: Rest, arrival: Arrival) -> list[Wait]:
 
 
 def enter(node: Node, arrival: Arrival, rest: Rest) -> list[Wait]:
-    """Everything that can be waited for when `node` comes next and then `rest`."""
+    """Return all possible next waits when `node` comes next and then `rest`."""
     match node:
         case VarNode():
             return _repeat(node, 0, arrival, rest)
@@ -177,7 +177,7 @@ def enter(node: Node, arrival: Arrival, rest: Rest) -> list[Wait]:
 
 
 def _any_order(items: tuple[Node, ...], arrival: Arrival, rest: Rest) -> list[Wait]:
-    """Any of the items first, the others after it."""
+    """Return the waits for any of the items first, and the others after it."""
     found = []
     for i, item in enumerate(items):
         found += enter(item, arrival, Items(items[:i] + items[i + 1 :], rest))
@@ -308,7 +308,7 @@ def least_ms(rest: Rest) -> int:
 
 
 def untils_around(rest: Rest) -> tuple[Expr, ...]:
-    """The stop conditions of all loops that a wait with this rest stands in."""
+    """Return the stop conditions of all loops around a wait with this rest."""
     found = []
     while rest is not None:
         if not isinstance(rest, Items) and rest.node.quantifier.until is not None:
@@ -332,7 +332,7 @@ def begun_untils_around(rest: Rest) -> tuple[Expr, ...]:
 
 
 def stamped(rest: Rest, time_ms: int) -> Rest:
-    """The rest after an event has been taken: rounds that had not begun begin with it."""
+    """Return the rest after an event has been taken: rounds that had not begun begin with it."""
     match rest:
         case None:
             return None

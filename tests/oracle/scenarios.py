@@ -133,7 +133,7 @@ def events_by_key(scenario: Json) -> dict[str, list[Event]]:
 
 
 def _watermarks(scenario: Json) -> list[tuple[int, int]]:
-    """The watermarks, each with the number of events sent before it."""
+    """Return the watermarks, each with the number of events sent before it."""
     given = scenario.get("watermarks", [])
     if given == "per_event":
         times = [event["ts"] for event in scenario["events"]]
@@ -145,7 +145,7 @@ def _watermarks(scenario: Json) -> list[tuple[int, int]]:
 
 
 def translate(scenario: Json) -> PatternIR:
-    """The pattern of a scenario. Raises UntranslatableError."""
+    """Return the pattern of a scenario. Raises UntranslatableError."""
     variables: list[Variable] = []
     windows: list[int] = []
     within, stages = scenario.get("within"), scenario["pattern"]
@@ -208,7 +208,7 @@ def _step(stage: Json, variables: list[Variable], windows: list[int], top: bool,
         variables.append(Variable(stage["name"], EVENT_TYPE, where))
         node = VarNode(stage["name"], quantifier)
     if stage.get("optional") and quantifier.min_count:
-        # `a{2}?` is all or nothing, which one quantifier cannot say.
+        # `a{2}?` is all or none, which one quantifier cannot express.
         node = SequenceNode((Step(Link.FOLLOWED_BY, node),), Quantifier(0, 1, greedy=quantifier.greedy))
     step = Step(link, node, negated)
     within = stage.get("within")
@@ -222,7 +222,7 @@ def _step(stage: Json, variables: list[Variable], windows: list[int], top: bool,
 
 
 def _windowed(node: Node, window_ms: int) -> SequenceNode:
-    """A window written on a stage inside a group, as one round of a group of its own."""
+    """Return a window on a stage inside a group as one round of a separate group."""
     if isinstance(node, SequenceNode):
         return replace(node, within_ms=window_ms)
     return SequenceNode((Step(Link.FOLLOWED_BY, node),), within_ms=window_ms)
@@ -243,7 +243,7 @@ def _quantifier(stage: Json) -> Quantifier:
         raise UntranslatableError("until on a bounded loop")
     if high == 0 or (high is None and low == 0):
         raise UntranslatableError("a loop of no repetitions")
-    # Greedy says nothing about a loop of a fixed length, not even about leaving it out.
+    # Greedy has no effect on a loop of a fixed length, not even on leaving it out.
     greedy = bool(stage.get("greedy")) and low != high
     low = 0 if stage.get("optional") and low == 1 else low
     return Quantifier(low, high, inner, greedy, until, stage.get("gap_ms"))
@@ -256,7 +256,7 @@ _ARITHMETIC: dict[str, BinaryOp] = {"add": "+", "sub": "-", "mul": "*", "div": "
 
 
 def condition(given: Json) -> Expr:
-    """A condition that is never unknown: a comparison with something undefined is false, and so is its opposite."""
+    """Return a condition that is never unknown: a comparison with an undefined value is false, like its opposite."""
     if isinstance(given, bool):
         return Const(value=given, type=_BOOL)
     for word in ("and", "or"):
@@ -277,12 +277,12 @@ def condition(given: Json) -> Expr:
 
 
 def _defined(test: Expr) -> Expr:
-    """The test, false where it is unknown."""
+    """Return the test, made false where it is unknown."""
     return Binary("and", test, Unary("not", Unary("is_null", test, _BOOL), _BOOL), _BOOL)
 
 
 def expression(given: Json) -> Expr:
-    """A value. Numbers are doubles; a field that is compared with text is text."""
+    """Return a value. Numbers are doubles; a field that is compared with text is text."""
     if given is None:
         return Const(None, Type(Kind.NULL, nullable=True))
     if isinstance(given, bool):

@@ -1,4 +1,4 @@
-"""The oracle on the answers of Apache Flink CEP. Cases worked out by hand are the corpus (tests/corpus)."""
+"""The oracle on the answers of Apache Flink CEP. The corpus (tests/corpus) has cases with answers by hand."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ SCENARIOS = [scenario for scenario in load_scenarios() if is_comparable(scenario
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario["name"])
 def test_conformance(scenario: Any) -> None:
     outcome = compare(scenario)
-    # A difference that has gone is as much of a surprise as a new one.
+    # A difference that has disappeared is as surprising as a new one.
     assert outcome.passed is (scenario["name"] not in DIFFERENCES), outcome
 
 

@@ -1,7 +1,7 @@
 """A seed → a pattern, two sets of its parameters, and payments around the change from one to the other.
 
-The payments before the change mean the same under both sets. If the runs are handed over, the job must give the
-alerts of a job that had the new version from the beginning; otherwise the alerts of `drain`.
+The payments before the change mean the same under both sets. If the runs are handed over, the job must give the alerts
+of a job that had the new version from the beginning; otherwise the alerts of `drain`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _MEANINGS = {"low": "<", "high": ">", "stop": "==", "veto": "=="}
 
 @dataclass(frozen=True)
 class Case:
-    """The records of both versions but for `on_update`, and the payments as JSON lines."""
+    """The records of both versions without `on_update`, and the payments as JSON lines."""
 
     seed: int
     source: str
@@ -60,19 +60,19 @@ class Case:
     lines: list[bytes]
 
     def version(self, number: int, params: dict[str, object], on_update: str, effective_ms: int | None) -> UpsertRecord:
-        """The record of one version."""
+        """Return the record of one version."""
         return upsert(
             number, "shape", effective_ms, pattern="shape", source=self.source, params=params, on_update=on_update,
             message="{first} on {key}",
         )  # fmt: skip
 
     def versions(self, on_update: str) -> list[UpsertRecord]:
-        """The records of both versions, of which the second one begins in the middle."""
+        """Return the records of both versions; the second one begins in the middle."""
         return [self.version(1, self.before, "drain", None), self.version(2, self.after, on_update, MIDDLE_MS)]
 
 
 def drawn(seed: int) -> Case:
-    """The case of a seed."""
+    """Return the case of a seed."""
     chance = Random(seed)
     structure = chance.choice(_STRUCTURES)
     names = [name for name in "abcd" if name in structure.replace("until (amount == stop)", "").replace("{n", "")]

@@ -31,7 +31,7 @@ TRUST = Trust(RULE_SET, 1, ROOT.public, tuple((kind, 1 if kind == "resume" else 
 
 
 def by_two(record: Signable, after: Signable | None = None) -> Signable:
-    """The record as Ada signs and Bob approves it, as a change of `after`."""
+    """Return the record as Ada signs and Bob approves it, as a change of `after`."""
     past = (0, "") if after is None else (after.version, digest_of(after))
     return approve(sign(record, ADA, RULE_SET, past), BOB)
 

@@ -41,7 +41,7 @@ SCHEMA = Schema(
 
 
 def upsert(version: int, rule_id: str = "r", effective_ms: int | None = None, **changes: Any) -> UpsertRecord:
-    """A record that deploys the pattern of SOURCE."""
+    """Return a record that deploys the pattern of SOURCE."""
     fields: dict[str, Any] = {
         "id": rule_id,
         "version": version,

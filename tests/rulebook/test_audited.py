@@ -209,7 +209,7 @@ def is_guessed(bare: bytes, guesses: list[bytes]) -> bool:
 
 
 def test_erased_texts_cannot_be_guessed_if_the_record_has_a_nonce() -> None:
-    """Without a nonce and a signature they can: the pages say so."""
+    """Without a nonce and a signature, they can be guessed: the pages say so."""
     guesses = [
         SNOOZE.model_copy(update={"key": f"card-{number}", "reason": f"card-{number} is on a journey"}).to_json()
         for number in range(20)
@@ -219,6 +219,6 @@ def test_erased_texts_cannot_be_guessed_if_the_record_has_a_nonce() -> None:
         _, bare = without_texts(line)
         assert b"card-7" not in bare
         assert is_guessed(bare, guesses) == is_found
-    # One nonce before it is enough.
+    # One nonce in an earlier record is enough.
     _, line = audit_of(audited_book(), with_nonce(FIRST).to_json(), SNOOZE.to_json())
     assert not is_guessed(without_texts(line)[1], guesses)

@@ -1,4 +1,4 @@
-"""Runs that a version takes over go on as if it had built them, or they drain: random patterns and parameters."""
+"""Carried runs go on as if the new version had built them, otherwise they drain: random patterns and parameters."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def version(number: int, params: dict[str, object], on_update: str) -> UpsertRec
 
 @pytest.mark.parametrize("params", CHANGES, ids=str)
 def test_runs_are_handed_over_where_their_past_means_the_same(params: dict[str, object], tmp_path: Path) -> None:
-    """Where it does not, `carry` gives the alerts of `drain`, for random payments around the change."""
+    """Otherwise `carry` gives the alerts of `drain`, for random payments around the change."""
     is_carried = params.keys() <= {"tiny", "hit"}
     amounts, chance = ("1.00", "2.50", "40.00", "41.00", "47.00", "55.00", "60.00", "61.00"), Random(str(params))
     lines = [

@@ -93,13 +93,13 @@ def test_of_two_at_once_one_is_refused_and_both_sides_are_told(name: str) -> Non
         assert "by ann: tuned" in "".join(reasons.values())
         if one.version <= other.version:
             assert any("by ann: tuned" in refused["reason"] for refused in status["refused"])
-        # The loser looks again, and is in time.
+        # The loser reads the chain again, and succeeds.
         later = against(other.model_copy(update={"version": one.version + 1, "parts": 1, "part": 1}), one)
         assert book.apply(later, None).kind == "applied"
 
 
 def test_the_same_change_twice_is_one_change() -> None:
-    """As two runs of one pipeline publish: another start, another sender, the same meaning."""
+    """Two runs of one pipeline publish it: another start, another sender, the same meaning."""
     book = new_book()
     book.apply(FIRST, None)
     pairs: list[tuple[Any, Any]] = [
@@ -135,7 +135,7 @@ CHANGES = st.sampled_from(["upsert", "shadow", "retire", "pause", "resume", "lis
 
 
 def written(kind: str, by: str, chains: Chains) -> Any:
-    """A change as `cep publish`, `cep pause` and `cep lists` write it."""
+    """Return a change as `cep publish`, `cep pause` and `cep lists` write it."""
     number = int(by.removeprefix("p"))
     record: Any
     if kind in ("pause", "resume"):
@@ -152,7 +152,7 @@ def written(kind: str, by: str, chains: Chains) -> Any:
 
 @given(st.data())
 def test_publishers_with_old_views_and_a_topic_that_is_compacted(data: st.DataObject) -> None:
-    """Each has read the topic and the status some time ago. The job may go on from its bytes at any time."""
+    """Each publisher has an old view of topic and status. The job may restart from its bytes at any time."""
     topic: list[tuple[str, bytes, Any]] = []
     book, at = new_book(), 0
     statuses: list[dict[str, Any] | None] = [None]
@@ -162,7 +162,7 @@ def test_publishers_with_old_views_and_a_topic_that_is_compacted(data: st.DataOb
         _, chains = counting(status, [record for _, _, record in seen])
         record = written(data.draw(CHANGES), f"p{number}", chains)
         sent = (f"{topic_key(record)}#{secrets.token_hex(6)}", record.to_json(), record)
-        topic += [sent] * data.draw(st.integers(1, 2))  # a producer that tries again has the same key
+        topic += [sent] * data.draw(st.integers(1, 2))  # a producer that tries again uses the same key
         for _ in range(data.draw(st.integers(0, len(topic) - at))):
             apply_records(book, (topic[at][1],), number or None)
             at += 1
@@ -184,7 +184,7 @@ def test_publishers_with_old_views_and_a_topic_that_is_compacted(data: st.DataOb
         assert won == hash_of(record), "two that differ are told success for one version"
     assert all(any(one["hash"] == won for one in status["taken"][chain]) for (chain, _), won in wins.items())
 
-    compacted = {key: value for key, value, _ in reversed(topic)}  # the last of each key stays where it was
+    compacted = {key: value for key, value, _ in reversed(topic)}  # the last record of each key keeps its place
     rebuilt = new_book()
     for value in reversed(list(compacted.values())):
         apply_records(rebuilt, (value,), None)

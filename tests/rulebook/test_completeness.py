@@ -75,19 +75,19 @@ def test_a_rule_that_comes_later_is_told_from_when_its_windows_are_whole() -> No
         ("count(payment over 30 d) > 1", "sum(payment.amount over 1 h) > 1.00", False),
         ("sum(payment.amount over 30 d) > 1.00", "max(payment.amount over 1 h) > 1.00", True),
         ("sum(payment.amount over 30 d) > 1.00", "median(payment.amount over day) > 1.00", True),
-        # Only events with a shop are kept for the first, and with an amount above 5 for the third.
+        # The first stores only events with a shop, and the third only events with an amount above 5.
         ("distinct(payment.shop_id over 30 d) > 1", "count(payment over 1 h) > 1", False),
         ("distinct(payment.shop_id over 30 d) > 1", "count(payment over 1 h by shop_id) > 1", True),
         ("count(payment over 30 d where amount > 5.00) > 1", "count(payment over 1 h) > 1", False),
         ("count(payment over 30 d where amount > 5.00) > 1", "count(payment over 1 h where amount > 5.00) > 1", True),
         ("count(payment over 30 d) > 1", "count(login over 1 h) > 1", False),
-        # One event alone is kept for these.
+        # For these only one event is stored.
         ("exists(payment over previous 30 d)", "count(payment over 1 h) > 1", False),
         ("exists(payment over previous 30 d)", "exists(payment over previous 30 d) and amount > 2.00", True),
         ("count(payment over 30 d) > 1", "exists(payment over previous 1 h)", True),
         ("count(payment over 30 d by shop_id) > 1", "first_seen(shop_id) < 1 h", False),
         ("first_seen(shop_id) < 1 d", "first_seen(shop_id) < 1 h", True),
-        # Panes are begun from events, but no events from panes.
+        # Panes can begin from stored events, but events cannot be restored from panes.
         (
             "approx_percentile(payment.amount over 1 d, 50) > 1.0",
             "approx_percentile(payment.amount over 1 d, 9) > 1.0",

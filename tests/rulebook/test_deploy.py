@@ -106,8 +106,10 @@ def test_a_chain_that_is_extended_in_the_middle() -> None:
 
 
 def test_where_a_rule_stood_counts_when_it_has_gone() -> None:
-    """Or it would be a matter of when the job forgets, which no replay knows; and of a circle over time a replay could
-    match nothing in the right order."""
+    """Otherwise the result would depend on when the job forgets a rule, which a replay does not know.
+
+    And a replay could not match a circle over time in the right order.
+    """
     first = [rule("reads_flag"), rule("plain")]
     retired = RetireRecord(id="reads_flag", version=2, effective_at=utc_text(SEEN_MS + 1))
     later: list[ControlRecord] = [retired, rule("flags", 4_000_000)]
@@ -119,7 +121,7 @@ def test_where_a_rule_stood_counts_when_it_has_gone() -> None:
 
 
 def test_records_without_a_start_find_their_levels_together_with_the_first() -> None:
-    """They hold since ever, so they came before the first event, when nothing had a run yet."""
+    """They hold without a start, so they count from before the first event, when runs did not exist yet."""
     begun = deploy([rule("reads_flag"), rule("plain")])
     found = deploy_to_job(begun, [rule("flags")], begun.key_domains, 2)
     assert in_force(found) == {"reads_flag", "plain", "flags"}

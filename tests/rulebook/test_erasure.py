@@ -1,4 +1,4 @@
-"""A key that is erased is not named by the rulebook any more, and its old snooze does not count again."""
+"""The rulebook no longer names an erased key, and the key's old snooze does not count again."""
 
 from __future__ import annotations
 
@@ -93,6 +93,6 @@ def test_a_line_of_the_audit_without_its_texts_does_not_give_the_key_away(kind: 
     one, two = line_about("card-7", "Ada"), line_about("card-8", "Ada")
     assert one != two
     assert left_of(one) == left_of(two)
-    # Not even a record without a signature has a seal that follows from itself.
+    # Even the seal of a record without a signature does not follow from the record.
     sealed = {orjson.loads(line)["sealed"] for line in (one, two, line_about("card-7", "Bob"))}
     assert len(sealed) == 3

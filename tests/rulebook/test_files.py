@@ -100,7 +100,7 @@ def test_a_pattern_file_is_read_once_however_many_rules_name_it(folder: Path, mo
     """The time to load rules grows with their text: each pass over a text happens once for all rules of a file."""
     for number in range(5):
         (folder / f"r{number}.toml").write_text(RULE.replace('"good"', f'"r{number}"'))
-    source = SOURCE + "# read once\n"  # no cache of another test has it
+    source = SOURCE + "# read once\n"  # other tests have not cached it
     (folder / "patterns.cep").write_text(source)
     lexed = Mock(side_effect=lexer._Lexer)
     monkeypatch.setattr(lexer, "_Lexer", lexed)

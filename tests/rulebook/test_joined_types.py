@@ -1,4 +1,4 @@
-"""The declarations of several rules join to one schema: no rule takes an event or a protection from another."""
+"""The declarations of several rules join to one schema: each rule keeps its events and its protection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IDENTITY = "tx_id id  event_time time  card string"
 
 
 def rule(name: str, fields: str, body: str = "amount > 5", before: str = "", **changes: object) -> UpsertRecord:
-    """A rule that fires on each payment for which `body` holds, and its declaration of payments."""
+    """Return a rule that fires on each payment for which `body` holds, and its declaration of payments."""
     source = f"event payment {{ {fields} }}\n{before}\npattern p by card {{ seq a where a: payment {body} }}"
     record = UpsertRecord(
         id=name, version=1, pattern="p", status="live", severity="low", owner="o", message="{key}", source=source
@@ -55,7 +55,7 @@ def write(tmp_path: Path, records: list[UpsertRecord], events: list[dict[str, ob
 
 
 def fired(tmp_path: Path, records: list[UpsertRecord], events: list[dict[str, object]]) -> list[tuple[str, str]]:
-    """The rules that fire in a replay, each with its key."""
+    """Return the rules that fire in a replay, each with its key."""
     main(["replay", *write(tmp_path, records, events), "--out", str(tmp_path / "out.jsonl"), "--rejected-max", "1"])
     alerts = [orjson.loads(line) for line in (tmp_path / "out.jsonl").read_bytes().splitlines()]
     return sorted((alert["rule_id"], alert["key"]) for alert in alerts)
@@ -65,7 +65,7 @@ def fired(tmp_path: Path, records: list[UpsertRecord], events: list[dict[str, ob
 
 
 def test_a_field_is_required_where_all_rules_require_it() -> None:
-    """Against the definition, for all orders of three drawn declarations."""
+    """Compare with the definition, for all orders of three drawn declarations."""
     chosen = random.Random(7)
     for _ in range(30):
         texts = [{name: chosen.choice(["int", "int?"]) for name in "abcd" if chosen.random() < 0.7} for _ in range(3)]

@@ -29,7 +29,7 @@ NEW_ROOT = key_of(9)
 
 
 def renamed(tmp_path: Path, *names: str) -> Path:
-    """A signers file with these people."""
+    """Write a signers file with these people."""
     path = write_signers(tmp_path / "signers.toml")
     keys = (ADA, BOB, EVE)
     people = "".join(
@@ -161,7 +161,7 @@ def test_the_old_root_key_signs_a_rotation(tmp_path: Path) -> None:
     raised(path, 2)
     sign_signers(path, NEW_ROOT)
     opened(job, path, NEW_ROOT.public)
-    # A second rotation: a job that has missed the one between goes on, too.
+    # A second rotation: a job that has missed the one between also goes on.
     last = key_of(11)
     rotate_root(path, last.public, NEW_ROOT)
     raised(path, 3)
@@ -199,7 +199,7 @@ def test_another_signers_file_is_a_line_of_the_audit() -> None:
     said = orjson.loads(lines[-1])
     assert (said["what"], said["version"], said["root_key"]) == ("signers", 2, NEW_ROOT.public)
     assert [who for who, _, _ in said["people"]] == ["Ada", "Bob", "ada"]
-    # A key expires while the file is the same.
+    # A key expires although the file stays the same.
     ended = tuple(replace(who, expires="2027-01-31", only=() if who.name == "Bob" else None) for who in TRUST.signers)
     before, again.accepted.trust = again.accepted.trust, replace(again.accepted.trust, signers=ended)
     assert again.accepted.has_new_signers

@@ -1,4 +1,4 @@
-"""A list that a card number is looked up in, and a snooze of a card, take tokens; no refusal shows a number."""
+"""Lists of card numbers and snoozes of cards take tokens; refusals show no number."""
 
 from __future__ import annotations
 

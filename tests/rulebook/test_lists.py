@@ -53,7 +53,7 @@ class Payment:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A record, and after how many events it came."""
+    """A record, and the number of events before it."""
 
     record: ControlRecord
     after: int
@@ -82,7 +82,7 @@ def change(
 
 
 def held_versions(events: Sequence[Payment], arrivals: Sequence[Arrival]) -> list[tuple[int, int, frozenset[str]]]:
-    """(version, start, entries) of every version that was ever in force, by plain sets and no store."""
+    """Return (version, start, entries) of every version that was ever in force, by plain sets and no store."""
     last, content = 0, frozenset[str]()
     there: dict[int, dict[int, ListRecord]] = {}
     found: list[tuple[int, int, frozenset[str]]] = []
@@ -108,7 +108,7 @@ def held_versions(events: Sequence[Payment], arrivals: Sequence[Arrival]) -> lis
 
 
 def reference(events: Sequence[Payment], arrivals: Sequence[Arrival]) -> set[int]:
-    """The times of the events that are found: the rule is there, and the highest version that has started has it."""
+    """Return the times of the matching events: the rule exists, and the highest started version has the entry."""
     rule = next((a for a in arrivals if isinstance(a.record, UpsertRecord)), None)
     versions = held_versions(events, arrivals)
     found = set()
@@ -162,7 +162,7 @@ TIMES = st.one_of(st.none(), st.integers(1_000, END_MS))
 
 @st.composite
 def list_records(draw: st.DrawFn) -> list[ListRecord]:
-    """Versions 1 … n, each with one meaning; some in two parts."""
+    """Return versions 1 … n, each with one meaning; some in two parts."""
     found: list[ListRecord] = []
     for version in range(1, draw(st.integers(1, 6)) + 1):
         kind, at_ms = draw(st.sampled_from(["replace", "add", "add", "remove"])), draw(TIMES)

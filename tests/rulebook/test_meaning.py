@@ -68,7 +68,7 @@ def test_another_event_type_changes_a_pattern_over_all_alone() -> None:
 
 @pytest.mark.parametrize("until", ["amount > 9.00", "not (amount < 9.00)", "amount is null"])
 def test_what_until_reads_of_an_event_type_that_is_not_named_changes_it(until: str) -> None:
-    """An event without the field is one whose field is null: `until` may say yes to it, or no."""
+    """An event type without the field reads as null: `until` may hold for it, or not."""
     body = SOURCE.rstrip().removesuffix("}").replace("seq    small", f"seq    small{{2,}} until ({until})")
     login = "event login { login_id id  event_time time  card_id string  FIELD }\n"
     name = "large_after_small"
@@ -110,7 +110,7 @@ def test_what_a_definition_says_counts_where_it_is_used() -> None:
 
 @pytest.mark.parametrize("name", ["test", "event", "list", "pattern", "define", "import"])
 def test_what_begins_declarations_may_be_a_name(name: str) -> None:
-    """Such a pattern raised IndexError: `cep.load` did, and a job that was sent one ended."""
+    """Such a pattern raised IndexError in `cep.load`, and ended a job that received one."""
     source = SOURCE.replace("large_after_small", name)
     meant = content_hash(upsert(1, source=source, pattern=name))
     assert meant == content_hash(upsert(1, source=f"define other(x) = x < 2.00\n{source}", pattern=name))
@@ -120,7 +120,7 @@ def test_what_begins_declarations_may_be_a_name(name: str) -> None:
 
 @pytest.mark.parametrize("source", ["list x", "list x\n", "list x\nlist y\n", "event x\n", "define x\n"])
 def test_a_declaration_that_breaks_off_has_a_meaning(source: str) -> None:
-    """Such a record is refused, and the refusal names the hash. It raised IndexError where a list broke off."""
+    """Such a record is refused, and the refusal names the hash. A truncated list raised IndexError."""
     assert content_hash(upsert(1, source=source)) != content_hash(upsert(1))
     assert content_hash(upsert(1, source=f"{source} {SOURCE}")) == content_hash(upsert(1))
 

@@ -1,4 +1,4 @@
-"""The gaps of producers: which derived types a rule asks for, and how far back."""
+"""The gaps of producers: the derived types that a rule needs, and for how long before."""
 
 from __future__ import annotations
 

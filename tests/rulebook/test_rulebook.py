@@ -152,7 +152,7 @@ def test_what_is_refused_leaves_what_was_in_force() -> None:
     (refusal,) = book.report().refused
     assert (refusal.rule_id, refusal.version) == ("r", 2)
     assert outcome.diagnostics[0].message in refusal.reason
-    assert book.apply(upsert(2), None).kind == "applied"  # the same version, mended
+    assert book.apply(upsert(2), None).kind == "applied"  # the same version, corrected
     assert book.report().refused == ()
     assert (book.report().applied_count, book.report().refused_count) == (2, 1)
 
@@ -213,7 +213,7 @@ def test_too_many_rules_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert book.apply(upsert(2, "b"), None).kind == "applied"
     for rule_id in ("d", "e", "f"):
         book.apply(upsert(1, rule_id), None)
-    assert [refusal.rule_id for refusal in book.report().refused] == ["e", "f"]  # bounded as well
+    assert [refusal.rule_id for refusal in book.report().refused] == ["e", "f"]  # the report is bounded as well
 
 
 def test_what_a_restored_job_cannot_run_is_set_aside() -> None:

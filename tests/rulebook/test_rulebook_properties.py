@@ -32,7 +32,7 @@ RECORDS = st.one_of(
     ),
     st.builds(retire, VERSIONS, IDS, TIMES),
 )
-# A record, and the largest event time that the job had seen when it came: only ever larger.
+# A record, and the largest event time that the job had seen before it, in ascending order.
 HISTORIES = st.lists(st.tuples(RECORDS, st.integers(0, 4_000)), max_size=10).map(
     lambda steps: [(record, sum(gap for _, gap in steps[: i + 1])) for i, (record, _) in enumerate(steps)]
 )
@@ -105,7 +105,7 @@ def test_a_change_never_touches_what_was_seen(history: list[tuple[Record, int]])
         book.apply(record, seen_ms)
         after = {(r.rule_id, r.version): r for r in book.deployed()}
         for at, rule in before.items():
-            if rule.from_ms <= seen_ms:  # it has had events: it may end later than them, not earlier
+            if rule.from_ms <= seen_ms:  # it has had events: its end may move, but not before them
                 assert min(after[at].starts_until_ms, seen_ms + 1) == min(rule.starts_until_ms, seen_ms + 1)
         for at in after.keys() - before.keys():
             assert after[at].from_ms > seen_ms
@@ -123,7 +123,7 @@ def test_a_restored_rulebook_says_the_same(history: list[tuple[Record, int]], wa
             book.fingerprint,
             book.report().refused,
         )
-        # A record that comes next is treated alike.
+        # The next record has the same outcome.
         for version in (1, 7):
             assert again.apply(upsert(version, "a"), 50_000).kind == book.apply(upsert(version, "a"), 50_000).kind
         assert again.forget(watermark_ms) == book.forget(watermark_ms)

@@ -1,4 +1,4 @@
-"""The entries of declared lists are signed with the rules that read them, wherever a pattern has them."""
+"""The entries of declared lists are signed with the rules that read them, wherever a pattern declares them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def way(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, way: str) -> Path:
-    """A folder with a rule that two people have signed."""
+    """Return a folder with a rule that two people have signed."""
     rules = tmp_path / "rules"
     rules.mkdir()
     write_list(rules, way, "c9")

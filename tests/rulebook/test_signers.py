@@ -142,7 +142,7 @@ pattern makes by card { seq a where a: payment emit card = a.card produce card_f
 def test_a_scope_covers_what_other_rules_feel(
     tmp_path: Path, scope: str, changes: dict[str, Any], reason: str | None, is_rollback: bool
 ) -> None:
-    """For each of the two people, so the scope of one person is enough to refuse a change."""
+    """The scope holds for each of the two people, so the scope of one person is enough to refuse a change."""
     path = write_signers(tmp_path / "signers.toml")
     scoped = f'rules = ["card_*"]\n{scope}\n'
     for key in (ADA, BOB):

@@ -1,4 +1,4 @@
-"""Snoozes: from when to when alerts are held back, and who has the last word."""
+"""Snoozes: the time in which alerts are suppressed, and which snooze wins."""
 
 from __future__ import annotations
 

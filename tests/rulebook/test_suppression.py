@@ -101,7 +101,7 @@ def test_a_large_fraud_is_not_hidden_behind_a_small_one() -> None:
 def test_each_alert_that_is_greater_than_all_before_goes_out(
     given_alerts: list[tuple[int, int, int]], suppress_ms: int
 ) -> None:
-    """Cut anywhere and through JSON, and by an oracle that looks at all alerts since the time of suppression began."""
+    """The oracle looks at all alerts since the suppression began; the stream is cut anywhere and goes through JSON."""
     policies = Policies({("a", 1): (None, suppress_ms)}, escalations={("a", 1): "n"})
     rows = [
         alert(number, ms, measures=f'{{"n":{value}}}', severity=SEVERITIES[rank])
@@ -176,7 +176,7 @@ def test_alerts_in_two_portions_are_divided_like_all_at_once(
 def test_versions_with_other_times_are_divided_alike_however_alerts_come(
     found: list[tuple[int, str]], times: list[int], starts: list[int], cuts: set[int]
 ) -> None:
-    """A version holds back for its own time, and no longer than the one that fired said it would."""
+    """A version suppresses for its own time, and no longer than the version that fired promised."""
     at_ms = [0, *sorted(starts)]
     alerts = [
         {**alert(n, ms, key=key), "version": 1 + sum(ms >= start for start in at_ms[1:])}
@@ -189,7 +189,7 @@ def test_versions_with_other_times_are_divided_alike_however_alerts_come(
     memory, parts, reasons = LastAlerts(), [], list[str]()
     bounds = [0, *sorted(cuts), 61]
     for first, end in pairwise(bounds):
-        # Versions are there that the micro-batch's alerts are of, and maybe the next one already.
+        # The versions of the micro-batch's alerts exist, and maybe already the next one.
         ends = [*at_ms[1:], 61]
         own = {at: of for at, of in versions.items() if first < ends[at[1] - 1] and at_ms[at[1] - 1] < end}
         part = suppress_alerts(table(*(a for a in alerts if first <= a["match_end"] < end)), Policies(own), memory.last)

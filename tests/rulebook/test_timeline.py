@@ -1,5 +1,7 @@
-"""Any order, repetition, late arrival and restart of control records, any cut into micro-batches: the same rules, and
-the same alerts as a plain reference that looks up the version of each event."""
+"""Control records in any order, repeated, late, with restarts and any cut into micro-batches: the same rules result.
+
+The alerts equal a plain reference that looks up the version of each event.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ IDS = ("a", "b")
 
 
 def payments(*minors: int) -> st.SearchStrategy[list[Payment]]:
-    """Few payments of such amounts, one after the other."""
+    """Return a few payments of such amounts, one after the other."""
     return st.lists(st.tuples(st.integers(1, 6), st.sampled_from(minors)), min_size=4, max_size=24).map(
         lambda steps: [
             Payment(1_000 + sum(gap for gap, _ in steps[: n + 1]), minor) for n, (_, minor) in enumerate(steps)
@@ -49,7 +51,7 @@ END_MS = 1_160  # after every event
 def change(
     draw: st.DrawFn, rule_id: str, version: int, effective_ms: int | None, pattern: str = "pair"
 ) -> ControlRecord:
-    """One version of a rule: mostly one that matches."""
+    """Return one version of a rule: mostly one that matches."""
     effective = None if effective_ms is None else utc_text(effective_ms)
     kind = draw(st.sampled_from(["live", "live", "live", "shadow", "draft", "retire", "rollback"]))
     on_update = draw(st.sampled_from(["drain", "restart", "carry"]))
@@ -66,7 +68,7 @@ def change(
 
 @st.composite
 def turn(draw: st.DrawFn, rule_id: str, version: int, effective_ms: int | None) -> ControlRecord:
-    """A pause or a resume."""
+    """Return a pause or a resumption."""
     effective = None if effective_ms is None else utc_text(effective_ms)
     if draw(st.booleans()):
         return PauseRecord(id=rule_id, version=version, effective_at=effective)
@@ -78,7 +80,7 @@ TIMES = st.one_of(st.none(), st.integers(1_000, END_MS))
 
 @st.composite
 def records(draw: st.DrawFn, pattern: str = "pair") -> list[ControlRecord]:
-    """Records of two rules in any order, repetitions among them."""
+    """Return records of two rules in any order, with repetitions."""
     found: list[ControlRecord] = []
     for rule_id in IDS:
         versions = draw(st.lists(st.integers(1, 6), max_size=5))
@@ -90,7 +92,7 @@ def records(draw: st.DrawFn, pattern: str = "pair") -> list[ControlRecord]:
     return [*ordered, *again]
 
 
-# After every change and every pause, whenever they came.
+# After every change and every pause, whatever their order.
 LATER = [Payment(10_000 + number, minor) for number, minor in enumerate([50, 650, 50, 900, 50, 650, 900])]
 
 
@@ -109,7 +111,7 @@ def in_force(book: Rulebook) -> object:
 @pytest.mark.always
 @given(st.data())
 def test_of_each_thing_the_highest_version_is_the_last_word(data: st.DataObject) -> None:
-    """Where one number has one meaning, as it has when versions are published."""
+    """One number has one meaning, as in published versions."""
     found: list[ControlRecord] = []
     for rule_id in IDS:
         times = data.draw(st.lists(st.integers(1_000, END_MS), min_size=5, max_size=5).map(sorted))
@@ -137,7 +139,7 @@ def test_of_each_thing_the_highest_version_is_the_last_word(data: st.DataObject)
 
 
 def lined_up(events: list[Payment], given_records: list[ControlRecord], data: st.DataObject) -> list[Arrival]:
-    """The records at places among the events, in their order."""
+    """Place the records among the events, in their order."""
     places = data.draw(st.lists(st.integers(0, len(events)), min_size=len(given_records), max_size=len(given_records)))
     return [Arrival(record, after) for record, after in zip(given_records, sorted(places), strict=True)]
 
@@ -196,7 +198,7 @@ def test_in_time_it_does_not_matter_when_a_record_comes(events: list[Payment], d
 @pytest.mark.always
 @pytest.mark.parametrize("seed", [*range(7), 9])
 def test_long_histories(seed: int) -> None:
-    """Many versions over many events, which hypothesis keeps too small."""
+    """Many versions over many events, which hypothesis would keep too small."""
     rng = random.Random(seed)
     times = sorted(rng.sample(range(1_000, 60_000), 1_500 if seed < 4 else 6_000))
     pattern, minors = ("pair", [50, 650, 900]) if seed < 4 else ("triple", [50, 200, 650, 900])
@@ -253,7 +255,7 @@ CARRYING = upsert("a", 3, utc_text(1_008), 5, on_update="carry")
 
 @pytest.mark.parametrize("cuts", [[], [1]])
 def test_what_a_pause_has_ended_is_not_carried_on(cuts: list[int]) -> None:
-    """Though no event came between the pause and the version that carries."""
+    """An event between the pause and the version that carries is not needed."""
     events = [Payment(1_000, 50), Payment(1_010, 650)]
     pause = PauseRecord(id="a", version=1, effective_at=utc_text(1_004))
     resume = ResumeRecord(id="a", version=2, effective_at=utc_text(1_006))
@@ -277,7 +279,7 @@ def test_what_a_live_version_has_ended_is_not_carried_on(cuts: list[int]) -> Non
 
 
 def test_a_change_that_a_later_shadow_overtakes_does_not_end_what_drains() -> None:
-    """The retirement comes in the turn of the third version, as it would between versions that are live."""
+    """The retirement takes the turn of the third version, as it would between live versions."""
     events = [Payment(1_000, 50), Payment(1_010, 650)]
     first, third = (upsert("a", v, ms, 5, status="shadow") for v, ms in ((1, None), (3, utc_text(1_004))))
     retire = RetireRecord(id="a", version=2, effective_at=utc_text(1_006))

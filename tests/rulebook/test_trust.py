@@ -134,7 +134,7 @@ CHANGES: list[dict[str, object]] = [
 
 
 def gone_back(rule: UpsertRecord, after: Signable, version: int = 3) -> Signable:
-    """A rollback to `rule` that Ada signs alone."""
+    """Return a rollback to `rule` that Ada signs alone."""
     record = RollbackRecord(id="r", version=version, to_version=rule.version, rule=rule)
     return sign(record, ADA, RULE_SET, (after.version, digest_of(after)))
 
@@ -201,7 +201,7 @@ def test_pauses_snoozes_and_lists_are_signed_too() -> None:
 
 
 def test_the_audit_has_a_line_of_each_part_of_a_list_that_changes() -> None:
-    """It names the list and who has signed; the entries are not in it, but a hash of the whole record is."""
+    """The line names the list and the signers; it has no entries, but a hash of the whole record."""
     book = book_of()
     whole = by_two(ListRecord(id="blocked", of="string", version=1, change="replace", entries=["card-7"]))
     more = ListRecord(id="blocked", of="string", version=2, change="add", entries=["card-8"], by="ada", reason="theft")
@@ -279,7 +279,7 @@ def test_a_replay_gives_the_same_verdicts() -> None:
     later = deploy_to_job(begun, parsed[1:], None, 1)
     assert [refused.outcome.cause for refused in later.refused] == [cause for cause in verdicts if cause]
     assert later.rulebook.content_hash == live.content_hash
-    # An unsigned record of the folder counts for nothing, not even for the event types.
+    # An unsigned record of the folder does not count, not even for the event types.
     assert deploy([upsert(1)], trust=TRUST).schema.event_types == ()
 
 

@@ -91,7 +91,7 @@ STEPS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(STEPS, st.integers(0, 8))
 def test_only_what_two_have_signed_counts_and_never_goes_back(steps: list[Any], cut: int) -> None:
-    """The oracle: of each rule a version that only rises, by records that both have signed as a change of the last."""
+    """The oracle: the version of each rule only rises, by records that both have signed as a change of the last one."""
     book = new_book()
     book.accepted.trust = TRUST
     taken: dict[str, tuple[int, str]] = {}

@@ -20,7 +20,7 @@ PAUSE = PauseRecord(id="r1", version=3)
 
 
 def signed_folder(tmp_path: Path) -> Path:
-    """The signers of a folder in which Ada and Bob have signed a pause, and Bob alone the next one."""
+    """Return the signers of a folder in which Ada and Bob have signed a pause, and Bob alone the next one."""
     path = write_signers(tmp_path / "signed" / "signers.toml", "# who may\n[people]\npause = 1")
     both = by_two(PAUSE)
     alone = sign(PAUSE.model_copy(update={"version": 4}), BOB, RULE_SET, (3, digest_of(both)))

@@ -58,7 +58,7 @@ class Payment:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A control record, and after how many events it came."""
+    """A control record, and the number of events before it."""
 
     record: ControlRecord
     after: int
@@ -100,7 +100,7 @@ def reference(events: Sequence[Payment], arrivals: Sequence[Arrival]) -> Found:
 
 
 def _start_ms(events: Sequence[Payment], arrival: Arrival) -> int:
-    """A record that comes after events which it should have seen starts right after them."""
+    """Return the start of a change; a record that comes too late for some events starts right after them."""
     effective_ms = arrival.record.effective_ms  # type: ignore[union-attr]
     if arrival.after == 0:
         return TIME_MS_MIN if effective_ms is None else effective_ms
@@ -109,9 +109,9 @@ def _start_ms(events: Sequence[Payment], arrival: Arrival) -> int:
 
 
 def _changes(events: Sequence[Payment], arrivals: Sequence[Arrival], is_shadow: bool) -> list[_Change]:
-    """The changes of one track in the order of versions; older and repeated ones have been ignored.
+    """Return the changes of one track in the order of versions, without ignored ones (older or repeated).
 
-    A version has one meaning: of two that differ the first counts, also if one is a shadow.
+    A version has one meaning: if two records of it differ, the first counts, even if one is a shadow.
     """
     live = shadow = 0
     meanings: dict[int, tuple[str, int, bool]] = {}
@@ -145,7 +145,7 @@ def _changes(events: Sequence[Payment], arrivals: Sequence[Arrival], is_shadow: 
 
 
 def _pauses(events: Sequence[Payment], arrivals: Sequence[Arrival]) -> list[tuple[int, int, bool]]:
-    """(start, version, paused) in the order of versions."""
+    """Return (start, version, paused) in the order of versions."""
     last = 0
     turns: list[tuple[int, int, bool]] = []
     for arrival in arrivals:
@@ -157,7 +157,7 @@ def _pauses(events: Sequence[Payment], arrivals: Sequence[Arrival]) -> list[tupl
 
 
 def _in_force(changes: Sequence[_Change], time_ms: int) -> _Change | None:
-    """The version that an event of this time belongs to: the highest that has started."""
+    """Return the version for an event of this time: the highest that has started."""
     return max((c for c in changes if c.start_ms <= time_ms), key=lambda c: c.version, default=None)
 
 
@@ -168,7 +168,7 @@ def _is_paused(turns: Sequence[tuple[int, int, bool]], time_ms: int) -> bool:
 
 @dataclass(frozen=True)
 class _Waiting:
-    """Start of a match, the version that judges it, whether only a large payment is missing."""
+    """The start of a match, the version that judges it, and whether only a large payment is missing."""
 
     start_ms: int
     by: _Change
@@ -254,7 +254,7 @@ def engine(
 
 
 def alerts_of(book: Rulebook, events: Sequence[Payment]) -> pa.Table:
-    """All that the alerts of a rulebook carry, on events alone."""
+    """Return all columns of the alerts of a rulebook, from events alone."""
     output = MatchOutput()
     step(Programs(), book, None, as_batch(events), TIME_MS_MAX, output)
     return sort_alerts(output.alert_table())
@@ -273,7 +273,7 @@ def step(
 
 
 def as_batch(events: Sequence[Payment]) -> EventBatch:
-    """All on one card; the id of an event is its time."""
+    """Return a batch of events of one card; the id of an event is its time."""
     count = len(events)
     return EventBatch(
         key=pa.array(["c"] * count, TEXT),

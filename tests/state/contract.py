@@ -1,6 +1,6 @@
 """The contract of every keyed store, as plain functions.
 
-All keys are of one key group, `GROUP`. Each check begins with an empty store.
+All keys belong to one key group, `GROUP`. Each check begins with an empty store.
 """
 
 from __future__ import annotations

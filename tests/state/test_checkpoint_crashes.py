@@ -43,7 +43,7 @@ for round_number in range(1, 6):
         store.put(store_key(0, b"%d/%d" % (round_number, i), b"", b"n"), b"%d" % round_number)
     checkpoints.begin([Part("main", store, 0, 8)], b"%d" % round_number, 0).result()
 """
-PUBLISHED_FROM = 5  # a crash before this step leaves the last checkpoint, one before it or later the new one
+PUBLISHED_FROM = 5  # a crash before this step, or before a later one, leaves the new checkpoint
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ def test_kill_9_before_a_step(tmp_path: Path, step: int, unit: int) -> None:
 
 
 class _Crash(BaseException):
-    """The process is gone."""
+    """The process has died."""
 
 
 class _Life:
@@ -116,7 +116,7 @@ class _Life:
 
 
 def _damaged(target: Target, chance: Random) -> set[int]:
-    """Damage a file that the newest checkpoint has and its predecessors do not; returns the numbers that are lost."""
+    """Damage a file that the newest checkpoint has and its predecessors do not; return the damaged numbers."""
     numbers = checkpoint_numbers(target)
     if len(numbers) < 2 or chance.random() < 0.5:
         return set()
@@ -154,7 +154,8 @@ def test_any_number_of_crashes_and_damages_lose_nothing_published(tmp_path: Path
         model: dict[bytes, bytes] = {}
         if whole:
             assert found is not None
-            # A lost one may have been healed: a later checkpoint, which did not come to be, had the same file.
+            # A damaged checkpoint may be whole again: a later checkpoint, which was never published, wrote the same
+            # file.
             assert found.manifest.number >= max(whole), f"seed {seed}"
         if found is not None:
             model = dict(states[int(found.payload)])

@@ -26,7 +26,7 @@ from tests.small_disk import small_disk
 
 
 class FlakyFileSystem(MemoryFileSystem):  # type: ignore[misc] # fsspec publishes no types
-    """An object store of which every third write fails; some of them leave half of the file."""
+    """An object store in which every third write fails; some failures leave half of the file."""
 
     protocol = "flaky"
     chance = Random(0)
@@ -74,7 +74,7 @@ def test_an_object_store_that_fails_now_and_then(tmp_path: Path, seed: int) -> N
 
 @pytest.fixture
 def full_at_1_mb(tmp_path: Path) -> Iterator[Path | None]:
-    """A real file system of 1 MB, where one may be mounted."""
+    """Return a real file system of 1 MB, if one may be mounted."""
     with small_disk(tmp_path / "disk", 1) as disk:
         yield disk.folder if disk.is_mounted else None
 
@@ -146,7 +146,7 @@ def test_a_target_that_cannot_be_reached_is_no_reason_to_go_back(tmp_path: Path)
 
 
 class Hoarding(MemoryFileSystem):  # type: ignore[misc]
-    """An object store that lets nothing go, for a while."""
+    """An object store that deletes nothing, for a while."""
 
     protocol = "hoarding"
     lets_go = False

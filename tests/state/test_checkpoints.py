@@ -152,7 +152,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, job: Job, what: str
     expected = entries(job.store)
     job.store.delete_range(ALL_KEYS)
     fill(job.store, 1)
-    job.store.compact(ALL_KEYS)  # so that the second shares no file with the first but CURRENT, which names MANIFEST
+    job.store.compact(ALL_KEYS)  # so that the second shares only CURRENT with the first, which names MANIFEST
     job.take(b"bad" * 1_000)
     path = tmp_path / "target" / "checkpoint-00000002.manifest" if what == "manifest" else job.file_of(2, what)
     shared = {file.sha256 for file in read_manifest(job.target, 1).files}

@@ -98,7 +98,7 @@ def test_a_forged_block_whose_columns_have_no_names_is_refused(tmp_path: Path) -
 
 @pytest.mark.parametrize("at", range(0, 600, 7))
 def test_a_forged_block_with_the_right_checksum_is_refused_or_whole(tmp_path: Path, at: int) -> None:
-    """Offsets that lead out of a buffer would read, and show, memory of the process."""
+    """Offsets beyond a buffer would read, and show, memory of the process."""
     path = tmp_path / "entries"
     write_entries(path, [(b"key-%d" % n, bytes(n)) for n in range(20)])
     data = bytearray(path.read_bytes())

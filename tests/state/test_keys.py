@@ -1,4 +1,4 @@
-"""Store keys sort as their parts do, come back, and a prefix of the parts is one range."""
+"""Store keys sort like their parts, can be decoded, and a prefix of the parts is one range."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cep.base.errors import LimitError, StateCorruptError
 from cep.base.limits import KEY_GROUPS_MAX
 from cep.state.keys import ALL_KEYS, STORE_GROUP, StoreKey, group_range, prefix_range, split_key, store_key
 
-# The bytes that the escape is about come often.
+# The bytes that need escapes come often.
 PART = st.lists(st.sampled_from([0, 1, 2, 254, 255]) | st.integers(0, 255), max_size=5).map(bytes)
 KEYS = st.builds(StoreKey, st.sampled_from([0, 1, 255, 256, KEY_GROUPS_MAX - 1, STORE_GROUP]), PART, PART, PART, PART)
 

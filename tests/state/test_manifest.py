@@ -44,7 +44,7 @@ OUTSIDE = [
 
 
 def signed(fields: dict[str, Any]) -> bytes:
-    """A manifest of these fields whose checksum is right."""
+    """Return a manifest of these fields with the right checksum."""
     body = json.dumps(fields).encode()
     return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
@@ -143,7 +143,7 @@ def test_other_mistakes_are_refused() -> None:
 
 
 def forged(target: Path, name: str, file_name: str, content: bytes) -> None:
-    """Add a file to a snapshot's manifest, as one who can write to the target could."""
+    """Add a file to a snapshot's manifest, like an attacker who can write to the target."""
     digest = hashlib.sha256(content).hexdigest()
     (target / FOLDER / digest).write_bytes(content)
     entry = {"name": file_name, "size": len(content), "sha256": digest}

@@ -1,4 +1,4 @@
-"""Signed manifests: who has a key takes nothing that was not made with it."""
+"""Signed manifests: a job with a key accepts only manifests that were made with it."""
 
 from __future__ import annotations
 

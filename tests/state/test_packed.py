@@ -23,7 +23,7 @@ from tests.oracle.random_cases import SCHEMA, random_case
 
 
 def halfway(seed: int) -> tuple[Program, KeyedState] | None:
-    """The state in the middle of a random case, with some columns in which values are missing."""
+    """Return the state in the middle of a random case, with missing values in some columns."""
     patterns = [random_case(seed * 7 + i, 1 + i % 3).pattern for i in range(4)]
     chosen = [pattern for pattern in patterns if not problems(pattern, SCHEMA)]
     if not chosen:

@@ -1,4 +1,4 @@
-"""Keyed state as bytes; taking keys out of it and putting them together again."""
+"""Keyed state as bytes; keys are taken out of it and put together again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEEDS = range(120)
 
 
 def facts(state: KeyedState) -> list[object]:
-    """Everything that a keyed state says, comparable."""
+    """Return all contents of a keyed state, for a comparison."""
     events = state.events
     return [
         state.layout,
@@ -45,7 +45,7 @@ def facts(state: KeyedState) -> list[object]:
 
 
 def halfway(seed: int) -> tuple[Program, KeyedState, Delivery] | None:
-    """The state in the middle of a random case, and the events that follow; None for a pattern that is refused."""
+    """Return the state in the middle of a random case, and the events that follow; None for a refused pattern."""
     case = random_case(seed, 3)
     if problems(case.pattern, SCHEMA):
         return None
@@ -116,7 +116,7 @@ CHAIN = "seq x -> y -> z within 1 min\nwhere x: e kind == a\ny: e kind == b\nz: 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
 def test_pages_that_builds_have_written(path: Path) -> None:
-    """Bytes of every format there was: this build's and 0.2.0's go on, the others are refused by name."""
+    """Bytes of every format: this build and 0.2.0 are accepted, the others are refused by name."""
     written_format = int(path.stem.removeprefix("page-"))
     if written_format not in (PAGE_FORMAT, EARLIER_PAGE_FORMAT):
         with pytest.raises(StateFormatError, match=f"a page has format {written_format}"):

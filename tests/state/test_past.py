@@ -1,4 +1,4 @@
-"""Pages of histories as bytes: head and segments come back, another format is refused by name."""
+"""Pages of histories as bytes: head and segments can be decoded, another format is refused by name."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_memory_is_bounded_by_bytes_however_much_is_stored(tmp_path: Path) -> No
             if number % 490 == 0:
                 held.append(memory.cache.get_usage())
         assert store.sizes().disk_bytes > 4 * memory.cache_bytes, "the store is larger than its memory"
-    # A write buffer that is being written out still counts, so the bound of the buffers is soft.
+    # A write buffer that is being flushed still counts, so the bound of the buffers is soft.
     assert max(held) <= 2 * memory.cache_bytes
 
 
@@ -89,7 +89,7 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path) -> None:
     (file,) = (tmp_path / "copy").glob("*.sst")
     broken = bytearray(file.read_bytes())
     broken[len(broken) // 3] ^= 1
-    file.unlink()  # the original shares its bytes
+    file.unlink()  # the original is a link to the same bytes
     file.write_bytes(broken)
     with RocksStore(tmp_path / "copy") as store, pytest.raises(StateCorruptError, match="last good checkpoint"):
         list(store.scan(ALL_KEYS))
@@ -103,7 +103,7 @@ SYNCED = 50
 
 @pytest.fixture
 def log(tmp_path: Path) -> tuple[Path, int]:
-    """The log of a store that was cut off, synced after each write but the last, and its bytes at the last sync."""
+    """Return the truncated log of a store, synced after each write but the last, and its bytes at the last sync."""
     with RocksStore(tmp_path / "open") as store:
         for number in range(SYNCED):
             store.put(key(number), Random(number).randbytes(1_000))
@@ -122,7 +122,7 @@ def test_a_log_that_lost_what_was_synced_is_refused_by_name(log: tuple[Path, int
     data, at = bytearray(path.read_bytes()), int(share * synced_bytes)
     data[at] ^= 16
     path.write_bytes(data[:at] if how == "cut" else data)
-    for _ in range(2):  # a start in vain makes it no better
+    for _ in range(2):  # a second start does not repair it
         with pytest.raises(StateCorruptError, match=rf"though {SYNCED} were synced: its log is damaged; restore"):
             RocksStore(path.parent)
 
@@ -149,7 +149,7 @@ def test_a_mark_of_the_last_sync_that_is_damaged_itself_says_nothing(log: tuple[
 
 
 def test_a_full_disk_has_a_name_and_loses_nothing_synced(tmp_path: Path) -> None:
-    """A process that may write files of 3 MB only: the same path through RocksDB as a disk without room."""
+    """A process that may only write files of 3 MB takes the same path through RocksDB as a full disk."""
     script = """
 import resource, signal, sys
 from pathlib import Path
@@ -175,7 +175,7 @@ except StoreError as error:
         [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
     )
     first, behind = done.stdout.splitlines()
-    for told in (first, behind):  # and who comes later is told as much, though RocksDB no longer says why
+    for told in (first, behind):  # later calls get the same error, though RocksDB no longer gives the reason
         assert "make room on the disk" in told, done.stderr
     with RocksStore(tmp_path) as store:
         assert store.get(store_key(1, b"first", b"", b"")) == b"safe"

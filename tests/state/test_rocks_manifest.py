@@ -15,7 +15,7 @@ SETTINGS = RocksSettings(RocksMemory(4 << 20, 1 << 20), background_jobs=1)
 
 
 def store(folder: Path, flushes: int) -> Path:
-    """A store whose list has a record for each flush; returns the list."""
+    """Make a store whose list has a record for each flush; return the list."""
     with RocksStore(folder, SETTINGS) as opened:
         for number in range(flushes):
             opened.put(b"%d" % number, b"x" * 100)

@@ -97,7 +97,7 @@ def test_of_two_processes_that_write_one_is_refused(s3: S3Server, tmp_path: Path
     back = restore(target, tmp_path / "back")
     assert back is not None
     assert back.payload == b"one"
-    # Between the look and the write, too: the server itself refuses.
+    # The file may also appear between the check and the write: the server itself refuses.
     with pytest.raises(FileExistsError):
         target._files.pipe_file(f"{s3.bucket}/job/checkpoint-00000001.manifest", b"mine", mode="create")
 

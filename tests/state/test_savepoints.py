@@ -1,4 +1,4 @@
-"""Savepoints: between kinds of stores, between numbers of stores; damage is refused before anything of it is taken."""
+"""Savepoints between kinds of stores and numbers of stores; damage is refused before any of it is loaded."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Entries = dict[bytes, bytes]
 
 
 def entries(store: DurableStore) -> Entries:
-    """The entries of all key groups."""
+    """Return the entries of all key groups."""
     return dict(store.scan(group_range(0, STORE_GROUP)))
 
 
 def shares(groups: range, count: int) -> list[range]:
-    """The key groups divided between `count` stores, evenly; every store gets at least one."""
+    """Divide the key groups between `count` stores, evenly; every store gets at least one."""
     bounds = [groups.start + len(groups) * number // count for number in range(count + 1)]
     return [range(first, end) for first, end in pairwise(bounds)]
 

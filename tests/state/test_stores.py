@@ -1,4 +1,4 @@
-"""The contract of a store, on the one in memory and on RocksDB."""
+"""The contract of a store, for the memory store and for RocksDB."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_what_is_no_file_of_the_target_is_refused(kind: str, may_link: bool, tmp
 
 
 def test_a_file_for_which_the_disk_has_no_room_is_not_begun(target: Target, tmp_path: Path) -> None:
-    """A file of zeros takes nothing where it lies, and as much as it says where it is copied to."""
+    """A file of zeros takes no room at its source, and its full size in the target."""
     (tmp_path / "source").write_bytes(b"bytes")
     target.put(tmp_path / "source", "files/one")
     with (
@@ -129,7 +129,7 @@ def test_an_unknown_protocol_is_refused() -> None:
 
 
 class FullFileSystem(MemoryFileSystem):  # type: ignore[misc] # fsspec publishes no types
-    """An object store that takes nothing."""
+    """An object store that accepts no writes."""
 
     protocol = "full"
 

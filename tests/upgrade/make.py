@@ -151,13 +151,13 @@ for line in sys.stdin:
 
 
 def at(event: float) -> str:
-    """Return the time of an event by its number, as records spell it."""
+    """Return the time of an event by its number, in the form of records."""
     ms = START_MS + round(event * STEP_MS)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(ms // 1_000)) + f".{ms % 1_000:03}Z"
 
 
 def payments() -> list[str]:
-    """Return the lines of the stream as they arrive, a few of them late, one twice, one unreadable."""
+    """Return the lines of the stream in order of arrival: some late, one twice, one unreadable."""
     chance = random.Random(20)
     lines = []
     for number in range(EVENTS):
@@ -278,7 +278,7 @@ def run_jobs(release: Release, folder: Path) -> None:
     while not list((folder / "jobs" / "killed").glob("checkpoints/*1.manifest")):
         assert time.monotonic() < give_up_s, "no commit"
         time.sleep(0.1)
-    time.sleep(10)  # for both files, at leisure: the sink is tried for half a minute
+    time.sleep(10)  # long enough for both files: the job tries the sink for half a minute
     killed.send_signal(signal.SIGKILL)
     killed.wait(_WAIT_S)
     whole = folder / "whole.jsonl"
@@ -293,7 +293,7 @@ def run_jobs(release: Release, folder: Path) -> None:
 
 
 def pack(folder: Path, out: Path) -> None:
-    """Write the archive: without logs and locks, with times and owners that say nothing of who made it."""
+    """Write the archive: without logs and locks, with times and owners that do not identify the maker."""
 
     def plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
         name = Path(member.name).name
@@ -309,7 +309,7 @@ def pack(folder: Path, out: Path) -> None:
 
 
 def main() -> None:
-    """Make, and say how large it is."""
+    """Make the archive, and print its size."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", type=Path, required=True, help="checkout of the release")
     parser.add_argument("--out", type=Path, required=True)

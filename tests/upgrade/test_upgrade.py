@@ -1,4 +1,4 @@
-"""The folders of the last release: this build takes them over and goes on with exactly the alerts of the replay."""
+"""The folders of the last release: this build takes them over and continues with exactly the alerts of the replay."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def lines_of(*paths: Path) -> list[str]:
 
 
 def replayed(left: Path, *more: str) -> list[str]:
-    """The alerts of this build's replay of all that is not late and can be read."""
+    """Return the alerts of this build's replay of all readable events that are not late."""
     given = [line for line in lines_of(left / "events", left / "rest") if line != "{" and '"late' not in line]
     (left / "history.jsonl").write_text("\n".join(given))
     out = left / "replayed-now.jsonl"
@@ -59,7 +59,7 @@ def replayed(left: Path, *more: str) -> list[str]:
 
 
 def go_on(left: Path, checkpoint: Path, *more: str) -> int:
-    """Two lives of this build over the folder: the rest of the events, then the end of the stream."""
+    """Run this build twice over the folder: the rest of the events, then the end of the stream."""
     shutil.copy(left / "rest" / "2.jsonl", left / "events")
     code = 0
     for number in range(2):
@@ -98,7 +98,7 @@ def test_a_job_that_was_stopped_goes_on(name: str, left: Path) -> None:
     wanted = with_changes(left)
     assert go_on(left, left / "jobs" / name, *(("--store", "memory") if name == "memory" else ())) == 0
     check(left, name, wanted)
-    # The release has written no trail of the changes that it took. Here one begins.
+    # The release has written no trail of its changes. A trail begins here.
     trail = left / "jobs" / name / "dead_letters"
     assert [json.loads(line)["what"] for line in lines_of(trail) if is_audit(line.encode())][:1] == ["first"]
     assert main(["audit", "verify", str(trail)]) == 0
@@ -166,7 +166,7 @@ def test_a_job_on_spark_goes_on_in_its_folder(left: Path) -> None:
 
 
 def _bring_home(left: Path) -> None:
-    """Have Spark's logs of files name the folder where they are now: it knows them by whole paths."""
+    """Change the paths in Spark's logs of files to the present folder: Spark knows files by absolute paths."""
     for log in (left / "jobs" / "live" / "query" / "sources").rglob("*"):
         if log.is_file():
             text = log.read_text()
