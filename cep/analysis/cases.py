@@ -3,22 +3,23 @@
     frauds ─▶ their keys ─▶ events of these keys ─▶ one trace per key and rule ─▶ the furthest run
                                                                               ─▶ the conditions that did not hold
 
-Only a sample of the frauds is traced, evenly over all of them, because a trace is plain Python. The engine decides
-which frauds are found, not the trace.
+Only a sample of the frauds is traced, evenly over all of them, because a trace is plain Python: fewer of them for more
+rules, and for keys with many events. The engine decides which frauds are found, not the trace.
 Tested by: tests/analysis/test_report.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cep.analysis.measure import Measured
 from cep.base.errors import LimitError
-from cep.base.limits import REPORT_FRAUDS_WALKED_MAX
+from cep.base.limits import REPORT_EVENTS_WALKED_MAX, REPORT_FRAUDS_WALKED_MAX
 from cep.base.schema import Schema
 from cep.columnar.batch import EventBatch, concat_batches, empty_batch
 from cep.columnar.route import KeyDomain, route
@@ -120,14 +121,35 @@ def walk_frauds(measured: Measured, pieces_of: Callable[[Schema], Pieces]) -> tu
     funnels, endings = [], []
     for rule in rules:
         domain = rule.pattern.key
+        chosen, batch = _affordable(keys[domain], batches[domain], REPORT_EVENTS_WALKED_MAX // len(rules))
         of_keys: dict[str, list[int]] = {}
-        for fraud, key in zip(frauds, keys[domain], strict=True):
+        for at in chosen:
+            key = keys[domain][at]
             if key is not None:
-                of_keys.setdefault(key, []).append(fraud)
-        funnel, ends = _walk(measured, rule, batches[domain], of_keys)
+                of_keys.setdefault(key, []).append(frauds[at])
+        funnel, ends = _walk(measured, rule, batch, of_keys)
         funnels.append(funnel)
         endings += ends
     return funnels, endings
+
+
+def _affordable(keys: Sequence[str | None], batch: EventBatch, events_max: int) -> tuple[list[int], EventBatch]:
+    """Choose frauds, by their place in `keys`, whose keys have few enough events together, evenly over all.
+
+    Return them with the events of their keys; at least one.
+    """
+    counts = {each["values"]: each["counts"] for each in pc.value_counts(batch.key).to_pylist()}
+    number = len(keys)
+    while True:
+        chosen = sampled(len(keys), number)
+        wanted = {keys[at] for at in chosen} - {None}
+        events = sum(counts.get(key, 0) for key in wanted)
+        if events <= events_max or number <= 1:
+            break
+        number = max(1, min(number - 1, number * events_max // events))
+    if number == len(keys):
+        return chosen, batch
+    return chosen, batch.take(np.asarray(pc.is_in(batch.key, value_set=pa.array(sorted(wanted), batch.key.type))))
 
 
 def _walk(

@@ -7,7 +7,7 @@ Tested by: tests/analysis/test_drift.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +16,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cep.analysis.budget import week_numbers, week_text
-from cep.base.schema import Kind, Schema, Type
+from cep.analysis.history import Events
+from cep.base.schema import Kind, Type
 from cep.columnar.texts import encoded
 from cep.lang.ir import CurrentField, PatternIR, VarField
 from cep.lang.walk import nodes
 from cep.rulebook.deploy import Deployment
-from cep.sources.pieces import Pieces
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _VALUES = 5  # of a text: the most frequent ones of the whole time
@@ -60,14 +60,10 @@ def _read(pattern: PatternIR) -> set[str]:
     return {node.field for node in of_conditions if isinstance(node, CurrentField | VarField)}
 
 
-def by_field(
-    deployment: Deployment, pieces_of: Callable[[Schema], Pieces], as_of_ms: int, span: int = 1
-) -> tuple[FieldDrift, ...]:
-    """Return the fields with their weeks, or with periods of `span` weeks. Cost: the history is decoded once more."""
+def by_field(deployment: Deployment, events: Events, as_of_ms: int, span: int = 1) -> tuple[FieldDrift, ...]:
+    """Return the fields with their weeks, or with periods of `span` weeks. `events` have the columns of the fields."""
     readers, schema = fields_read(deployment), deployment.schema
-    if not readers:
-        return ()
-    event_type, time_ms, columns = _columns(schema, pieces_of, tuple(readers))
+    event_type, time_ms, columns = events.event_type, events.time_ms, events.columns
     types = schema.columns()
     drifts = []
     for name, rules in readers.items():
@@ -81,22 +77,6 @@ def by_field(
         if rows:
             drifts.append(FieldDrift(name, tuple(each for _, each in having), rules, values, rows))
     return tuple(drifts)
-
-
-def _columns(
-    schema: Schema, pieces_of: Callable[[Schema], Pieces], names: Sequence[str]
-) -> tuple[NDArray[np.int16], NDArray[np.int64], dict[str, pa.Array]]:
-    parts = []
-    for piece in pieces_of(schema).pieces:
-        decoded = piece.decode()
-        parts.append((decoded.event_type, decoded.time_ms, [decoded.columns[name] for name in names]))
-    if not parts:
-        return np.empty(0, np.int16), np.empty(0, np.int64), {name: pa.nulls(0) for name in names}
-    return (
-        np.concatenate([part[0] for part in parts]),
-        np.concatenate([part[1] for part in parts]),
-        {name: pa.concat_arrays([part[2][at] for part in parts]) for at, name in enumerate(names)},
-    )
 
 
 def _spread(

@@ -60,7 +60,7 @@ def report(
         thresholds,
         by_budget(judged, marks, measured.figures.about["days"], review_cost),
         by_week(judged, marks, history.events, measured.amount),
-        by_field(history.deployment, pieces_of, marks.as_of_ms),
+        by_field(history.deployment, history.events, marks.as_of_ms),
         funnels,
         alert_timelines(measured, pieces_of),
         missed_timelines(measured, pieces_of, endings),
@@ -68,20 +68,20 @@ def report(
     )
     html = ""
     for level, detail in enumerate(LEVELS):
-        html = _page(_with_detail(parts, detail, pieces_of), level)
+        html = _page(_with_detail(parts, detail), level)
         if len(html.encode()) < REPORT_BYTES_MAX:
             break
     return Report(html, _numbers(parts))
 
 
-def _with_detail(parts: Parts, detail: Detail, pieces_of: Callable[[Schema], Pieces]) -> Parts:
+def _with_detail(parts: Parts, detail: Detail) -> Parts:
     """Return the parts to be shown in this detail, with several weeks in one where there are more than have room."""
     span = max(1, -(-len(parts.weeks) // detail.points))
     if span == 1:
         return replace(parts, detail=detail)
     measured = parts.measured
     weeks = by_week(measured.judged, measured.marks, measured.history.events, measured.amount, span)
-    drift = by_field(measured.history.deployment, pieces_of, measured.marks.as_of_ms, span)
+    drift = by_field(measured.history.deployment, measured.history.events, measured.marks.as_of_ms, span)
     return replace(parts, detail=detail, span=span, weeks=weeks, drift=drift)
 
 

@@ -227,6 +227,8 @@ TRACE_STEPS_MAX = 500_000
 # Frauds of a report that are walked through each pattern, evenly over all: enough for shares to a few percent, and some
 # seconds of plain Python a rule.
 REPORT_FRAUDS_WALKED_MAX = 300
+# Events of the keys of walked frauds, over all rules: about three seconds of plain Python, in a report on any history.
+REPORT_EVENTS_WALKED_MAX = 30_000
 # Bytes of the page of a report: it is sent by mail and opened on a telephone. A larger one is made with less detail.
 REPORT_BYTES_MAX = 1_000_000
 # Events of a history in which a report replays the values of a rule's parameters without being asked: some seconds.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from cep.analysis.drift import FieldDrift, by_field, fields_read
 from cep.analysis.figure_charts import field_weeks
+from cep.analysis.history import Events, replay_history
 from cep.rulebook.deploy import Deployment, deploy
 from cep.sources.pieces import read_pieces
 from tests.bench.peer_data import upsert
@@ -53,6 +56,12 @@ def deployment() -> Deployment:
     return made
 
 
+def events_of(path: Path) -> Events:
+    made = deployment()
+    read = fields_read(made)
+    return replay_history(made, partial(read_pieces, path), tuple(read), 1, Console(quiet=True)).events
+
+
 @pytest.fixture
 def drifts(tmp_path: Path) -> dict[str, FieldDrift]:
     """Four payments of one week, a fifth two weeks later, one past the date, and two logins."""
@@ -69,7 +78,7 @@ def drifts(tmp_path: Path) -> dict[str, FieldDrift]:
     times = table["event_time"].cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
     path = tmp_path / "events.parquet"
     pq.write_table(table.set_column(2, "event_time", times), path)
-    made = by_field(deployment(), lambda schema: read_pieces(path, schema), MONDAY_MS + 15 * DAY_MS)
+    made = by_field(deployment(), events_of(path), MONDAY_MS + 15 * DAY_MS)
     return {each.field: each for each in made}
 
 
@@ -121,6 +130,6 @@ def test_several_weeks_in_one(tmp_path: Path) -> None:
         "tries": list(range(6)),
     })  # fmt: skip
     pq.write_table(table, tmp_path / "e.parquet")
-    made = by_field(deployment(), lambda schema: read_pieces(tmp_path / "e.parquet", schema), 2**62, span=4)
+    made = by_field(deployment(), events_of(tmp_path / "e.parquet"), 2**62, span=4)
     weeks = next(each for each in made if each.field == "tries").weeks
     assert [(week["week"], week["events"]) for week in weeks] == [("2026-03-02", 4), ("2026-03-30", 2)]

@@ -36,7 +36,10 @@ def measured_on(of: Given, rules: list[UpsertRecord], path: Path, fields: tuple[
 
 
 def tuned(of: Given, record: UpsertRecord, path: Path) -> UpsertRecord:
-    """Return the rule with the parameters that `cep tune` proposes."""
+    """Return the rule with the parameters of the candidate of `cep tune`, which the last part has no say in.
+
+    `cep tune` itself proposes a candidate only if it is better on that part, so its proposal cannot be judged there.
+    """
     measured = measured_on(of, [record], path)
     parts = parts_of_time(measured.history.events, measured.marks, of.gap_days * _DAY_MS, measured.marks_at)
     bench = Bench(record, ((), ListStore()), partial(read_pieces, path), measured.marks, parts, 2, _SILENT)
@@ -47,7 +50,7 @@ def tuned(of: Given, record: UpsertRecord, path: Path) -> UpsertRecord:
     bench = Bench(open_record, bench.lists, bench.pieces_of, bench.marks, parts, 2, _SILENT)
     axes = axes_of(pattern, open_record.params, of.tries[record.id])
     best = tune(bench, pattern, rule.pattern, axes, Aim("f1"))
-    return record.model_copy(update={"params": {**dict(best.proposed)}})
+    return record.model_copy(update={"params": {**dict(best.candidate)}})
 
 
 def _written(param: ParamDecl) -> ParamValue:
