@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from cep.analysis.measure import Measured
 from cep.base.errors import LimitError
 from cep.base.limits import REPORT_EVENTS_WALKED_MAX, REPORT_FRAUDS_WALKED_MAX
+from cep.base.progress import Show, show_nothing
 from cep.base.schema import Schema
 from cep.columnar.batch import EventBatch, concat_batches, empty_batch
 from cep.columnar.route import KeyDomain, route
@@ -109,7 +110,9 @@ def first_events(measured: Measured) -> np.ndarray:
     return order[first]
 
 
-def walk_frauds(measured: Measured, pieces_of: Callable[[Schema], Pieces]) -> tuple[list[Funnel], list[Ending]]:
+def walk_frauds(
+    measured: Measured, pieces_of: Callable[[Schema], Pieces], show: Show = show_nothing
+) -> tuple[list[Funnel], list[Ending]]:
     """Walk a sample of the frauds through every rule. Return a funnel for each rule, and each fraud's end in each."""
     deployment = measured.history.deployment
     rules = sorted(deployment.rulebook.deployed(), key=lambda rule: (rule.rule_id, rule.version))
@@ -119,37 +122,41 @@ def walk_frauds(measured: Measured, pieces_of: Callable[[Schema], Pieces]) -> tu
     wanted = {domain: [key for key in of_domain if key is not None] for domain, of_domain in keys.items()}
     batches = key_batches(pieces_of, deployment.schema, wanted)
     funnels, endings = [], []
-    for rule in rules:
+    for number, rule in enumerate(rules):
+        show("walking frauds", number, len(rules))
         domain = rule.pattern.key
-        chosen, batch = _affordable(keys[domain], batches[domain], REPORT_EVENTS_WALKED_MAX // len(rules))
+        chosen, batch, large_count = _affordable(keys[domain], batches[domain], REPORT_EVENTS_WALKED_MAX // len(rules))
         of_keys: dict[str, list[int]] = {}
         for at in chosen:
             key = keys[domain][at]
             if key is not None:
                 of_keys.setdefault(key, []).append(frauds[at])
         funnel, ends = _walk(measured, rule, batch, of_keys)
+        funnel.skipped += large_count
         funnels.append(funnel)
         endings += ends
     return funnels, endings
 
 
-def _affordable(keys: Sequence[str | None], batch: EventBatch, events_max: int) -> tuple[list[int], EventBatch]:
+def _affordable(
+    keys: Sequence[str | None], batch: EventBatch, events_max: int
+) -> tuple[list[int], EventBatch, int]:  # fmt: skip
     """Choose frauds, by their place in `keys`, whose keys have few enough events together, evenly over all.
 
-    Return them with the events of their keys; at least one.
+    Return them with the events of their keys, and the number of frauds whose key alone has too many events.
     """
     counts = {each["values"]: each["counts"] for each in pc.value_counts(batch.key).to_pylist()}
-    number = len(keys)
+    small = [at for at, key in enumerate(keys) if counts.get(key, 0) <= events_max]
+    number = len(small)
     while True:
-        chosen = sampled(len(keys), number)
-        wanted = {keys[at] for at in chosen} - {None}
+        chosen = [small[at] for at in sampled(len(small), number)]
+        wanted = {key for at in chosen if (key := keys[at]) is not None}
         events = sum(counts.get(key, 0) for key in wanted)
-        if events <= events_max or number <= 1:
+        if events <= events_max:
             break
         number = max(1, min(number - 1, number * events_max // events))
-    if number == len(keys):
-        return chosen, batch
-    return chosen, batch.take(np.asarray(pc.is_in(batch.key, value_set=pa.array(sorted(wanted), batch.key.type))))
+    rows = np.asarray(pc.is_in(batch.key, value_set=pa.array(sorted(wanted), batch.key.type)))
+    return chosen, batch if rows.all() else batch.take(rows), len(keys) - len(small)
 
 
 def _walk(

@@ -26,6 +26,7 @@ from cep.columnar.batch import TEXT
 from cep.columnar.route import KeyDomain
 from cep.columnar.texts import encoded, rows_among
 from cep.columnar.tokens import tokens_of_key
+from cep.lang.show import show_duration
 
 # This share of the frauds with a report date came within the time after which an event counts as mature.
 _REPORTED_SHARE = 0.95
@@ -74,6 +75,10 @@ class Episodes:
 
     domain: KeyDomain
     gap_ms: int
+
+    @property
+    def text(self) -> str:
+        return f"labelled events of a {' and '.join(self.domain)} at most {show_duration(self.gap_ms)} apart"
 
 
 def key_field(labels: Labels, domains: tuple[KeyDomain, ...]) -> str | None:

@@ -6,7 +6,7 @@ Tested by: tests/analysis/test_backtest.py
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -113,7 +113,9 @@ def measure(
             return marks
         return mark_events(history.events, labels, field, amount, time_ms, marks.maturity_ms, episodes)
 
-    return Measured(amount, history, marks, judged, backtest(history, marks, found, judged, matched), marks_at)
+    figures = backtest(history, marks, found, judged, matched)
+    figures = replace(figures, about={**figures.about, "episodes": None if episodes is None else episodes.text})
+    return Measured(amount, history, marks, judged, figures, marks_at)
 
 
 def _episodes(labels: Labels, domains: Sequence[KeyDomain], terms: Terms) -> Episodes | None:

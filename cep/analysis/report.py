@@ -31,6 +31,7 @@ from cep.analysis.sections import Parts
 from cep.analysis.thresholds import NOTHING, Drawn
 from cep.analysis.timelines import alert_timelines, missed_timelines
 from cep.base.limits import REPORT_BYTES_MAX
+from cep.base.progress import Show, show_nothing
 from cep.base.schema import Schema
 from cep.sources.pieces import Pieces
 
@@ -45,7 +46,7 @@ class Report:
 
 def report(
     measured: Measured, pieces_of: Callable[[Schema], Pieces], against: Measured | None = None,
-    review_cost: float = 0.0, thresholds: Drawn = NOTHING,
+    review_cost: float = 0.0, thresholds: Drawn = NOTHING, show: Show = show_nothing,
 ) -> Report:  # fmt: skip
     """Make the report. `pieces_of` reads the events again; `thresholds` belong to rules that may be changed.
 
@@ -53,7 +54,8 @@ def report(
     """
     judged, marks, history = measured.judged, measured.marks, measured.history
     pieces_of = history.unique_pieces(pieces_of)
-    funnels, endings = walk_frauds(measured, pieces_of)
+    funnels, endings = walk_frauds(measured, pieces_of, show)
+    show("making the page", 0, None)
     parts = Parts(
         measured,
         against,
@@ -93,6 +95,7 @@ def _numbers(parts: Parts) -> bytes:
         "against": None if parts.against is None else parts.against.figures.to_json(),
         "budget": [{**row, "precision": asdict(row["precision"]), "fraud_recall": asdict(row["fraud_recall"])}
                    for row in parts.budget],
+        "thresholds_are": "in-sample",
         "thresholds": [asdict(curve) for curve in drawn.curves],
         "threshold_pairs": [asdict(pair) for pair in drawn.pairs],
         "near_thresholds": [

@@ -62,6 +62,7 @@ def matched(parts: Parts) -> str:
         ("an event is mature after", time_text(about["maturity_seconds"])),
         ("frauds", f"{about['frauds']:,}"),
         ("events of frauds", f"{about['fraud_events']:,}"),
+        *([("a fraud is all", about["episodes"])] if about["episodes"] else []),
         ("share of fraud among events", percent(about["base_rate"])),
         ("money of frauds", f"{about['fraud_money']:,.2f}"),
         ("labels that are of no event", f"{about['labels_without_event']:,}"),

@@ -91,5 +91,5 @@ def check_frauds(parts: Sequence[Part]) -> None:
     if empty:
         raise UsageError(
             f"no fraud was known in {empty[0].name} when it ended: {', '.join(part.title for part in parts)}; give a "
-            "longer history, a shorter --gap, or a shorter --maturity"
+            "longer history, a shorter --gap or --maturity, or shorter --episodes"
         )

@@ -167,11 +167,12 @@ def check_wanted(wanted: Wanted) -> None:
 
 def suggest(
     events: Events, marks: Marks, pieces_of: Callable[[Schema], Pieces], key: str, wanted: Wanted,
-    present: np.ndarray | None = None, hidden: Sequence[str] = (),
+    present: np.ndarray | None = None, hidden: Sequence[str] = (), marks_at: Callable[[int], Marks] | None = None,
     report: Callable[[int, int], None] = lambda *_: None,
 ) -> Suggested:  # fmt: skip
     """Mine, replay and choose. `present` bool[F] are the frauds that present rules find, and `hidden` are the fields
-    that are read from the column of the labels. A `key` such as `payer+payee` is a value that is in either field.
+    that are read from the column of the labels. `marks_at` returns the frauds that were known at a time: those at the
+    end of the first part are mined. A `key` such as `payer+payee` is a value that is in either field.
     `report(count, total)` is told how many sequences have been searched.
 
     Raises: UsageError for a key that the events have not, or a history without frauds.
@@ -183,9 +184,10 @@ def suggest(
     first, last = int(times.min(initial=marks.as_of_ms)), int(times.max(initial=0))
     cut_ms = int(first + MINED * (last - first))
     events, head = replace(events, columns=read), declarations(events.schema)
-    sides = sides_of(events, marks, parts) if len(parts) > 1 else None
+    known = marks if marks_at is None else marks_at(cut_ms - 1)
+    sides = sides_of(events, known, parts) if len(parts) > 1 else None
     one_key = key if sides is None else sides.key
-    mined_events, mined_marks = (events, marks) if sides is None else (sides.events, sides.marks)
+    mined_events, mined_marks = (events, known) if sides is None else (sides.events, sides.marks)
     head = head if sides is None else f"{head}\n\n{sides.text}"
     producers = () if sides is None else sides.producers
     ground, rows = ground_of(mined_events, mined_marks, one_key, cut_ms, wanted.zone)

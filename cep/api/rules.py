@@ -275,7 +275,9 @@ class Rules:
         warn_of_replay(measured.history.replayed, given)
         detected_now = np.asarray(measured.judged.has_detected.any(axis=0))
         history, marks = measured.history, measured.marks
-        return suggest(history.events, marks, source.pieces, key, wanted, detected_now, labelled.fields)
+        return suggest(
+            history.events, marks, source.pieces, key, wanted, detected_now, labelled.fields, measured.marks_at
+        )
 
     def tune(
         self, rule_id: str, events: Any, labels: Any, *, objective: Objective = "f1",

@@ -11,14 +11,18 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-Show = Callable[[str, int, int | None], None]
+Show = Callable[[str, int, int | None], None]  # the task, how much of it is done, and the total if it is known
+
+
+def show_nothing(_name: str, _count: int, _total: int | None) -> None:
+    """Ignore the progress."""
 
 
 @contextmanager
 def shown_progress(console: Console, description: str, total: int | None) -> Iterator[Show]:
     """Show a bar until the block ends. Yield a function that takes the description, the count and the total."""
     if not console.is_terminal:
-        yield lambda *_: None
+        yield show_nothing
         return
     columns = (
         SpinnerColumn(),

@@ -100,6 +100,8 @@ def print_figures(figures: Backtest, console: Console) -> None:
         f"{about['events']:,} events of {about['days']:,} days; {about['frauds']:,} frauds with "
         f"{about['fraud_events']:,} events are known as of {about['as_of']}"
     )
+    if about["episodes"]:
+        console.print(f"a fraud is all {about['episodes']} (--episodes)", markup=False)
     if about["fraud_events_immature"]:
         console.print(f"{about['fraud_events_immature']:,} events of frauds are too recent to count")
     if about["labels_without_event"]:

@@ -16,6 +16,7 @@ from cep.analysis.report import Report, report
 from cep.analysis.thresholds import Replays, drawn
 from cep.base.errors import UsageError
 from cep.base.limits import REPORT_REPLAYED_EVENTS_MAX
+from cep.base.progress import shown_progress
 from cep.base.secrets import use_secrets_file
 from cep.base.terminal import Terminal
 from cep.cli.given_events import given_events
@@ -97,7 +98,9 @@ def run(options: argparse.Namespace) -> int:
         errors,
     )
     other = measured[1] if len(measured) > 1 else None
-    made = report(measured[0], pieces_of, other, options.review_cost, drawn(replays, measured[0].figures, names))
+    curves = drawn(replays, measured[0].figures, names)
+    with shown_progress(errors, "walking frauds", None) as show:
+        made = report(measured[0], pieces_of, other, options.review_cost, curves, show)
     console = Terminal(highlight=False, soft_wrap=True)
     for path in write_report(made, options.out):
         console.print(f"wrote {path}", markup=False)

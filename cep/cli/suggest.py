@@ -127,9 +127,10 @@ def run(options: argparse.Namespace) -> int:
     more = (*parts, *(name for name in fields if name not in left_out))
     measured = measure(deployment, pieces_of, labels, terms, errors, more)
     present = np.asarray(measured.judged.has_detected.any(axis=0))
+    events, marks = measured.history.events, measured.marks
     with shown_progress(errors, "mining", None) as report:
         outcome = suggest(
-            measured.history.events, measured.marks, pieces_of, options.key, wanted, present, labels.fields,
+            events, marks, pieces_of, options.key, wanted, present, labels.fields, measured.marks_at,
             lambda count, total: report("mining", count, total),
         )  # fmt: skip
     console = Terminal(highlight=False, soft_wrap=True)

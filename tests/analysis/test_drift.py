@@ -133,3 +133,30 @@ def test_several_weeks_in_one(tmp_path: Path) -> None:
     made = by_field(deployment(), events_of(tmp_path / "e.parquet"), 2**62, span=4)
     weeks = next(each for each in made if each.field == "tries").weeks
     assert [(week["week"], week["events"]) for week in weeks] == [("2026-03-02", 4), ("2026-03-30", 2)]
+
+
+def test_an_enum_is_shown_by_its_symbols(tmp_path: Path) -> None:
+    source = """
+event pay {
+  tx_id       id
+  event_time  time
+  card_id     string
+  kind        enum(chip, "3DS", online)
+}
+pattern online by card_id {
+  seq    hit
+  where  hit: pay  kind == online
+}
+"""
+    made = deploy([upsert(source, "online")])
+    rows = [{"tx_id": f"t{at}", "event_time": MONDAY_MS + at, "card_id": "c", "kind": kind}
+            for at, kind in enumerate(["online", "3DS", "online", "chip", "online", "3DS"])]  # fmt: skip
+    table = pa.Table.from_pylist(rows)
+    times = table["event_time"].cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
+    pq.write_table(table.set_column(1, "event_time", times), tmp_path / "e.parquet")
+    events = replay_history(
+        made, partial(read_pieces, tmp_path / "e.parquet"), ("kind",), 1, Console(quiet=True)
+    ).events
+    (kind,) = by_field(made, events, 2**62)
+    assert kind.values == ("online", "3DS", "chip")
+    assert kind.weeks[0]["shares"] == [3 / 6, 2 / 6, 1 / 6]

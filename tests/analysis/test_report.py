@@ -258,3 +258,27 @@ def test_nothing_protected_is_in_a_report(tmp_path: Path) -> None:
     assert not re.search(r"(pan|secret)_\w+_[a-p]{32}", text)
     assert not any(number in text for number in numbers)
     assert "example.org" not in text
+
+
+def test_keys_with_many_events_do_not_hold_up_a_report(
+    measured: tuple[Measured, partial[Pieces], pa.Table, pa.Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With room for few events fewer frauds are walked; a key with more events than that is left out, and counted."""
+    one, read, _, _ = measured
+
+    def pieces(_: Schema | None = None) -> Pieces:
+        return read()
+
+    whole, _ = walk_frauds(one, pieces)
+    rules_count = len(whole)
+    for room in (60, 200):
+        monkeypatch.setattr("cep.analysis.cases.REPORT_EVENTS_WALKED_MAX", room * rules_count)
+        few, _ = walk_frauds(one, pieces)
+        assert [funnel.rule for funnel in few] == [funnel.rule for funnel in whole]
+        for funnel, other in zip(few, whole, strict=True):
+            assert sum(funnel.steps.values()) == funnel.walked <= other.walked
+        assert sum(funnel.walked for funnel in few) < sum(funnel.walked for funnel in whole)
+    assert any(funnel.walked for funnel in few)
+    monkeypatch.setattr("cep.analysis.cases.REPORT_EVENTS_WALKED_MAX", rules_count)
+    none, _ = walk_frauds(one, pieces)
+    assert [(funnel.walked, funnel.skipped > 0) for funnel in none] == [(0, True)] * rules_count

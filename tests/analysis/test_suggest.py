@@ -318,7 +318,7 @@ def test_a_fraud_that_the_next_event_gives_away_is_found(tmp_path: Path) -> None
 
 def test_nothing_to_learn_from(tmp_path: Path) -> None:
     events, marks, pieces_of = learned(planted(1, frauds=0, count=300), tmp_path)
-    with pytest.raises(UsageError, match="no fraud is known"):
+    with pytest.raises(UsageError, match="is known in the first part of the time"):
         suggest(events, marks, pieces_of, "card_id", Wanted(3, 3, 0.8))
     with pytest.raises(UsageError, match="--key nobody is no field"):
         suggest(events, marks, pieces_of, "nobody", Wanted(3, 3, 0.8))

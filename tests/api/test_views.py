@@ -73,6 +73,14 @@ def test_a_column_of_labels_is_of_every_view(rules: cep.Rules) -> None:
     )
     (rule,) = measured.to_json()["rules"]
     assert rule["precision"]["value"] == 1.0, rule
+    about = measured.figures.about
+    assert about["fraud_events"] == about["frauds"] == len(frauds), "a record is one fraud, whatever makes events of it"
+    assert rule["event_recall"]["value"] == rule["fraud_recall"]["value"] == 1.0
+    paid = sum(row["amount"] for row in table.to_pylist() if str(row["tx_id"]) in frauds)
+    assert about["fraud_money"] == pytest.approx(float(paid))
+    labels = pa.table({"event_id": sorted(frauds)})
+    by_file = rules.backtest(table, labels=labels, columns=COLUMNS, fixed=FIXED)
+    assert by_file.figures.together == measured.figures.together
 
 
 def test_what_a_view_lacks_is_refused(rules: cep.Rules) -> None:
