@@ -36,7 +36,7 @@ def _frame(fraud_days: range) -> pa.Table:
     rows = [(day, number) for day in range(20) for number in range(10)]
     return pa.table({
         "i": [f"t{day}-{number}" for day, number in rows],
-        "event_time": pa.array([(day + number / 10) * _DAY_MS for day, number in rows]).cast(pa.int64())
+        "event_time": pa.array([day * _DAY_MS + number * _DAY_MS // 10 for day, number in rows]).cast(pa.int64())
         .cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC")),
         "card": [f"c{number}" for _, number in rows],
         "amount": [500.0 if number < 3 else 90.0 for _, number in rows],
