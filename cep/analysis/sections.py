@@ -115,6 +115,9 @@ _COLUMNS: dict[str, Callable[[Figures], Cell]] = {
     "money found": lambda each: f"{each.money_found:,.2f}",
     "from the alert on": lambda each: f"{each.money_after_alert:,.2f}",
     "money missed": lambda each: f"{each.money_missed:,.2f}",
+}
+_OTHER_COLUMNS: dict[str, Callable[[Figures], Cell]] = {
+    "rule": lambda each: each.rule,
     "repeats": lambda each: percent(each.repeat_rate),
     "first event to alert": lambda each: time_text(each.seconds_to_alert),
     "alert to last event": lambda each: time_text(each.seconds_ahead),
@@ -142,10 +145,12 @@ def rules(parts: Parts) -> str:
         by_kind = "<h3>Recall of frauds by kind</h3>" + table(
             ("rule", *(kind or "not said" for kind in kinds)), rows, detail=parts.detail
         )
-    worth: list[list[Cell]] = [
-        [*(column(each) for column in _COLUMNS.values()), size_text(sizes[each.rule]) if each.rule in sizes else None]
+    worth: list[list[Cell]] = [[column(each) for column in _COLUMNS.values()] for each in every]
+    other: list[list[Cell]] = [
+        [column(each) for column in _OTHER_COLUMNS.values()]
+        + [size_text(sizes[each.rule]) if each.rule in sizes else None]
         for each in every
-    ]  # fmt: skip
+    ]
     note = (
         "Intervals are Wilson's, for 95 %. Times are medians. Repeats are alerts that are not the first of their key. "
         "State is that of a key with a hundred events in the window."
@@ -154,7 +159,8 @@ def rules(parts: Parts) -> str:
     note += f" {more} rules with fewer alerts are not shown." if more > 0 else ""
     return (
         paragraph(f"Figures are of the alerts as they are sent. {not_sent}")
-        + table((*_COLUMNS, "state of a key"), worth, detail=parts.detail)
+        + table((*_COLUMNS,), worth, detail=parts.detail)
+        + table((*_OTHER_COLUMNS, "state of a key"), other, detail=parts.detail)
         + paragraph(note, is_note=True)
         + second
         + charts(draw.rule_intervals(figures, parts.detail), parts.detail)

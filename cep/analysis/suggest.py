@@ -61,6 +61,7 @@ class Wanted:
     use: tuple[str, ...] = ()
     zone: str = "UTC"
     named: int = 0
+    label_fields: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +133,8 @@ def fields_of(schema: Schema) -> tuple[str, ...]:
     return tuple(name for name in schema.columns() if name not in fixed)
 
 
-def left_out_fields(schema: Schema, key: str, hidden: Sequence[str], wanted: Wanted) -> dict[str, str]:
-    """Return the fields that no condition may read, each with the reason. `hidden` are read from the labels.
+def left_out_fields(schema: Schema, key: str, wanted: Wanted) -> dict[str, str]:
+    """Return the fields that no condition may read, each with the reason.
 
     Raises: UsageError for a name that no field has.
     """
@@ -151,7 +152,7 @@ def left_out_fields(schema: Schema, key: str, hidden: Sequence[str], wanted: Wan
             reasons[name] = "protected"
         elif name in wanted.use or name in key.split(JOIN):
             continue
-        elif name in hidden:
+        elif name in wanted.label_fields:
             reasons[name] = "the column of the labels"
         elif role in (Role.LABEL, Role.SENSITIVE, Role.COORDINATE):
             reasons[name] = role.value
@@ -167,18 +168,19 @@ def check_wanted(wanted: Wanted) -> None:
 
 def suggest(
     events: Events, marks: Marks, pieces_of: Callable[[Schema], Pieces], key: str, wanted: Wanted,
-    present: np.ndarray | None = None, hidden: Sequence[str] = (), marks_at: Callable[[int], Marks] | None = None,
+    present: np.ndarray | None = None, marks_at: Callable[[int], Marks] | None = None,
     report: Callable[[int, int], None] = lambda *_: None,
 ) -> Suggested:  # fmt: skip
-    """Mine, replay and choose. `present` bool[F] are the frauds that present rules find, and `hidden` are the fields
-    that are read from the column of the labels. `marks_at` returns the frauds that were known at a time: those at the
-    end of the first part are mined. A `key` such as `payer+payee` is a value that is in either field.
-    `report(count, total)` is told how many sequences have been searched.
+    """Mine, replay and choose. `present` bool[F] are the frauds that present rules find.
+
+    `marks_at` returns the frauds that were known at a time: the frauds that were known at the end of the first part are
+    mined. A `key` such as `payer+payee` is a value that is in either field. `report(count, total)` is told how many
+    sequences have been searched.
 
     Raises: UsageError for a key that the events have not, or a history without frauds.
     """
     parts = key_fields(key, events.columns)
-    left_out = left_out_fields(events.schema, key, hidden, wanted)
+    left_out = left_out_fields(events.schema, key, wanted)
     read = {name: column for name, column in events.columns.items() if name not in left_out}
     times = events.time_ms[events.time_ms <= marks.as_of_ms]
     first, last = int(times.min(initial=marks.as_of_ms)), int(times.max(initial=0))

@@ -269,15 +269,14 @@ class Rules:
         check_wanted(wanted := Wanted(steps, count, precision, tuple(exclude), tuple(use), naming.tz or "UTC"))
         schema = self._given.deployment.schema
         labelled = _labels(source, labels, schema, terms)
-        left_out = left_out_fields(schema, key, labelled.fields, wanted)
+        wanted = replace(wanted, label_fields=labelled.fields)
+        left_out = left_out_fields(schema, key, wanted)
         fields = [name for name in fields_of(schema) if name not in left_out]
         measured = measure(self._given.deployment, source.pieces, labelled, terms, Terminal(quiet=True), fields)
         warn_of_replay(measured.history.replayed, given)
         detected_now = np.asarray(measured.judged.has_detected.any(axis=0))
         history, marks = measured.history, measured.marks
-        return suggest(
-            history.events, marks, source.pieces, key, wanted, detected_now, labelled.fields, measured.marks_at
-        )
+        return suggest(history.events, marks, source.pieces, key, wanted, detected_now, measured.marks_at)
 
     def tune(
         self, rule_id: str, events: Any, labels: Any, *, objective: Objective = "f1",

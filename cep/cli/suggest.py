@@ -123,14 +123,15 @@ def run(options: argparse.Namespace) -> int:
     terms = replace(terms_of(options), episode_gap_ms=0)  # each labelled event is to be found
     pieces_of = terms.period.reader(given)
     labels = read_labels(options.labels, given, schema, terms.label_words)
-    left_out = left_out_fields(schema, options.key, labels.fields, wanted)
+    wanted = replace(wanted, label_fields=labels.fields)
+    left_out = left_out_fields(schema, options.key, wanted)
     more = (*parts, *(name for name in fields if name not in left_out))
     measured = measure(deployment, pieces_of, labels, terms, errors, more)
     present = np.asarray(measured.judged.has_detected.any(axis=0))
     events, marks = measured.history.events, measured.marks
     with shown_progress(errors, "mining", None) as report:
         outcome = suggest(
-            events, marks, pieces_of, options.key, wanted, present, labels.fields, measured.marks_at,
+            events, marks, pieces_of, options.key, wanted, present, measured.marks_at,
             lambda count, total: report("mining", count, total),
         )  # fmt: skip
     console = Terminal(highlight=False, soft_wrap=True)

@@ -139,21 +139,24 @@ def test_backtest_takes_the_terms_of_the_verb(name: str, flag: str, value: str, 
 
 def test_tune_takes_the_terms_of_the_verb(tmp_path: Path) -> None:
     folder, arguments, table = labelled_folder(tmp_path)
+    reports = pq.read_table(tmp_path / "labels.parquet")
+    times = [1_772_319_660_000 + 100_000 * number for number in range(reports.num_rows)]  # about a minute after each
+    pq.write_table(reports.set_column(2, "reported_at", pa.array(times)), tmp_path / "labels.parquet")
     asked = {
-        "--try": "small=1..5/5", "--objective": "money", "--review-cost": "7.5", "--gap": "3 h",
-        "--as-of": "2026-06-01T00:00:00Z", "--maturity": "1 h", "--amount": "amount", "--budget": "500",
+        "--try": "small=1..5/5", "--objective": "money", "--review-cost": "7.5", "--gap": "3 min",
+        "--as-of": "2026-06-01T00:00:00Z", "--maturity": "5 min", "--amount": "amount", "--budget": "500",
         "--json": str(tmp_path / "tuned.json"),
     }  # fmt: skip
     flags = [word for pair in asked.items() for word in pair]
     assert cli.main(["tune", "small_then_large", *arguments, *flags]) == 0
     rules, labels = cep.load(folder), tmp_path / "labels.parquet"
     terms: dict[str, Any] = {"columns": {"amount": "sum_paid"}, "tz": "Europe/Amsterdam", "cores": 2,
-             "amount": "amount", "as_of": "2026-06-01T00:00:00Z", "maturity": "1 h"}  # fmt: skip
+             "amount": "amount", "as_of": "2026-06-01T00:00:00Z", "maturity": "5 min"}  # fmt: skip
     tried = {"small": "1..5/5"}
     best = rules.tune("small_then_large", table, labels, objective="money", tries=tried, budget=500.0, review_cost=7.5,
-                      gap="3 h", **terms)  # fmt: skip
+                      gap="3 min", **terms)  # fmt: skip
     assert orjson.loads(orjson.dumps(best)) == orjson.loads((tmp_path / "tuned.json").read_bytes())
-    cheap = rules.tune("small_then_large", table, labels, objective="money", tries=tried, gap="3 h", **terms)
+    cheap = rules.tune("small_then_large", table, labels, objective="money", tries=tried, gap="3 min", **terms)
     assert cheap.present_rows[0].value != best.present_rows[0].value, "a review has its cost"
     with pytest.raises(cep.CepError, match="gap: "):
         rules.tune("small_then_large", table, labels, gap="long")

@@ -81,6 +81,6 @@ def test_from_an_unknown_file_to_the_first_backtest(
     assert cli.main(["backtest", str(file), *asked]) == 0
     figures = " ".join(capsys.readouterr().out.split())
     assert "300 events of 13 days; 20 frauds" in figures
-    assert "alerts 20 20" in figures
+    assert "large 20 1.5 1.000" in figures
     assert cli.main(["backtest", str(file), *asked, "--values", "direction.x=in"]) == 2
     assert "has no symbol in" in capsys.readouterr().err
