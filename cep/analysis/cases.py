@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from cep.analysis.measure import Measured
 from cep.base.errors import LimitError
 from cep.base.limits import REPORT_EVENTS_WALKED_MAX, REPORT_FRAUDS_WALKED_MAX
-from cep.base.progress import Show, show_nothing
+from cep.base.progress import Show, ignore_progress
 from cep.base.schema import Schema
 from cep.columnar.batch import EventBatch, concat_batches, empty_batch
 from cep.columnar.route import KeyDomain, route
@@ -111,7 +111,7 @@ def first_events(measured: Measured) -> np.ndarray:
 
 
 def walk_frauds(
-    measured: Measured, pieces_of: Callable[[Schema], Pieces], show: Show = show_nothing
+    measured: Measured, pieces_of: Callable[[Schema], Pieces], progress: Show = ignore_progress
 ) -> tuple[list[Funnel], list[Ending]]:
     """Walk a sample of the frauds through every rule. Return a funnel for each rule, and each fraud's end in each."""
     deployment = measured.history.deployment
@@ -123,7 +123,7 @@ def walk_frauds(
     batches = key_batches(pieces_of, deployment.schema, wanted)
     funnels, endings = [], []
     for number, rule in enumerate(rules):
-        show("walking frauds", number, len(rules))
+        progress("walking frauds", number, len(rules))
         domain = rule.pattern.key
         chosen, batch, large_count = _affordable(keys[domain], batches[domain], REPORT_EVENTS_WALKED_MAX // len(rules))
         of_keys: dict[str, list[int]] = {}

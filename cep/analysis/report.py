@@ -31,7 +31,7 @@ from cep.analysis.sections import Parts
 from cep.analysis.thresholds import NOTHING, Drawn
 from cep.analysis.timelines import alert_timelines, missed_timelines
 from cep.base.limits import REPORT_BYTES_MAX
-from cep.base.progress import Show, show_nothing
+from cep.base.progress import Show, ignore_progress
 from cep.base.schema import Schema
 from cep.sources.pieces import Pieces
 
@@ -46,7 +46,7 @@ class Report:
 
 def report(
     measured: Measured, pieces_of: Callable[[Schema], Pieces], against: Measured | None = None,
-    review_cost: float = 0.0, thresholds: Drawn = NOTHING, show: Show = show_nothing,
+    review_cost: float = 0.0, thresholds: Drawn = NOTHING, progress: Show = ignore_progress,
 ) -> Report:  # fmt: skip
     """Make the report. `pieces_of` reads the events again; `thresholds` belong to rules that may be changed.
 
@@ -54,8 +54,8 @@ def report(
     """
     judged, marks, history = measured.judged, measured.marks, measured.history
     pieces_of = history.unique_pieces(pieces_of)
-    funnels, endings = walk_frauds(measured, pieces_of, show)
-    show("making the page", 0, None)
+    funnels, endings = walk_frauds(measured, pieces_of, progress)
+    progress("making the page", 0, None)
     parts = Parts(
         measured,
         against,

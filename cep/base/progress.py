@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 Show = Callable[[str, int, int | None], None]  # the task, how much of it is done, and the total if it is known
 
 
-def show_nothing(_name: str, _count: int, _total: int | None) -> None:
+def ignore_progress(_name: str, _count: int, _total: int | None) -> None:
     """Ignore the progress."""
 
 
@@ -22,7 +22,7 @@ def show_nothing(_name: str, _count: int, _total: int | None) -> None:
 def shown_progress(console: Console, description: str, total: int | None) -> Iterator[Show]:
     """Show a bar until the block ends. Yield a function that takes the description, the count and the total."""
     if not console.is_terminal:
-        yield show_nothing
+        yield ignore_progress
         return
     columns = (
         SpinnerColumn(),

@@ -99,8 +99,8 @@ def run(options: argparse.Namespace) -> int:
     )
     other = measured[1] if len(measured) > 1 else None
     curves = drawn(replays, measured[0].figures, names)
-    with shown_progress(errors, "walking frauds", None) as show:
-        made = report(measured[0], pieces_of, other, options.review_cost, curves, show)
+    with shown_progress(errors, "walking frauds", None) as progress:
+        made = report(measured[0], pieces_of, other, options.review_cost, curves, progress)
     console = Terminal(highlight=False, soft_wrap=True)
     for path in write_report(made, options.out):
         console.print(f"wrote {path}", markup=False)
