@@ -70,9 +70,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Where Spark's tests alone are asked for, import no file that cannot have one: most of a start is imports."""
-    asked: str = config.option.markexpr
+    marks: str = config.option.markexpr
     is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
-    return True if asked.startswith("spark and") and is_test and "spark" not in collection_path.read_text() else None
+    return True if marks.startswith("spark and") and is_test and "spark" not in collection_path.read_text() else None
 
 
 def pytest_collection_finish() -> None:

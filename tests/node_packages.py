@@ -23,11 +23,11 @@ def run(command: list[str], cwd: Path) -> str:
     program = shutil.which(command[0])
     if program is None:
         raise NoNodeError(f"there is no {command[0]} on the path")
-    done = subprocess.run(
+    process = subprocess.run(
         [program, *command[1:]], cwd=cwd, capture_output=True, text=True, check=False, timeout=_FETCH_SECONDS
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 @functools.cache

@@ -191,10 +191,10 @@ class RealKafka(Closing):
     def damage(self, topic: str, value: bytes) -> None:
         """Change a bit of a stored value, as a disk might."""
         for path in self.directory.glob(f"logs/{topic}-*/*.log"):
-            at = path.read_bytes().find(value)
-            if at >= 0:
+            position = path.read_bytes().find(value)
+            if position >= 0:
                 with path.open("r+b") as file:
-                    file.seek(at)
+                    file.seek(position)
                     file.write(bytes([value[0] ^ 1]))
                 return
         raise AssertionError(f"{topic} has no {value!r}")
@@ -226,9 +226,9 @@ class RealKafka(Closing):
             "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(self._properties_path),
             *self._format_words(),
         )  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_START_S)
-        if done.returncode != 0:
-            raise NoBrokerError(f"the broker's folder cannot be made: {(done.stderr or done.stdout)[-500:]}")
+        process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_START_S)
+        if process.returncode != 0:
+            raise NoBrokerError(f"the broker's folder cannot be made: {(process.stderr or process.stdout)[-500:]}")
 
     def _properties(self, port: int, controller_port: int) -> str:
         return _PROPERTIES.format(port=port, controller_port=controller_port, directory=self.directory / "logs")
@@ -401,11 +401,11 @@ def fetched(name: str, pom: str, goal: Sequence[str] = ("dependency:copy-depende
         (Path(work) / "pom.xml").write_text(pom, encoding="utf-8")
         command = [maven, "-B", "-q", *goal, "-DoutputDirectory=jars"]
         try:
-            done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False, timeout=_FETCH_S)
+            process = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False, timeout=_FETCH_S)
         except subprocess.TimeoutExpired as error:
             raise NoBrokerError(f"Maven has not fetched {name} in {_FETCH_S:.0f} s") from error
-        if done.returncode != 0:
-            raise NoBrokerError(f"Maven cannot fetch {name}: {done.stdout[-500:]}")
+        if process.returncode != 0:
+            raise NoBrokerError(f"Maven cannot fetch {name}: {process.stdout[-500:]}")
         try:
             (Path(work) / "jars").replace(folder)
         except OSError:

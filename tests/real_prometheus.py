@@ -66,8 +66,8 @@ def _fetched() -> Path:
 
 def _done(command: list[str], folder: Path) -> None:
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=_FETCH_S)
+        process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=_FETCH_S)
     except subprocess.TimeoutExpired as error:
         raise NoPrometheusError(f"{command[0]} has not ended in {_FETCH_S:.0f} s") from error
-    if done.returncode != 0:
-        raise NoPrometheusError(f"{command[0]} ended with {done.returncode}: {done.stderr[-300:]}")
+    if process.returncode != 0:
+        raise NoPrometheusError(f"{command[0]} ended with {process.returncode}: {process.stderr[-300:]}")

@@ -44,8 +44,8 @@ class S3Server:
 
     def objects(self, folder: str) -> dict[str, int]:
         """Return name after the folder → bytes."""
-        found = boto3.client("s3", endpoint_url=self.address).list_objects_v2(Bucket=self.bucket, Prefix=f"{folder}/")
-        return {entry["Key"].removeprefix(f"{folder}/"): entry["Size"] for entry in found.get("Contents", ())}
+        listing = boto3.client("s3", endpoint_url=self.address).list_objects_v2(Bucket=self.bucket, Prefix=f"{folder}/")
+        return {entry["Key"].removeprefix(f"{folder}/"): entry["Size"] for entry in listing.get("Contents", ())}
 
     def replace(self, key: str, change: bytes | None) -> None:
         """Put other bytes in the place of an object; None removes it."""

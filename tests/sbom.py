@@ -34,7 +34,7 @@ def bill(packages: Iterable[Distribution], now: datetime) -> dict[str, Any]:
     by_name = {_canonical(package.metadata["Name"]): package for package in packages}
     root = by_name.pop("cep", None)
     about = {"type": "application", "bom-ref": "cep", "name": "cep", "version": __version__}
-    own = sorted(map(_ref, by_name.values())) if root is None else _needed(root, by_name)
+    roots = sorted(map(_ref, by_name.values())) if root is None else _needed(root, by_name)
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -43,7 +43,7 @@ def bill(packages: Iterable[Distribution], now: datetime) -> dict[str, Any]:
         "metadata": {"timestamp": now.strftime("%Y-%m-%dT%H:%M:%SZ"), "component": about},
         "components": [_component(by_name[name]) for name in sorted(by_name)],
         "dependencies": [
-            {"ref": "cep", "dependsOn": own},
+            {"ref": "cep", "dependsOn": roots},
             *({"ref": _ref(by_name[name]), "dependsOn": _needed(by_name[name], by_name)} for name in sorted(by_name)),
         ],
     }
@@ -110,19 +110,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sbom", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("sbom.json"), help="the file (default: sbom.json)")
     options = parser.parse_args()
-    made = bill(distributions(), datetime.now(UTC))
-    options.out.write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
-    print(f"{options.out} has {len(made['components'])} packages")
+    document = bill(distributions(), datetime.now(UTC))
+    options.out.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    print(f"{options.out} has {len(document['components'])} packages")
     auditor = shutil.which("pip-audit", path=str(Path(sys.executable).parent)) or shutil.which("pip-audit")
     if auditor is None:
         print("not audited: pip-audit is not installed (pip install pip-audit)", file=sys.stderr)
         return 2
     arguments = [auditor, "--path", sysconfig.get_path("purelib"), "--format", "json", "--progress-spinner", "off"]
-    done = subprocess.run(arguments, check=False, stdout=subprocess.PIPE, text=True)
+    process = subprocess.run(arguments, check=False, stdout=subprocess.PIPE, text=True)
     try:
-        lines, code = audited(json.loads(done.stdout), "cep")
+        lines, code = audited(json.loads(process.stdout), "cep")
     except (ValueError, KeyError):
-        print(f"not audited: {auditor} ended with {done.returncode}", file=sys.stderr)
+        print(f"not audited: {auditor} ended with {process.returncode}", file=sys.stderr)
         return 2
     print("\n".join(lines))
     return code

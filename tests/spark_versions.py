@@ -42,11 +42,11 @@ def spark_folder(version: str) -> Path:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
         words = [*pip, "--no-build-isolation", "--target", f"{work}/spark", f"pyspark=={version}", _PY4J]
         try:
-            done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_FETCH_S)
+            process = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_FETCH_S)
         except subprocess.TimeoutExpired as error:
             raise NoSparkError(f"pip has not fetched Spark {version} in {_FETCH_S:.0f} s") from error
-        if done.returncode != 0:
-            raise NoSparkError(f"pip cannot fetch Spark {version}: {done.stderr[-500:]}")
+        if process.returncode != 0:
+            raise NoSparkError(f"pip cannot fetch Spark {version}: {process.stderr[-500:]}")
         try:
             Path(work, "spark").replace(folder)
         except OSError:

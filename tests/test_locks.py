@@ -49,8 +49,8 @@ def test_nothing_that_is_pinned_is_missing() -> None:
     pinned, locked = (_pins((ROOT / name).read_text()) for name in ("constraints.txt", "demo/locks/dev.txt"))
     assert pinned.keys() == locked.keys()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = {_name(re.split(r"[\[=<>~]", one)[0]) for one in project["dependencies"]}
-    assert asked <= _pins((ROOT / "demo" / "locks" / "demo.txt").read_text()).keys()
+    required = {_name(re.split(r"[\[=<>~]", one)[0]) for one in project["dependencies"]}
+    assert required <= _pins((ROOT / "demo" / "locks" / "demo.txt").read_text()).keys()
 
 
 def test_the_lock_of_the_image_has_what_its_extras_bring_along() -> None:
@@ -60,9 +60,9 @@ def test_the_lock_of_the_image_has_what_its_extras_bring_along() -> None:
     needed: dict[str, set[str]] = {}
     waiting = [("cep", set(extras))]
     while waiting:
-        name, asked = waiting.pop()
-        if name not in needed or not asked <= needed[name]:
-            needed[name] = needed.get(name, set()) | asked | {""}
+        name, asked_extras = waiting.pop()
+        if name not in needed or not asked_extras <= needed[name]:
+            needed[name] = needed.get(name, set()) | asked_extras | {""}
             waiting += [
                 (_name(needs.name), needs.extras | {""})
                 for needs in map(Requirement, distribution(name).requires or ())

@@ -16,8 +16,8 @@ def values(kafka: KafkaCluster, topic: str, count: int) -> list[bytes]:
     consumer = Consumer({"bootstrap.servers": kafka.address, "group.id": "t", "enable.auto.commit": False})
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
-        found = consumer.consume(count, 30.0)
-        return [message.value() or b"" for message in found]
+        messages = consumer.consume(count, 30.0)
+        return [message.value() or b"" for message in messages]
     finally:
         consumer.close()
 

@@ -89,21 +89,21 @@ def _payments(draw: random.Random, count: int = 1_400) -> list[Row]:
 def burst(draw: random.Random) -> list[Row]:
     rows = _payments(draw)
     for number in range(2 * _FRAUDS):
-        card, at, is_bad = draw.randrange(_KEYS), draw.randrange(_SPAN_MS), number % 2 == 0
+        card, offset_ms, is_bad = draw.randrange(_KEYS), draw.randrange(_SPAN_MS), number % 2 == 0
         for _ in range(draw.randrange(3, 6) if is_bad else 1):
-            rows.append(_payment(draw, card, at, amount=round(draw.uniform(2, 20), 2)))
-            at += draw.randrange(20_000, 2 * _MINUTE_MS)
-        rows.append(_payment(draw, card, at, amount=round(draw.uniform(300, 900), 2), bad=is_bad))
+            rows.append(_payment(draw, card, offset_ms, amount=round(draw.uniform(2, 20), 2)))
+            offset_ms += draw.randrange(20_000, 2 * _MINUTE_MS)
+        rows.append(_payment(draw, card, offset_ms, amount=round(draw.uniform(300, 900), 2), bad=is_bad))
     return rows
 
 
 def probe(draw: random.Random) -> list[Row]:
     rows = _payments(draw)
     for _ in range(_FRAUDS):
-        card, at = draw.randrange(_KEYS), draw.randrange(_SPAN_MS)
-        rows.append(_payment(draw, card, at, amount=round(draw.uniform(0.1, 0.9), 2)))
-        at += draw.randrange(_MINUTE_MS, _HOUR_MS)
-        rows.append(_payment(draw, card, at, amount=round(draw.uniform(300, 900), 2), bad=True))
+        card, offset_ms = draw.randrange(_KEYS), draw.randrange(_SPAN_MS)
+        rows.append(_payment(draw, card, offset_ms, amount=round(draw.uniform(0.1, 0.9), 2)))
+        offset_ms += draw.randrange(_MINUTE_MS, _HOUR_MS)
+        rows.append(_payment(draw, card, offset_ms, amount=round(draw.uniform(300, 900), 2), bad=True))
     return rows
 
 
@@ -113,17 +113,17 @@ def dormant(draw: random.Random) -> list[Row]:
     for card in quiet:
         begin = draw.randrange(35 * DAY_MS)
         rows += [_payment(draw, card, begin - draw.randrange(5 * DAY_MS)) for _ in range(3)]
-        at = begin + 21 * DAY_MS + draw.randrange(4 * DAY_MS)
-        rows.append(_payment(draw, card, at, amount=round(draw.uniform(300, 900), 2), bad=True))
+        offset_ms = begin + 21 * DAY_MS + draw.randrange(4 * DAY_MS)
+        rows.append(_payment(draw, card, offset_ms, amount=round(draw.uniform(300, 900), 2), bad=True))
     return [row for row in rows if row["at"] >= 0]
 
 
 def night(draw: random.Random) -> list[Row]:
     rows = _payments(draw)
     for _ in range(_FRAUDS):
-        at = draw.randrange(_DAYS) * DAY_MS + draw.randrange(4 * _HOUR_MS)  # Madrid is an hour ahead in winter
+        offset_ms = draw.randrange(_DAYS) * DAY_MS + draw.randrange(4 * _HOUR_MS)  # Madrid is an hour ahead in winter
         amount = round(draw.uniform(300, 900), 2)
-        rows.append(_payment(draw, draw.randrange(_KEYS), at, amount=amount, channel="ecom", bad=True))
+        rows.append(_payment(draw, draw.randrange(_KEYS), offset_ms, amount=amount, channel="ecom", bad=True))
     return rows
 
 
@@ -141,23 +141,23 @@ def passed(draw: random.Random) -> list[Row]:
     rows = _transfers(draw)
     for number in range(2 * _FRAUDS):
         first, middle, last = draw.sample(range(_KEYS), 3)
-        at, amount, is_bad = draw.randrange(_SPAN_MS), round(draw.uniform(50, 900), 2), number % 2 == 0
+        offset_ms, amount, is_bad = draw.randrange(_SPAN_MS), round(draw.uniform(50, 900), 2), number % 2 == 0
         share = draw.uniform(0.92, 0.99) if is_bad else draw.uniform(0.1, 0.7)
-        rows.append(_transfer(draw, first, middle, at, amount=amount))
-        at += draw.randrange(_MINUTE_MS, 30 * _MINUTE_MS)
-        rows.append(_transfer(draw, middle, last, at, amount=round(amount * share, 2), bad=is_bad))
+        rows.append(_transfer(draw, first, middle, offset_ms, amount=amount))
+        offset_ms += draw.randrange(_MINUTE_MS, 30 * _MINUTE_MS)
+        rows.append(_transfer(draw, middle, last, offset_ms, amount=round(amount * share, 2), bad=is_bad))
     return rows
 
 
 def hub(draw: random.Random) -> list[Row]:
     rows = _transfers(draw)
     for number in range(2 * _FRAUDS):
-        payee, at, is_bad = draw.randrange(_KEYS), draw.randrange(_SPAN_MS), number % 2 == 0
+        payee, offset_ms, is_bad = draw.randrange(_KEYS), draw.randrange(_SPAN_MS), number % 2 == 0
         payers = draw.sample([key for key in range(_KEYS) if key != payee], draw.randrange(6, 9))
         payers = payers if is_bad else payers[:1] * len(payers)
         for place, payer in enumerate(payers):
-            at += draw.randrange(_MINUTE_MS, 12 * _MINUTE_MS)
-            rows.append(_transfer(draw, payer, payee, at, bad=is_bad and place >= 5))
+            offset_ms += draw.randrange(_MINUTE_MS, 12 * _MINUTE_MS)
+            rows.append(_transfer(draw, payer, payee, offset_ms, bad=is_bad and place >= 5))
     return rows
 
 
@@ -196,8 +196,8 @@ def suggested(form: str, seed: int, folder: Path) -> Suggested:
     fields = (*key.split("+"), *(name for name in schema.columns() if name not in ("tx_id", "event_time")))
     labels = labels_of_column([table], "is_fraud", schema)
     measured = measure(deployment, pieces_of, labels, Terms(episode_gap_ms=0), Console(quiet=True), fields)
-    wanted = Wanted(3 if form in ("burst", "passed") else 2, 3, PRECISION, zone="Europe/Madrid")
-    return suggest(measured.history.events, measured.marks, pieces_of, key, wanted)
+    settings = Wanted(3 if form in ("burst", "passed") else 2, 3, PRECISION, zone="Europe/Madrid")
+    return suggest(measured.history.events, measured.marks, pieces_of, key, settings)
 
 
 def is_found(answer: Suggested) -> bool:
@@ -215,17 +215,17 @@ def main(forms: list[str], seeds: int = 10) -> int:
     """Print for each form how many seeds are found; return 1 if it is fewer than nine of ten."""
     missed = 0
     for form in forms or FORMS:
-        found: list[bool] = []
+        is_found_by_seed: list[bool] = []
         for seed in range(seeds):
             with tempfile.TemporaryDirectory() as folder:
                 answer = suggested(form, seed, Path(folder))
-            found.append(is_found(answer))
-            if not found[-1]:
+            is_found_by_seed.append(is_found(answer))
+            if not is_found_by_seed[-1]:
                 reasons = "; ".join(each.reason for each in answer.rejected[:2])
                 figures = [(each.precision.value, each.recall.value) for each in answer.suggestions]
                 print(f"  {form} {seed} is missed: {figures} {reasons}", flush=True)
-        print(f"{form:<8} found {sum(found)} of {len(found)}", flush=True)
-        missed += sum(found) * 10 < 9 * len(found)
+        print(f"{form:<8} found {sum(is_found_by_seed)} of {len(is_found_by_seed)}", flush=True)
+        missed += sum(is_found_by_seed) * 10 < 9 * len(is_found_by_seed)
     return int(bool(missed))
 
 

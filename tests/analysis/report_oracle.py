@@ -23,22 +23,22 @@ def differences(
     """
     count, wrong = 0, []
     budget = [_flat(row) for row in numbers["budget"]], list(_budget(asked, numbers, review_cost))
-    for name, mine, wanted in (("budget", *budget), *_pairs(asked, numbers, maturity_ms, single)):
-        for at, one, other in _leaves(name, mine, wanted):
+    for name, mine, theirs in (("budget", *budget), *_pairs(asked, numbers, maturity_ms, single)):
+        for place, one, other in _leaves(name, mine, theirs):
             count += 1
             if one != other and not (
                 isinstance(one, int | float) and isinstance(other, int | float)
                 and isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
             ):  # fmt: skip
-                wrong.append(f"{at}: {one} is {other}")
+                wrong.append(f"{place}: {one} is {other}")
     return count, wrong
 
 
 def _leaves(name: str, mine: Any, wanted: Any) -> Iterator[tuple[str, Any, Any]]:
     if isinstance(wanted, list | tuple) and isinstance(mine, list):
         yield f"{name}, length", len(mine), len(wanted)
-        for at, (one, other) in enumerate(zip(mine, wanted, strict=False)):
-            yield from _leaves(f"{name}[{at}]", one, other)
+        for index, (one, other) in enumerate(zip(mine, wanted, strict=False)):
+            yield from _leaves(f"{name}[{index}]", one, other)
     elif isinstance(wanted, dict) and isinstance(mine, dict):
         yield f"{name}, keys", sorted(mine), sorted(wanted)
         for key in wanted.keys() & mine.keys():
@@ -68,8 +68,8 @@ def _pairs(asked: Any, numbers: Mapping[str, Any], maturity_ms: int, single: str
     for curve in numbers["thresholds"]:
         if curve["rule"] == single:
             for point in curve["points"]:
-                wanted = _over(asked, maturity_ms, point["value"], None)
-                yield f"{curve['param']} {point['value']}", _point(point), wanted
+                theirs = _over(asked, maturity_ms, point["value"], None)
+                yield f"{curve['param']} {point['value']}", _point(point), theirs
     for line in numbers["near_thresholds"]:
         if line["rule"] == single:
             yield from _near(asked, line, maturity_ms)
@@ -172,8 +172,8 @@ def _point(point: Mapping[str, Any]) -> dict[str, Any]:
 def _near(asked: Any, line: Mapping[str, Any], maturity_ms: int) -> Iterator[tuple[str, Any, Any]]:
     for each in line["intervals"]:
         one = _over(asked, maturity_ms, each["looser"], each["tighter"])
-        wanted = (one["right"], one["alerts"] - one["right"] - one["immature"], one["immature"])
+        theirs = (one["right"], one["alerts"] - one["right"] - one["immature"], one["immature"])
         mine = [each["right"], each["wrong"], each["immature"]]
-        yield f"near {line['param']} {each['looser']}", mine, wanted
+        yield f"near {line['param']} {each['looser']}", mine, theirs
     further = _over(asked, maturity_ms, line["intervals"][-1]["tighter"], None)["alerts"]
     yield f"near {line['param']}, further", line["further"], further

@@ -55,9 +55,9 @@ def write_rules(draw: random.Random, folder: Path) -> None:
 
 
 def measured_by(folder: Path, labels: pa.Table, terms: Terms) -> Measured:
-    given = GivenRules.read(folder / "rules", folder / "control.jsonl")
-    read = labels_of_table(labels, given.deployment.schema, "labels")
-    return measure(given.deployment, partial(read_pieces, folder / "events.parquet"), read, terms, Console(quiet=True))
+    rules = GivenRules.read(folder / "rules", folder / "control.jsonl")
+    read = labels_of_table(labels, rules.deployment.schema, "labels")
+    return measure(rules.deployment, partial(read_pieces, folder / "events.parquet"), read, terms, Console(quiet=True))
 
 
 @pytest.mark.parametrize("seed", seeds(60, inner=3))
@@ -75,18 +75,18 @@ def test_alerts_as_sent_are_those_of_a_job(seed: int, tmp_path: Path) -> None:
     as_of_ms = draw.choice([None, START_MS + 15 * DAY_MS])
     maturity_ms = draw.choice([None, 0, 3 * DAY_MS])
     measured = measured_by(tmp_path, labels, Terms(as_of_ms=as_of_ms, maturity_ms=maturity_ms))
-    wanted = {each["alert_id"] for each in sent if utc_ms(each["detected_at"]) <= measured.marks.as_of_ms}
+    alert_ids = {each["alert_id"] for each in sent if utc_ms(each["detected_at"]) <= measured.marks.as_of_ms}
     rows = pa.array(measured.judged.row)
-    assert set(measured.history.replayed.alerts["alert_id"].take(rows).to_pylist()) == wanted
+    assert set(measured.history.replayed.alerts["alert_id"].take(rows).to_pylist()) == alert_ids
     figures = measured.figures
-    assert figures.together.alerts == len(wanted) <= figures.all_matches.together.alerts
-    by_rule = {name: sum(each["rule_id"] == name and each["alert_id"] in wanted for each in sent) for name in RULES}
+    assert figures.together.alerts == len(alert_ids) <= figures.all_matches.together.alerts
+    by_rule = {name: sum(each["rule_id"] == name and each["alert_id"] in alert_ids for each in sent) for name in RULES}
     assert {each.rule: each.alerts for each in figures.rules} == by_rule
     unlimited = by_budget(measured.judged, measured.marks, figures.about["days"])[-1]
-    assert unlimited["alerts"] <= len(wanted)
+    assert unlimited["alerts"] <= len(alert_ids)
     if as_of_ms is None:
-        assert figures.all_matches.together.alerts - len(wanted) == sum(figures.about["matches_not_sent"].values())
+        assert figures.all_matches.together.alerts - len(alert_ids) == sum(figures.about["matches_not_sent"].values())
     mature = measured.marks.is_mature[measured.judged.bound_row]
-    has_immature = np.zeros(len(wanted), np.bool_)
+    has_immature = np.zeros(len(alert_ids), np.bool_)
     has_immature[measured.judged.bound_alert[~mature]] = True
     assert figures.together.precision.whole == int((~has_immature).sum())

@@ -48,33 +48,33 @@ def test_figures_are_those_of_duckdb(seed: int, terms: Terms, tmp_path: Path) ->
     measured, events, labels = measured_by(seed, tmp_path, terms)
     alerts, marks, test = measured.history.replayed.alerts, measured.marks, measured.figures
     assert alerts.num_rows > 30
-    asked = oracle.views(alerts, events, labels, marks.as_of_ms, marks.maturity_ms)
+    views = oracle.views(alerts, events, labels, marks.as_of_ms, marks.maturity_ms)
     assert [each.rule for each in test.rules] == list(NAMES)
     for each in (*test.rules, test.together):
-        wanted = oracle.figures(asked, None if each.rule == ALL else each.rule)
-        base = wanted["bad_events"] / wanted.pop("events")
+        expected = oracle.figures(views, None if each.rule == ALL else each.rule)
+        base = expected["bad_events"] / expected.pop("events")
         if each.rule == ALL:
-            wanted["adds"] = None
+            expected["adds"] = None
         else:
             for share, groups in ((each.key_precision, "key"), (each.case_precision, "key, n")):
-                assert (share.part, share.whole) == oracle.group_precision(asked, each.rule, groups)
-        assert wanted == as_oracle(each)
+                assert (share.part, share.whole) == oracle.group_precision(views, each.rule, groups)
+        assert expected == as_oracle(each)
         assert each.wrong == each.alerts - each.right - each.immature
         assert each.precision == ratio(each.right, each.right + each.wrong)
         if each.alerts:
             assert each.lift == pytest.approx(each.right / (each.right + each.wrong) / base)
             assert each.repeat_rate == 1 - each.keys / each.alerts
         for kind, recall in each.recall_by_kind.items():
-            whole = asked.sql(f"select count(*) from kinds where kind = '{kind}'").fetchall()[0][0]
+            whole = views.sql(f"select count(*) from kinds where kind = '{kind}'").fetchall()[0][0]
             assert recall.whole == whole
-    days = asked.sql("select count(distinct t // 86400000) from e").fetchall()[0][0]
+    days = views.sql("select count(distinct t // 86400000) from e").fetchall()[0][0]
     assert test.about["days"] == days
     assert test.together.alerts_per_day == test.together.alerts / days
-    by_day = asked.sql("""select strftime(make_timestamp(t * 1000), '%Y-%m-%d') as day, rule_id as rule,
+    by_day = views.sql("""select strftime(make_timestamp(t * 1000), '%Y-%m-%d') as day, rule_id as rule,
         count(*) filter (is_right) as "right", count(*) filter (not is_right and not is_immature) as wrong,
         count(*) filter (is_immature) as immature from d group by all order by day, rule""")
     assert [tuple(row.values()) for row in test.days] == by_day.fetchall()
-    sets = asked.sql("""select count(*) from (select fraud, list(rule_id order by rule_id) as rules from hit
+    sets = views.sql("""select count(*) from (select fraud, list(rule_id order by rule_id) as rules from hit
         group by 1) group by rules order by 1 desc""").fetchall()
     assert sorted((row["frauds"] for row in test.overlap if row["rules"]), reverse=True) == [n for (n,) in sets]
     if terms.as_of_ms is not None:
@@ -85,10 +85,10 @@ def test_figures_are_those_of_duckdb(seed: int, terms: Terms, tmp_path: Path) ->
 def test_keys_with_a_fraud(tmp_path: Path) -> None:
     measured, events, labels = measured_by(3, tmp_path, Terms())
     marks = measured.marks
-    asked = oracle.views(measured.history.replayed.alerts, events, labels, marks.as_of_ms, marks.maturity_ms)
+    views = oracle.views(measured.history.replayed.alerts, events, labels, marks.as_of_ms, marks.maturity_ms)
     (small_large,) = (each for each in measured.figures.rules if each.rule == "small_large")
-    right = asked.sql("select count(distinct key) from d where is_right and rule_id = 'small_large'").fetchall()[0][0]
-    whole = asked.sql("select count(distinct card_id) from f").fetchall()[0][0]
+    right = views.sql("select count(distinct key) from d where is_right and rule_id = 'small_large'").fetchall()[0][0]
+    whole = views.sql("select count(distinct card_id) from f").fetchall()[0][0]
     assert small_large.key_recall == ratio(right, whole)
     assert measured.figures.together.key_recall is None, "cards and shops are no keys of one kind"
 
@@ -153,11 +153,11 @@ def test_labels_of_a_column_are_one_fraud_by_key_and_gap(gap_ms: int, tmp_path: 
                   for row in events.to_pylist() if row["is_fraud"])  # fmt: skip
     episodes: list[list[float]] = []
     before: tuple[str, float] = ("", 0.0)
-    for card, at, amount in rows:
-        if card != before[0] or at - before[1] > gap_ms:
+    for card, time_ms, amount in rows:
+        if card != before[0] or time_ms - before[1] > gap_ms:
             episodes.append([])
         episodes[-1].append(amount)
-        before = (card, at)
+        before = (card, time_ms)
     marks = measured.marks
     assert 0 < marks.frauds_count == len(episodes) < len(rows)
     assert sorted(marks.amount.tolist()) == pytest.approx(sorted(map(sum, episodes)))

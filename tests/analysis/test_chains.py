@@ -40,13 +40,13 @@ def measured(folder: Path, ids: set[str]) -> Measured:
 def test_an_alert_of_a_chain_finds_the_frauds_it_begins_with(tmp_path: Path) -> None:
     """The first transfer completes no produced event of the alert. It is only one of the events below them."""
     ids = first_ids(transfers(1, 120))
-    found = measured(tmp_path, ids)
-    figures = found.figures.together
-    assert found.judged.names == ("circle",)
-    assert found.judged.is_right.all()
-    assert len(found.judged.is_right) > 0
+    measurement = measured(tmp_path, ids)
+    figures = measurement.figures.together
+    assert measurement.judged.names == ("circle",)
+    assert measurement.judged.is_right.all()
+    assert len(measurement.judged.is_right) > 0
     assert figures.precision.value == pytest.approx(1.0)
-    rows = {found.history.events.event_id[row].as_py() for row in found.judged.bound_row.tolist()}
+    rows = {measurement.history.events.event_id[row].as_py() for row in measurement.judged.bound_row.tolist()}
     assert rows & ids
     assert all(not event_id.count("~") for event_id in rows)
 

@@ -52,5 +52,5 @@ def test_values_are_numbered_as_they_differ() -> None:
     schema = Schema((EventType("payment", (FIELD,)),))
     zeros = np.zeros(4, np.int64)
     events = Events(schema, texts, zeros.astype(np.int16), zeros, {"shop": texts})
-    found = {written: holds.tolist() for written, holds in few_values(events, np.arange(4), FIELD, 3)}
-    assert found == {'"a"': [False, True, False, False], '"b"': [True, False, False, True]}
+    rows_by_value = {written: holds.tolist() for written, holds in few_values(events, np.arange(4), FIELD, 3)}
+    assert rows_by_value == {'"a"': [False, True, False, False], '"b"': [True, False, False, True]}

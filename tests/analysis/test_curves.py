@@ -106,10 +106,10 @@ def test_points_are_replays_of_the_rule_with_that_value(history: History, drawn:
         assert values == sorted(values)
         assert curve.present in values, "also a present value with more digits than those around it"
         assert len({point.alerts for point in curve.points}) > 2
-        for at in (0, len(values) // 3, -1):
-            value = int(values[at]) if curve.param == "tries" else values[at]
+        for index in (0, len(values) // 3, -1):
+            value = int(values[index]) if curve.param == "tries" else values[index]
             _, figures, _ = history.bench({**PRESENT, curve.param: value})
-            assert in_cents(curve.points[at]) == point_of(figures, values[at])
+            assert in_cents(curve.points[index]) == point_of(figures, values[index])
 
 
 def test_the_present_value_has_the_figures_of_the_rule(history: History, drawn: tuple[Curve, ...]) -> None:
@@ -144,17 +144,17 @@ def test_what_cannot_be_drawn(history: History, monkeypatch: pytest.MonkeyPatch)
 
 def test_lengths_of_time(history: History) -> None:
     """Their values are numbers of one unit, within the bounds, and each is a replay."""
-    of, present = (LASTS, "lasts"), "90 min"
-    bench, _, days = history.bench({"window": present}, of)
-    (curve,) = curves(bench, numeric_axes(load_text(*of).patterns["lasts"], {"window": present}), days)
+    source, present = (LASTS, "lasts"), "90 min"
+    bench, _, days = history.bench({"window": present}, source)
+    (curve,) = curves(bench, numeric_axes(load_text(*source).patterns["lasts"], {"window": present}), days)
     assert (curve.param, curve.unit, curve.present) == ("window", "h", 1.5)
     values = [point.value for point in curve.points]
     assert values[0] >= 0.5
     assert values[-1] == 4.0
     assert 1.5 in values
-    for at in (0, -1):
-        _, figures, _ = history.bench({"window": f"{round(values[at] * 60)} min"}, of)
-        assert in_cents(curve.points[at]) == point_of(figures, values[at])
+    for index in (0, -1):
+        _, figures, _ = history.bench({"window": f"{round(values[index] * 60)} min"}, source)
+        assert in_cents(curve.points[index]) == point_of(figures, values[index])
     assert [chart.title for chart in threshold_curves([curve])] == ["lasts by window"]
 
 
@@ -168,9 +168,9 @@ def test_values_with_which_a_rule_cannot_be_in_force(history: History) -> None:
 
 def test_pairs_are_replays_and_their_front_is_that_of_all_cells(history: History, drawn: tuple[Curve, ...]) -> None:
     bench, _, _ = history.bench(PRESENT)
-    made = pairs(bench, drawn)
-    assert len(made) == 3
-    for pair in made:
+    charts = pairs(bench, drawn)
+    assert len(charts) == 3
+    for pair in charts:
         assert pair.present in {cell.values for cell in pair.cells}
         for cell in pair.cells[:: len(pair.cells) - 1]:
             values = [int(v) if name == "tries" else v for name, v in zip(pair.params, cell.values, strict=True)]
@@ -198,4 +198,4 @@ def test_pairs_are_replays_and_their_front_is_that_of_all_cells(history: History
     flood = replace(drawn[0].points[0], alerts=101 * present.alerts)
     few = pairs(bench, [replace(drawn[0], points=(flood, *drawn[0].points[1:])), drawn[1]])
     assert flood.value not in {cell.values[0] for cell in few[0].cells}, "its replays cost most, and nobody wants it"
-    assert [chart.title for chart in threshold_pairs(made[:1])] == [f"probes: {' and '.join(made[0].params)}"]
+    assert [chart.title for chart in threshold_pairs(charts[:1])] == [f"probes: {' and '.join(charts[0].params)}"]

@@ -51,15 +51,15 @@ pattern much by card_id {
 
 
 def deployment() -> Deployment:
-    made = deploy([upsert(SOURCE, "abroad"), upsert(SOURCE, "much")])
-    assert made.set_aside == (), made.set_aside
-    return made
+    deployed = deploy([upsert(SOURCE, "abroad"), upsert(SOURCE, "much")])
+    assert deployed.set_aside == (), deployed.set_aside
+    return deployed
 
 
 def events_of(path: Path) -> Events:
-    made = deployment()
-    read = fields_read(made)
-    return replay_history(made, partial(read_pieces, path), tuple(read), 1, Console(quiet=True)).events
+    deployed = deployment()
+    read = fields_read(deployed)
+    return replay_history(deployed, partial(read_pieces, path), tuple(read), 1, Console(quiet=True)).events
 
 
 @pytest.fixture
@@ -71,15 +71,15 @@ def drifts(tmp_path: Path) -> dict[str, FieldDrift]:
         (5, "login", None, None, None, 4), (5, "login", None, None, None, 6),
     ]  # fmt: skip
     table = pa.Table.from_pylist([
-        {"tx_id": f"t{at}", "event_type": kind, "event_time": MONDAY_MS + day * DAY_MS, "card_id": "c", "card": "2",
+        {"tx_id": f"t{number}", "event_type": kind, "event_time": MONDAY_MS + day * DAY_MS, "card_id": "c", "card": "2",
          "country": country, "amount": amount, "online": online, "tries": tries, "note": "n"}
-        for at, (day, kind, country, amount, online, tries) in enumerate(rows)
+        for number, (day, kind, country, amount, online, tries) in enumerate(rows)
     ])  # fmt: skip
     times = table["event_time"].cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
     path = tmp_path / "events.parquet"
     pq.write_table(table.set_column(2, "event_time", times), path)
-    made = by_field(deployment(), events_of(path), MONDAY_MS + 15 * DAY_MS)
-    return {each.field: each for each in made}
+    drift = by_field(deployment(), events_of(path), MONDAY_MS + 15 * DAY_MS)
+    return {each.field: each for each in drift}
 
 
 def test_the_fields_are_those_that_conditions_read() -> None:
@@ -125,13 +125,13 @@ def test_each_field_is_a_chart_with_its_lines(drifts: dict[str, FieldDrift]) -> 
 
 def test_several_weeks_in_one(tmp_path: Path) -> None:
     table = pa.table({
-        "tx_id": [f"t{at}" for at in range(6)], "event_type": ["login"] * 6, "card_id": ["c"] * 6,
-        "event_time": pa.array([MONDAY_MS + 7 * DAY_MS * at for at in range(6)]).cast(pa.timestamp("ms", "UTC")),
+        "tx_id": [f"t{number}" for number in range(6)], "event_type": ["login"] * 6, "card_id": ["c"] * 6,
+        "event_time": pa.array([MONDAY_MS + 7 * DAY_MS * week for week in range(6)]).cast(pa.timestamp("ms", "UTC")),
         "tries": list(range(6)),
     })  # fmt: skip
     pq.write_table(table, tmp_path / "e.parquet")
-    made = by_field(deployment(), events_of(tmp_path / "e.parquet"), 2**62, span=4)
-    weeks = next(each for each in made if each.field == "tries").weeks
+    drift = by_field(deployment(), events_of(tmp_path / "e.parquet"), 2**62, span=4)
+    weeks = next(each for each in drift if each.field == "tries").weeks
     assert [(week["week"], week["events"]) for week in weeks] == [("2026-03-02", 4), ("2026-03-30", 2)]
 
 
@@ -148,15 +148,15 @@ pattern online by card_id {
   where  hit: pay  kind == online
 }
 """
-    made = deploy([upsert(source, "online")])
-    rows = [{"tx_id": f"t{at}", "event_time": MONDAY_MS + at, "card_id": "c", "kind": kind}
-            for at, kind in enumerate(["online", "3DS", "online", "chip", "online", "3DS"])]  # fmt: skip
+    deployed = deploy([upsert(source, "online")])
+    rows = [{"tx_id": f"t{number}", "event_time": MONDAY_MS + number, "card_id": "c", "kind": kind}
+            for number, kind in enumerate(["online", "3DS", "online", "chip", "online", "3DS"])]  # fmt: skip
     table = pa.Table.from_pylist(rows)
     times = table["event_time"].cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
     pq.write_table(table.set_column(1, "event_time", times), tmp_path / "e.parquet")
     events = replay_history(
-        made, partial(read_pieces, tmp_path / "e.parquet"), ("kind",), 1, Console(quiet=True)
+        deployed, partial(read_pieces, tmp_path / "e.parquet"), ("kind",), 1, Console(quiet=True)
     ).events
-    (kind,) = by_field(made, events, 2**62)
+    (kind,) = by_field(deployed, events, 2**62)
     assert kind.values == ("online", "3DS", "chip")
     assert kind.weeks[0]["shares"] == [3 / 6, 2 / 6, 1 / 6]

@@ -63,9 +63,9 @@ def payments_of(seed: int, *, is_null: bool) -> tuple[pa.Table, float]:
         present = float(draw.choice([150, 800]))
     times = START_MS + np.sort(draw.integers(0, (DAYS + LATER) * DAY_MS, count))
     table = pa.table({
-        "tx_id": [f"t{at}" for at in range(count)],
+        "tx_id": [f"t{number}" for number in range(count)],
         "event_time": pa.array(times, pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC")),
-        "card_id": [f"c{at}" for at in draw.integers(0, 4_000, count)],
+        "card_id": [f"c{card}" for card in draw.integers(0, 4_000, count)],
         "shop": ["s"] * count,
         "amount": amount,
         "is_fraud": draw.random(count) < chance,
@@ -98,8 +98,8 @@ def tuned_on(seed: int, folder: Path, *, is_null: bool) -> tuple[Tuned, float, f
     if best.proposed == best.present:
         return best, 0.0, 0.0
     later = bench_on(table.filter(pa.compute.invert(is_early)), present, folder, is_whole=True)
-    history, found = later.replayed([best.present, best.proposed])
-    _, _, difference = compare(judge(history, later.marks, found), later.parts[0], "f1", 0.0)
+    history, results = later.replayed([best.present, best.proposed])
+    _, _, difference = compare(judge(history, later.marks, results), later.parts[0], "f1", 0.0)
     return best, difference.value, difference.high
 
 
@@ -138,8 +138,8 @@ def test_a_part_without_fraud_is_refused_with_its_number(tmp_path: Path) -> None
 def test_equal_settings_differ_by_nothing(tmp_path: Path) -> None:
     table, present = payments_of(2, is_null=True)
     bench = bench_on(table, present, tmp_path, is_whole=False)
-    history, found = bench.replayed([{"large": present}, {"large": present}])
-    judged = judge(history, bench.parts[-1].marks, found)
+    history, results = bench.replayed([{"large": present}, {"large": present}])
+    judged = judge(history, bench.parts[-1].marks, results)
     for objective in ("f1", "recall", "money"):
         first, second, difference = compare(judged, bench.parts[-1], objective, 1.0)
         assert astuple(first) == pytest.approx(astuple(second))

@@ -97,15 +97,15 @@ def test_what_is_reported_later_is_not_known() -> None:
 def test_labels_of_keys_are_of_their_events_between_two_times(
     given_events: list[tuple[str, int]], spans: list[tuple[str, int, int]], named: bool
 ) -> None:
-    events = events_of(*((card, at, 1) for card, at in given_events))
+    events = events_of(*((card, time_ms, 1) for card, time_ms in given_events))
     rows = [{"card_id" if named else "key": card, "from": low, "to": high} for card, low, high in spans]
     marks = marks_of(events, rows)
-    wanted = [
-        next((number for number, (card, low, high) in enumerate(spans) if card == key and low <= at <= high), -1)
-        for key, at in given_events
+    expected = [
+        next((number for number, (card, low, high) in enumerate(spans) if card == key and low <= time_ms <= high), -1)
+        for key, time_ms in given_events
     ]
-    used = sorted({number for number in wanted if number >= 0})
-    assert [used[at] if at >= 0 else -1 for at in marks.fraud.tolist()] == wanted
+    used = sorted({number for number in expected if number >= 0})
+    assert [used[span] if span >= 0 else -1 for span in marks.fraud.tolist()] == expected
 
 
 def test_keys_need_a_field_where_rules_have_several() -> None:
@@ -156,11 +156,11 @@ def test_words_of_labels() -> None:
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 def test_files_of_labels(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"labels{suffix}"
-    at = "2026-03-01T00:00:01Z"
+    reported_at = "2026-03-01T00:00:01Z"
     if suffix == ".csv":
-        path.write_text(f"event_id,reported_at,amount\n17,{at},2.50\n18,,\n")
+        path.write_text(f"event_id,reported_at,amount\n17,{reported_at},2.50\n18,,\n")
     elif suffix == ".jsonl":
-        path.write_text(f'{{"event_id": "17", "reported_at": "{at}", "amount": 2.5}}\n{{"event_id": "18"}}\n')
+        path.write_text(f'{{"event_id": "17", "reported_at": "{reported_at}", "amount": 2.5}}\n{{"event_id": "18"}}\n')
     else:
         times = pa.array([START_MS + 1_000, None], pa.timestamp("ms", "UTC"))
         pa.parquet.write_table(pa.table({"event_id": [17, 18], "reported_at": times, "amount": [2.5, None]}), path)

@@ -66,13 +66,13 @@ def test_a_rule_that_reads_the_label_is_refused_until_it_is_allowed(tmp_path: Pa
 
 def test_fields_that_separate_frauds_are_named(tmp_path: Path) -> None:
     errors = Console(record=True, width=300, file=(tmp_path / "errors").open("w"))
-    made = measured(history(60), tmp_path, "large", Terms(), errors)
-    said = errors.export_text()
-    assert "warning: `amount >= 500.00` alone separates nearly all frauds" in said
-    assert "warning: `verdict == blocked` alone separates" in said
+    measurement = measured(history(60), tmp_path, "large", Terms(), errors)
+    printed = errors.export_text()
+    assert "warning: `amount >= 500.00` alone separates nearly all frauds" in printed
+    assert "warning: `verdict == blocked` alone separates" in printed
     few = measured(history(9), tmp_path, "large", Terms(), Console(quiet=True))
     labels = labels_of_column([history(9)], "is_fraud", few.history.deployment.schema)
     assert list(warnings_of(few.history.events, few.marks, ("amount",), labels)) == []
-    turned = made.marks.fraud * 0
-    (line,) = warnings_of(made.history.events, replace(made.marks, fraud=turned), ("amount",), labels)
+    turned = measurement.marks.fraud * 0
+    (line,) = warnings_of(measurement.history.events, replace(measurement.marks, fraud=turned), ("amount",), labels)
     assert line.startswith("200 of 200 events are fraud by the column is_fraud")

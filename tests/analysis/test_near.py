@@ -57,12 +57,12 @@ def test_intervals_of_one_event_are_a_histogram(path: Path, large: tuple[Bench, 
     assert (line.param, line.present) == ("large", 320.5)
     assert [each.is_inside for each in line.intervals] == [False] * 6 + [True] * 6
     for each in line.intervals:
-        wanted = duckdb.execute(
+        expected = duckdb.execute(
             f"""select count(*) filter (is_fraud), count(*) filter (not is_fraud) from '{path}'
                 where round(amount * 100) > ? and round(amount * 100) <= ?""",
             [round(each.looser * 100), round(each.tighter * 100)],
         ).fetchall()[0]
-        assert (each.right, each.wrong + each.immature) == wanted
+        assert (each.right, each.wrong + each.immature) == expected
     further = duckdb.execute(f"select count(*) from '{path}' where amount > ?", [line.intervals[-1].tighter]).fetchall()
     assert further == [(line.further,)]
 
@@ -78,8 +78,10 @@ def test_intervals_of_a_sequence_are_what_two_replays_differ_in(path: Path) -> N
             connection.register("a", history.replayed.alerts)
             connection.sql(f"create table v{values.index(value)} as "
                            "select list_transform(events, lambda e: e.event_id) as ids from a")  # fmt: skip
-        for at, each in enumerate(line.intervals):
-            ((count,),) = connection.sql(f"select count(*) from v{at} anti join v{at + 1} using (ids)").fetchall()
+        for number, each in enumerate(line.intervals):
+            ((count,),) = connection.sql(
+                f"select count(*) from v{number} anti join v{number + 1} using (ids)"
+            ).fetchall()
             assert each.alerts == count
 
 

@@ -18,13 +18,17 @@ from cep.analysis.prune import prune
 def judged_by(finds: np.ndarray, wrong: list[int]) -> tuple[Judged, Marks]:
     """A rule for each row: an alert for each fraud it finds, and so many wrong ones."""
     rules, frauds = finds.shape
-    rule = np.concatenate([np.full(int(finds[at].sum()) + wrong[at], at) for at in range(rules)]).astype(np.int64)
-    is_right = np.concatenate([[True] * int(finds[at].sum()) + [False] * wrong[at] for at in range(rules)]).astype(bool)
+    rule = np.concatenate([np.full(int(finds[index].sum()) + wrong[index], index) for index in range(rules)]).astype(
+        np.int64
+    )
+    is_right = np.concatenate(
+        [[True] * int(finds[index].sum()) + [False] * wrong[index] for index in range(rules)]
+    ).astype(bool)
     count = len(rule)
     nothing = np.zeros(count, np.int64)
     first = np.where(finds, 1, NEVER)
     judged = Judged(
-        tuple(f"r{at}" for at in range(rules)), np.arange(count), rule, pa.array([""] * count), nothing, nothing,
+        tuple(f"r{index}" for index in range(rules)), np.arange(count), rule, pa.array([""] * count), nothing, nothing,
         nothing, is_right, np.zeros(count, np.bool_), nothing[:0], nothing[:0], first,
     )  # fmt: skip
     marks = Marks(
@@ -79,7 +83,7 @@ def test_within_a_budget_beside_every_set_of_rules(case: tuple[np.ndarray, list[
     stay = [int(name[1:]) for name in pruned.stay]
     assert pruned.alerts_after == alerts[stay].sum() <= budget
     assert (1 - exp(-0.5)) * best <= pruned.frauds_after == finds[stay].any(axis=0).sum() <= best
-    assert all(finds[[r for r in stay if r != at]].any(axis=0).sum() < pruned.frauds_after for at in stay)
+    assert all(finds[[r for r in stay if r != removed]].any(axis=0).sum() < pruned.frauds_after for removed in stay)
     assert {each.rule for each in pruned.removed} | {*pruned.stay} == {*judged.names}
 
 
@@ -106,7 +110,7 @@ def test_no_rule_stays_that_costs_more_than_it_adds(case: tuple[np.ndarray, list
 
     free, priced = (prune(judged, marks, alert_cost=each) for each in (0.0, cost))
     stay = [int(name[1:]) for name in priced.stay]
-    assert all(worth([at for at in stay if at != out]) <= worth(stay) + 1e-9 for out in stay)
+    assert all(worth([index for index in stay if index != out]) <= worth(stay) + 1e-9 for out in stay)
     assert worth(stay) >= worth([int(name[1:]) for name in free.stay]) - 1e-9
     assert priced.alert_cost == cost
 

@@ -66,8 +66,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Measured, partia
     events, labels = payments(1)
     deployment = deployed()
     read = partial(pieces_of, events, tmp_path_factory.mktemp("report"))
-    given = labels_of_table(labels, deployment.schema, "labels")
-    return measure(deployment, lambda _: read(), given, Terms(), SILENT), read, events, labels
+    read_labels = labels_of_table(labels, deployment.schema, "labels")
+    return measure(deployment, lambda _: read(), read_labels, Terms(), SILENT), read, events, labels
 
 
 def made(measured: tuple[Measured, partial[Pieces], pa.Table, pa.Table]) -> Report:
@@ -115,8 +115,8 @@ def test_what_a_budget_buys(measured: tuple[Measured, partial[Pieces], pa.Table,
     assert rows[-1]["fraud_recall"] == one.figures.together.fraud_recall
     alerts = one.history.replayed.alerts.append_column("n", pa.array(range(one.history.replayed.alerts.num_rows)))
     with duckdb.connect() as connection:
-        for name, given in (("alerts", alerts), ("events", events), ("labels", labels)):
-            connection.register(name, given)
+        for name, table in (("alerts", alerts), ("events", events), ("labels", labels)):
+            connection.register(name, table)
         for row in rows:
             query = connection.sql(f"""
                 with ranked as (select *, row_number() over (partition by epoch_ms(detected_at) // {DAY_MS}
@@ -156,15 +156,15 @@ def test_the_numbers_in_the_file_are_those_of_duckdb(
     _, written = write_report(report(one, pieces, None, 5.0, curves), tmp_path / "report.html")
     numbers = orjson.loads(written.read_bytes())
     assert one.marks.maturity_ms > 0
-    asked = oracle.views(one.history.replayed.alerts, events, labels, one.marks.as_of_ms, one.marks.maturity_ms)
-    count, wrong = differences(asked, numbers, one.marks.maturity_ms, "large", 5.0)
+    views = oracle.views(one.history.replayed.alerts, events, labels, one.marks.as_of_ms, one.marks.maturity_ms)
+    count, wrong = differences(views, numbers, one.marks.maturity_ms, "large", 5.0)
     assert wrong == []
     assert count > 600
     assert {len(numbers[name]) > 0 for name in ("days", "weeks", "budget", "overlap", "fields", "near_thresholds")} == {
         True
     }
     numbers["weeks"][1]["rules"][1]["alerts"] += 1
-    assert len(differences(asked, numbers, one.marks.maturity_ms, "large", 5.0)[1]) == 1, (
+    assert len(differences(views, numbers, one.marks.maturity_ms, "large", 5.0)[1]) == 1, (
         "a number that differs is seen"
     )
 
@@ -175,11 +175,11 @@ def test_the_funnel_agrees_with_the_engine(
     """All frauds are walked here. A fraud that the engine finds ends with a match."""
     one, read, _, _ = measured
     funnels, endings = walk_frauds(one, lambda _: read())
-    for at, funnel in enumerate(funnels):
+    for index, funnel in enumerate(funnels):
         assert funnel.walked == sum(funnel.steps.values()) == one.marks.frauds_count
         if funnel.rule in ("small_large", "large"):  # a fraud is one card's, as these rules are
             matched = {ending.fraud for ending in endings if ending.rule == funnel.rule and ending.step == MATCH}
-            assert matched == set(np.flatnonzero(one.judged.has_detected[at]).tolist())
+            assert matched == set(np.flatnonzero(one.judged.has_detected[index]).tolist())
     (never,) = (funnel for funnel in funnels if funnel.rule == "never")
     assert never.steps[NOTHING] == never.walked
     assert never.stopped == {"hit: amount > 1000000.00": never.walked}
@@ -208,7 +208,9 @@ def test_charts_have_titles_and_units(measured: tuple[Measured, partial[Pieces],
 
 def test_colours_are_those_that_the_colour_blind_can_tell() -> None:
     """No two of the first four have the same lightness: they differ on paper without colour, too."""
-    lightness = [sum(w * int(c[at : at + 2], 16) for w, at in ((0.299, 1), (0.587, 3), (0.114, 5))) for c in COLORS[:4]]
+    lightness = [
+        sum(w * int(c[start : start + 2], 16) for w, start in ((0.299, 1), (0.587, 3), (0.114, 5))) for c in COLORS[:4]
+    ]
     assert len({round(value / 12) for value in lightness}) == 4
 
 
@@ -239,9 +241,9 @@ pattern twice by card {
 def test_nothing_protected_is_in_a_report(tmp_path: Path) -> None:
     numbers = card_numbers(1, 6)
     rows = [
-        {"tx_id": f"t{at}", "event_time": 1_772_323_200_000 + at * 60_000, "card": numbers[at % 6],
-         "email": f"someone{at % 6}@example.org", "amount": 50.0 * (at % 7), "bad": at % 5 == 0}
-        for at in range(60)
+        {"tx_id": f"t{number}", "event_time": 1_772_323_200_000 + number * 60_000, "card": numbers[number % 6],
+         "email": f"someone{number % 6}@example.org", "amount": 50.0 * (number % 7), "bad": number % 5 == 0}
+        for number in range(60)
     ]  # fmt: skip
     table_ = pa.Table.from_pylist(rows)
     times = table_["event_time"].cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))

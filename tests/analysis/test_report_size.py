@@ -30,7 +30,7 @@ from tests.bench.peer_data import upsert
 
 SILENT = Console(quiet=True)
 RULES, YEARS, PAYMENTS = 24, 6, 2_000
-NAMES = tuple(f"over_a_limit_of_the_{at:02}th_shop_and_its_neighbours" for at in range(RULES))
+NAMES = tuple(f"over_a_limit_of_the_{number:02}th_shop_and_its_neighbours" for number in range(RULES))
 EVENT = """
 event pay {
   tx_id       id
@@ -47,7 +47,7 @@ pattern NAME(large: decimal = LARGE.00, known: int = 1, recent: int = 1) by card
 }
 """
 SOURCE = EVENT + "".join(
-    PATTERN.replace("NAME", name).replace("LARGE", str(100 + 10 * at)) for at, name in enumerate(NAMES)
+    PATTERN.replace("NAME", name).replace("LARGE", str(100 + 10 * number)) for number, name in enumerate(NAMES)
 )
 
 
@@ -55,15 +55,16 @@ def write_events(path: Path) -> pa.Table:
     """Write payments of years with long notes. Return labels, each of a kind of its own with a long name."""
     draw = random.Random(1)
     rows: list[dict[str, Any]] = [
-        {"tx_id": f"t{at}", "event_time": START_MS + at * YEARS * 365 * DAY_MS // PAYMENTS, "card_id": f"c{at % 40}",
-         "note": f"<{draw.randrange(10**6)}> " * 60, "amount": draw.randrange(60_000) / 100}
-        for at in range(PAYMENTS)
+        {"tx_id": f"t{number}", "event_time": START_MS + number * YEARS * 365 * DAY_MS // PAYMENTS,
+         "card_id": f"c{number % 40}", "note": f"<{draw.randrange(10**6)}> " * 60,
+         "amount": draw.randrange(60_000) / 100}
+        for number in range(PAYMENTS)
     ]  # fmt: skip
     table = pa.Table.from_pylist(rows)
     times = table["event_time"].cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
     pq.write_table(table.set_column(1, "event_time", times), path)
     bad = [row["tx_id"] for row in rows if row["amount"] > 330 and draw.random() < 0.3]
-    kinds = [f"kind {at} & {'so ' * 100}" for at in range(len(bad))]
+    kinds = [f"kind {number} & {'so ' * 100}" for number in range(len(bad))]
     return pa.table({"event_id": bad, "label": [True] * len(bad), "kind": kinds})
 
 

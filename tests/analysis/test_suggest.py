@@ -78,10 +78,10 @@ def planted(seed: int, frauds: int = 60, count: int = 9_000, days: int = 60) -> 
     ]  # fmt: skip
     kinds = [draw.choice(KINDS) for _ in range(draw.choice((2, 2, 3)))]
     for _ in range(frauds):
-        card, at = f"c{draw.randrange(150)}", draw.randrange(days * DAY_MS)
+        card, offset_ms = f"c{draw.randrange(150)}", draw.randrange(days * DAY_MS)
         for number, kind in enumerate(kinds):
-            at += draw.randrange(1_000, HOUR_MS // len(kinds))
-            rows.append({**event(draw, kind), "card_id": card, "at": at, "bad": int(number + 1 == len(kinds))})
+            offset_ms += draw.randrange(1_000, HOUR_MS // len(kinds))
+            rows.append({**event(draw, kind), "card_id": card, "at": offset_ms, "bad": int(number + 1 == len(kinds))})
     rows.sort(key=lambda row: row["at"])
     table = pa.Table.from_pylist([
         {"tx_id": f"t{number:06}", "event_time": START_MS + row.pop("at"), "is_fraud": bool(row.pop("bad")), **row}
@@ -127,8 +127,8 @@ def spread(draw: random.Random, days: int, bad: list[list[dict[str, Any]]]) -> p
         for _ in range(1_500)
     ]  # fmt: skip
     for run in bad:
-        card, at = f"c{draw.randrange(100)}", draw.randrange(days * DAY_MS)
-        rows += [{"card_id": card, "at": at + 60_000 * n, "bad": 0, **each} for n, each in enumerate(run)]
+        card, offset_ms = f"c{draw.randrange(100)}", draw.randrange(days * DAY_MS)
+        rows += [{"card_id": card, "at": offset_ms + 60_000 * n, "bad": 0, **each} for n, each in enumerate(run)]
     rows.sort(key=lambda row: row["at"])
     table = pa.Table.from_pylist([
         {"tx_id": f"t{number:06}", "event_time": START_MS + row.pop("at"), "is_fraud": bool(row.pop("bad")), **row}
@@ -225,8 +225,8 @@ def test_conditions_on_the_past_are_those_that_the_engine_compares(tmp_path: Pat
         for place, row in enumerate(rows.tolist()):
             side = None if value[row] is None else value[row] if is_compared else amounts[row] / float(value[row])
             if side is None or is_compared or abs(side - least) > 1e-9:
-                wanted = side is not None and side >= (Decimal(atom.limit) if is_compared else least)
-                assert bool(atom.holds[place]) == wanted
+                is_met = side is not None and side >= (Decimal(atom.limit) if is_compared else least)
+                assert bool(atom.holds[place]) == is_met
 
 
 def test_the_ground_agrees_with_a_walk_over_the_events(tmp_path: Path) -> None:
@@ -242,34 +242,34 @@ def test_the_ground_agrees_with_a_walk_over_the_events(tmp_path: Path) -> None:
         steps = tuple(
             (
                 draw.randrange(len(ground.atoms)),
-                *((~draw.randrange(len(ground.links)),) if at and draw.random() < 0.5 else ()),
+                *((~draw.randrange(len(ground.links)),) if index and draw.random() < 0.5 else ()),
             )
-            for at in range(draw.choice((1, 2, 3)))
+            for index in range(draw.choice((1, 2, 3)))
         )
         window = draw.choice((HOUR_MS, DAY_MS))
         chains = ground.chain(steps, window)
-        wanted = []
+        expected = []
         for end in np.flatnonzero(ground.holds(steps[-1])).tolist():
-            at, walked = end, [end]
+            row, walked = end, [end]
             for each, later in zip(reversed(steps[:-1]), reversed(steps[1:]), strict=True):
                 link = ground.links[~later[-1]] if later[-1] < 0 else Link()
                 earlier = [
-                    r for r in range(at) if cards[r] == cards[at] and ground.holds(each)[r]
-                    and (not link.same or amounts[r] == amounts[at])
+                    r for r in range(row) if cards[r] == cards[row] and ground.holds(each)[r]
+                    and (not link.same or amounts[r] == amounts[row])
                 ]  # fmt: skip
                 if earlier and link.absent >= 0:
-                    between = [r for r in range(earlier[-1] + 1, at) if cards[r] == cards[at]]
+                    between = [r for r in range(earlier[-1] + 1, row) if cards[r] == cards[row]]
                     earlier = [] if ground.holds((link.absent,))[between].any() else earlier
                 if earlier and link.near:
-                    share = amounts[at] / amounts[earlier[-1]]
+                    share = amounts[row] / amounts[earlier[-1]]
                     earlier = earlier if Decimal("0.9") <= share <= 1 else []
-                at = earlier[-1] if earlier and ground.time_ms[end] - ground.time_ms[earlier[-1]] < window else -1
-                walked.insert(0, at)
-                if at < 0:
+                row = earlier[-1] if earlier and ground.time_ms[end] - ground.time_ms[earlier[-1]] < window else -1
+                walked.insert(0, row)
+                if row < 0:
                     break
-            if at >= 0:
-                wanted.append(walked)
-        assert chains.T.tolist() == wanted
+            if row >= 0:
+                expected.append(walked)
+        assert chains.T.tolist() == expected
 
 
 def small_ground(of: list[tuple[int, int, bool]]) -> Ground:

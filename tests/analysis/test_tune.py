@@ -92,7 +92,7 @@ def planted(seed: int) -> pa.Table:
         recent = times.setdefault(card, [])
         recent.append(time_ms)
         amount = draw.randrange(100_000) / 100
-        is_fraud = amount > 450 and sum(time_ms - at < DAY_MS for at in recent) >= 3
+        is_fraud = amount > 450 and sum(time_ms - recent_ms < DAY_MS for recent_ms in recent) >= 3
         rows.append({"tx_id": f"t{number}", "event_time": time_ms, "card_id": card, "shop": "s", "amount": amount,
                      "is_fraud": is_fraud})  # fmt: skip
     table = pa.Table.from_pylist(rows)
@@ -240,9 +240,9 @@ def ebbing() -> pa.Table:
         {"event_time": START_MS + hour * 3_600_000, "card_id": f"c{hour % 7}", "amount": 200.0, "is_fraud": False}
         for hour in range(12 * 24)
     ] + [
-        {"event_time": START_MS + day * DAY_MS + at, "card_id": f"b{day}", "amount": amount, "is_fraud": True}
+        {"event_time": START_MS + day * DAY_MS + offset_ms, "card_id": f"b{day}", "amount": amount, "is_fraud": True}
         for day in range(20)
-        for at, amount in ((1, 200.0), (2, 500.0))
+        for offset_ms, amount in ((1, 200.0), (2, 500.0))
     ]  # fmt: skip
     table = pa.Table.from_pylist([{"tx_id": f"t{number}", "shop": "s", **row} for number, row in enumerate(rows)])
     times = table["event_time"].cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
@@ -322,13 +322,13 @@ def test_a_rule_that_suppresses_is_tuned_by_its_sent_alerts(tmp_path: Path) -> N
     history, judged = bench.judged([{"large": 100.0}])
     alerts = history.replayed.alerts.to_pylist()
     last: dict[str, int] = {}
-    wanted = []
+    sent_rows = []
     for row, alert in enumerate(alerts):
-        at = int(alert["detected_at"].timestamp() * 1_000)
-        if at - last.get(alert["key"], -(10**15)) >= 5 * DAY_MS:
-            last[alert["key"]] = at
-            wanted.append(row)
-    assert judged.row.tolist() == wanted
+        detected_ms = int(alert["detected_at"].timestamp() * 1_000)
+        if detected_ms - last.get(alert["key"], -(10**15)) >= 5 * DAY_MS:
+            last[alert["key"]] = detected_ms
+            sent_rows.append(row)
+    assert judged.row.tolist() == sent_rows
 
 
 @pytest.mark.parametrize("way", ["combined", "replayed"])
@@ -342,7 +342,7 @@ def test_each_part_has_the_labels_that_were_known_at_its_end(
     record = upsert(PATTERNS, "planted").model_copy(update={"params": {"large": 300.0, "least": 1}})
     deployment = deploy([record])
     bad = events.filter(events["is_fraud"])
-    reported = [at.timestamp() * 1_000 + 5 * DAY_MS for at in bad["event_time"].to_pylist()]
+    reported = [time.timestamp() * 1_000 + 5 * DAY_MS for time in bad["event_time"].to_pylist()]
     labels = labels_of_table(
         pa.table({"event_id": bad["tx_id"], "reported_at": pa.array(reported, pa.float64()).cast(pa.int64())}),
         deployment.schema, "labels",
@@ -356,18 +356,18 @@ def test_each_part_has_the_labels_that_were_known_at_its_end(
     combined = combined_scores(bench, axes)
     assert combined is not None
     scores = combined[0] if way == "combined" else replayed_scores(bench, every_setting(axes))
-    times = np.array([at.timestamp() * 1_000 for at in events["event_time"].to_pylist()])
+    times = np.array([time.timestamp() * 1_000 for time in events["event_time"].to_pylist()])
     is_fraud, amount = np.array(events["is_fraud"]), np.array(events["amount"])
     for part, of_part in zip(parts, scores, strict=True):
         end = part.marks.as_of_ms
         inside = (times >= part.from_ms) & (times < part.until_ms)
         counts = inside & (times <= end - 5 * DAY_MS)
         assert int(part.frauds.sum()) == int((is_fraud & counts).sum())
-        for at, limit in enumerate((300.0, 450.0)):
+        for index, limit in enumerate((300.0, 450.0)):
             over = amount > limit
-            assert of_part.alerts[at] == (over & inside).sum()
-            assert of_part.immature[at] == (over & inside & ~counts).sum()
-            assert of_part.right[at] == of_part.frauds[at] == (over & counts & is_fraud).sum()
+            assert of_part.alerts[index] == (over & inside).sum()
+            assert of_part.immature[index] == (over & inside & ~counts).sum()
+            assert of_part.right[index] == of_part.frauds[index] == (over & counts & is_fraud).sum()
 
 
 @pytest.mark.parametrize(

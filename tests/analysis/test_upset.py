@@ -22,9 +22,9 @@ def figures(tmp_path: Path) -> Backtest:
     """Return figures of three rules a, b and c: sets with 4, 2 and 1 frauds, and 3 frauds that no rule finds."""
     events, labels = payments(1, count=200)
     deployment = deployed("large", "never", "small_large")
-    given = labels_of_table(labels, deployment.schema, "labels")
+    read_labels = labels_of_table(labels, deployment.schema, "labels")
     read = partial(pieces_of, events, tmp_path)
-    whole = measure(deployment, lambda _: read(), given, Terms(), Console(quiet=True)).figures
+    whole = measure(deployment, lambda _: read(), read_labels, Terms(), Console(quiet=True)).figures
     rules = [
         replace(each, rule=name, fraud_recall=ratio(part, 10))
         for each, name, part in zip(whole.rules, "abc", (7, 3, 0), strict=True)
@@ -66,13 +66,13 @@ def test_where_no_rule_finds_anything_nothing_is_drawn(figures: Backtest) -> Non
 
 
 def test_rules_without_a_row_are_said(figures: Backtest) -> None:
-    names = [f"r{at:02}" for at in range(20)]
+    names = [f"r{number:02}" for number in range(20)]
     rules = tuple(
-        replace(figures.rules[0], rule=name, fraud_recall=ratio(20 - at, 20)) for at, name in enumerate(names)
+        replace(figures.rules[0], rule=name, fraud_recall=ratio(20 - number, 20)) for number, name in enumerate(names)
     )
     (chart,) = upset(replace(figures, rules=rules, overlap=({"rules": names, "frauds": 9},)))
     assert chart.text.endswith("4 rules with fewer frauds have no row.")
-    assert {row["rule"] for row in chart.rows} == {f"r{at:02} ({20 - at})" for at in range(16)}
+    assert {row["rule"] for row in chart.rows} == {f"r{number:02} ({20 - number})" for number in range(16)}
 
 
 def test_letters_an_eighth_wider_than_measured_have_room(figures: Backtest) -> None:

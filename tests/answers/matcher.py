@@ -15,8 +15,8 @@ _EVENT = "event t { i id  event_time time  h string  k enum(x, y) }\n"
 
 def matches(pattern: str, events: str, conditions: dict[str, str], skip: str = "none") -> list[str]:
     """Run a pattern on events, as in tests/corpus. Return the matches in order."""
-    given = {"name": pattern, "pattern": pattern, "events": events, "matches": [], "skip": skip}
-    case = Case("answers", {**given, "any": list(conditions), "where": conditions})
+    fields = {"name": pattern, "pattern": pattern, "events": events, "matches": [], "skip": skip}
+    case = Case("answers", {**fields, "any": list(conditions), "where": conditions})
     return [str(match) for match in by_advance(case).sorted().matches]
 
 

@@ -31,8 +31,8 @@ def alerts(form: str, cents: tuple[int, ...]) -> int:
     count = len(cents)
     events = pa.table(
         {
-            "tx_id": [str(at) for at in range(count)],
-            "event_time": pa.array([_START_MS + 1000 * at for at in range(count)], pa.timestamp("ms", "UTC")),
+            "tx_id": [str(number) for number in range(count)],
+            "event_time": pa.array([_START_MS + 1000 * number for number in range(count)], pa.timestamp("ms", "UTC")),
             "card": ["c"] * count,
             "amount": pa.array([Decimal(amount).scaleb(-2) for amount in cents], pa.decimal128(18, 2)),
             "km": [amount / 100 for amount in cents],
@@ -45,8 +45,8 @@ def alerts(form: str, cents: tuple[int, ...]) -> int:
 
 def reason(condition: str, *amounts: str) -> str:
     """Return the values that `why_not` prints for the last of these payments, one a second."""
-    times = pa.array([_START_MS + 1000 * at for at in range(len(amounts))], pa.timestamp("ms", "UTC"))
-    names = [str(at) for at in range(len(amounts))]
+    times = pa.array([_START_MS + 1000 * number for number in range(len(amounts))], pa.timestamp("ms", "UTC"))
+    names = [str(number) for number in range(len(amounts))]
     events = pa.table({"tx_id": names, "event_time": times, "card": ["c"] * len(names), "amount": list(amounts)})
     events = events.append_column("km", pa.array([0.0] * len(names))).append_column("n", pa.array([1] * len(names)))
     rules = cep.parse(f"{_EVENT}pattern p by card {{ seq a{{2}} -> b where a: tx  b: tx {condition} }}")
@@ -84,8 +84,8 @@ def minor(how: str, amount: object, currency: str) -> str:
 
 def finest(amounts: tuple[str, ...]) -> str:
     """Return the sum of decimals of 18 digits after the point."""
-    times = pa.array([_START_MS + at for at in range(len(amounts))], pa.timestamp("ms", "UTC"))
-    names = [str(at) for at in range(len(amounts))]
+    times = pa.array([_START_MS + number for number in range(len(amounts))], pa.timestamp("ms", "UTC"))
+    names = [str(number) for number in range(len(amounts))]
     events = pa.table({"tx_id": names, "event_time": times, "card": ["c"] * len(amounts), "amount": list(amounts)})
     text = (
         "event tx { tx_id id  event_time time  card string  amount decimal(18) }\n"
@@ -116,7 +116,7 @@ _EDGES: dict[str, object] = {
 @cache
 def edges() -> dict[str, object]:
     """Return the values at the edges that reference/language/expressions.md lists, for one event."""
-    names = {f"v{at}": text for at, text in enumerate(_EDGES)}
+    names = {f"v{number}": text for number, text in enumerate(_EDGES)}
     emits = ", ".join(f"{name} = {text}" for name, text in names.items())
     text = (
         "event tx { tx_id id  event_time time  card string  n int  zero int  most int  none int? }\n"

@@ -41,13 +41,13 @@ def sample(rows: int = 300) -> tuple[pa.Table, pa.Table]:
 
 def test_features_are_what_windows_in_sql_give() -> None:
     events, table = sample()
-    wanted = [one for one in asked({"2 d": 2 * DAY_MS}) if "by other" not in one.text]
-    found = cep.features(events, {one.text: one.text for one in wanted}, by="key", declare=EVENTS)
-    assert found.select(events.column_names).equals(events), "the rows stay as they are"
-    found = found.sort_by("tx_id")
-    for one in wanted:
+    features = [one for one in asked({"2 d": 2 * DAY_MS}) if "by other" not in one.text]
+    frame = cep.features(events, {one.text: one.text for one in features}, by="key", declare=EVENTS)
+    assert frame.select(events.column_names).equals(events), "the rows stay as they are"
+    frame = frame.sort_by("tx_id")
+    for one in features:
         expected = run_sql(f"select {one.sql} as value from payments order by id", table)["value"]
-        ours = found[one.text]
+        ours = frame[one.text]
         is_decimal = pa.types.is_decimal(ours.type)
         assert np.asarray(pc.is_null(ours)).tolist() == np.asarray(pc.is_null(expected)).tolist(), one.text
         values = np.asarray(pc.fill_null(ours.cast(pa.float64()), 0.0)) * (100.0 if is_decimal else 1.0)
@@ -57,26 +57,26 @@ def test_features_are_what_windows_in_sql_give() -> None:
 
 def test_the_key_is_the_expressions_own_by() -> None:
     events, table = sample(200)
-    found = cep.features(events, {"n": "count(pay over 28 d by (key, other))", "m": "max(pay.size over 28 d by other)"},
+    frame = cep.features(events, {"n": "count(pay over 28 d by (key, other))", "m": "max(pay.size over 28 d by other)"},
                          declare=EVENTS).sort_by("tx_id")  # fmt: skip
     for name, sql in (("n", "count(*) over (partition by key, other"), ("m", "max(size) over (partition by other")):
         query = f"select {sql} order by time_ms, id rows between unbounded preceding and current row) as value, id"
         whole = run_sql(f"{query} from payments order by id", table)["value"]
-        assert found[name].to_pylist() == whole.to_pylist()
+        assert frame[name].to_pylist() == whole.to_pylist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_frame_gives_its_own_kind_back(kind: str) -> None:
-    wanted = {"spent": "sum(payment.amount over 1 h)", "was": "last(payment).country", "new": "first_seen(country)"}
-    expected = cep.features(payments(), wanted, by="card_id", declare=EVENT)
+    features = {"spent": "sum(payment.amount over 1 h)", "was": "last(payment).country", "new": "first_seen(country)"}
+    expected = cep.features(payments(), features, by="card_id", declare=EVENT)
     assert expected["spent"].type == pa.decimal128(21, 2)
     assert expected["was"].type == pa.large_string()
     frame = KINDS[kind](payments())
-    found = cep.features(frame, wanted, by="card_id", declare=EVENT)
-    assert type(found) is type(frame)
-    seen = open_frame(found).columns(["tx_id", *wanted])
-    for name in wanted:
-        assert seen[name].cast(expected[name].type).to_pylist() == expected[name].to_pylist()
+    returned = cep.features(frame, features, by="card_id", declare=EVENT)
+    assert type(returned) is type(frame)
+    columns = open_frame(returned).columns(["tx_id", *features])
+    for name in features:
+        assert columns[name].cast(expected[name].type).to_pylist() == expected[name].to_pylist()
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
@@ -84,30 +84,30 @@ def test_files_are_read_once(suffix: str, tmp_path: Path, monkeypatch: pytest.Mo
     """If a file changes during the call, the values belong to the returned rows."""
     path = tmp_path / f"payments.{suffix}"
     WRITE[suffix](payments(), path)
-    wanted = {"spent": "sum(payment.amount over 1 h by card_id)"}
-    expected = cep.features(path, wanted, declare=EVENT)
-    assert expected["spent"].to_pylist() == cep.features(payments(), wanted, declare=EVENT)["spent"].to_pylist()
+    features = {"spent": "sum(payment.amount over 1 h by card_id)"}
+    expected = cep.features(path, features, declare=EVENT)
+    assert expected["spent"].to_pylist() == cep.features(payments(), features, declare=EVENT)["spent"].to_pylist()
 
     def change(*_: object) -> None:
         WRITE[suffix](payments().slice(0, 7), path)
 
     monkeypatch.setattr(whole, "check_paths", change)
-    assert cep.features(path, wanted, declare=EVENT).equals(expected)
+    assert cep.features(path, features, declare=EVENT).equals(expected)
 
 
 def test_an_event_without_a_key_has_no_value() -> None:
-    found = cep.features(payments(), {"n": "count(payment over 1 d by country)"}, declare=EVENT)
-    assert pc.is_null(found["n"]).to_pylist() == pc.is_null(payments()["country"]).to_pylist()
+    frame = cep.features(payments(), {"n": "count(payment over 1 d by country)"}, declare=EVENT)
+    assert pc.is_null(frame["n"]).to_pylist() == pc.is_null(payments()["country"]).to_pylist()
     nothing = payments().set_column(5, "country", pa.nulls(payments().num_rows, pa.string()))
     assert cep.features(nothing, {"n": "count(payment over 1 d by country)"}, declare=EVENT)["n"].null_count == 240
 
 
 def test_without_a_declaration_the_frame_is_described() -> None:
-    found = cep.features(payments(), {"n": "count(payment over 1 d by card_id where status == declined)"})
+    frame = cep.features(payments(), {"n": "count(payment over 1 d by card_id where status == declined)"})
     declared = cep.features(
         payments(), {"n": "count(payment over 1 d by card_id where status == declined)"}, declare=EVENT
     )
-    assert found["n"].equals(declared["n"])
+    assert frame["n"].equals(declared["n"])
 
 
 @pytest.mark.parametrize(
@@ -168,14 +168,14 @@ def test_several_files_and_forms_are_read_as_the_other_verbs_read_them(tmp_path:
     raw = raw.rename_columns({"card_id": "cc_num"})
     forms: Any = {"columns": {"card_id": "cc_num"}, "minor": ["amount"], "time_unit": "s"}
     (tmp_path / "events.cep").write_text(EVENT)
-    for number, at in enumerate((0, 100)):
-        pq.write_table(raw.slice(at, 100 if number == 0 else None), tmp_path / f"p{number}.parquet")
+    for number, start in enumerate((0, 100)):
+        pq.write_table(raw.slice(start, 100 if number == 0 else None), tmp_path / f"p{number}.parquet")
     flags = ["--columns", "card_id=cc_num", "--minor", "amount", "--time-unit", "s", "--out", tmp_path / "f.parquet"]
-    asked = ["features", *(f"{name}={text}" for name, text in named.items()), "--declare", tmp_path / "events.cep"]
+    command = ["features", *(f"{name}={text}" for name, text in named.items()), "--declare", tmp_path / "events.cep"]
     twice = ["--events", tmp_path / "p0.parquet", "--events", tmp_path / "p1.parquet"]
     for events in (twice, ["--events", tmp_path / "p*.parquet"]):
-        assert cli.main([str(word) for word in (*asked, *events, *flags)]) == 0
-        found = pq.read_table(tmp_path / "f.parquet")
-        assert found.select(list(named)).equals(expected.select(list(named)))
+        assert cli.main([str(word) for word in (*command, *events, *flags)]) == 0
+        stored = pq.read_table(tmp_path / "f.parquet")
+        assert stored.select(list(named)).equals(expected.select(list(named)))
     assert cep.features(raw, named, declare=EVENT, **forms).select(list(named)).equals(expected.select(list(named)))
-    assert cli.main([str(word) for word in (*asked, *twice, *flags, "--columns", "card_id")]) == 2
+    assert cli.main([str(word) for word in (*command, *twice, *flags, "--columns", "card_id")]) == 2

@@ -23,8 +23,8 @@ FORMS: dict[str, Any] = {"fixed": {"country": "NL"}, "minor": ["amount"], "time_
 def plain() -> pa.Table:
     """The payments, all of one country."""
     table = payments()
-    at = table.column_names.index("country")
-    return table.set_column(at, "country", pa.array(["NL"] * len(table)))
+    index = table.column_names.index("country")
+    return table.set_column(index, "country", pa.array(["NL"] * len(table)))
 
 
 def raw() -> pa.Table:
@@ -62,7 +62,7 @@ def test_the_verbs_read_the_same(tmp_path: Path) -> None:
     write_rules(tmp_path / "rules")
     pq.write_table(raw(), tmp_path / "raw.parquet")
     flags = ["--fixed", "country=NL", "--minor", "amount", "--time-unit", "s"]
-    asked = [
+    command = [
         "replay",
         "--rules",
         tmp_path / "rules",
@@ -71,7 +71,7 @@ def test_the_verbs_read_the_same(tmp_path: Path) -> None:
         "--out",
         tmp_path / "a.parquet",
     ]
-    assert cli.main([*map(str, asked), *flags]) == 0
+    assert cli.main([*map(str, command), *flags]) == 0
     alerts = cep.load(tmp_path / "rules").match(raw(), **FORMS)
     assert pq.read_table(tmp_path / "a.parquet").equals(alerts.table)
 
@@ -79,10 +79,10 @@ def test_the_verbs_read_the_same(tmp_path: Path) -> None:
 def test_times_that_are_texts_have_a_form_and_a_zone(rules: cep.Rules) -> None:
     table = plain()
     local = pc.local_timestamp(pc.cast(table["event_time"], pa.timestamp("s", "Europe/Berlin")))
-    at = table.column_names.index("event_time")
-    texts = table.set_column(at, "event_time", pc.strftime(local, "%d.%m.%Y %H:%M:%S"))
-    found = rules.match(texts, time_form="%d.%m.%Y %H:%M:%S", tz="Europe/Berlin")
-    assert found.table.equals(rules.match(table).table)
+    index = table.column_names.index("event_time")
+    texts = table.set_column(index, "event_time", pc.strftime(local, "%d.%m.%Y %H:%M:%S"))
+    alerts = rules.match(texts, time_form="%d.%m.%Y %H:%M:%S", tz="Europe/Berlin")
+    assert alerts.table.equals(rules.match(table).table)
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,9 @@ def test_what_cannot_be_meant_is_refused_before_anything_runs(forms: Any, said: 
 @pytest.mark.spark
 def test_a_spark_frame_too(spark: SparkSession, rules: cep.Rules, tmp_path: Path) -> None:
     pq.write_table(raw(), tmp_path / "raw.parquet")
-    found: Any = rules.match(spark.read.parquet(str(tmp_path / "raw.parquet")), **FORMS)
+    alerts: Any = rules.match(spark.read.parquet(str(tmp_path / "raw.parquet")), **FORMS)
     expected = rules.match(plain())
-    assert sorted(row["alert_id"] for row in found.select("alert_id").collect()) == sorted(
+    assert sorted(row["alert_id"] for row in alerts.select("alert_id").collect()) == sorted(
         expected.table["alert_id"].to_pylist()
     )
 

@@ -49,8 +49,8 @@ def test_the_events_behind_an_alert_are_those_of_the_circle(place: Path, rules: 
     """Three transfers, each from the account that the one before went to, back to where the money came from."""
     table = transfers(1, 120)
     by_id = {row["tx_id"]: row for row in table.to_pylist()}
-    given = GivenRules.read(place / "rules", None)
-    produced = produce(given, read_pieces(place / "transfers.parquet", given.deployment.schema))
+    rules_of_job = GivenRules.read(place / "rules", None)
+    produced = produce(rules_of_job, read_pieces(place / "transfers.parquet", rules_of_job.deployment.schema))
     alerts = rules.match(table)
     assert len(alerts) >= len(circles(table)) > 0
     for alert in alerts.table.to_pylist():
@@ -90,19 +90,19 @@ def test_why_and_why_not_of_a_chain(place: Path, rules: Rules, capsys: pytest.Ca
     assert cli.main(["replay", *events, "--out", str(place / "alerts.jsonl")]) == 0
     alerts = rules.match(transfers(1, 120))
     alert = alerts.table.slice(0, 1).to_pylist()[0]
-    asked = ["why", "--alerts", str(place / "alerts.jsonl"), "--alert", alert["alert_id"]]
+    command = ["why", "--alerts", str(place / "alerts.jsonl"), "--alert", alert["alert_id"]]
     capsys.readouterr()
-    assert cli.main([*asked, *events]) == 0
-    said = capsys.readouterr().out
-    assert "made of the events of the source:" in said
-    assert "h.c.t" in said
+    assert cli.main([*command, *events]) == 0
+    printed = capsys.readouterr().out
+    assert "made of the events of the source:" in printed
+    assert "h.c.t" in printed
     assert "made of the events of the source:" in str(alerts.why(0))
     keys = [word for part in alert["key"].split(KEY_SEPARATOR) for word in ("--key", part)]
     assert cli.main(["why-not", "--rule", "circle", *keys, *events]) == 1
     assert "h.c.t" in capsys.readouterr().out
     assert cli.main(["why-not", "--rule", "circle", "--key", "a", "--key", "zz", *events]) == 0
-    said = capsys.readouterr().out
-    assert "hop, back: produced by closing, passed_on, of which this can be asked, too" in said
+    printed = capsys.readouterr().out
+    assert "hop, back: produced by closing, passed_on, of which this can be asked, too" in printed
 
 
 def test_a_rule_without_levels_reads_one_key(place: Path, rules: Rules) -> None:

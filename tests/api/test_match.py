@@ -92,8 +92,8 @@ def test_a_frame_of_spark_gives_the_bytes_of_the_replay(
     frame = spark.createDataFrame(TYPES[type_](payments()))
     tz = "UTC" if type_.startswith("naive") else None
     assert rules.set_aside(frame, tz=tz).count() == 0
-    found: Any = rules.match(frame, tz=tz, partitions=2)
-    table = found.orderBy("detected_at", "alert_id").toArrow().select(ALERT_SCHEMA.names).cast(ALERT_SCHEMA)
+    alerts: Any = rules.match(frame, tz=tz, partitions=2)
+    table = alerts.orderBy("detected_at", "alert_id").toArrow().select(ALERT_SCHEMA.names).cast(ALERT_SCHEMA)
     check_bytes(table.combine_chunks(), place, tmp_path)
 
 
@@ -125,8 +125,8 @@ def test_other_ways_to_hand_in_arrow(place: Path, rules: cep.Rules) -> None:
             return table.__arrow_c_stream__(requested_schema)
 
     batch = table.combine_chunks().to_batches()[0]
-    given: list[Any] = [batch, table.to_reader(), pads.dataset(table), Exporting(), str(place / "payments.parquet")]
-    for frame in given:
+    frames: list[Any] = [batch, table.to_reader(), pads.dataset(table), Exporting(), str(place / "payments.parquet")]
+    for frame in frames:
         assert rules.match(frame, cores=2).table.equals(expected)
 
 
@@ -157,9 +157,9 @@ def test_fields_inside_nested_values(kind: str, place: Path, rules: cep.Rules) -
     after = pa.StructArray.from_arrays([card, table["amount"].combine_chunks()], ["card", "sum"])
     nested = table.drop_columns(["card_id", "amount"]).append_column("after", after)
     names = {"card_id": "after.card.id", "amount": "after.sum"}
-    found = rules.match(KINDS[kind](nested), columns=names, cores=2)
-    assert found.table.equals(pq.read_table(place / "alerts.parquet"))
-    assert found.why(0).is_alert
+    alerts = rules.match(KINDS[kind](nested), columns=names, cores=2)
+    assert alerts.table.equals(pq.read_table(place / "alerts.parquet"))
+    assert alerts.why(0).is_alert
     with pytest.raises(cep.CepError, match=r"nothing at `after.card.no`: there is no `no` in struct"):
         rules.match(KINDS[kind](nested), columns={**names, "card_id": "after.card.no"})
 
@@ -285,7 +285,7 @@ def test_texts_of_polars_are_handed_on_without_a_copy_unless_they_are_categories
 def test_since_and_until_leave_out_what_is_outside(place: Path) -> None:
     rules, table = cep.load(place / "rules"), payments()
     times = table["event_time"]
-    first, last = (times[at].as_py().isoformat().replace("+00:00", "Z") for at in (60, 180))
+    first, last = (times[row].as_py().isoformat().replace("+00:00", "Z") for row in (60, 180))
     alerts = rules.match(table, since=first, until=last, cores=2)
     assert alerts.table.equals(rules.match(table.slice(60, 120), cores=2).table)
     assert 0 < len(alerts) < len(rules.match(table, cores=2))

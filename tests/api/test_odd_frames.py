@@ -222,20 +222,20 @@ def complaint(call: str, frame: Any) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_odd_column_alone(kind: str, calls_count: int) -> None:
     make, columns = KINDS[kind]
-    found: dict[str, str] = {}
+    complaints: dict[str, str] = {}
     calls = list(CALLS)
     for number, odd in enumerate(columns):
         for place, name in enumerate(("event_time", "label", NAMES[number % len(NAMES)])):
             frame, first = make({name: odd}), number + place
             chosen = [calls[(first + each) % len(calls)] for each in range(calls_count)]
-            found |= {f"{call}: {odd} as {name}": said for call in chosen if (said := complaint(call, frame))}
-    assert found == {}
+            complaints |= {f"{call}: {odd} as {name}": text for call in chosen if (text := complaint(call, frame))}
+    assert complaints == {}
 
 
 @pytest.mark.parametrize("seed", seeds(12, 2))
 def test_random_odd_columns_together(seed: int) -> None:
     rng = random.Random(seed)
-    found = {}
+    complaints = {}
     for _ in range(15):
         kind, call = rng.choice(list(KINDS)), rng.choice(list(CALLS))
         make, columns = KINDS[kind]
@@ -245,9 +245,9 @@ def test_random_odd_columns_together(seed: int) -> None:
             frame = rng.choice(PANDAS_FRAMES)(frame)
         if kind == "Arrow" and rng.random() < 0.3:
             frame = frame.slice(0, rng.randint(0, 2))
-        if said := complaint(call, frame):
-            found[f"{call} of {kind}: {odd}"] = said
-    assert found == {}
+        if text := complaint(call, frame):
+            complaints[f"{call} of {kind}: {odd}"] = text
+    assert complaints == {}
 
 
 PANDAS_FRAMES: tuple[Callable[[pd.DataFrame], pd.DataFrame], ...] = (
@@ -265,7 +265,7 @@ PANDAS_FRAMES: tuple[Callable[[pd.DataFrame], pd.DataFrame], ...] = (
 @pytest.mark.parametrize("odd", range(len(PANDAS_FRAMES)))
 def test_odd_names_and_indexes_of_pandas(odd: int) -> None:
     frame = PANDAS_FRAMES[odd](pandas_frame({}))
-    assert {call: said for call in CALLS if (said := complaint(call, frame))} == {}
+    assert {call: text for call in CALLS if (text := complaint(call, frame))} == {}
 
 
 @pytest.mark.parametrize("kind", ["pandas", "Arrow"])
@@ -303,20 +303,20 @@ def test_an_odd_layout_has_the_same_values(odd: str) -> None:
     }  # fmt: skip
     table = arrow_frame({})
     place = table.column_names.index(name)
-    found, expected = (
+    alerts, expected = (
         parsed().match(table.set_column(place, name, values), cores=1).table
         for values in (pa.chunked_array([make()]), pa.array(plain[odd]))
     )
-    assert found.num_rows
-    assert found.equals(expected)
+    assert alerts.num_rows
+    assert alerts.equals(expected)
 
 
 def test_a_refusal_names_the_column_and_the_way_out() -> None:
-    for odd, said in {
+    for odd, message in {
         "struct": r"the column `card` is struct<x: int64>, .* columns=.*\"card\.…\"}, or leave it out",
         "interval": "the column `card` is month_day_nano_interval, .* convert the column, or leave it out",
     }.items():
-        with pytest.raises(cep.CepError, match=said):
+        with pytest.raises(cep.CepError, match=message):
             parsed().match(arrow_frame({"card": odd}))
     with pytest.raises(cep.CepError, match=r"the column `card` of type .* cannot be read: .*complex128"):
         parsed().match(pandas_frame({"card": "complex"}))

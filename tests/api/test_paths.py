@@ -75,23 +75,25 @@ def test_what_is_refused_can_be_said(rules: cep.Rules, tmp_path: Path) -> None:
 def test_several_paths_and_wildcards_are_read_as_one(rules: cep.Rules, tmp_path: Path) -> None:
     table = payments()
     expected = rules.match(table, cores=2)
-    for number, at in enumerate(range(0, table.num_rows, 100)):
-        pq.write_table(table.slice(at, 100), tmp_path / f"p{number}.parquet")
+    for number, start in enumerate(range(0, table.num_rows, 100)):
+        pq.write_table(table.slice(start, 100), tmp_path / f"p{number}.parquet")
     whole = sorted(tmp_path.glob("p*.parquet"))
-    given: list[Any] = [tmp_path / "p*.parquet", str(tmp_path / "p?.parquet"), whole, tuple(map(str, whole)), tmp_path]
-    for events in given:
+    inputs: list[Any] = [tmp_path / "p*.parquet", str(tmp_path / "p?.parquet"), whole, tuple(map(str, whole)), tmp_path]
+    for events in inputs:
         alerts = rules.match(events, cores=2)
         assert alerts.table.equals(expected.table)
         assert str(alerts.why(0)) == str(expected.why(0))
-    assert str(rules.why_not("small_then_large", "c1", given[0])) == str(rules.why_not("small_then_large", "c1", table))
+    assert str(rules.why_not("small_then_large", "c1", inputs[0])) == str(
+        rules.why_not("small_then_large", "c1", table)
+    )
     assert len(rules.match(whole[:1], cores=2)) < len(expected)
     with pytest.raises(cep.CepError, match=r"no file matches .*q\*\.parquet"):
         rules.match(tmp_path / "q*.parquet")
     with pytest.raises(cep.CepError, match="there are no events at"):
         rules.match([whole[0], tmp_path / "gone.parquet"])
     named = {"n": "count(payment over 1 h by card_id)"}
-    found = cep.features(tmp_path / "p*.parquet", named, declare=EVENT)
-    assert found["n"].equals(cep.features(table, named, declare=EVENT)["n"])
+    frame = cep.features(tmp_path / "p*.parquet", named, declare=EVENT)
+    assert frame["n"].equals(cep.features(table, named, declare=EVENT)["n"])
     assert cep.describe(whole, "payment").text == cep.describe(table, "payment").text
 
 

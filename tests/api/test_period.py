@@ -32,9 +32,9 @@ def labelled() -> pa.Table:
 
 def within(table: pa.Table) -> pa.Table:
     """Return the payments of the period."""
-    at = table["event_time"].cast(pa.int64())
+    times_ms = table["event_time"].cast(pa.int64())
     begin = int(START.timestamp() * 1_000)
-    return table.filter(pc.and_(pc.greater_equal(at, begin + 1_200_000), pc.less(at, begin + 3_600_000)))
+    return table.filter(pc.and_(pc.greater_equal(times_ms, begin + 1_200_000), pc.less(times_ms, begin + 3_600_000)))
 
 
 @pytest.fixture
@@ -88,14 +88,14 @@ def test_why_reads_no_event_outside(place: Path, capsys: pytest.CaptureFixture[s
     )  # fmt: skip
     alert = whole.table["alert_id"][crossing].as_py()
     capsys.readouterr()
-    given = ("--rules", place / "rules", "--alerts", place / "all.parquet", "--alert", alert)
-    assert run(place, "why", *given, flags=()) == 0
+    command = ("--rules", place / "rules", "--alerts", place / "all.parquet", "--alert", alert)
+    assert run(place, "why", *command, flags=()) == 0
     capsys.readouterr()
-    assert run(place, "why", *given) == 1
-    said = capsys.readouterr().out
-    assert "these rules and events do not give this alert" in said
-    assert run(place, "why", *given, events="cut", flags=()) == 1
-    assert capsys.readouterr().out == said
+    assert run(place, "why", *command) == 1
+    printed = capsys.readouterr().out
+    assert "these rules and events do not give this alert" in printed
+    assert run(place, "why", *command, events="cut", flags=()) == 1
+    assert capsys.readouterr().out == printed
 
 
 def test_why_not(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,14 +126,14 @@ def test_diff(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_backtest_report_and_prune(place: Path) -> None:
     rules = cep.load(place / "rules")
     expected = rules.backtest(within(labelled()), "is_fraud", cores=2)
-    given = ("--rules", place / "rules", "--labels", "is_fraud")
-    assert run(place, "backtest", *given, "--json", place / "verb.json") == 0
+    flags = ("--rules", place / "rules", "--labels", "is_fraud")
+    assert run(place, "backtest", *flags, "--json", place / "verb.json") == 0
     figures = orjson.loads((place / "verb.json").read_bytes())
     assert figures == orjson.loads(orjson.dumps(expected.to_json()))
     assert figures["about"]["labels_without_event"] == 0, "a column has no labels of other events"
     expected.report(place / "cut.html", thresholds=[])
-    assert run(place, "report", *given, "--thresholds", "none", "--out", place / "verb.html") == 0
-    assert run(place, "prune", *given, "--json", place / "prune.json") == 0
+    assert run(place, "report", *flags, "--thresholds", "none", "--out", place / "verb.html") == 0
+    assert run(place, "prune", *flags, "--json", place / "prune.json") == 0
     assert orjson.loads((place / "prune.json").read_bytes()) == orjson.loads(orjson.dumps(asdict(expected.prune())))
     for events in sources(place):
         quality = rules.backtest(events, "is_fraud", cores=2, **PERIOD)
@@ -146,8 +146,8 @@ def test_backtest_report_and_prune(place: Path) -> None:
 def test_tune(place: Path) -> None:
     rules = cep.load(place / "rules")
     tries = {"small": "1.00,2.00"}
-    given = ("small_then_large", "--rules", place / "rules", "--labels", "is_fraud", "--try", "small=1.00,2.00")
-    assert run(place, "tune", *given, "--gap", "1min", "--json", place / "verb.json") == 0
+    command = ("small_then_large", "--rules", place / "rules", "--labels", "is_fraud", "--try", "small=1.00,2.00")
+    assert run(place, "tune", *command, "--gap", "1min", "--json", place / "verb.json") == 0
     expected = asdict(rules.tune("small_then_large", within(labelled()), "is_fraud", tries=tries, gap="1min", cores=2))
     assert orjson.loads((place / "verb.json").read_bytes()) == orjson.loads(orjson.dumps(expected))
     for events in sources(place):
@@ -161,9 +161,9 @@ def test_suggest() -> None:
     until = pc.quantile(table["event_time"].cast(pa.int64()), 0.9).to_pylist()[0]
     moment = pa.scalar(int(until), pa.int64()).cast(pa.timestamp("ms", "UTC")).as_py().isoformat()
     cut = table.filter(pc.less(table["event_time"].cast(pa.int64()), int(until)))
-    wanted: dict[str, Any] = {"steps": 2, "count": 1, "cores": 2}
-    expected = rules.suggest(cut, "is_fraud", "card_id", **wanted)
-    assert rules.suggest(table, "is_fraud", "card_id", until=moment, **wanted).text == expected.text
+    settings: dict[str, Any] = {"steps": 2, "count": 1, "cores": 2}
+    expected = rules.suggest(cut, "is_fraud", "card_id", **settings)
+    assert rules.suggest(table, "is_fraud", "card_id", until=moment, **settings).text == expected.text
 
 
 def test_features(place: Path) -> None:
@@ -172,8 +172,8 @@ def test_features(place: Path) -> None:
     for events in sources(place):
         assert cep.features(events, FEATURES, declare=EVENT, **PERIOD).equals(expected)
     (place / "events.cep").write_text(EVENT)
-    given = ("--out", place / "out.parquet", "--declare", place / "events.cep", f"spent={FEATURES['spent']}")
-    assert run(place, "features", *given) == 0
+    command = ("--out", place / "out.parquet", "--declare", place / "events.cep", f"spent={FEATURES['spent']}")
+    assert run(place, "features", *command) == 0
     assert pq.read_table(place / "out.parquet").equals(expected)
 
 
@@ -181,6 +181,6 @@ def test_a_time_that_is_none_is_refused(place: Path, capsys: pytest.CaptureFixtu
     rules = cep.load(place / "rules")
     with pytest.raises(cep.CepError, match=r"^since: 'yesterday' is not a time with an offset"):
         rules.diff(rules, labelled(), since="yesterday")
-    given = ("--rules", place / "rules", "--labels", "is_fraud")
-    assert run(place, "backtest", *given, flags=("--until", "2026-03-01")) == 2
+    command = ("--rules", place / "rules", "--labels", "is_fraud")
+    assert run(place, "backtest", *command, flags=("--until", "2026-03-01")) == 2
     assert "--until: '2026-03-01' is not a time with an offset" in capsys.readouterr().err

@@ -55,12 +55,12 @@ def test_measures_are_spread(alerts: cep.Alerts) -> None:
 def test_numbers_come_into_ranges_that_they_lie_in(values: list[float]) -> None:
     column = pa.chunked_array([pa.array(values, pa.float64())])
     rows = rows_of(spread(column, "r", "n"))
-    given = [value for value in values if value is not None and not math.isnan(value)]
-    assert sum(row["alerts"] for row in rows) == len(given)
+    numbers = [value for value in values if value is not None and not math.isnan(value)]
+    assert sum(row["alerts"] for row in rows) == len(numbers)
     for row in rows:
         if "from" in row:
             is_last = row is rows[-1]
-            inside = [v for v in given if row["from"] <= v < row["to"] or (is_last and v == row["to"])]
+            inside = [v for v in numbers if row["from"] <= v < row["to"] or (is_last and v == row["to"])]
             assert row["alerts"] == len(inside)
 
 

@@ -47,8 +47,8 @@ def test_backtest_gives_the_figures_of_the_verb(kind: str, tmp_path: Path) -> No
     assert "small_then_large" in repr(quality)
     assert quality._repr_html_().count("<tr>") == 3
     labels = pa.table({"event_id": table["tx_id"].filter(pa.array(is_fraud))})
-    given = rules.backtest(KINDS[kind](payments()), labels, cores=2)
-    assert given.figures.together.fraud_recall == quality.figures.together.fraud_recall
+    backtest = rules.backtest(KINDS[kind](payments()), labels, cores=2)
+    assert backtest.figures.together.fraud_recall == quality.figures.together.fraud_recall
     with pytest.raises(cep.CepError, match="no column `is_fruad`; did you mean `is_fraud`"):
         rules.backtest(KINDS[kind](table), "is_fruad")
 
@@ -96,8 +96,8 @@ def test_tune_proposes_what_the_verb_does(has_list: bool, tmp_path: Path) -> Non
         assert watched != PATTERN
         (folder / "patterns.cep").write_text(f'{EVENT}list watched: string = ["c1", "c3", "c5", "c7"]\n{watched}')
     read = ["--rules", folder, "--events", tmp_path / "payments.parquet", "--labels", "is_fraud"]
-    given = ["--try", "small=1..5/5", "--json", tmp_path / "tuned.json", "--gap", "1 s", "--episodes", "0s"]
-    assert cli.main(["tune", "small_then_large", *map(str, [*read, *given])]) == 0
+    flags = ["--try", "small=1..5/5", "--json", tmp_path / "tuned.json", "--gap", "1 s", "--episodes", "0s"]
+    assert cli.main(["tune", "small_then_large", *map(str, [*read, *flags])]) == 0
     terms: dict[str, Any] = {"tries": {"small": "1..5/5"}, "gap": "1 s", "episodes": "0s", "cores": 2}
     best = cep.load(folder).tune("small_then_large", table, "is_fraud", **terms)
     assert orjson.loads(orjson.dumps(best)) == orjson.loads((tmp_path / "tuned.json").read_bytes())
@@ -116,7 +116,7 @@ def labelled_folder(tmp_path: Path) -> tuple[Path, list[str], pa.Table]:
     pq.write_table(table, tmp_path / "payments.parquet")
     reports = pa.table({
         "event_id": table["tx_id"].filter(pa.array(is_fraud)), "label": [True] * int(is_fraud.sum()),
-        "reported_at": [1_772_323_200_000 + 3_600_000 * at for at in range(int(is_fraud.sum()))],
+        "reported_at": [1_772_323_200_000 + 3_600_000 * number for number in range(int(is_fraud.sum()))],
     })  # fmt: skip
     pq.write_table(reports, tmp_path / "labels.parquet")
     folder = write_rules(tmp_path / "rules")
@@ -133,8 +133,8 @@ def test_backtest_takes_the_terms_of_the_verb(name: str, flag: str, value: str, 
     figures = tmp_path / "figures.json"
     assert cli.main(["backtest", *arguments, flag, value, "--json", str(figures)]) == 0
     terms: dict[str, Any] = {"columns": {"amount": "sum_paid"}, "tz": "Europe/Amsterdam", "cores": 2, name: value}
-    given = cep.load(folder).backtest(table, tmp_path / "labels.parquet", **terms)
-    assert orjson.loads(orjson.dumps(given.to_json())) == orjson.loads(figures.read_bytes())
+    backtest = cep.load(folder).backtest(table, tmp_path / "labels.parquet", **terms)
+    assert orjson.loads(orjson.dumps(backtest.to_json())) == orjson.loads(figures.read_bytes())
 
 
 def test_tune_takes_the_terms_of_the_verb(tmp_path: Path) -> None:
@@ -142,12 +142,12 @@ def test_tune_takes_the_terms_of_the_verb(tmp_path: Path) -> None:
     reports = pq.read_table(tmp_path / "labels.parquet")
     times = [1_772_319_660_000 + 100_000 * number for number in range(reports.num_rows)]  # about a minute after each
     pq.write_table(reports.set_column(2, "reported_at", pa.array(times)), tmp_path / "labels.parquet")
-    asked = {
+    values_by_flag = {
         "--try": "small=1..5/5", "--objective": "money", "--review-cost": "7.5", "--gap": "3 min",
         "--as-of": "2026-06-01T00:00:00Z", "--maturity": "5 min", "--amount": "amount", "--budget": "500",
         "--json": str(tmp_path / "tuned.json"),
     }  # fmt: skip
-    flags = [word for pair in asked.items() for word in pair]
+    flags = [word for pair in values_by_flag.items() for word in pair]
     assert cli.main(["tune", "small_then_large", *arguments, *flags]) == 0
     rules, labels = cep.load(folder), tmp_path / "labels.parquet"
     terms: dict[str, Any] = {"columns": {"amount": "sum_paid"}, "tz": "Europe/Amsterdam", "cores": 2,
@@ -177,11 +177,11 @@ def test_suggest_takes_the_terms_of_the_verb(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "patterns" / "pays.cep").write_text(BASE)
     (tmp_path / "rules" / "any.toml").write_text(RULE.format(name="any"))
     folder = tmp_path / "rules"
-    given = ["--rules", folder, "--events", tmp_path / "events.parquet", "--labels", "is_fraud", "--key", "card_id"]
+    command = ["--rules", folder, "--events", tmp_path / "events.parquet", "--labels", "is_fraud", "--key", "card_id"]
     terms: dict[str, Any] = {"as_of": "2026-04-25T00:00:00Z", "maturity": "1 d", "amount": "amount"}
     flags = [word for name, value in terms.items() for word in ("--" + name.replace("_", "-"), value)]
     out = tmp_path / "suggested.cep"
-    assert cli.main(["suggest", *map(str, given), *flags, "--max-steps", "2", "--count", "1", "--out", str(out)]) == 0
+    assert cli.main(["suggest", *map(str, command), *flags, "--max-steps", "2", "--count", "1", "--out", str(out)]) == 0
     answer = cep.load(folder).suggest(table, "is_fraud", "card_id", steps=2, count=1, cores=2, **terms)
     assert answer.text == out.read_text()
     (one,) = answer.suggestions

@@ -78,8 +78,8 @@ def test_features_of_a_rejected_record_are_null(form: str, tmp_path: Path) -> No
         lines = [",".join("" if v is None else str(v) for v in row.values()) for row in rows]
         events.write_text("\n".join([",".join(rows[0]), *lines, "one,two,three"]) + "\n")
     with pytest.warns(cep.RejectedRecordsWarning, match="of them as"):
-        found = cep.features(events, {"n": "count(tx over 1 h by card)"}, declare=EVENT)
-    assert found["n"].to_pylist() == [1, None, 2]
+        frame = cep.features(events, {"n": "count(tx over 1 h by card)"}, declare=EVENT)
+    assert frame["n"].to_pylist() == [1, None, 2]
     with pytest.warns(cep.RejectedRecordsWarning):
         cut = cep.features(events, {"n": "count(tx over 1 h by card)"}, declare=EVENT, since="2026-01-01T00:00:01Z")
     assert cut["n"].to_pylist() == [1]

@@ -70,7 +70,7 @@ def test_match_and_why(place: Path) -> None:
 
 def test_why_not_knows_reused_ids(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rules = cep.load(place / "rules")
-    given = ("--rules", place / "rules", "--rule", "small_then_large")
+    command = ("--rules", place / "rules", "--rule", "small_then_large")
     for key in ("c1", "c2", "c3"):
         expected = rules.why_not("small_then_large", key, labelled())
         for events in sources(place):
@@ -78,11 +78,11 @@ def test_why_not_knows_reused_ids(place: Path, capsys: pytest.CaptureFixture[str
             assert str(answer) == str(expected)
             assert answer.rejections.by_code["reused_id"] == answer.rejections.count > 0
         capsys.readouterr()
-        run(place, "why-not", *given, "--key", key)
+        run(place, "why-not", *command, "--key", key)
         printed = capsys.readouterr()
         assert "".join(printed.out.split()) == "".join(str(expected).split())
         assert "reused_id" in printed.err
-    assert run(place, "why-not", *given, "--key", "c1", more=("--dedup", "0 s")) in (0, 1)
+    assert run(place, "why-not", *command, "--key", "c1", more=("--dedup", "0 s")) in (0, 1)
     assert "reused_id" not in capsys.readouterr().err
 
 
@@ -101,21 +101,21 @@ def test_backtest_report_and_prune(place: Path) -> None:
     rules = cep.load(place / "rules")
     expected = rules.backtest(labelled(), "is_fraud", cores=2)
     expected.report(place / "clean.html", thresholds=[])
-    given = ("--rules", place / "rules", "--labels", "is_fraud")
-    assert run(place, "backtest", *given, "--json", place / "verb.json") == 0
+    command = ("--rules", place / "rules", "--labels", "is_fraud")
+    assert run(place, "backtest", *command, "--json", place / "verb.json") == 0
     assert orjson.loads((place / "verb.json").read_bytes()) == orjson.loads(orjson.dumps(expected.to_json()))
-    assert run(place, "prune", *given, "--json", place / "prune.json") == 0
+    assert run(place, "prune", *command, "--json", place / "prune.json") == 0
     assert orjson.loads((place / "prune.json").read_bytes()) == orjson.loads(orjson.dumps(asdict(expected.prune())))
-    assert run(place, "report", *given, "--thresholds", "none", "--out", place / "dirty.html") == 0
+    assert run(place, "report", *command, "--thresholds", "none", "--out", place / "dirty.html") == 0
     assert (place / "dirty.html").read_bytes() == (place / "clean.html").read_bytes()
-    assert run(place, "backtest", *given, "--json", place / "off.json", more=("--dedup", "0 s")) == 0
+    assert run(place, "backtest", *command, "--json", place / "off.json", more=("--dedup", "0 s")) == 0
     assert (place / "off.json").read_bytes() != (place / "verb.json").read_bytes()
 
 
 def test_tune(place: Path) -> None:
     rules = cep.load(place / "rules")
-    given = ("small_then_large", "--rules", place / "rules", "--labels", "is_fraud", "--try", "small=1.00,2.00")
-    assert run(place, "tune", *given, "--gap", "1min", "--episodes", "0s", "--json", place / "verb.json") == 0
+    command = ("small_then_large", "--rules", place / "rules", "--labels", "is_fraud", "--try", "small=1.00,2.00")
+    assert run(place, "tune", *command, "--gap", "1min", "--episodes", "0s", "--json", place / "verb.json") == 0
     tries = {"small": "1.00,2.00"}
     expected = asdict(
         rules.tune("small_then_large", labelled(), "is_fraud", tries=tries, gap="1min", episodes="0 s", cores=2)
@@ -125,9 +125,9 @@ def test_tune(place: Path) -> None:
 
 def test_suggest() -> None:
     rules, table = cep.parse(BASE), planted(4, frauds=40, count=1_500)
-    wanted: dict[str, Any] = {"steps": 2, "count": 1, "cores": 2}
-    expected = rules.suggest(table, "is_fraud", "card_id", **wanted)
-    assert rules.suggest(with_repeats(table, 0.55), "is_fraud", "card_id", **wanted).text == expected.text
+    settings: dict[str, Any] = {"steps": 2, "count": 1, "cores": 2}
+    expected = rules.suggest(table, "is_fraud", "card_id", **settings)
+    assert rules.suggest(with_repeats(table, 0.55), "is_fraud", "card_id", **settings).text == expected.text
 
 
 def test_features(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,8 +138,8 @@ def test_features(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for events in sources(place):
         assert cep.features(events, FEATURES, declare=EVENT)["spent"].to_pylist() == whole
         assert cep.features(events, FEATURES, declare=EVENT, dedup="0 s")["spent"].to_pylist() != whole
-    given = ("--out", place / "out.parquet", "--declare", place / "events.cep", f"spent={FEATURES['spent']}")
-    assert run(place, "features", *given) == 0
+    command = ("--out", place / "out.parquet", "--declare", place / "events.cep", f"spent={FEATURES['spent']}")
+    assert run(place, "features", *command) == 0
     assert pq.read_table(place / "out.parquet")["spent"].to_pylist() == whole
     assert "35 times reused_id" in capsys.readouterr().err
     assert pc.count(pa.array(whole)).as_py() == len(steps) - 35

@@ -31,10 +31,10 @@ def test_a_rule_that_is_wrong_is_left_out_with_a_warning(tmp_path: Path) -> None
     (folder / "other.toml").write_text(
         RULE.replace('id = "small_then_large"', 'id = "other"') + "[params]\nsmall = true\n"
     )
-    with warnings.catch_warnings(record=True) as given:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         rules = cep.load(folder)
-    assert tuple(str(warning.message) for warning in given) == rules.problems
+    assert tuple(str(warning.message) for warning in caught) == rules.problems
     assert [rule.id for rule in rules] == ["small_then_large"]
     assert any("$.ownr: no such name here" in problem for problem in rules.problems)
     assert "small_then_large version 1 (live, high) by card_id" in repr(rules)
@@ -112,8 +112,8 @@ def test_importing_loads_nothing_heavy() -> None:
         "assert not absent & sys.modules.keys(), absent & sys.modules.keys()\n"
         "print(sorted(set(cep.__all__) - set(dir(cep))))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
-    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (process.stdout, process.returncode) == ("[]\n", 0), process.stderr
 
 
 def test_every_public_name_is_there() -> None:

@@ -98,5 +98,5 @@ def test_spark_frames_too(spark: SparkSession, rules: cep.Rules, tmp_path: Path)
     pq.write_table(transfers(), tmp_path / "t.parquet")
     frame = spark.read.parquet(str(tmp_path / "t.parquet"))
     alerts: Any = rules.match(frame, columns=COLUMNS, fixed=FIXED)
-    found = [row["alert_id"] for row in alerts.collect()]
-    assert sorted(found) == sorted(expected["alert_id"].to_pylist())
+    alert_ids = [row["alert_id"] for row in alerts.collect()]
+    assert sorted(alert_ids) == sorted(expected["alert_id"].to_pylist())

@@ -79,10 +79,10 @@ def test_any_tampering_is_noticed(count: int, data: st.DataObject) -> None:
     changed = list(lines)
     match data.draw(st.sampled_from(["byte", "remove", "insert", "move", "cut", "join"])):
         case "byte":
-            at = data.draw(st.integers(0, count - 1))
-            place = data.draw(st.integers(0, len(lines[at]) - 1))
+            number = data.draw(st.integers(0, count - 1))
+            place = data.draw(st.integers(0, len(lines[number]) - 1))
             byte = data.draw(st.binary(max_size=1))
-            changed[at] = lines[at][:place] + byte + lines[at][place + 1 :]
+            changed[number] = lines[number][:place] + byte + lines[number][place + 1 :]
         case "remove":
             del changed[data.draw(st.integers(0, count - 1))]
         case "insert":

@@ -17,7 +17,7 @@ def test_a_file_takes_the_place_of_another(tmp_path: Path, many_writers: bool) -
     replace_file(path, b"one", many_writers=many_writers)
     replace_file(path, lambda file: file.writelines([b"t", b"wo"]), many_writers=many_writers)
     assert path.read_bytes() == b"two"
-    assert [found.name for found in path.parent.iterdir()] == ["file"]
+    assert [file.name for file in path.parent.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize("many_writers", [False, True])
@@ -32,7 +32,7 @@ def test_what_fails_half_way_leaves_the_file_as_it_was(tmp_path: Path, many_writ
     with pytest.raises(OSError, match="No space left"):
         replace_file(path, half, many_writers=many_writers)
     assert path.read_bytes() == b"old"
-    assert [found.name for found in tmp_path.iterdir()] == ["file"]
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
 def test_bytes_are_synced_before_the_name_and_the_folder_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,4 +56,4 @@ def test_bytes_are_synced_before_the_name_and_the_folder_after(tmp_path: Path, m
 def test_what_a_killed_writer_has_left_is_not_in_the_way(tmp_path: Path) -> None:
     (tmp_path / ".file.tmp").write_bytes(b"half of somet")
     replace_file(tmp_path / "file", b"whole")
-    assert [found.name for found in tmp_path.iterdir()] == ["file"]
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]

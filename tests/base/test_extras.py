@@ -29,14 +29,14 @@ from cep.cli.main import main
 
 def run_bare(code: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """Run a program in which no extra is installed."""
-    given = _BARE.replace("{hidden}", repr(set(EXTRAS))) + code
+    script = _BARE.replace("{hidden}", repr(set(EXTRAS))) + code
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", given]
+    command = [sys.executable, "-c", script]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
 
 
 def test_a_bare_installation_matches_and_says_what_it_lacks() -> None:
-    done = run_bare(
+    process = run_bare(
         "import importlib\n"
         "for verb in ('check', 'test', 'lint', 'fmt', 'plan', 'new', 'explain', 'docs', 'rules', 'replay', 'diff',\n"
         "             'backtest', 'report', 'tune', 'prune', 'features', 'why'):\n"
@@ -48,9 +48,9 @@ def test_a_bare_installation_matches_and_says_what_it_lacks() -> None:
         "print(len(rules.match(table, cores=1)))\n"
         "print(main(['run', '--help']), main(['live', '--help']), main(['lsp']))\n"
     )
-    assert done.stdout.splitlines() == ["1", "2 2 2"], done.stderr
-    assert "pip install 'cep[kafka]'" in done.stderr
-    assert "pip install 'cep[editor]'" in done.stderr
+    assert process.stdout.splitlines() == ["1", "2 2 2"], process.stderr
+    assert "pip install 'cep[kafka]'" in process.stderr
+    assert "pip install 'cep[editor]'" in process.stderr
 
 
 @pytest.mark.parametrize("extra", sorted(set(EXTRAS.values())))
@@ -63,9 +63,9 @@ def test_each_extra_is_one_of_the_project_and_of_all(extra: str) -> None:
 def test_a_package_of_no_extra_is_a_bug() -> None:
     assert missing_extra(ModuleNotFoundError("No module named 'nonsense'", name="nonsense")) is None
     assert missing_extra(ModuleNotFoundError("nothing")) is None
-    found = missing_extra(ModuleNotFoundError("No module named 'pyspark.sql'", name="pyspark.sql"))
-    assert found is not None
-    assert "cep[spark]" in str(found)
+    error = missing_extra(ModuleNotFoundError("No module named 'pyspark.sql'", name="pyspark.sql"))
+    assert error is not None
+    assert "cep[spark]" in str(error)
 
 
 def test_the_project_has_ranges_and_the_constraints_pins() -> None:

@@ -26,13 +26,13 @@ from cep.sinks.base import SINK_REASONS
 
 
 def test_what_the_job_says_wins_over_defaults_and_not_over_what_must_be() -> None:
-    given = {
+    settings = {
         "check.crcs": "false",
         "enable.auto.commit": "true",
         "bootstrap.servers": "elsewhere",
         "sasl.password": "x",
     }
-    options = reader_options("here:1", given, {"fetch.wait.max.ms": "5"}, {"isolation.level": "read_committed"})
+    options = reader_options("here:1", settings, {"fetch.wait.max.ms": "5"}, {"isolation.level": "read_committed"})
     assert options["bootstrap.servers"] == "here:1"
     assert options["check.crcs"] == "false"
     assert options["sasl.password"] == "x"
@@ -156,8 +156,8 @@ REFUSED = {"UNKNOWN_TOPIC_OR_PART", "INVALID_MSG"}
 def test_every_code_of_the_client_is_temporary_or_a_refusal() -> None:
     codes = {name: getattr(KafkaError, name) for name in dir(KafkaError) if name.strip("_").isupper()}
     assert len(codes) > 150
-    wanted = {*RETRIABLE, *PASSING.split(), *OF_THE_CLIENT} - REFUSED
-    assert {name for name, code in codes.items() if is_temporary(KafkaError(code))} == wanted
+    temporary = {*RETRIABLE, *PASSING.split(), *OF_THE_CLIENT} - REFUSED
+    assert {name for name, code in codes.items() if is_temporary(KafkaError(code))} == temporary
     for code in codes.values():
         error = KafkaException(KafkaError(code))
         assert is_away(error) == is_temporary(error.args[0])

@@ -23,7 +23,7 @@ def lowest() -> list[str]:
     tests as they are pinned.
     """
     extras = PROJECT["optional-dependencies"]
-    ranges = [*PROJECT["dependencies"], *(line for of in extras.values() for line in of if _name(line) in ALSO)]
+    ranges = [*PROJECT["dependencies"], *(line for lines in extras.values() for line in lines if _name(line) in ALSO)]
     packages = [re.sub(r">=([\d.]+)(?=,|$).*", r"==\1.*", line) for line in ranges]
     packages = [re.sub(r">=(.*)", r"==\1", line) for line in packages]  # a version that is not a series
     return packages + [line for line in extras["dev"] if _name(line) in TOOLS]
@@ -48,8 +48,8 @@ def test_frames_are_matched_with_the_lowest_versions(tmp_path: Path) -> None:
     subprocess.run(pip, check=True, timeout=WAIT_S)
     words = [python, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "-m", "not spark and not slow", *TESTED]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    done = subprocess.run(
+    process = subprocess.run(
         [*words, "-k", "not string_view"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
         timeout=WAIT_S,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert process.returncode == 0, process.stdout[-5000:] + process.stderr[-2000:]

@@ -95,8 +95,8 @@ def test_kinds_fall_into_text_number_and_float() -> None:
 def changed(**types: Type | None) -> Schema:
     """Return one event type with an id, a time and three more fields, whose types `types` replaces or removes."""
     fields = {"id": Type(Kind.ID), "event_time": Type(Kind.TIME), "amount": Type(Kind.DECIMAL, scale=2)}
-    known: dict[str, Type | None] = {**fields, "status": STATUS, "note": Type(Kind.STRING), **types}
-    return Schema((EventType("e", tuple(Field(n, t) for n, t in known.items() if t is not None)),))
+    types_by_name: dict[str, Type | None] = {**fields, "status": STATUS, "note": Type(Kind.STRING), **types}
+    return Schema((EventType("e", tuple(Field(n, t) for n, t in types_by_name.items() if t is not None)),))
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def changed(**types: Type | None) -> Schema:
     ],
 )
 def test_what_stored_events_still_mean(types: dict[str, Type | None], told: str) -> None:
-    found = misreadings(changed(), changed(**types))
-    assert found == [] if not told else told in found[0]
+    misread = misreadings(changed(), changed(**types))
+    assert misread == [] if not told else told in misread[0]
 
 
 def test_what_may_be_null_stays_so() -> None:

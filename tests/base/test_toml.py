@@ -72,10 +72,10 @@ def test_it_agrees_with_the_parser(text: str) -> None:
     except ValueError:
         expected = None
     try:
-        found: object = parse_toml(text, 1_000)
+        parsed: object = parse_toml(text, 1_000)
     except ValueError:
-        found = None
-    assert found == expected or text.count(".") >= TOML_NAME_PARTS_MAX
+        parsed = None
+    assert parsed == expected or text.count(".") >= TOML_NAME_PARTS_MAX
 
 
 def test_a_folder_of_hostile_rules_is_refused_file_by_file(tmp_path: Path) -> None:
@@ -112,9 +112,9 @@ SHAPES = (
 @pytest.mark.parametrize("name", ["large", "extra"])
 def test_one_value_changes_and_all_other_text_stays(text: str, value: object, name: str) -> None:
     changed = with_value(text, ("params", name), value)
-    wanted = tomllib.loads(text)
-    wanted["params"][name] = value
-    assert tomllib.loads(changed) == wanted
+    expected = tomllib.loads(text)
+    expected["params"][name] = value
+    assert tomllib.loads(changed) == expected
     assert with_value(changed, ("params", name), value) == changed
     before, after = text.splitlines(keepends=True), changed.splitlines(keepends=True)
     assert len([line for line in before if line not in after]) <= 1, "one line at most is another one"

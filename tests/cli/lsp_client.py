@@ -64,9 +64,9 @@ class Client:
     def diagnostics(self) -> list[dict[str, Any]]:
         """The next diagnostics that the server publishes."""
         while True:
-            for at, (method, params) in enumerate(self.notes):
+            for index, (method, params) in enumerate(self.notes):
                 if method == "textDocument/publishDiagnostics":
-                    del self.notes[at]
+                    del self.notes[index]
                     return list(params["diagnostics"])
             message = self._receive()
             self.notes.append((message["method"], message["params"]))
@@ -85,5 +85,5 @@ class Client:
             if name.lower() == b"content-length":
                 size = int(value)
         assert size, "the server is gone"
-        found: dict[str, Any] = json.loads(self.process.stdout.read(size))
-        return found
+        message: dict[str, Any] = json.loads(self.process.stdout.read(size))
+        return message

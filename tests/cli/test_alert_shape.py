@@ -22,7 +22,7 @@ def test_a_field_of_another_shape_is_named(field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"`{field}` is not"):
         checked_alert({**GOOD, field: value}, FIELDS)
     with pytest.raises(ValueError, match=f"`{field}` is missing"):
-        checked_alert({name: of for name, of in GOOD.items() if name != field}, FIELDS)
+        checked_alert({name: good_value for name, good_value in GOOD.items() if name != field}, FIELDS)
 
 
 @pytest.mark.parametrize("value", [None, 1, "alert", [GOOD]])

@@ -50,41 +50,41 @@ def made_up(count: int) -> tuple[Head, bytes]:
 
 
 def test_a_trail_that_was_cut_or_written_again_is_found(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = verify(job, capsys)
-    assert code == 0, said
+    code, printed = verify(job, capsys)
+    assert code == 0, printed
     path, status = trail_file(job), job / STATUS_FILE
     whole, lines = path.read_bytes(), path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-1]))
-    code, said = verify(job, capsys)
-    assert (code, "the end is missing" in said, "checkpoint" in said) == (Exit.FINDINGS, True, True)
+    code, printed = verify(job, capsys)
+    assert (code, "the end is missing" in printed, "checkpoint" in printed) == (Exit.FINDINGS, True, True)
 
     # The attacker writes a whole trail and its head, too; and lacks the key.
     head, path_bytes = made_up(len(lines))
     path.write_bytes(path_bytes)
-    told = orjson.loads(status.read_bytes())
-    status.write_text(json.dumps({**told, "audit": {**told["audit"], **head.to_json()}}))
-    code, said = verify(job, capsys)
-    assert (code, "is not signed with" in said) == (Exit.FINDINGS, True)
+    job_status = orjson.loads(status.read_bytes())
+    status.write_text(json.dumps({**job_status, "audit": {**job_status["audit"], **head.to_json()}}))
+    code, printed = verify(job, capsys)
+    assert (code, "is not signed with" in printed) == (Exit.FINDINGS, True)
     status.unlink()
-    code, said = verify(job, capsys)
-    assert (code, "which checkpoint" in said) == (Exit.FINDINGS, True)
+    code, printed = verify(job, capsys)
+    assert (code, "which checkpoint" in printed) == (Exit.FINDINGS, True)
     for checkpoint in (job / "checkpoints").glob("*.manifest"):
         checkpoint.unlink()
-    code, said = verify(job, capsys)
-    assert (code, "no signed head was found" in said) == (Exit.FINDINGS, True)
+    code, printed = verify(job, capsys)
+    assert (code, "no signed head was found" in printed) == (Exit.FINDINGS, True)
 
-    status.write_text(json.dumps(told))
+    status.write_text(json.dumps(job_status))
     path.write_bytes(whole)
-    code, said = verify(job, capsys)
-    assert code == 0, said
+    code, printed = verify(job, capsys)
+    assert code == 0, printed
 
 
 def test_a_head_counts_without_a_key_and_verify_says_so(
     job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv(KEY)
-    code, said = verify(job, capsys)
-    assert (code, "CEP_MANIFEST_KEY is not set" in said) == (0, True)
+    code, printed = verify(job, capsys)
+    assert (code, "CEP_MANIFEST_KEY is not set" in printed) == (0, True)
     copy = tmp_path / "copy.jsonl"
     copy.write_bytes(b"".join(trail_file(job).read_bytes().splitlines(keepends=True)[:-1]))
     assert main(["audit", "verify", str(copy)]) == 0

@@ -38,8 +38,8 @@ def write_folder(folder: Path, *names: str) -> Path:
 
 
 def backtest(folder: Path, labels: str, *more: str) -> int:
-    given = ["--rules", str(folder / "rules"), "--events", str(folder / "events.parquet"), "--labels", labels]
-    return main(["backtest", *given, *more])
+    command = ["--rules", str(folder / "rules"), "--events", str(folder / "events.parquet"), "--labels", labels]
+    return main(["backtest", *command, *more])
 
 
 def test_a_table_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -149,15 +149,15 @@ def test_no_file_of_a_run_has_a_card_number(rules: Path, tmp_path: Path, capsys:
     replay += ["--rejected-max", "1", "--out"]
     assert main([*replay, str(out / "replayed.jsonl"), "--dedup", "1 d"]) == 0
     assert main([*replay, str(out / "replayed.parquet"), "--dedup", "1 d"]) == 0
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
     assert list((out / "target").iterdir())
-    found = pq.read_table(out / "replayed.parquet").to_pylist()
-    assert len(found) > 5
-    assert_absent(searched, (repr(row).encode() for row in found))  # as its pages are compressed
+    rows = pq.read_table(out / "replayed.parquet").to_pylist()
+    assert len(rows) > 5
+    assert_absent(searched, (repr(row).encode() for row in rows))  # as its pages are compressed
     files = [path for path in out.rglob("*") if path.is_file()]
     assert_absent(searched, (path.read_bytes() for path in files))
     assert_absent(searched, (str(path).encode() for path in files))
-    assert_absent(searched, iter([said.out.encode(), said.err.encode()]))
+    assert_absent(searched, iter([printed.out.encode(), printed.err.encode()]))
     assert_absent(searched, stored(out / "job"))
     letters = b"".join(path.read_bytes() for path in (out / "job" / "dead_letters").glob("*.jsonl"))
     codes = {orjson.loads(line).get("code") for line in letters.splitlines()}
@@ -188,9 +188,9 @@ def test_no_topic_has_a_card_number(kafka_broker: KafkaCluster, rules: Path, tmp
         "--changelog", f"{name}-changelog", "--rejected-max", "1",
     ]) == 0  # fmt: skip
     for part in ("alerts", "dead", "status", "changelog"):
-        found = [data for one in consumed(kafka_broker, f"{name}-{part}", 1) for data in (one.key(), one.value())]
-        assert any(found), part
-        assert_absent(numbers, (data for data in found if data))
+        contents = [data for one in consumed(kafka_broker, f"{name}-{part}", 1) for data in (one.key(), one.value())]
+        assert any(contents), part
+        assert_absent(numbers, (data for data in contents if data))
     assert_absent(numbers, (path.read_bytes() for path in (tmp_path / "job").rglob("*") if path.is_file()))
 
 

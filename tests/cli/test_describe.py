@@ -51,21 +51,21 @@ def written(folder: Path, kind: str) -> Path:
 def test_a_draft_is_sound_and_reads_its_file(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path, kind)
     assert cli.main(["describe", str(path)]) == 0
-    said = capsys.readouterr().out
-    assert "event card_payments {" in said
+    draft = capsys.readouterr().out
+    assert "event card_payments {" in draft
     for line in ("id", "time", "string", "decimal(2)", "enum(approved, declined)", "int", "string?", "bool"):
-        assert f" {line}\n" in said
-    flags = shlex.split(said.splitlines()[0].removeprefix("# read it with: "))
+        assert f" {line}\n" in draft
+    flags = shlex.split(draft.splitlines()[0].removeprefix("# read it with: "))
     assert "event_time=booked" in flags
     rules = tmp_path / "rules"
     rules.mkdir()
     pattern = "pattern p by card { seq a where a: card_payments status == declined }\n"
-    (rules / "p.cep").write_text(said + pattern, encoding="utf-8")
+    (rules / "p.cep").write_text(draft + pattern, encoding="utf-8")
     (rules / "p.toml").write_text(RULE, encoding="utf-8")
     assert cli.main(["check", str(rules)]) == 0
     out = tmp_path / "alerts.jsonl"
-    asked = ["replay", "--rules", str(rules), "--events", str(path), "--out", str(out), "--rejected-max", "0"]
-    assert cli.main([*asked, *flags]) == 0
+    command = ["replay", "--rules", str(rules), "--events", str(path), "--out", str(out), "--rejected-max", "0"]
+    assert cli.main([*command, *flags]) == 0
     alerts = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(alerts) == 6
     assert alerts[0]["detected_at"].startswith((ROWS[1]["booked"] + timedelta(0)).strftime("%Y-%m-%dT%H:%M"))

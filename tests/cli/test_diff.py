@@ -54,12 +54,12 @@ def test_a_stricter_rule_loses_an_alert_and_is_more_precise(folder: Path, capsys
     path = folder / "new" / "rules" / "small_then_large.toml"
     path.write_text(path.read_text().replace("large = 500.00", "large = 600.00"))
     assert diff(folder, "--label", "is_fraud") == 1
-    found = " ".join(capsys.readouterr().out.split())
-    assert "kept 1, gained 0, lost 1" in found
-    assert "lost 1 of small_then_large" in found
-    assert "[t3, t4]" in found
-    assert "precision 0.500 1.000" in found
-    assert "recall 1.000 1.000" in found
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "kept 1, gained 0, lost 1" in printed
+    assert "lost 1 of small_then_large" in printed
+    assert "[t3, t4]" in printed
+    assert "precision 0.500 1.000" in printed
+    assert "recall 1.000 1.000" in printed
 
 
 def test_a_label_that_is_not_there_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,8 +83,8 @@ def test_a_shadow_is_compared_with_the_live_version(tmp_path: Path, capsys: pyte
     write_progress(tmp_path, 0, costs)
     report = ["shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts", str(tmp_path / "alerts")]
     assert main(report) == 0
-    found = " ".join(capsys.readouterr().out.split())
-    assert "a: shadow version 2 2 alerts, live 2" in found
-    assert "kept 1, gained 1, lost 1" in found
-    assert "1 1,000 250 0.250 2 800 1,600 2.000" in found
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "a: shadow version 2 2 alerts, live 2" in printed
+    assert "kept 1, gained 1, lost 1" in printed
+    assert "1 1,000 250 0.250 2 800 1,600 2.000" in printed
     assert main([*report[:2], "b", *report[3:]]) == 2

@@ -39,20 +39,20 @@ def test_a_session_of_the_clients_library(modules: Path, tmp_path: Path) -> None
     code = "import sys; from cep.cli.main import main; sys.exit(main(['lsp']))"
     root = str(Path(__file__).parents[2])
     server = [sys.executable, "-c", f"import sys; sys.path.insert(0, {root!r}); {code}"]
-    said = json.loads(run(["node", str(script), str(modules), str(tmp_path), *server], tmp_path))
-    assert said["code"] == 0
-    assert said["published"] == [["CEP704"], ["CEP305", "CEP704"], ["CEP704"]]
-    assert "probe: transaction  status == declined" in said["hover"]["contents"]["value"]
-    assert [item["label"] for item in said["completion"]["items"]][:3] == ["approved", "declined", "reversed"]
-    assert len(said["definition"]) == 1
-    (edits,) = said["rename"]["changes"].values()
+    session = json.loads(run(["node", str(script), str(modules), str(tmp_path), *server], tmp_path))
+    assert session["code"] == 0
+    assert session["published"] == [["CEP704"], ["CEP305", "CEP704"], ["CEP704"]]
+    assert "probe: transaction  status == declined" in session["hover"]["contents"]["value"]
+    assert [item["label"] for item in session["completion"]["items"]][:3] == ["approved", "declined", "reversed"]
+    assert len(session["definition"]) == 1
+    (edits,) = session["rename"]["changes"].values()
     assert {edit["newText"] for edit in edits} == {"attempt"}
-    assert len(said["formatting"]) == 1
-    assert [lens["command"]["title"] for lens in said["lenses"]] == ["Run 1 test", "Run test"]
+    assert len(session["formatting"]) == 1
+    assert [lens["command"]["title"] for lens in session["lenses"]] == ["Run 1 test", "Run test"]
     # The client makes an editor's command of each that the server executes: the extension declares none itself.
-    assert said["capabilities"]["executeCommandProvider"]["commands"] == [said["lenses"][0]["command"]["command"]]
-    assert said["run"] == {"ok": True, "text": "PASS  fires"}
-    assert said["messages"] == ["p: fires: 1 of 1 passed"]
+    assert session["capabilities"]["executeCommandProvider"]["commands"] == [session["lenses"][0]["command"]["command"]]
+    assert session["run"] == {"ok": True, "text": "PASS  fires"}
+    assert session["messages"] == ["p: fires: 1 of 1 passed"]
 
 
 @pytest.mark.slow
@@ -64,7 +64,7 @@ def test_the_extension_is_packaged(modules: Path, tmp_path: Path) -> None:
     package = ["node", str(vsce), "package", "--allow-missing-repository", "--skip-license", "--out", "x.vsix"]
     run(package, folder)
     names = zipfile.ZipFile(folder / "x.vsix").namelist()
-    wanted = ("extension.js", "package.json", "language-configuration.json", "syntaxes/cep.tmLanguage.json")
-    for name in (*wanted, "node_modules/vscode-languageclient/node.js"):
+    packed_names = ("extension.js", "package.json", "language-configuration.json", "syntaxes/cep.tmLanguage.json")
+    for name in (*packed_names, "node_modules/vscode-languageclient/node.js"):
         assert f"extension/{name}" in names
     assert not [name for name in names if "vsce" in name or "textmate" in name.removeprefix("extension/syntaxes")]

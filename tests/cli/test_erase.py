@@ -87,10 +87,10 @@ def test_others_go_on_as_if_nothing_was_erased(rules: Path, tmp_path: Path, caps
             assert all(any(token.encode() in content for content in before) for token in gone)
             keys = ["--key", f"card={NUMBERS[0]}", "--key", f"card={gone[1]}"]
             assert main(["erase", *keys, "--checkpoint", str(folder / "job")]) == 0
-            said = capsys.readouterr().out
-            for what in ("runs by card", "keys with a past by card", "waiting events by card", "alerts remembered"):
-                assert what in said
-            assert_absent([NUMBERS[0], *gone], iter([said.encode()]))
+            printed = capsys.readouterr().out
+            for part in ("runs by card", "keys with a past by card", "waiting events by card", "alerts remembered"):
+                assert part in printed
+            assert_absent([NUMBERS[0], *gone], iter([printed.encode()]))
             assert_absent(gone, (path.read_bytes() for path in (folder / "job").rglob("*") if path.is_file()))
             assert_absent(gone, iter(stored_portably(folder / "job", tmp_path / "proof-2")))
         (folder / "events" / "2.jsonl").write_bytes(events(2, 120, 120) + last_event() + b"\n")
@@ -187,17 +187,17 @@ def test_keys_of_several_fields_in_a_savepoint_of_an_audited_job(
     assert main(["erase", "--key", f"card={NUMBERS[0]}", "--savepoint", str(tmp_path / "saved")]) == Exit.USAGE
     assert "write card=…,shop=…" in capsys.readouterr().err
     lines_of = {}
-    for what in ("savepoint", "checkpoint"):
-        folder = tmp_path / ("saved" if what == "savepoint" else "job")
-        also = ["--audit", str(tmp_path / "trail")] if what == "savepoint" else []
-        words = ["erase", "--keys-file", str(tmp_path / "keys"), f"--{what}", str(folder), *also]
+    for place_kind in ("savepoint", "checkpoint"):
+        folder = tmp_path / ("saved" if place_kind == "savepoint" else "job")
+        also = ["--audit", str(tmp_path / "trail")] if place_kind == "savepoint" else []
+        words = ["erase", "--keys-file", str(tmp_path / "keys"), f"--{place_kind}", str(folder), *also]
         assert main([*words, *(signed_request(words, tmp_path, capsys) if is_signed else ())]) == 0
-        said = capsys.readouterr().out
-        assert "removed: 2 snoozes" in said
-        assert "removed: 3 texts of the audit" in said, "the refused one too, or the copy"
-        assert_absent([*NUMBERS, *ways], iter([said.encode()]))
+        printed = capsys.readouterr().out
+        assert "removed: 2 snoozes" in printed
+        assert "removed: 3 texts of the audit" in printed, "the refused one too, or the copy"
+        assert_absent([*NUMBERS, *ways], iter([printed.encode()]))
         assert_absent(ways, (path.read_bytes() for path in folder.rglob("*") if path.is_file()))
-        lines_of[what] = said.splitlines()
+        lines_of[place_kind] = printed.splitlines()
     (entry,) = (orjson.loads(line) for line in lines_of["savepoint"] if line.startswith("{"))
     assert (entry["what"], entry["keys"]) == ("erasure", {"card,shop": 2})
     assert entry["signers_version"] == (1 if is_signed else None)

@@ -78,11 +78,11 @@ def test_tokens_of_a_secret_that_is_gone_are_named() -> None:
     secrets = [SecretKey(name, name.encode() * 32) for name in ("k1", "k2", "k3")]
     tokens = {secret.id: secret.token("pan", b"4111111111111111") for secret in secrets}
     others = {secret.id: secret.token("pan", b"378282246310005") for secret in secrets}
-    for given in itertools.chain.from_iterable(itertools.combinations(tokens, n) for n in range(4)):
-        searched = ways_to_write([tokens[name] for name in given])
+    for names in itertools.chain.from_iterable(itertools.combinations(tokens, n) for n in range(4)):
+        searched = ways_to_write([tokens[name] for name in names])
         for stored, token in tokens.items():
             for text in (token, others[stored]):
-                assert has_other_tokens(f"x {text} y".encode(), searched) == (bool(given) and stored not in given)
+                assert has_other_tokens(f"x {text} y".encode(), searched) == (bool(names) and stored not in names)
     assert not has_other_tokens(tokens["k1"].encode(), ways_to_write(["c1"])), "a key without protected fields"
 
 
@@ -97,6 +97,6 @@ def test_a_file_that_cannot_be_searched_is_named(folder: Path, monkeypatch: pyte
         return read(path)
 
     monkeypatch.setattr(Path, "read_bytes", refusing)
-    left, unsearched = _files_with(folder, [b"c1"])
-    assert [path.name for path in left] == ["c.jsonl"]
+    paths, unsearched = _files_with(folder, [b"c1"])
+    assert [path.name for path in paths] == ["c.jsonl"]
     assert unsearched == [f"{folder / 'b.jsonl'}: Permission denied"]

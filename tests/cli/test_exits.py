@@ -29,11 +29,11 @@ def work(verb: str, kafka: KafkaCluster, folder: Path, topic: str, *more: str) -
         "--checkpoint", str(folder / "job"), "--alerts", str(folder / "alerts"), "--key-groups", "2",
         "--available-now", *more,
     )  # fmt: skip
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", *words],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=WAIT_S, env=on_this_spark(),
     )  # fmt: skip
-    return done.returncode, done.stderr
+    return process.returncode, process.stderr
 
 
 def delete_records(kafka: KafkaCluster, topic: str, offset: int) -> None:
@@ -60,14 +60,14 @@ def test_a_fault_that_a_restart_cannot_mend_has_a_code_of_its_own(
     if fault == "gone":
         delete_records(kafka_broker, topic, 200)
     for _ in range(2):  # a restart does the same again
-        code, said = work(verb, kafka_broker, tmp_path, topic)
-        assert code == Exit.FINAL, said
-        assert fault in said
+        code, printed = work(verb, kafka_broker, tmp_path, topic)
+        assert code == Exit.FINAL, printed
+        assert fault in printed
     if fault == "created again" or verb == "live":
         return
     # An operator decides to go on.
-    code, said = work(verb, kafka_broker, tmp_path, topic, "--accept-gap")
-    assert code == Exit.CLEAN, said
+    code, printed = work(verb, kafka_broker, tmp_path, topic, "--accept-gap")
+    assert code == Exit.CLEAN, printed
     totals = orjson.loads((tmp_path / "job" / "progress.json").read_bytes())["totals"]
     assert (totals["records_gone"], totals["records"]) == (100, 200)
     assert work(verb, kafka_broker, tmp_path, topic)[0] == Exit.CLEAN, "it is decided once"

@@ -27,17 +27,17 @@ pattern large
 def rows() -> list[dict[str, object]]:
     """Payments of 20 cards; large credits are fraud."""
     draw = random.Random(3)
-    made: list[dict[str, object]] = []
+    payments: list[dict[str, object]] = []
     for number in range(300):
         booked = datetime(2026, 3, 1, tzinfo=UTC) + timedelta(hours=number)
         is_fraud = number % 15 == 0
         amount = round(draw.uniform(300, 900) if is_fraud else draw.uniform(1, 150), 2)
         direction = "credit" if is_fraud else draw.choice(("credit", "debit"))
-        made.append({
+        payments.append({
             "number": 5_000 + number, "booked": booked, "card": 70 + draw.randrange(20), "amount": amount,
             "direction": direction, "is_fraud": int(is_fraud),
         })  # fmt: skip
-    return made
+    return payments
 
 
 def write(path: Path) -> None:
@@ -75,12 +75,12 @@ def test_from_an_unknown_file_to_the_first_backtest(
     assert cli.main(["fmt", "--check", str(file)]) == 0
     flags = shlex.split(draft.splitlines()[0].removeprefix("# read it with: "))
     assert "--time-zone" in flags
-    asked = ["--events", str(events), "--labels", "is_fraud", *flags]
+    flags_of_events = ["--events", str(events), "--labels", "is_fraud", *flags]
     file.write_text(draft.replace("enum(credit, debit)", "enum(incoming, outgoing)") + PATTERN)
-    asked += ["--values", "direction.credit=incoming", "--values", "direction.debit=outgoing"]
-    assert cli.main(["backtest", str(file), *asked]) == 0
+    flags_of_events += ["--values", "direction.credit=incoming", "--values", "direction.debit=outgoing"]
+    assert cli.main(["backtest", str(file), *flags_of_events]) == 0
     figures = " ".join(capsys.readouterr().out.split())
     assert "300 events of 13 days; 20 frauds" in figures
     assert "large 20 1.5 1.000" in figures
-    assert cli.main(["backtest", str(file), *asked, "--values", "direction.x=in"]) == 2
+    assert cli.main(["backtest", str(file), *flags_of_events, "--values", "direction.x=in"]) == 2
     assert "has no symbol in" in capsys.readouterr().err

@@ -24,9 +24,9 @@ def test_one_line_a_while_says_what_came_since_the_last() -> None:
         lines.tell(observed, totals, float(second))
     for second in range(200, 400):
         lines.tell(observed, totals, float(second))
-    told = [json.loads(line) for line in written.getvalue().splitlines()]
-    assert [line["events"] for line in told] == [10, 600, 600, 590, 190]
-    assert told[1] | {"time": ""} == {
+    log_lines = [json.loads(line) for line in written.getvalue().splitlines()]
+    assert [line["events"] for line in log_lines] == [10, 600, 600, 590, 190]
+    assert log_lines[1] | {"time": ""} == {
         "time": "", "event": "progress", "events": 600, "alerts": 60, "events_so_far": 710, "runs": 3,
         "lag_records": None, "watermark": None, "late_events": 60, "poison[wrong_value]": 60,
     }  # fmt: skip

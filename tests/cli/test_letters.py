@@ -39,16 +39,16 @@ def test_late_and_repaired_events_give_the_alerts_that_would_have_been(
     capsys.readouterr()
     again = ["letters", "replay", "job/dead_letters", "--events", "events"]
     assert main(again) == 1
-    said = capsys.readouterr().out
-    assert "1 late" in said
-    assert "audit" not in said
-    assert "1 events come back" in said
-    assert "kept 1, gained 1, lost 0" in said
-    assert "[small1, large1]" in said
+    printed = capsys.readouterr().out
+    assert "1 late" in printed
+    assert "audit" not in printed
+    assert "1 events come back" in printed
+    assert "kept 1, gained 1, lost 0" in printed
+    assert "[small1, large1]" in printed
     assert main([*again, "--repaired", "mended.jsonl"]) == 1
-    said = capsys.readouterr().out
-    assert "kept 1, gained 2, lost 0" in said
-    assert "[small2, large2]" in said
+    printed = capsys.readouterr().out
+    assert "kept 1, gained 2, lost 0" in printed
+    assert "[small2, large2]" in printed
 
 
 def test_a_repaired_record_replaces_its_flawed_event(
@@ -70,10 +70,10 @@ def test_a_repaired_record_replaces_its_flawed_event(
     capsys.readouterr()
     again = ["letters", "replay", "job/dead_letters", "--events", "events", "--repaired", "mended.jsonl"]
     assert main(again) == 1
-    said = capsys.readouterr().out
-    assert "kept 1, gained 1, lost 0" in said
-    assert "[small2, large2]" in said
-    assert "0 events come back" in said
+    printed = capsys.readouterr().out
+    assert "kept 1, gained 1, lost 0" in printed
+    assert "[small2, large2]" in printed
+    assert "0 events come back" in printed
 
 
 def test_what_is_no_letter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,26 +91,26 @@ def test_what_is_no_letter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_letters_of_old_go_and_the_audit_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    letters, held = tmp_path / "dead_letters", tmp_path / "held"
+    letters, held_folder = tmp_path / "dead_letters", tmp_path / "held"
     letters.mkdir()
-    held.mkdir()
+    held_folder.mkdir()
     audit = b'{"code":"audit","number":"000000000000"}\n'
     files = {
         letters / "batch-1.jsonl": (b'{"code":"late"}\n{"code":"late"}\n', 91),
         letters / "batch-2.jsonl": (b'{"code":"late"}\n' + audit, 91),
         letters / "batch-3.jsonl": (b'{"code":"late"}\n', 89),
-        held / "batch-1.jsonl": (b'{"held":"snoozed","alert":{}}\n', 91),
+        held_folder / "batch-1.jsonl": (b'{"held":"snoozed","alert":{}}\n', 91),
     }
     for path, (data, days) in files.items():
         path.write_bytes(data)
         os.utime(path, (time.time() - 86_400 * days,) * 2)
-    remove = ["letters", "remove", str(letters), str(held), "--older-than"]
+    remove = ["letters", "remove", str(letters), str(held_folder), "--older-than"]
     assert main([*remove, "90 d"]) == 0
-    said = capsys.readouterr().out
-    assert f"{letters}: 3 letters removed, of 2 files" in said
-    assert f"{held}: 1 letters removed, of 1 files" in said
-    left = {path: path.read_bytes() for path in tmp_path.glob("*/*")}
-    assert left == {letters / "batch-2.jsonl": audit, letters / "batch-3.jsonl": b'{"code":"late"}\n'}
+    printed = capsys.readouterr().out
+    assert f"{letters}: 3 letters removed, of 2 files" in printed
+    assert f"{held_folder}: 1 letters removed, of 1 files" in printed
+    content_by_path = {path: path.read_bytes() for path in tmp_path.glob("*/*")}
+    assert content_by_path == {letters / "batch-2.jsonl": audit, letters / "batch-3.jsonl": b'{"code":"late"}\n'}
     assert main([*remove, "90 d"]) == 0
     assert f"{letters}: 0 letters removed, of 1 files" in capsys.readouterr().out
 

@@ -40,8 +40,8 @@ def test_findings_and_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lint(tmp_path, CLEAN + "list l = [1]", "--json") == 1
-    found = json.loads(capsys.readouterr().out)
-    assert [d["code"] for d in found["findings"]] == ["CEP702"]
+    report = json.loads(capsys.readouterr().out)
+    assert [d["code"] for d in report["findings"]] == ["CEP702"]
 
 
 def test_fix_applies_what_a_machine_can(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

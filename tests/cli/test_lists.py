@@ -90,9 +90,9 @@ def test_the_life_of_a_list(job: Answering, folder: Path, capsys: pytest.Capture
     assert held(job) == {"blocked": (3, 3), "watch": (1, 1)}
     capsys.readouterr()
     assert main(["lists", "show", "--rules", str(folder), *job.flags]) == 0
-    said = capsys.readouterr().out
-    assert "the job holds" in said
-    assert job.book.report().lists[0].digest[:12] in said
+    printed = capsys.readouterr().out
+    assert "the job holds" in printed
+    assert job.book.report().lists[0].digest[:12] in printed
     # The file counts again, and the entries that it has replaced are forgotten.
     assert main(publish) == 0
     assert held(job)["blocked"] == (4, 2)
@@ -124,10 +124,10 @@ def test_what_is_wrong_with_a_list(job: Answering, folder: Path, capsys: pytest.
     (folder.parent / "cep.toml").write_text(f'[job]\nrules = "{folder}"\n')
     flags = [*job.flags, "--conf", str(folder.parent / "cep.toml")]
     assert main(["lists", "add", "blocked", "4111111111111111", "--of", "string", *flags]) == 1
-    said = capsys.readouterr().out
-    assert "1 of its entries are no tokens" in said
-    assert "nothing is sent" in said
-    assert "4111" not in said
+    printed = capsys.readouterr().out
+    assert "1 of its entries are no tokens" in printed
+    assert "nothing is sent" in printed
+    assert "4111" not in printed
     assert main(["lists", "add", "shops", "s1", "--of", "string", "--why", "4111 1111 1111 1111 called", *flags]) == 2
     assert "has a card number" in capsys.readouterr().err
     assert read_control_topic(job.control) == ([], 0)

@@ -171,13 +171,13 @@ def test_a_field_is_renamed_in_every_file(session: Session) -> None:
 def test_positions_behind_a_character_outside_of_the_basic_plane(session: Session) -> None:
     text = PATTERN.replace("status == declined", '"💳" == cuntry')
     broken = session.open(text)
-    (found,) = [d for d in broken if d["code"] == "CEP201"]
-    assert found["range"]["start"] == session.place("cuntry")
+    (diagnostic,) = [d for d in broken if d["code"] == "CEP201"]
+    assert diagnostic["range"]["start"] == session.place("cuntry")
 
 
 def test_lints_are_warnings_and_tests_have_a_lens(session: Session) -> None:
-    found = session.open(PATTERN + 'test "t" of p { c: 0s transaction\n expect none }\n')
-    assert [d["code"] for d in found] == ["CEP704"]
+    diagnostics = session.open(PATTERN + 'test "t" of p { c: 0s transaction\n expect none }\n')
+    assert [d["code"] for d in diagnostics] == ["CEP704"]
     lenses = session.client.ask("textDocument/codeLens", {"textDocument": {"uri": session.uri}})
     assert [lens["command"]["title"] for lens in lenses] == ["Run 1 test", "Run test"]
 
@@ -194,8 +194,8 @@ test "is wrong" of p { c: 0s transactio  expect none }
     lenses = session.client.ask("textDocument/codeLens", {"textDocument": {"uri": session.uri}})
     outcomes = {}
     for lens in lenses:
-        asked = {key: lens["command"][key] for key in ("command", "arguments")}
-        outcomes[asked["arguments"][1]] = session.client.ask("workspace/executeCommand", asked)
+        command = {key: lens["command"][key] for key in ("command", "arguments")}
+        outcomes[command["arguments"][1]] = session.client.ask("workspace/executeCommand", command)
     assert outcomes["p: fires"] == {"ok": True, "text": "PASS  fires"}
     assert outcomes["p: fires not"]["text"].startswith("FAIL  fires not\n                expected 1 match, got 0\n")
     assert "is no probe: status == declined is not true (status = approved)" in outcomes["p: fires not"]["text"]
@@ -215,5 +215,5 @@ test "is wrong" of p { c: 0s transactio  expect none }
 @pytest.mark.always
 def test_what_only_the_compiler_knows_is_told_while_typing(session: Session) -> None:
     session.open(PATTERN)
-    found = session.change("probe{least,} greedy -> hit", "(probe -> hit){9} -> ((x -> y){90} -> z){90}")
-    assert "CEP425" in codes(found)
+    diagnostics = session.change("probe{least,} greedy -> hit", "(probe -> hit){9} -> ((x -> y){90} -> z){90}")
+    assert "CEP425" in codes(diagnostics)

@@ -90,9 +90,9 @@ def test_a_document_outside_of_the_workspace_has_the_files_beside_it_alone(
     opened: list[str] = []
 
     def loaded(paths: Iterable[Path], *others: Any) -> Checked:
-        given = list(paths)
-        opened.extend(path.name for path in given)
-        return load_overlaid(given, *others)
+        files = list(paths)
+        opened.extend(path.name for path in files)
+        return load_overlaid(files, *others)
 
     monkeypatch.setattr(lsp, "load_overlaid", loaded)
     place = {"textDocument": {"uri": (tmp_path / "none").as_uri()}, "position": {"line": 0, "character": 0}}

@@ -59,13 +59,13 @@ def test_an_operating_error_has_one_message_and_a_bug_says_what_to_report(
     monkeypatch.delenv("CEP_DEBUG")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     run_check(monkeypatch, ZeroDivisionError("bug"))
-    said = capsys.readouterr().err
-    (kept,) = tmp_path.iterdir()
-    assert "Traceback" not in said
-    assert said.startswith("cep: ZeroDivisionError in test_main.py:")
-    assert str(kept) in said
-    assert "Traceback" in kept.read_text()
-    assert kept.stat().st_mode & 0o077 == 0
+    printed = capsys.readouterr().err
+    (report_file,) = tmp_path.iterdir()
+    assert "Traceback" not in printed
+    assert printed.startswith("cep: ZeroDivisionError in test_main.py:")
+    assert str(report_file) in printed
+    assert "Traceback" in report_file.read_text()
+    assert report_file.stat().st_mode & 0o077 == 0
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
     assert run_check(monkeypatch, ZeroDivisionError("bug")) == 3
     assert "run it again" in capsys.readouterr().err
@@ -88,15 +88,15 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_check_gets_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[object] = []
+    check_arguments: list[object] = []
 
     def run(*arguments: object) -> int:
-        seen.extend(arguments)
+        check_arguments.extend(arguments)
         return 0
 
     monkeypatch.setattr("cep.cli.check.run", run)
     assert cli.main(["check", "--json", "--color", "never", "a.cep", "b.cep"]) == 0
-    assert seen == [["a.cep", "b.cep"], True, False]
+    assert check_arguments == [["a.cep", "b.cep"], True, False]
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,9 +83,9 @@ def test_envelopes_of_avro_are_mapped(verb: str, place: Path, kafka_broker: Kafk
     topic = f"mapped-{uuid.uuid4().hex[:8]}"
     kafka_broker.create(topic, 1)
     kafka_broker.send(topic, [{"value": value, "partition": 0} for value in [*values, b"no avro"]])
-    given = [word for word in flags(place, kafka_broker, topic, "out") if word not in HEADED]
+    arguments = [word for word in flags(place, kafka_broker, topic, "out") if word not in HEADED]
     checkpoint = ["--checkpoint", str(place / "checkpoint")]
-    assert cli.main([verb, *given, *MAPPING, *form, *checkpoint]) == 0
+    assert cli.main([verb, *arguments, *MAPPING, *form, *checkpoint]) == 0
     assert found(place / "out") == alert_ids(plain)
 
 

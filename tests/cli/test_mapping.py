@@ -80,8 +80,8 @@ def test_replay_run_and_why_read_one_mapping(place: Path, capsys: pytest.Capture
     assert ids[0] == ids[1]
     why = ["why", "--alerts", str(place / "alerts.jsonl"), "--alert", ids[0], "--rules", str(place / "rules")]
     assert cli.main([*why, "--events", raw, *MAPPING]) == 0
-    asked = ["why-not", "--rule", "testing", "--key", "c2", "--rules", str(place / "rules"), "--events", raw]
-    assert cli.main([*asked, *MAPPING]) == 0
+    command = ["why-not", "--rule", "testing", "--key", "c2", "--rules", str(place / "rules"), "--events", raw]
+    assert cli.main([*command, *MAPPING]) == 0
     assert "there were 1" in capsys.readouterr().out
 
 
@@ -89,11 +89,11 @@ def test_a_record_seen_from_both_sides(place: Path) -> None:
     """A record that is an event of two cards gives the alerts of two records, in replay and live."""
     both = [{**p, "from": p["card"], "to": f"to-{p['card']}"} for p in PAYMENTS]
     (place / "both.jsonl").write_bytes(lines(both))
-    apart = [{**p, "id": f"{p['id']}#{view}", "card": p[at]} for p in both for view, at in VIEWS.items()]
+    apart = [{**p, "id": f"{p['id']}#{view}", "card": p[field]} for p in both for view, field in VIEWS.items()]
     (place / "apart.jsonl").write_bytes(lines(apart))
     expected = replay(place, "--events", str(place / "apart.jsonl"))
     assert expected.count(b"\n") == 2
-    columns = [word for view, at in VIEWS.items() for word in ("--columns", f"{view}/card={at}")]
+    columns = [word for view, field in VIEWS.items() for word in ("--columns", f"{view}/card={field}")]
     assert replay(place, "--events", str(place / "both.jsonl"), *columns) == expected
     pq.write_table(pa.Table.from_pylist(both), place / "both.parquet")
     assert replay(place, "--events", str(place / "both.parquet"), *columns) == expected
@@ -102,8 +102,8 @@ def test_a_record_seen_from_both_sides(place: Path) -> None:
         assert cli.main(["run", *flags, "--available-now", *columns]) == 0
         (file,) = (place / name[5:]).glob("*.jsonl")
         assert alert_ids(file.read_bytes()) == alert_ids(expected)
-    asked = ["why-not", "--rule", "testing", "--key", "to-c2", "--rules", str(place / "rules")]
-    assert cli.main([*asked, "--events", str(place / "both.parquet"), *columns]) == 0
+    command = ["why-not", "--rule", "testing", "--key", "to-c2", "--rules", str(place / "rules")]
+    assert cli.main([*command, "--events", str(place / "both.parquet"), *columns]) == 0
 
 
 def alert_ids(written: bytes) -> list[str]:
@@ -144,8 +144,8 @@ def test_several_inputs_packed_and_by_wildcard_are_read_once(place: Path) -> Non
     assert replay(place, "--events", str(parts / "*.jsonl*"), "--events", str(parts / "a.jsonl")) == plain
     assert replay(place, "--events", str(place / "plain.jsonl"), "--since", "2026-03-01T10:01:00Z") == b""
     assert replay(place, "--events", str(place / "plain.jsonl"), "--until", "2026-03-01T10:02:00Z") == b""
-    asked = ["why-not", "--rule", "testing", "--key", "c2", "--rules", str(place / "rules")]
-    assert cli.main([*asked, "--events", str(parts / "a.jsonl"), "--events", str(parts / "b.jsonl.gz")]) == 0
+    command = ["why-not", "--rule", "testing", "--key", "c2", "--rules", str(place / "rules")]
+    assert cli.main([*command, "--events", str(parts / "a.jsonl"), "--events", str(parts / "b.jsonl.gz")]) == 0
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_spark_reads_the_same_mapping(place: Path) -> None:
     assert replay(place, "--events", str(place / "raw.parquet"), "--engine", "spark", *MAPPING) == plain
     both = [{**p, "from": p["card"], "to": f"to-{p['card']}"} for p in PAYMENTS]
     pq.write_table(pa.Table.from_pylist(both), place / "both.parquet")
-    columns = [word for view, at in VIEWS.items() for word in ("--columns", f"{view}/card={at}")]
+    columns = [word for view, field in VIEWS.items() for word in ("--columns", f"{view}/card={field}")]
     one_process = replay(place, "--events", str(place / "both.parquet"), *columns)
     assert one_process.count(b"\n") == 2
     assert replay(place, "--events", str(place / "both.parquet"), "--engine", "spark", *columns) == one_process

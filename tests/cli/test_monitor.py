@@ -53,8 +53,8 @@ def test_panels_do_not_overlap() -> None:
 
 
 def test_the_verb_prints_the_files(capsys: pytest.CaptureFixture[str]) -> None:
-    for what, name in FILES.items():
-        assert main(["monitor", what]) == 0
+    for part, name in FILES.items():
+        assert main(["monitor", part]) == 0
         assert capsys.readouterr().out == (FOLDER / name).read_text(encoding="utf-8")
 
 
@@ -119,13 +119,13 @@ def test_promtool_takes_the_rules_and_they_ring_when_they_should(prometheus: Too
     (tmp_path / "tests.yml").write_text(
         json.dumps({"rule_files": [str(path)], "evaluation_interval": "1m", "tests": tests}), encoding="utf-8"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [str(prometheus.promtool), "test", "rules", str(tmp_path / "tests.yml")],
         check=False,
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 @pytest.mark.slow
@@ -170,9 +170,9 @@ def test_a_real_prometheus_scrapes_a_job_and_rings(prometheus: Tools, tmp_path: 
 
 def panels() -> list[str]:
     """The expressions of the dashboard, with a value for each of Grafana's variables."""
-    asked = [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", ())]
-    assert len(asked) > 10
-    return [re.sub(r"\$(?:__)?\w*(?:interval|range)\w*", "5m", expr).replace("$instance", ".*") for expr in asked]
+    queries = [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", ())]
+    assert len(queries) > 10
+    return [re.sub(r"\$(?:__)?\w*(?:interval|range)\w*", "5m", expr).replace("$instance", ".*") for expr in queries]
 
 
 def _asked(port: int, expression: str) -> str:

@@ -42,9 +42,11 @@ def test_a_job_counts_by_rule_and_says_what_becomes_of_the_runs(
     (tmp_path / "events" / "0.jsonl").write_bytes(b"\n".join(case.lines[:half]))
     (tmp_path / "control" / "change.jsonl").write_bytes(second.to_json())
     assert main(job) == 0
-    at = "2026-03-01T12:00:00.000Z"
-    said = f"shape version 2 begins at {at}: the runs of version 1 are carried (0 are open now): `on_update` is `carry`"
-    assert said in capsys.readouterr().err
+    time = "2026-03-01T12:00:00.000Z"
+    line = (
+        f"shape version 2 begins at {time}: the runs of version 1 are carried (0 are open now): `on_update` is `carry`"
+    )
+    assert line in capsys.readouterr().err
     counts = open_runs(totals())
     assert counts.keys() == {"shape@1"}
     assert counts["shape@1"] <= totals()["runs"]

@@ -27,9 +27,9 @@ def test_a_folder_of_cep_run(verb: str, tmp_path: Path, capsys: pytest.CaptureFi
     assert main([*words, "--checkpoint", str(tmp_path / "job")]) == Exit.CLEAN
     arguments, advice = ROWS[verb]
     assert main([*arguments, "--checkpoint", str(tmp_path / "job")]) == Exit.USAGE
-    said = capsys.readouterr().err
-    assert "is of `cep run`" in said
-    assert advice in said
+    printed = capsys.readouterr().err
+    assert "is of `cep run`" in printed
+    assert advice in printed
 
 
 @pytest.mark.parametrize("name", [QUERY_FOLDER, BEGINS_FOLDER])
@@ -37,9 +37,9 @@ def test_a_folder_of_cep_live(name: str, tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "job" / name).mkdir(parents=True)
     words = ["run", "--rules", RULES, "--events", "-", "--available-now", "--checkpoint", str(tmp_path / "job")]
     assert main(words) == Exit.USAGE
-    said = capsys.readouterr().err
-    assert "is of `cep live`" in said
-    assert "`cep savepoint --portable` and `cep restore`" in said
+    printed = capsys.readouterr().err
+    assert "is of `cep live`" in printed
+    assert "`cep savepoint --portable` and `cep restore`" in printed
 
 
 def test_the_page_of_standbys_has_the_words_of_the_message() -> None:

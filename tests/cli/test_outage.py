@@ -70,8 +70,8 @@ def test_a_job_that_starts_without_a_broker_says_so_and_goes_on_with_it(tmp_path
             wait_for(lambda: f"cep_events_total {len(lines)}.0" in metrics(port))
             assert status(port, "/ready") == 200
             process.send_signal(signal.SIGTERM)
-            _, said = process.communicate(timeout=WAIT_S)
-            assert process.returncode == 0, said.decode()
+            _, log = process.communicate(timeout=WAIT_S)
+            assert process.returncode == 0, log.decode()
             kafka.stop()
             again = start(
                 "--rules", str(ROOT / "rules"), "--bootstrap-servers", kafka.address, "--topic", "payments",
@@ -82,9 +82,9 @@ def test_a_job_that_starts_without_a_broker_says_so_and_goes_on_with_it(tmp_path
             assert f"Kafka at {kafka.address} gave no" in complaint.decode()
         finally:
             process.kill()
-    told = [orjson.loads(line) for line in said.splitlines()]
-    assert [line["event"] for line in told if line.get("part") == "brokers"] == ["unhealthy", "healthy"]
-    assert [line["event"] for line in told][-1] == "ended"
+    log_lines = [orjson.loads(line) for line in log.splitlines()]
+    assert [line["event"] for line in log_lines if line.get("part") == "brokers"] == ["unhealthy", "healthy"]
+    assert [line["event"] for line in log_lines][-1] == "ended"
 
 
 def sent_in_parts(count: int) -> tuple[list[list[bytes]], bytes]:
@@ -102,21 +102,21 @@ def wait_for_all_of(port: int, events: int) -> None:
 
 def verify_end(process: subprocess.Popen[bytes], kafka: RealKafka, wanted: list[bytes]) -> dict[str, list[str]]:
     """Check that the job ends well and its topic has each alert once. Return the job's log events by part."""
-    found = consumed(kafka.address, "alerts", lambda values: len(values) >= len(wanted))
+    alerts = consumed(kafka.address, "alerts", lambda values: len(values) >= len(wanted))
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=WAIT_S)
-    assert process.returncode == 0, said.decode()
-    assert sorted(found) == wanted
-    told: dict[str, list[str]] = {}
-    for line in map(orjson.loads, said.splitlines()):
-        told.setdefault(line.get("part", ""), []).append(line["event"])
-    return told
+    _, log = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0, log.decode()
+    assert sorted(alerts) == wanted
+    events_by_part: dict[str, list[str]] = {}
+    for line in map(orjson.loads, log.splitlines()):
+        events_by_part.setdefault(line.get("part", ""), []).append(line["event"])
+    return events_by_part
 
 
 @pytest.mark.slow
 def test_a_job_sees_outages_and_outlives_them(tmp_path: Path) -> None:
     (before, between, behind), end = sent_in_parts(3)
-    wanted = sorted(expected([*before, *between, *behind, end], deployment(), tmp_path))
+    expected_alerts = sorted(expected([*before, *between, *behind, end], deployment(), tmp_path))
     port = free_port()
     with RealKafka() as kafka:
         for topic in ("payments", "alerts"):
@@ -139,16 +139,16 @@ def test_a_job_sees_outages_and_outlives_them(tmp_path: Path) -> None:
                     kafka._producer = None
                 wait_for(lambda: status(port, "/health") == 200)
             kafka.send("payments", [{"value": line, "partition": 0} for line in (*behind, end)])
-            told = verify_end(process, kafka, wanted)
+            events_by_part = verify_end(process, kafka, expected_alerts)
         finally:
             process.kill()
-    assert told["brokers"] == ["unhealthy", "healthy"] * 2
+    assert events_by_part["brokers"] == ["unhealthy", "healthy"] * 2
 
 
 @pytest.mark.slow
 def test_a_topic_that_takes_no_alerts_makes_a_job_unready(tmp_path: Path) -> None:
     (before, behind), end = sent_in_parts(2)
-    wanted = sorted(expected([*before, *behind, end], deployment(), tmp_path))
+    expected_alerts = sorted(expected([*before, *behind, end], deployment(), tmp_path))
     port = free_port()
     with ExitStack() as brokers:
         kafka = brokers.enter_context(RealKafka())
@@ -168,10 +168,10 @@ def test_a_topic_that_takes_no_alerts_makes_a_job_unready(tmp_path: Path) -> Non
             assert status(port, "/ready") == 503
             second.start()
             wait_for(lambda: status(port, "/ready") == 200)
-            told = verify_end(process, kafka, wanted)
+            events_by_part = verify_end(process, kafka, expected_alerts)
         finally:
             process.kill()
-    assert told["sinks"] == ["unhealthy", "healthy"]
+    assert events_by_part["sinks"] == ["unhealthy", "healthy"]
 
 
 def start_with_topics(kafka: RealKafka, checkpoint: Path, port: int) -> subprocess.Popen[bytes]:

@@ -12,8 +12,8 @@ from tests.cli.test_backtest import write_folder
 
 
 def prune(folder: Path, *more: str) -> int:
-    given = ["--rules", str(folder / "rules"), "--events", str(folder / "events.parquet"), "--labels", "is_fraud"]
-    return main(["prune", *given, *more])
+    command = ["--rules", str(folder / "rules"), "--events", str(folder / "events.parquet"), "--labels", "is_fraud"]
+    return main(["prune", *command, *more])
 
 
 def test_rules_that_could_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

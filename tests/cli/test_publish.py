@@ -95,8 +95,8 @@ def changed(folder: Path, old: str, new: str, rule: str = "card_testing") -> Non
 def versions(job: Answering) -> dict[str, int]:
     status = read_status(job.status)
     assert status is not None
-    found: dict[str, int] = status["last_versions"]
-    return found
+    last_versions: dict[str, int] = status["last_versions"]
+    return last_versions
 
 
 def test_the_life_of_a_rule(job: Answering, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,14 +113,14 @@ def test_the_life_of_a_rule(job: Answering, folder: Path, capsys: pytest.Capture
     assert main(["rules", "bump", "card_testing", "--rules", str(folder)]) == 0
     capsys.readouterr()
     assert main([*publish, "--dry-run"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "params.tries 3 → 4" in said
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "params.tries 3 → 4" in printed
     drained = "the runs of version 1 are drained: `on_update` is `drain`"
-    assert drained in said
+    assert drained in printed
     assert main([*publish, "--only", "card_testing"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert drained in said
-    assert "missing" not in said, "the other rules have files, they are only not asked for"
+    printed = " ".join(capsys.readouterr().out.split())
+    assert drained in printed
+    assert "missing" not in printed, "the other rules have files, they are only not asked for"
     assert versions(job)["card_testing"] == 2
     assert main(["rollback", "card_testing", "--to", "1", "--rules", str(folder), *job.flags]) == 0
     assert "cep rules bump card_testing --above 3" in " ".join(capsys.readouterr().out.split())
@@ -131,8 +131,8 @@ def test_the_life_of_a_rule(job: Answering, folder: Path, capsys: pytest.Capture
     assert main(publish) == 1, "the file is behind what runs"
     assert main(["pause", "card_testing", "--reason", "floods", "--by", "ann", *job.flags]) == 0
     assert job.book.report().paused == ("card_testing",)
-    (taken,) = job.book.report().taken["card_testing/pause"]
-    assert (taken["by"], taken["reason"]) == ("ann", "floods")
+    (pause_change,) = job.book.report().taken["card_testing/pause"]
+    assert (pause_change["by"], pause_change["reason"]) == ("ann", "floods")
     assert main(["resume", "card_testing", *job.flags]) == 0
     assert job.book.report().paused == ()
     snooze = ["snooze", "card_testing", "--key", "c1", "--until", "2030-01-01T00:00:00Z", "--by", "ann", *job.flags]
@@ -197,17 +197,17 @@ def test_two_publishers_at_once_and_a_job_that_is_built_anew(
     kafka_broker.create(f"{name}-events", 1)
     flags = ["--bootstrap-servers", kafka_broker.address, "--control-topic", name, "--status-topic", f"{name}-status"]
     command = [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main(sys.argv[1:]))", "run"]
-    given = ["--rules", str(shutil.copytree(folder.parent, tmp_path / "first") / "rules")]
-    given += ["--topic", f"{name}-events", "--alerts", str(tmp_path / "alerts"), *flags]
+    arguments = ["--rules", str(shutil.copytree(folder.parent, tmp_path / "first") / "rules")]
+    arguments += ["--topic", f"{name}-events", "--alerts", str(tmp_path / "alerts"), *flags]
     log = tmp_path / "log"
     with log.open("wb") as errors:
-        job = subprocess.Popen([*command, *given, "--checkpoint", str(tmp_path / "checkpoint")], stderr=errors)
+        job = subprocess.Popen([*command, *arguments, "--checkpoint", str(tmp_path / "checkpoint")], stderr=errors)
     try:
         status = StatusTopic(kafka_broker.address, f"{name}-status")
         give_up_s = time.monotonic() + 120.0
         while not _is_there(kafka_broker, status.name) and time.monotonic() < give_up_s:
             time.sleep(0.2)
-        first = wait_for_status(status, lambda found: bool(found["rules"]), 60.0)
+        first = wait_for_status(status, lambda job_status: bool(job_status["rules"]), 60.0)
         assert first is not None
         assert first["epoch"] == len(first["rules"])
         assert main(["pause", "card_testing", "--wait", "60", *flags]) == 0
@@ -219,13 +219,15 @@ def test_two_publishers_at_once_and_a_job_that_is_built_anew(
         codes = _publish_at_once(both, flags, monkeypatch)
         assert sorted(codes.values()) == [0, 1]
         winner, loser = sorted(codes, key=lambda person: codes[person])
-        said = " ".join(capsys.readouterr().out.split())
-        assert f"by {winner}: a change of {winner} was first" in said
-        assert f"by {loser}: a change of {loser}" in said
-        assert "params.tries 4 → 5" in said or "params.tries 5 → 4" in said
-        told = wait_for_status(status, lambda found: bool(found["refused"]), 60.0)  # the loser's, which comes later
-        assert told is not None
-        assert told["taken"]["card_testing"][-1]["by"] == winner
+        printed = " ".join(capsys.readouterr().out.split())
+        assert f"by {winner}: a change of {winner} was first" in printed
+        assert f"by {loser}: a change of {loser}" in printed
+        assert "params.tries 4 → 5" in printed or "params.tries 5 → 4" in printed
+        last_status = wait_for_status(
+            status, lambda job_status: bool(job_status["refused"]), 60.0
+        )  # the loser's, which comes later
+        assert last_status is not None
+        assert last_status["taken"]["card_testing"][-1]["by"] == winner
     finally:
         job.send_signal(signal.SIGTERM)
         assert job.wait(60.0) == 0
@@ -233,11 +235,11 @@ def test_two_publishers_at_once_and_a_job_that_is_built_anew(
     # Compaction takes nothing away that decides.
     places, _ = read_control_topic(Topic(kafka_broker.address, name))
     assert len({place.key for place in places}) == len(places) == 3
-    assert main(["run", *given, "--checkpoint", str(tmp_path / "anew"), "--available-now"]) == 0
+    assert main(["run", *arguments, "--checkpoint", str(tmp_path / "anew"), "--available-now"]) == 0
     anew = read_status(status)
     assert anew is not None
-    for what in ("content_hash", "taken", "paused", "last_versions", "refused", "audit"):
-        assert anew[what] == told[what]
+    for part in ("content_hash", "taken", "paused", "last_versions", "refused", "audit"):
+        assert anew[part] == last_status[part]
 
 
 def _publish_at_once(folders: list[Path], flags: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:

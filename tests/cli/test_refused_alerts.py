@@ -69,15 +69,15 @@ def receiver() -> Iterator[Judge]:
 def test_every_alert_arrives_or_is_a_letter_that_can_be_sent_again(
     receiver: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    port, seen, unwanted = free_port(), dict[str, tuple[int, str]](), set[str]()
+    port, refusals, unwanted = free_port(), dict[str, tuple[int, str]](), set[str]()
 
     def judge(names: list[str]) -> int:
         """Refuse access first; then, once the job has said so, refuse one alert of the first request."""
-        if not seen:
-            seen["first"] = (0, "")
+        if not refusals:
+            refusals["first"] = (0, "")
             return 401
-        if len(seen) == 1:
-            seen.update({path: asked(port, path) for path in ("/live", "/ready", "/health", "/metrics")})
+        if len(refusals) == 1:
+            refusals.update({path: asked(port, path) for path in ("/live", "/ready", "/health", "/metrics")})
             unwanted.add(names[len(names) // 2])
         return 400 if unwanted & set(names) else 204
 
@@ -99,21 +99,21 @@ log = "json"
 """
     )
     assert main(["run", "--conf", str(conf), "--available-now"]) == 0
-    told = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
+    log_lines = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
     name = f"{url_of(receiver.server)}?…"
-    assert (seen["/live"][0], seen["/ready"][0], seen["/health"][0]) == (200, 503, 503)
-    assert f"{name}: it refuses access; check" in seen["/health"][1]
-    assert f'cep_sink_up{{reason="access",sink="{name}"}} 0.0' in seen["/metrics"][1]
-    (refusal,) = [line for line in told if line["event"] == "alerts_refused"]
+    assert (refusals["/live"][0], refusals["/ready"][0], refusals["/health"][0]) == (200, 503, 503)
+    assert f"{name}: it refuses access; check" in refusals["/health"][1]
+    assert f'cep_sink_up{{reason="access",sink="{name}"}} 0.0' in refusals["/metrics"][1]
+    (refusal,) = [line for line in log_lines if line["event"] == "alerts_refused"]
     assert (refusal["sink"], refusal["count"], refusal["reason"]) == (name, 1, f"{name} answered 400")
-    assert told[-1][f"alerts_refused[{name}]"] == 1
-    assert told[-1]["deliveries_retried"] == 1
-    assert "hidden" not in json.dumps(told)
+    assert log_lines[-1][f"alerts_refused[{name}]"] == 1
+    assert log_lines[-1]["deliveries_retried"] == 1
+    assert "hidden" not in json.dumps(log_lines)
     written = [
         orjson.loads(line) for path in (tmp_path / "alerts").iterdir() for line in path.read_bytes().splitlines()
     ]
-    wanted = {alert["alert_id"] for alert in written}
-    assert sorted(receiver.taken) == sorted(wanted - unwanted)
+    alert_ids = {alert["alert_id"] for alert in written}
+    assert sorted(receiver.taken) == sorted(alert_ids - unwanted)
 
     letters = str(tmp_path / "job" / "dead_letters")
     assert main(["letters", "list", letters]) == 1
@@ -124,7 +124,7 @@ log = "json"
     assert f"{name}: 0 alerts sent, 1 refused again" in capsys.readouterr().out
     unwanted_before, receiver.judge = set(unwanted), lambda _: 204
     assert main(["letters", "send", letters, "--conf", str(conf)]) == 0
-    assert sorted(receiver.taken) == sorted(wanted)
+    assert sorted(receiver.taken) == sorted(alert_ids)
     assert receiver.taken[-1] in unwanted_before
     assert main(["letters", "list", letters]) == 0
     assert "no refused alerts" in capsys.readouterr().out

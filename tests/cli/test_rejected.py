@@ -87,11 +87,11 @@ def test_features_are_judged_too(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_why_not_judges_the_records_of_the_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     events = history(tmp_path, "jsonl", 0)
     lines = events.read_text().splitlines()
-    asked = ["why-not", "--rules", str(tmp_path / "rules"), "--rule", "p", "--key", "c", "--events", str(events)]
-    asked += ["--until", "2026-01-01T00:00:01Z"]
+    command = ["why-not", "--rules", str(tmp_path / "rules"), "--rule", "p", "--key", "c", "--events", str(events)]
+    command += ["--until", "2026-01-01T00:00:01Z"]
     for bad_count, code in ((0, 0), (5, 1)):
         bad = [line.replace('"i": "', '"j": "') for line in lines[:bad_count]]
         events.write_text("\n".join([lines[0], *bad]))
-        assert main(asked) == code
+        assert main(command) == code
         assert ("more than --rejected-max" in capsys.readouterr().err) == bool(code)
-    assert main([*asked, "--rejected-max", "0.9"]) == 0
+    assert main([*command, "--rejected-max", "0.9"]) == 0

@@ -36,8 +36,8 @@ def test_wrong_arguments(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
 
 def test_a_time_that_is_none(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "alerts.jsonl"
-    said = usage(capsys, "--rules", RULES, "--events", tmp_path, "--out", out, "--dedup", "soon")
-    assert "--dedup: 'soon' is no time" in said
+    message = usage(capsys, "--rules", RULES, "--events", tmp_path, "--out", out, "--dedup", "soon")
+    assert "--dedup: 'soon' is no time" in message
 
 
 def test_events_that_are_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -52,9 +52,9 @@ def test_no_rule_in_force_is_a_finding(capsys: pytest.CaptureFixture[str], tmp_p
     (tmp_path / "rules" / "bad.toml").write_text("id = 1")
     arguments = ["--rules", str(tmp_path / "rules"), "--events", "x", "--out", str(tmp_path / "a.jsonl")]
     assert cli.main(["replay", *arguments]) == 1
-    said = capsys.readouterr().err
-    assert "bad.toml: $.id" in said
-    assert "no rule is in force" in said
+    printed = capsys.readouterr().err
+    assert "bad.toml: $.id" in printed
+    assert "no rule is in force" in printed
 
 
 @pytest.mark.spark
@@ -64,20 +64,20 @@ def test_the_demo_day(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     events, out, control = tmp_path / "events.jsonl", tmp_path / "alerts.jsonl", tmp_path / "control.jsonl"
     events.write_bytes(b"\n".join(json_lines(stream.payments)) + b"\nnot a payment\n")
     assert cli.main(["replay", "--rules", str(RULES), "--events", str(events), "--out", str(out)]) == 0
-    said = capsys.readouterr().out
-    found = Counter(json.loads(line)["rule_id"] for line in out.read_bytes().splitlines())
-    assert found == Counter(case.rule_id for case in stream.planted if case.fires)
+    printed = capsys.readouterr().out
+    counts = Counter(json.loads(line)["rule_id"] for line in out.read_bytes().splitlines())
+    assert counts == Counter(case.rule_id for case in stream.planted if case.fires)
     assert json.loads((tmp_path / "alerts.jsonl.dead.jsonl").read_text())["record"] == "not a payment"
-    assert "poison[unreadable]" in said
-    for rule_id in found:
-        assert rule_id in said
+    assert "poison[unreadable]" in printed
+    for rule_id in counts:
+        assert rule_id in printed
     # The same as the history of a control topic, with one broken record, to Parquet.
     records, _ = read_rules(RULES)
     control.write_bytes(b"\n".join(record.to_json() for record in records) + b"\n\n{}\n")
     arguments = ["--control", str(control), "--events", str(events), "--out", str(tmp_path / "alerts.parquet")]
     assert cli.main(["replay", *arguments]) == 1
     assert "control.jsonl:7: $" in capsys.readouterr().err
-    assert Counter(pq.read_table(tmp_path / "alerts.parquet")["rule_id"].to_pylist()) == found
+    assert Counter(pq.read_table(tmp_path / "alerts.parquet")["rule_id"].to_pylist()) == counts
 
 
 @pytest.mark.parametrize("engine", ["embedded", pytest.param("spark", marks=pytest.mark.spark)])
@@ -98,6 +98,6 @@ def test_events_that_were_sent_twice(
         return out.read_bytes(), capsys.readouterr().out
 
     expected, _ = replayed(once)
-    found, said = replayed(twice, "--dedup", "1 d")
-    assert found == expected == replayed(twice)[0] != replayed(twice, "--dedup", "0 s")[0]
-    assert f"duplicates {len(lines):>}" in " ".join(said.split()).replace(",", "")
+    alerts, printed = replayed(twice, "--dedup", "1 d")
+    assert alerts == expected == replayed(twice)[0] != replayed(twice, "--dedup", "0 s")[0]
+    assert f"duplicates {len(lines):>}" in " ".join(printed.split()).replace(",", "")

@@ -48,11 +48,11 @@ def put(folder: Path, names: tuple[str, ...], *, together: bool) -> None:
 
 def payments() -> bytes:
     """Return payments, the last one of another card: a job's derived events wait for events of the same time."""
-    found = []
+    records = []
     for number in range(31):
         event = {"tx_id": f"t{number}", "event_time": utc_text(SEEN_MS + 60_000 * number), "card": "xy"[number % 2]}
-        found.append(orjson.dumps({"event_type": "payment", **event, **({"card": "last"} if number == 30 else {})}))
-    return b"\n".join(found)
+        records.append(orjson.dumps({"event_type": "payment", **event, **({"card": "last"} if number == 30 else {})}))
+    return b"\n".join(records)
 
 
 def written(folder: Path) -> list[bytes]:
@@ -74,24 +74,24 @@ def test_a_replay_refuses_what_the_job_refused(name: str, tmp_path: Path, capsys
     put(tmp_path / "rules", first, together=together)
     for folder, lines in (
         ("events", [payments()]),
-        ("control", [rule(other, 600_000 * (at + 1)).to_json() for at, other in enumerate(later)]),
+        ("control", [rule(other, 600_000 * (index + 1)).to_json() for index, other in enumerate(later)]),
     ):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "1.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    given = ["--rules", str(tmp_path / "rules"), "--levels", str(levels), "--events", str(tmp_path / "events")]
+    inputs = ["--rules", str(tmp_path / "rules"), "--levels", str(levels), "--events", str(tmp_path / "events")]
     places = ["--alerts", str(tmp_path / "alerts"), "--checkpoint", str(tmp_path / "job")]
-    assert main(["run", *given, "--control", str(tmp_path / "control"), *places, "--available-now"]) == 0
+    assert main(["run", *inputs, "--control", str(tmp_path / "control"), *places, "--available-now"]) == 0
     out, control = tmp_path / "replayed.jsonl", tmp_path / "control" / "1.jsonl"
     capsys.readouterr()
-    replay = ["replay", *given, "--control", str(control), "--out", str(out), "--engine", "embedded"]
+    replay = ["replay", *inputs, "--control", str(control), "--out", str(out), "--engine", "embedded"]
     assert main(replay) == (1 if refused else 0)
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
     letters = Path(f"{out}.dead.jsonl")
-    found = letters.read_bytes().splitlines() if letters.exists() else []
-    assert found == letters_of(tmp_path / "job")
-    assert [orjson.loads(letter)["rule_id"] for letter in found] == refused
-    assert [f"rule {rule_id} version 1 is set aside" in said.err for rule_id in refused] == [True] * len(refused)
-    assert ("control refused" in said.out) == bool(refused)
+    refusals = letters.read_bytes().splitlines() if letters.exists() else []
+    assert refusals == letters_of(tmp_path / "job")
+    assert [orjson.loads(letter)["rule_id"] for letter in refusals] == refused
+    assert [f"rule {rule_id} version 1 is set aside" in printed.err for rule_id in refused] == [True] * len(refused)
+    assert ("control refused" in printed.out) == bool(refused)
     alerts = but_last(out.read_bytes().splitlines())
     assert alerts == but_last(written(tmp_path / "alerts"))
     assert alerts
@@ -103,11 +103,11 @@ def test_a_job_that_goes_on_from_the_replay_has_the_same_rules(tmp_path: Path) -
     (tmp_path / "events.jsonl").write_bytes(payments())
     control = tmp_path / "control.jsonl"
     control.write_bytes(b"\n".join([rule("echoes", 1).to_json(), rule("reads_echo", 2).to_json()]))
-    given = ["--rules", str(tmp_path / "rules"), "--events", str(tmp_path / "events.jsonl"), "--control", str(control)]
+    inputs = ["--rules", str(tmp_path / "rules"), "--events", str(tmp_path / "events.jsonl"), "--control", str(control)]
     whole, half = tmp_path / "whole.jsonl", tmp_path / "half.jsonl"
-    assert main(["replay", *given, "--out", str(whole), "--engine", "embedded"]) == 1
+    assert main(["replay", *inputs, "--out", str(whole), "--engine", "embedded"]) == 1
     cut = ["--savepoint", str(tmp_path / "warm"), "--until", utc_text(SEEN_MS + 900_000)]
-    assert main(["replay", *given, *cut, "--out", str(half), "--engine", "embedded"]) == 1
+    assert main(["replay", *inputs, *cut, "--out", str(half), "--engine", "embedded"]) == 1
     goes_on = ["--events", str(tmp_path / "events.jsonl"), "--alerts", str(tmp_path / "rest"), "--available-now"]
     assert main(["run", "--from", str(tmp_path / "warm"), *goes_on, "--checkpoint", str(tmp_path / "job")]) == 0
     both = half.read_bytes().splitlines() + written(tmp_path / "rest")
@@ -125,12 +125,12 @@ def test_a_long_history_of_changes(is_warm: bool, tmp_path: Path) -> None:
     (tmp_path / "rules" / "plain.cep").write_text(source)
     records: list[ControlRecord] = []
     for number in range(CHANGES):
-        at = utc_text(SEEN_MS + 1 + 6_000 * number)
+        effective_at = utc_text(SEEN_MS + 1 + 6_000 * number)
         listed = {"id": "suspects", "of": "string", "version": number + 1, "change": "add", "entries": [f"t{number}"]}
-        records.append(ListRecord.model_validate({**listed, "effective_at": at}))
-        records.append(first.model_copy(update={"version": number + 2, "effective_at": at}))
+        records.append(ListRecord.model_validate({**listed, "effective_at": effective_at}))
+        records.append(first.model_copy(update={"version": number + 2, "effective_at": effective_at}))
         turn = PauseRecord if number % 2 == 0 else ResumeRecord
-        records.append(turn(id="plain", version=number + 1, effective_at=at))
+        records.append(turn(id="plain", version=number + 1, effective_at=effective_at))
     (tmp_path / "control").mkdir()
     control = tmp_path / "control" / "1.jsonl"
     control.write_bytes(b"\n".join(record.to_json() for record in records) + b"\n")
@@ -139,19 +139,19 @@ def test_a_long_history_of_changes(is_warm: bool, tmp_path: Path) -> None:
         event["event_time"] = utc_text(SEEN_MS + 30_000 * number)
     (tmp_path / "events").mkdir()
     (tmp_path / "events" / "1.jsonl").write_bytes(b"\n".join(map(orjson.dumps, events)))
-    given = ["--rules", str(tmp_path / "rules"), "--events", str(tmp_path / "events")]
+    inputs = ["--rules", str(tmp_path / "rules"), "--events", str(tmp_path / "events")]
     out = tmp_path / "replayed.jsonl"
     until = ["--savepoint", str(tmp_path / "warm"), "--until", utc_text(SEEN_MS + 400_000)] if is_warm else []
-    replay = ["replay", *given, "--control", str(control), "--out", str(out), "--engine", "embedded", *until]
+    replay = ["replay", *inputs, "--control", str(control), "--out", str(out), "--engine", "embedded", *until]
     assert main(replay) == 0
     places = ["--alerts", str(tmp_path / "alerts"), "--checkpoint", str(tmp_path / "job"), "--available-now"]
     goes_on = ["--events", str(tmp_path / "events"), "--from", str(tmp_path / "warm")]
-    begins = [*given, "--control", str(tmp_path / "control")]
+    begins = [*inputs, "--control", str(tmp_path / "control")]
     assert main(["run", *(goes_on if is_warm else begins), *places]) == 0
-    found = but_last(out.read_bytes().splitlines() if out.exists() else [])
+    alerts = but_last(out.read_bytes().splitlines() if out.exists() else [])
     live = but_last(written(tmp_path / "alerts"))
     assert not letters_of(tmp_path / "job")
     # Five changes lie between two payments; an even one pauses the rule, and the last one lets it go on.
-    wanted = {f"t{n}" for n in range(1, 30) if n % 2 == 0 or 5 * n >= CHANGES}
-    assert {orjson.loads(a)["events"][0]["event_id"] for a in (found + live if is_warm else found)} == wanted
-    assert is_warm or found == live
+    expected_ids = {f"t{n}" for n in range(1, 30) if n % 2 == 0 or 5 * n >= CHANGES}
+    assert {orjson.loads(a)["events"][0]["event_id"] for a in (alerts + live if is_warm else alerts)} == expected_ids
+    assert is_warm or alerts == live

@@ -13,8 +13,8 @@ from tests.cli.test_backtest import write_folder
 
 
 def report(folder: Path, out: Path, *more: str) -> int:
-    given = ["--rules", str(folder / "rules"), "--events", str(folder / "events.parquet"), "--labels", "is_fraud"]
-    return main(["report", *given, "--out", str(out), *more])
+    command = ["--rules", str(folder / "rules"), "--events", str(folder / "events.parquet"), "--labels", "is_fraud"]
+    return main(["report", *command, "--out", str(out), *more])
 
 
 def test_a_page_and_its_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +101,11 @@ def test_the_other_rules_are_named_with_their_hashes(tmp_path: Path) -> None:
     assert report(folder, out, "--against", str(old / "rules"), "--thresholds", "large") == 0
     numbers, page = orjson.loads(out.with_suffix(".json").read_bytes()), out.read_text()
     matched = page[page.index('<section id="matched">') : page.index('<section id="days">')]
-    hashes = [each["content_hash"][:12] for of in (numbers, numbers["against"]) for each in of["about"]["rules"]]
+    hashes = [
+        each["content_hash"][:12]
+        for numbers_of_rules in (numbers, numbers["against"])
+        for each in numbers_of_rules["about"]["rules"]
+    ]
     assert len({*hashes}) == 3
     assert all(each in matched for each in hashes)
     assert "<h3>The other rules</h3>" in matched

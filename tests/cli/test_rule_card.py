@@ -55,11 +55,18 @@ def test_a_card_has_what_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "| precision | 0.8 |" in shown
     assert "| a\\|b | c |" in shown
     some = ratio(12, 15)
-    own = Figures(
+    rule_figures = Figures(
         RULE, 1, "live", 15, 1.25, 9, 12, 3, 0, some, some, some, some, some, ratio(0, 0), {"theft": some}, None, 900.0,
         700.0, 0.5, None, 60.0, None, 2, 1.5,
     )  # fmt: skip
-    tested = Backtest({"events": 100, "days": 12, "as_of": "2026-03-01"}, own, (own,), Matches(own, (own,)), (), ())
+    tested = Backtest(
+        {"events": 100, "days": 12, "as_of": "2026-03-01"},
+        rule_figures,
+        (rule_figures,),
+        Matches(rule_figures, (rule_figures,)),
+        (),
+        (),
+    )
     write_json(tested.to_json(), figures)
     shown = card(folder, capsys, "--figures", str(figures))
     for row in ("history: days | 12", "alerts per day | 1.25", "precision | 0.8 (0.548 to 0.93; 12 of 15)"):

@@ -58,9 +58,9 @@ def test_layout_and_comments_want_none(folder: Path) -> None:
 
 def test_a_rule_is_shown_with_its_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rules", "show", "card_testing", "--rules", str(ROOT / "rules")]) == 0
-    found = said(capsys)
-    assert "params.window 10 min" in found
-    assert "pattern card_testing(" in found
+    printed = said(capsys)
+    assert "params.window 10 min" in printed
+    assert "pattern card_testing(" in printed
 
 
 def test_what_is_wrong_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,9 +68,9 @@ def test_what_is_wrong_is_told(folder: Path, capsys: pytest.CaptureFixture[str])
     changed(folder / "card_testing.toml", "status =", "state =")
     changed(folder / "rising_amounts.toml", 'pattern = "rising_amounts"', 'pattern = "rising_amount"')
     assert main(["rules", "list", *options]) == 1
-    found = said(capsys)
-    assert "card_testing.toml" in found
-    assert "did you mean `rising_amounts`" in found
+    printed = said(capsys)
+    assert "card_testing.toml" in printed
+    assert "did you mean `rising_amounts`" in printed
     assert main(["rules", "show", "card_testing", *options]) == 2
     assert main(["rules", "show", "nobody", *options]) == 2
 

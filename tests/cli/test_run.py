@@ -103,7 +103,7 @@ def test_standard_input_without_java_or_spark(tmp_path: Path) -> None:
     absent = "dict.fromkeys(('pyspark', 'narwhals', 'cryptography'))"
     script = f"import sys; sys.modules |= {absent}; from cep.cli.main import main; sys.exit(main(sys.argv[1:]))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAVA_HOME": str(tmp_path)}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, "run", "--rules", RULES, "--events", "-", "--alerts", str(tmp_path / "alerts")],
         input=b"\n".join(day()),
         env=environment,
@@ -111,8 +111,8 @@ def test_standard_input_without_java_or_spark(tmp_path: Path) -> None:
         check=False,
         timeout=120,
     )
-    assert done.returncode == 0, done.stderr.decode()
-    assert b"nothing is kept" in done.stderr
+    assert process.returncode == 0, process.stderr.decode()
+    assert b"nothing is kept" in process.stderr
     assert sorted(written(tmp_path / "alerts")) == sorted(expected(list(day()), deployment(), tmp_path))
 
 
@@ -138,7 +138,7 @@ def test_a_job_whose_broker_is_silent_says_so(
     lines = day()[:200]
     records: Any = ({"value": line, "partition": number % 4} for number, line in enumerate(lines))
     send_all(Producer({"bootstrap.servers": address, "log_level": 2}), "payments", records, 30)
-    seen: list[tuple[int, int, int]] = []
+    statuses_in_order: list[tuple[int, int, int]] = []
     scraped: list[str] = []
     port = free_port()
 
@@ -158,7 +158,7 @@ def test_a_job_whose_broker_is_silent_says_so(
             if until(statuses):
                 break
             time.sleep(0.05)
-        seen.append(statuses)
+        statuses_in_order.append(statuses)
 
     def operate() -> None:
         try:
@@ -186,10 +186,10 @@ def test_a_job_whose_broker_is_silent_says_so(
         broker.kill()
         broker.wait()
     assert missing(scraped[-1], is_embedded=True) == set(), "what alert rules and the dashboard ask for is there"
-    assert seen == [(200, 200, 200), (200, 200, 503), (200, 200, 200)]
-    told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert [line["event"] for line in told] == ["started", "rules", "progress", "unhealthy", "healthy", "ended"]
-    assert told[3]["part"] == told[4]["part"] == "brokers"
+    assert statuses_in_order == [(200, 200, 200), (200, 200, 503), (200, 200, 200)]
+    log_lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["event"] for line in log_lines] == ["started", "rules", "progress", "unhealthy", "healthy", "ended"]
+    assert log_lines[3]["part"] == log_lines[4]["part"] == "brokers"
 
 
 def free_port() -> int:
@@ -204,6 +204,6 @@ def test_a_second_process_is_told_of_the_job_and_not_of_its_port(
 ) -> None:
     (tmp_path / "events.jsonl").write_bytes(b"\n".join(day()[:10]))
     job = ["run", "--rules", RULES, "--events", str(tmp_path / "events.jsonl"), "--checkpoint", str(tmp_path / "job")]
-    with socket.create_server(("127.0.0.1", 0)) as taken, lock_checkpoint(tmp_path / "job"):
-        assert main([*job, "--listen", str(taken.getsockname()[1])]) == Exit.USAGE
+    with socket.create_server(("127.0.0.1", 0)) as listener, lock_checkpoint(tmp_path / "job"):
+        assert main([*job, "--listen", str(listener.getsockname()[1])]) == Exit.USAGE
     assert "is in use by process" in capsys.readouterr().err

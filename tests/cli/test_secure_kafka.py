@@ -46,9 +46,9 @@ def shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
     for path in folder.rglob("*"):
         if path.is_file():
             assert not any(secret.encode() in path.read_bytes() for secret in (PASSWORD, STORE_PASSWORD)), path
-    said = capsys.readouterr()
-    assert not any(secret in said.out + said.err for secret in (PASSWORD, STORE_PASSWORD, "wrong-5512"))
-    return said.err
+    printed = capsys.readouterr()
+    assert not any(secret in printed.out + printed.err for secret in (PASSWORD, STORE_PASSWORD, "wrong-5512"))
+    return printed.err
 
 
 @pytest.mark.parametrize("listener", ["login", "mutual"])
@@ -70,9 +70,11 @@ def test_a_job_over_tls(
     ]  # fmt: skip
     assert main(arguments) == 0
     shown(tmp_path, capsys)
-    wanted = sorted(expected(lines, deployment(), tmp_path))
-    assert wanted
-    assert sorted(consumed(secure.address, alerts, lambda values: len(values) >= len(wanted))) == wanted
+    expected_alerts = sorted(expected(lines, deployment(), tmp_path))
+    assert expected_alerts
+    assert (
+        sorted(consumed(secure.address, alerts, lambda values: len(values) >= len(expected_alerts))) == expected_alerts
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,9 +91,9 @@ def test_what_is_wrong_is_said_at_once(
     listener: str, client: dict[str, str], reason: str, secure: SecureKafka, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    given = {**secure.login_settings(), **client}
-    given["ssl.ca.location"] = str(secure.certificates / Path(given["ssl.ca.location"]).name)
-    conf = settings_file(tmp_path, given, monkeypatch)
+    client_settings = {**secure.login_settings(), **client}
+    client_settings["ssl.ca.location"] = str(secure.certificates / Path(client_settings["ssl.ca.location"]).name)
+    conf = settings_file(tmp_path, client_settings, monkeypatch)
     fixed = ["--conf", str(conf), "--bootstrap-servers", getattr(secure, listener), "--control-topic", "control"]
     for verb in (["run", "--rules", str(ROOT / "rules"), "--topic", "events"], ["heartbeat"]):
         assert main([*verb, *fixed]) == Exit.USAGE

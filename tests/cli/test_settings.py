@@ -15,9 +15,9 @@ from cep.model.settings import SECTIONS, Settings, default_file, extra_of, field
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser()
-    add_setting_arguments(made, *SECTIONS)
-    return made
+    argument_parser = argparse.ArgumentParser()
+    add_setting_arguments(argument_parser, *SECTIONS)
+    return argument_parser
 
 
 def test_print_and_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,11 +50,11 @@ def test_flags_of_every_type() -> None:
         "--listen",
         "9464",
     ]
-    found = settings_of(parser().parse_args([*words, "--listen", "9464"]))
-    assert found.job == Settings().job.model_copy(
+    settings = settings_of(parser().parse_args([*words, "--listen", "9464"]))
+    assert settings.job == Settings().job.model_copy(
         update={"rules": Path("r"), "lateness": 10_000, "keys": ("a", "b,c"), "key_groups": 8, "levels": 3}
     )
-    assert found.observe.listen == ("127.0.0.1", 9464)
+    assert settings.observe.listen == ("127.0.0.1", 9464)
     with pytest.raises(UsageError, match="lateness"):
         settings_of(parser().parse_args(["--lateness", "soon"]))
 

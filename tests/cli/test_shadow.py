@@ -32,7 +32,7 @@ def values(address: str, topic: str) -> list[bytes]:
     settings = KafkaSettings(address)
     begins, ends = (ask(settings, [topic])[topic] for ask in (earliest_offsets, latest_offsets))
     ranges = [OffsetRange(topic, partition, begins[partition], end) for partition, end in ends.items()]
-    batches = (batch for wanted in ranges if wanted.start < wanted.end for batch in read_range(settings, wanted))
+    batches = (batch for offsets in ranges if offsets.start < offsets.end for batch in read_range(settings, offsets))
     return [value for batch in batches for value in batch["value"].to_pylist()]
 
 
@@ -81,9 +81,9 @@ class TopicsJob:
         if self.verb == "run":
             return main(words)
         command = [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-        print(done.stderr, file=sys.stderr)
-        return done.returncode
+        process = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+        print(process.stderr, file=sys.stderr)
+        return process.returncode
 
 
 def report_of_a_job(topics: TopicsJob, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,9 +135,9 @@ def test_a_damaged_status_is_named(status: bytes, tmp_path: Path, capsys: pytest
     (tmp_path / "alerts").mkdir()
     report = ["shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts", str(tmp_path / "alerts")]
     assert main(report) == FAILED
-    said = capsys.readouterr().err
-    assert STATUS_FILE in said
-    assert "bug" not in said
+    printed = capsys.readouterr().err
+    assert STATUS_FILE in printed
+    assert "bug" not in printed
 
 
 @pytest.mark.parametrize("folder", [SUPPRESSED_FOLDER, "alerts"])
@@ -149,13 +149,13 @@ def test_a_pipe_among_alerts_is_named(folder: str, tmp_path: Path, capsys: pytes
     os.mkfifo(tmp_path / folder / "batch-1.jsonl")
     report = ["shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts", str(tmp_path / "alerts")]
     assert main(report) == FAILED
-    said = capsys.readouterr().err
-    assert f"{folder}/batch-1.jsonl" in said
+    printed = capsys.readouterr().err
+    assert f"{folder}/batch-1.jsonl" in printed
     (tmp_path / STATUS_FILE).unlink()
     os.mkfifo(tmp_path / STATUS_FILE)
     assert main(report) == FAILED
     assert f"{STATUS_FILE} cannot be read (it is no regular file" in capsys.readouterr().err
-    assert "it is no regular file" in said
+    assert "it is no regular file" in printed
 
 
 @pytest.mark.parametrize("line", [b"[]", b"{}", b'{"held": "shadow"}', b'{"held": "shadow", "alert": {}}', b"1", b"{"])
@@ -168,14 +168,14 @@ def test_damaged_alerts_are_named(line: bytes, tmp_path: Path, capsys: pytest.Ca
         folder.mkdir()
     (suppressed / "batch-1.jsonl").write_bytes(line)
     assert main(report) == FAILED
-    said = capsys.readouterr().err
+    printed = capsys.readouterr().err
     (suppressed / "batch-1.jsonl").unlink()
     (alerts / "batch-1.jsonl").write_bytes(line)
     assert main(report) == FAILED
     also_said = capsys.readouterr().err
-    assert SUPPRESSED_FOLDER in said
+    assert SUPPRESSED_FOLDER in printed
     assert str(alerts) in also_said
-    assert "bug" not in said + also_said
+    assert "bug" not in printed + also_said
 
 
 GOOD = {
@@ -203,7 +203,7 @@ def test_a_field_of_an_alert_that_is_damaged_is_named(
         folder.mkdir()
         (folder / "batch-1.jsonl").write_bytes(orjson.dumps(line))
     assert main(["shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts", str(alerts)]) == FAILED
-    said = capsys.readouterr().err
-    assert f"{suppressed if of_shadow else alerts} has a line that is no alert" in said
-    assert "noon" in said if value == "noon" else f"`{field}`" in said
-    assert "bug" not in said
+    printed = capsys.readouterr().err
+    assert f"{suppressed if of_shadow else alerts} has a line that is no alert" in printed
+    assert "noon" in printed if value == "noon" else f"`{field}`" in printed
+    assert "bug" not in printed

@@ -145,7 +145,7 @@ def test_a_standby_takes_over(ending: str, kafka_broker: KafkaCluster, tmp_path:
     job.send(lines[: len(lines) // 4])
     members = [job.start(name) for name in ("one", "two")]  # at once, which saves a start
     try:
-        wanted = sorted(expected(lines, deployment(), tmp_path))
+        expected_alerts = sorted(expected(lines, deployment(), tmp_path))
         at_work, waits = parted(members)
         job.send(lines[len(lines) // 4 :])
         job.wait_for_alerts(1)
@@ -153,7 +153,7 @@ def test_a_standby_takes_over(ending: str, kafka_broker: KafkaCluster, tmp_path:
         began_s = time.monotonic()
         waits.wait_for("took_over")
         took_s = time.monotonic() - began_s
-        job.wait_for_alerts(len(wanted) - 1)
+        job.wait_for_alerts(len(expected_alerts) - 1)
         print(f"{ending}: took over after {took_s:.1f} s, all alerts after {time.monotonic() - began_s:.1f} s")
         if ending == "stopped":
             at_work.process.send_signal(signal.SIGCONT)
@@ -164,7 +164,7 @@ def test_a_standby_takes_over(ending: str, kafka_broker: KafkaCluster, tmp_path:
     finally:
         for member in members:
             member.process.kill()
-    assert job.committed() == wanted
+    assert job.committed() == expected_alerts
 
 
 @pytest.mark.slow
@@ -173,7 +173,7 @@ def test_the_work_goes_back_and_forth(kafka_broker: KafkaCluster, tmp_path: Path
     if not kafka_broker.is_real:
         return
     job, lines, parts = job_of(kafka_broker, tmp_path), list(day()), 6
-    wanted = sorted(expected(lines, deployment(), tmp_path))
+    expected_alerts = sorted(expected(lines, deployment(), tmp_path))
     at_work = job.start("one")
     members = [at_work]
     try:
@@ -194,11 +194,11 @@ def test_the_work_goes_back_and_forth(kafka_broker: KafkaCluster, tmp_path: Path
             members.append(waits)
         at_work.wait_for("started")
         waits.wait_for("standby_ready")
-        job.wait_for_alerts(len(wanted))
+        job.wait_for_alerts(len(expected_alerts))
         for member in (waits, at_work):
             member.process.send_signal(signal.SIGTERM)
             assert member.ended() == 0, member.log.read_text()
     finally:
         for member in members:
             member.process.kill()
-    assert job.committed() == wanted
+    assert job.committed() == expected_alerts

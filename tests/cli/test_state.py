@@ -86,26 +86,26 @@ def test_what_all_levels_keep(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     (rules / "p.cep").write_text(CHAIN)
     for name in ("flags", "paid", "flagged"):
         (rules / f"{name}.toml").write_text(TOML.format(name=name))
-    times = [utc_text(1_700_000_000_000 + 60_000 * at) for at in range(4)]
+    times = [utc_text(1_700_000_000_000 + 60_000 * number) for number in range(4)]
     lines = [
-        orjson.dumps({"event_type": "payment", "tx_id": f"t{at}", "event_time": time, "card": "x"})
-        for at, time in enumerate(times)
+        orjson.dumps({"event_type": "payment", "tx_id": f"t{number}", "event_time": time, "card": "x"})
+        for number, time in enumerate(times)
     ]
     events.write_bytes(b"\n".join(lines))
-    given = ["--rules", str(rules), "--events", str(events), "--checkpoint", str(job), "--alerts", str(tmp_path / "a")]
-    assert main(["run", *given, "--available-now"]) == 0
+    inputs = ["--rules", str(rules), "--events", str(events), "--checkpoint", str(job), "--alerts", str(tmp_path / "a")]
+    assert main(["run", *inputs, "--available-now"]) == 0
     capsys.readouterr()
     assert main(["state", "--checkpoint", str(job), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert {rule["rule_id"]: rule["runs"] for rule in found["rules"]} == {"paid": 4, "flagged": 3}
-    kept = {part["of"]: part["rules"] for share in found["histories"] for part in share["parts"]}
-    assert kept["count(flag over 1 h)"] == ["flagged v1"]
-    assert kept["count(payment over 1 d)"] == ["paid v1"]
+    whole_state = json.loads(capsys.readouterr().out)
+    assert {rule["rule_id"]: rule["runs"] for rule in whole_state["rules"]} == {"paid": 4, "flagged": 3}
+    rules_by_part = {part["of"]: part["rules"] for share in whole_state["histories"] for part in share["parts"]}
+    assert rules_by_part["count(flag over 1 h)"] == ["flagged v1"]
+    assert rules_by_part["count(payment over 1 d)"] == ["paid v1"]
     assert main(["state", "--checkpoint", str(job), "--key", "x", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    runs = [at["rule_id"] for at in told if "rule_id" in at]
+    key_state = json.loads(capsys.readouterr().out)
+    runs = [part["rule_id"] for part in key_state if "rule_id" in part]
     assert (runs.count("paid"), runs.count("flagged")) == (4, 3)
-    counts = [tuple(map(tuple, at["tallies"])) for at in told if "tallies" in at]
+    counts = [tuple(map(tuple, part["tallies"])) for part in key_state if "tallies" in part]
     assert sorted(counts) == [(("count(flag over 1 h)", 3),), (("count(payment over 1 d)", 4),)], "each page once"
     assert main(["state", "--checkpoint", str(job), "--key", "x"]) == 0
     assert "flagged v1 by card: waits for b" in capsys.readouterr().out

@@ -101,10 +101,10 @@ def wait_for_lock(postgres: RealPostgres) -> None:
 def verify_end(process: subprocess.Popen[bytes]) -> int:
     """Ask a job to stop; return how many alerts it leaves to the next start."""
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=WAIT_S)
-    assert process.returncode == 0, said.decode()
-    lines = [orjson.loads(line) for line in said.splitlines() if line.startswith(b"{")]
-    assert lines[-1]["event"] == "ended", said.decode()
+    _, log = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0, log.decode()
+    lines = [orjson.loads(line) for line in log.splitlines() if line.startswith(b"{")]
+    assert lines[-1]["event"] == "ended", log.decode()
     return next((int(line["count"]) for line in lines if line["event"] == "undelivered"), 0)
 
 
@@ -143,14 +143,14 @@ def test_a_job_that_waits_ends_on_request(tmp_path: Path) -> None:
             server.asked.get(timeout=WAIT_S)
         assert failed.wait(WAIT_S)
         counts = {name: verify_end(process) for name, process in processes.items()}
-        wanted = sorted(expected(morning(), deployment(), tmp_path))
+        expected_alerts = sorted(expected(morning(), deployment(), tmp_path))
         # Alerts that wait for a watermark come later; all present alerts are left.
-        assert 0 < counts["hangs"] == counts["fails"] <= len(wanted)
+        assert 0 < counts["hangs"] == counts["fails"] <= len(expected_alerts)
         assert counts["brokers"] == counts["store"] == 0
         failing.judge = lambda _: 204
         again = begun_again(tmp_path / "fails")
         assert again.wait(WAIT_S) == 0
-        assert len(failing.taken) == len(set(failing.taken)) == len(wanted)
+        assert len(failing.taken) == len(set(failing.taken)) == len(expected_alerts)
     failing.server.shutdown()
     failing.server.server_close()
 

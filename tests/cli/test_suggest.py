@@ -15,8 +15,8 @@ from tests.cli.test_backtest import RULE
 
 
 def suggest(folder: Path, *more: str, key: str = "card_id") -> int:
-    given = ["--rules", str(folder / "rules"), "--events", str(folder / "events.parquet"), "--labels", "is_fraud"]
-    return main(["suggest", *given, "--key", key, *more])
+    command = ["--rules", str(folder / "rules"), "--events", str(folder / "events.parquet"), "--labels", "is_fraud"]
+    return main(["suggest", *command, "--key", key, *more])
 
 
 OTHER = "event other { other_id id  event_time time  card_id string  note string  sum decimal(2) }\npattern any"
@@ -48,9 +48,9 @@ def bench(folder: Path, pattern: str = "", **columns: pa.Array) -> None:
     """A folder with an event declaration, labelled events of 40 frauds, and perhaps other columns."""
     table = planted(4, frauds=40, count=1_500)
     for name, values in columns.items():
-        at = table.column_names.index(name) if name in table.column_names else table.num_columns
-        table = table.remove_column(at) if at < table.num_columns else table
-        table = table.add_column(at, name, values)
+        index = table.column_names.index(name) if name in table.column_names else table.num_columns
+        table = table.remove_column(index) if index < table.num_columns else table
+        table = table.add_column(index, name, values)
     pq.write_table(table, folder / "events.parquet")
     kinds = {"int64": "int", "bool": "bool", "double": "float", "string": "string"}
     fields = "".join(
@@ -63,8 +63,8 @@ def bench(folder: Path, pattern: str = "", **columns: pa.Array) -> None:
 
 
 def mined(folder: Path, *more: str) -> int:
-    given = [str(folder / "pays.cep"), "--events", str(folder / "events.parquet"), "--labels", "is_fraud"]
-    return main(["suggest", *given, "--key", "card_id", "--max-steps", "2", *more])
+    command = [str(folder / "pays.cep"), "--events", str(folder / "events.parquet"), "--labels", "is_fraud"]
+    return main(["suggest", *command, "--key", "card_id", "--max-steps", "2", *more])
 
 
 def test_a_key_of_whole_numbers_and_event_types_without_a_pattern(
@@ -74,9 +74,9 @@ def test_a_key_of_whole_numbers_and_event_types_without_a_pattern(
     bench(tmp_path, card_id=pa.array([int(card[1:]) for card in table["card_id"].to_pylist()]))
     out = tmp_path / "found.cep"
     assert mined(tmp_path, "--out", str(out)) == 0
-    said = capsys.readouterr().out
-    assert "events of 150 card_id with " in said
-    assert "fields: amount, status, channel, country" in said
+    printed = capsys.readouterr().out
+    assert "events of 150 card_id with " in printed
+    assert "fields: amount, status, channel, country" in printed
     assert "  1: 0 s  pay " in out.read_text()
     assert main(["test", str(out)]) == 0
     before = out.read_bytes()
@@ -99,12 +99,12 @@ def test_no_suggestion_reads_the_label_or_a_trait_of_a_person(
     lat = pa.array([float(number % 90) for number in range(table.num_rows)])
     bench(tmp_path, is_fraud=frauds, gender=gender, home_lat=lat)
     assert mined(tmp_path, "--exclude", "country") == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     assert (
         "left out: is_fraud (the column of the labels), gender (a personal trait), home_lat (a coordinate), "
-        "country (excluded)" in said
+        "country (excluded)" in printed
     )
-    patterns = said[said.index("pattern ") :]
+    patterns = printed[printed.index("pattern ") :]
     assert not any(name in patterns for name in ("is_fraud", "gender", "home_lat", "country"))
     assert mined(tmp_path, "--use", "gender") == 0
     captured = capsys.readouterr()
@@ -120,7 +120,7 @@ def test_the_best_rejected_sequences_are_shown_with_the_reason(
     labels = table["is_fraud"].to_pylist()
     bench(tmp_path, is_fraud=pa.array(labels[7:] + labels[:7]))
     assert mined(tmp_path) == 1
-    said = capsys.readouterr().out
-    assert "0 have a precision of 0.8 or more" in said
-    assert "not proposed: " in said
-    assert "pattern suggested_1" in said
+    printed = capsys.readouterr().out
+    assert "0 have a precision of 0.8 or more" in printed
+    assert "not proposed: " in printed
+    assert "pattern suggested_1" in printed

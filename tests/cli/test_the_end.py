@@ -47,9 +47,9 @@ def test_more_windows_close_at_the_end(verb: str, place: Path, capsys: pytest.Ca
     }[verb]
     counts = []
     for more in ([], ["--to-the-end"]):
-        said = shown(place, capsys, verb, *words, "--events", "@events.jsonl", *more)
+        printed = shown(place, capsys, verb, *words, "--events", "@events.jsonl", *more)
         if verb == "diff":
-            counts.append(int(said.split("kept ")[1].split(",")[0]))
+            counts.append(int(printed.split("kept ")[1].split(",")[0]))
         else:
             written: dict[str, Any] = json.loads((place / "f.json").read_text())
             counts.append((written.get("figures") or written)["together"]["alerts"])

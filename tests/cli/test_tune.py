@@ -26,14 +26,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def tune(folder: Path, *more: str, rule: str = "planted") -> int:
-    given = ["--rules", str(folder / "rules"), "--events", str(folder / "events.parquet"), "--labels", "is_fraud"]
-    return main(["tune", rule, *given, *more])
+    command = ["--rules", str(folder / "rules"), "--events", str(folder / "events.parquet"), "--labels", "is_fraud"]
+    return main(["tune", rule, *command, *more])
 
 
 def test_a_change_is_proposed_and_written_if_asked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, before = folder / "rules" / "planted.toml", (folder / "rules" / "planted.toml").read_text()
-    asked = ("--try", "large=50..900/18", "--try", "least=1..6/6")
-    assert tune(folder, *asked, "--json", str(folder / "tuned.json")) == 0
+    ranges = ("--try", "large=50..900/18", "--try", "least=1..6/6")
+    assert tune(folder, *ranges, "--json", str(folder / "tuned.json")) == 0
     printed = capsys.readouterr().out
     assert "108 settings compared, all of them exactly" in printed
     assert "-large = 100.0 # of 2025\n+least = 3\n+large = 450.0 # of 2025" in printed
@@ -42,10 +42,10 @@ def test_a_change_is_proposed_and_written_if_asked(folder: Path, capsys: pytest.
     assert (tuned["outcome"], len(tuned["tried"]["large"])) == ("better", tuned["settings_count"])
     assert tuned["difference"]["low"] > 0
     assert tuned["proposed"] == {"large": 450.0, "least": 3}
-    assert tune(folder, *asked, "--write") == 0
+    assert tune(folder, *ranges, "--write") == 0
     assert "cep rules bump planted" in capsys.readouterr().out
     assert path.read_text() == before.replace("large = 100.0 #", "least = 3\nlarge = 450.0 #")
-    assert tune(folder, *asked) == 0
+    assert tune(folder, *ranges) == 0
     printed = capsys.readouterr().out
     assert "the present setting is the best one" in printed
     assert "known at its end" in printed

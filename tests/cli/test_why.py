@@ -279,11 +279,11 @@ def test_the_history_of_a_control_topic(
     # Without a folder the history says all there is; the same records then give an alert its path.
     control.write_bytes(version(7, effective_at="2026-03-01T10:00:00.000Z").to_json())
     events = ["--events", str(place / "events.jsonl")]
-    asked = ["why-not", "--rule", "testing", "--key", "fires", "--control", str(control), *events]
-    assert cli.main(asked) == 1
+    command = ["why-not", "--rule", "testing", "--key", "fires", "--control", str(control), *events]
+    assert cli.main(command) == 1
     assert "match at 2026-03-01T10:02:00Z by version 7" in capsys.readouterr().out
     control.write_bytes(RetireRecord(id="testing", version=8).to_json())
-    assert cli.main(asked) == 0
+    assert cli.main(command) == 0
     assert "testing version 8 is retired: it is not matched" in capsys.readouterr().out
     # Without either the folder `rules` is meant.
     monkeypatch.chdir(place)
@@ -370,15 +370,15 @@ def test_why_of_a_time_out(place: Path, capsys: pytest.CaptureFixture[str]) -> N
     alerts = alerts_of(place)
     timeouts = [a for a in alerts.to_pylist() if a["kind"] == "timeout" and a["key"] == "between"]
     (alert,) = timeouts
-    asked = ("why", "--alerts", str(place / "alerts.jsonl"), "--alert", alert["alert_id"])
+    command = ("why", "--alerts", str(place / "alerts.jsonl"), "--alert", alert["alert_id"])
     # The window is open at the last event, so these events alone do not give the alert.
     write_outputs(alerts, [], place / "alerts.jsonl", "jsonl")
-    assert ask(place, *asked) == 1
+    assert ask(place, *command) == 1
     assert "these rules and events do not give this alert" in capsys.readouterr().out
-    at = alerts.schema.get_field_index("unconfirmed")
-    marked = alerts.set_column(at, alerts.schema.field(at), pa.array([True] * len(alerts)))
+    index = alerts.schema.get_field_index("unconfirmed")
+    marked = alerts.set_column(index, alerts.schema.field(index), pa.array([True] * len(alerts)))
     write_outputs(marked, [], place / "alerts.jsonl", "jsonl")
-    assert ask(place, *asked) == 0
+    assert ask(place, *command) == 0
     out = capsys.readouterr().out
     assert "the history ended before this was certain" in out
     assert "waiting version 1 for between at 2026-03-01T11:00:00" in out
@@ -426,12 +426,12 @@ def test_why_says_what_a_window_lacks(place: Path, capsys: pytest.CaptureFixture
     alerts = alerts_of(place).slice(0, 1)
     since = pa.array([1_772_323_200_000], pa.timestamp("ms", "UTC"))
     names = alerts.schema.names
-    told = alerts.set_column(names.index("history_cut"), "history_cut", pa.array([True]))
-    told = told.set_column(names.index("history_folded"), "history_folded", pa.array([True]))
-    told = told.set_column(names.index("history_from"), "history_from", since)
-    (alert_id,) = told["alert_id"].to_pylist()
-    pq.write_table(told, place / "told.parquet")
-    (place / "told.jsonl").write_bytes(b"\n".join(json_lines(told)))
+    cut_alerts = alerts.set_column(names.index("history_cut"), "history_cut", pa.array([True]))
+    cut_alerts = cut_alerts.set_column(names.index("history_folded"), "history_folded", pa.array([True]))
+    cut_alerts = cut_alerts.set_column(names.index("history_from"), "history_from", since)
+    (alert_id,) = cut_alerts["alert_id"].to_pylist()
+    pq.write_table(cut_alerts, place / "told.parquet")
+    (place / "told.jsonl").write_bytes(b"\n".join(json_lines(cut_alerts)))
     for name in ("told.parquet", "told.jsonl"):
         assert ask(place, "why", "--alerts", str(place / name), "--alert", alert_id) == 0
         shown = capsys.readouterr().out

@@ -17,14 +17,14 @@ def colliding_texts(count: int) -> list[str]:
     The hash multiplies both halves by constants, reverses the bytes and takes the exclusive or.
     """
     first, second = np.uint64(11400714785074694791), np.uint64(14029467366897019727)
-    inverse, wanted = np.uint64(pow(int(first), -1, 2**64)), np.uint64(0x123456789ABCDEF0)
-    drawn, parts, made = np.random.default_rng(1), list[np.ndarray](), 0
-    while made < count:
+    inverse, target = np.uint64(pow(int(first), -1, 2**64)), np.uint64(0x123456789ABCDEF0)
+    drawn, parts, size = np.random.default_rng(1), list[np.ndarray](), 0
+    while size < count:
         halves = drawn.integers(48, 123, (1_000_000, 8), dtype=np.uint8)
-        others = (wanted ^ (halves.view(np.uint64).ravel() * second).byteswap()).byteswap() * inverse
+        others = (target ^ (halves.view(np.uint64).ravel() * second).byteswap()).byteswap() * inverse
         is_ascii = (others & np.uint64(0x8080808080808080)) == 0
         parts.append(np.concatenate([halves[is_ascii], others[is_ascii].view(np.uint8).reshape(-1, 8)], axis=1))
-        made += len(parts[-1])
+        size += len(parts[-1])
     return [bytes(row).decode("ascii") for row in np.concatenate(parts)[:count]]
 
 

@@ -76,7 +76,7 @@ def test_a_stored_batch_takes_the_columns_of_now() -> None:
         pa.array(["k"], TEXT), pa.array(["e"], TEXT), np.zeros(1, np.int16), np.zeros(1, np.int64),
         {"card_id": pa.array(["k"], TEXT), "gone": pa.array([1])},
     )  # fmt: skip
-    found = conformed(one, TWO).columns
-    assert "gone" not in found
-    assert found["card_id"].to_pylist() == ["k"]
-    assert found["device"].to_pylist() == [None]
+    columns = conformed(one, TWO).columns
+    assert "gone" not in columns
+    assert columns["card_id"].to_pylist() == ["k"]
+    assert columns["device"].to_pylist() == [None]

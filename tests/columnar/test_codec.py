@@ -57,9 +57,9 @@ def test_parts_joined_are_the_whole() -> None:
 @given(st.data())
 def test_a_damaged_byte_is_noticed(data: st.DataObject) -> None:
     good = encode_batch(batch(3))
-    at = data.draw(st.integers(0, len(good) - 1))
+    position = data.draw(st.integers(0, len(good) - 1))
     broken = bytearray(good)
-    broken[at] ^= data.draw(st.integers(1, 255))
+    broken[position] ^= data.draw(st.integers(1, 255))
     with pytest.raises((StateCorruptError, StateFormatError)):
         decode_batch(bytes(broken))
 

@@ -111,15 +111,15 @@ def test_a_bad_value_is_null_and_its_record_is_an_event(bad: bytes, field: str, 
     around = [record(tx_id=f"t{i}") for i in range(7)]
     bad = bad.replace(b'"t1"', b'"bad"')
     decoded = decode([*around[:3], bad, *around[3:]])
-    at = decoded.event_id.to_pylist().index("bad")
+    row = decoded.event_id.to_pylist().index("bad")
     (poison,) = decoded.poison
     assert (poison.code, poison.bad_values) == (code, ((code, field),))
     assert reason in poison.reason
     assert poison.record == bad.decode("utf-8", "backslashreplace")
-    assert {name: c[at].as_py() for name, c in decoded.columns.items() if name not in ("tx_id", field)} == {
-        name: c[at - 1].as_py() for name, c in decoded.columns.items() if name not in ("tx_id", field)
+    assert {name: c[row].as_py() for name, c in decoded.columns.items() if name not in ("tx_id", field)} == {
+        name: c[row - 1].as_py() for name, c in decoded.columns.items() if name not in ("tx_id", field)
     }
-    assert decoded.columns[field][at].as_py() is None
+    assert decoded.columns[field][row].as_py() is None
     assert decoded.records_count == len(decoded) == 8
 
 
@@ -161,13 +161,13 @@ def test_records_that_complete_each_other_are_not_mixed() -> None:
 def test_every_poison_record_is_found_wherever_it_is(seed: int) -> None:
     random = Random(seed)
     bad = [b"{", b"", b"null", record(amount="x"), record(status="lost"), record(tx_id=None)]
-    given = [random.choice(bad) if random.random() < 0.1 else record(tx_id=str(i)) for i in range(300)]
-    decoded = decode(given)
-    stray = [r for r in given if r in bad[3:5]]
-    whole = [str(i) for i, r in enumerate(given) if r not in bad]
+    records = [random.choice(bad) if random.random() < 0.1 else record(tx_id=str(i)) for i in range(300)]
+    decoded = decode(records)
+    stray = [r for r in records if r in bad[3:5]]
+    whole = [str(i) for i, r in enumerate(records) if r not in bad]
     assert sorted(decoded.event_id.to_pylist()) == sorted([*whole, *["t1"] * len(stray)])
-    assert decoded.records_count == len(given)
-    assert sorted(p.record for p in decoded.poison) == sorted(r.decode() for r in given if r in bad)
+    assert decoded.records_count == len(records)
+    assert sorted(p.record for p in decoded.poison) == sorted(r.decode() for r in records if r in bad)
 
 
 def test_decimals_are_exact() -> None:
@@ -366,8 +366,8 @@ def test_a_text_that_is_not_utf8_is_a_bad_value() -> None:
     data = b"".join(b"t%d" % n if n != 5 else b"\xff5" for n in range(rows))
     offsets = np.arange(0, 2 * rows + 1, 2, dtype=np.int32)
     texts = pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(data))
-    given = {name: GOOD.get(name) for name in ONE.columns()}
-    table = pa.table({name: [None if value is None else str(value)] * rows for name, value in given.items()})
+    row_values = {name: GOOD.get(name) for name in ONE.columns()}
+    table = pa.table({name: [None if value is None else str(value)] * rows for name, value in row_values.items()})
     for name in ("tx_id", "card_id", "amount", "status", "lat", "event_time"):
         broken = table.set_column(table.schema.get_field_index(name), name, texts)
         decoded = decode_table(ONE, broken, lambda row: f"row {row}")
@@ -403,7 +403,7 @@ def test_decimals_of_eighteen_digits_are_exact_beside_any_other_record() -> None
         '"0.123456789123456789","large":"1e3"',
         '-9.1,"large":24.150000000000002',
     ]
-    records = [f'{{"id":"{at}","event_time":1,"fine":{value}}}'.encode() for at, value in enumerate(values)]
+    records = [f'{{"id":"{number}","event_time":1,"fine":{value}}}'.encode() for number, value in enumerate(values)]
     fine, large = [1_500_000_000_000_000_000, 123_456_789_123_456_789, -9_100_000_000_000_000_000], [
         123_456_789_123_456_789, 1_000_000_000_000, 24_150_000_000]  # fmt: skip
     for rows in ([0, 1, 2], [0], [1], [2], [2, 0]):

@@ -55,10 +55,10 @@ def test_cuts_and_columns_without_values_change_nothing() -> None:
     whole = decode(records, TWO)
     keys, content = digests(whole)
     assert len(set(content)) == 200
-    parts = [whole._rows(np.arange(at, min(at + 33, 200))) for at in range(0, 200, 33)]
-    found = [digests(part) for part in parts]
-    assert [key for part in found for key in part[0]] == keys
-    assert [digest for part in found for digest in part[1]] == content
+    parts = [whole._rows(np.arange(start, min(start + 33, 200))) for start in range(0, 200, 33)]
+    parts_digests = [digests(part) for part in parts]
+    assert [key for part in parts_digests for key in part[0]] == keys
+    assert [digest for part in parts_digests for digest in part[1]] == content
     sliced = {name: column.slice(5, 100) for name, column in whole.columns.items()}
     part = Decoded(whole.event_id.slice(5, 100), whole.event_type[5:105], whole.time_ms[5:105], sliced, ())
     assert digests(part)[1] == content[5:105]

@@ -29,10 +29,10 @@ Rows = list[dict[str, Any]]
 def rows() -> Rows:
     """Good records with three bad ones for each field between, each with another value."""
     bad = [(field, f"{field}-{number}") for number in range(3) for field in FIELDS]
-    found: Rows = []
+    good_and_bad: Rows = []
     for number, (field, value) in enumerate(bad):
-        found += [{**GOOD, "tx_id": f"good-{number}"}, {**GOOD, "tx_id": f"bad-{number}", field: value}]
-    return found
+        good_and_bad += [{**GOOD, "tx_id": f"good-{number}"}, {**GOOD, "tx_id": f"bad-{number}", field: value}]
+    return good_and_bad
 
 
 def texts(given: Rows) -> Rows:
@@ -64,7 +64,9 @@ def in_dictionaries(given: Rows, _folder: Path) -> Decoded:
 
 
 def in_pieces(given: Rows, _folder: Path) -> Decoded:
-    table = pa.concat_tables([pa.Table.from_pylist(texts(given[at : at + 5])) for at in range(0, len(given), 5)])
+    table = pa.concat_tables(
+        [pa.Table.from_pylist(texts(given[start : start + 5])) for start in range(0, len(given), 5)]
+    )
     return concat_decoded(ONE, [piece.decode() for piece in pieces_of_table(table, ONE, shown(table)).pieces])
 
 
@@ -110,11 +112,11 @@ def test_each_letter_names_the_value_of_its_own_record(
     named = {}
     for poison in decoded.poison:
         assert poison.code in ("wrong_value", "unreadable")
-        found = json.loads(poison.record)
-        found = found["after"]["x"] if "after" in found else found
-        named[found["tx_id"]] = (poison.reason.split("'")[1], poison.reason)
-    for number, (at, field) in enumerate((at, field) for at in range(3) for field in FIELDS):
+        fields = json.loads(poison.record)
+        fields = fields["after"]["x"] if "after" in fields else fields
+        named[fields["tx_id"]] = (poison.reason.split("'")[1], poison.reason)
+    for number, (index, field) in enumerate((index, field) for index in range(3) for field in FIELDS):
         value, reason = named.pop(f"bad-{number}")
-        assert value == f"{field}-{at}", reason
+        assert value == f"{field}-{index}", reason
         assert f"`{field}`" in reason
     assert not named

@@ -64,24 +64,24 @@ def told(decoded: Decoded) -> dict[str, Any]:
 @pytest.mark.parametrize("read", [as_json, as_rows])
 def test_values_inside_of_others_are_those_outside(read: Callable[..., Decoded]) -> None:
     records = [{**r, "amount": str(r["amount"])} for r in RECORDS]
-    wanted = told(read(records))
+    expected = told(read(records))
     renamed = [{f"{name}_x": value for name, value in r.items()} for r in records]
     flat = mapping_of([f"{name}={name}_x" for name in GOOD])
-    assert told(read(renamed, flat)) == wanted
+    assert told(read(renamed, flat)) == expected
     envelope = [{"payload": {"op": "c", "after": r}, "amount": -1} for r in records]
-    assert told(read(envelope, mapping_of(["*=payload.after"]))) == wanted
+    assert told(read(envelope, mapping_of(["*=payload.after"]))) == expected
     mixed: list[dict[str, Any]] = [
         {"card": {"id": r["card_id"], "pin": 1}, **{n: v for n, v in r.items() if n != "card_id"}} for r in records
     ]
-    assert told(read(mixed, mapping_of(["card_id=card.id"]))) == wanted
+    assert told(read(mixed, mapping_of(["card_id=card.id"]))) == expected
 
 
 def test_columns_of_a_table_are_structs() -> None:
-    wanted = told(as_table(RECORDS))
+    expected = told(as_table(RECORDS))
     envelope = [{"payload": {"after": {**r, "amount": str(r["amount"])}}} for r in RECORDS]
-    assert told(as_table(envelope, mapping_of(["*=payload.after"]))) == wanted
+    assert told(as_table(envelope, mapping_of(["*=payload.after"]))) == expected
     dotted = [{("card.id" if name == "card_id" else name): value for name, value in r.items()} for r in RECORDS]
-    assert told(as_table(dotted, mapping_of(['card_id="card.id"']))) == wanted
+    assert told(as_table(dotted, mapping_of(['card_id="card.id"']))) == expected
 
 
 def test_an_envelope_without_a_row_is_set_aside_alone() -> None:
@@ -105,14 +105,14 @@ def test_a_field_may_be_fixed_and_a_type_come_from_any_field() -> None:
 
 @given(st.lists(st.integers(-(10**12), 10**12), min_size=1, max_size=6))
 def test_times_of_any_unit_are_the_same_moments(moments_ms: list[int]) -> None:
-    wanted = told(as_json([{**GOOD, "event_time": ms} for ms in moments_ms]))["times"]
+    expected = told(as_json([{**GOOD, "event_time": ms} for ms in moments_ms]))["times"]
     for unit, factor in (("us", 1_000), ("ns", 1_000_000), ("ms", 1)):
         mapping = mapping_of(time=Written(unit=unit))
         records = [{**GOOD, "event_time": ms * factor} for ms in moments_ms]
-        assert told(as_json(records, mapping))["times"] == told(as_table(records, mapping))["times"] == wanted
+        assert told(as_json(records, mapping))["times"] == told(as_table(records, mapping))["times"] == expected
     seconds = mapping_of(time=Written(unit="s"))
     records = [{**GOOD, "event_time": ms / 1_000} for ms in moments_ms]
-    assert told(as_json(records, seconds))["times"] == told(as_table(records, seconds))["times"] == wanted
+    assert told(as_json(records, seconds))["times"] == told(as_table(records, seconds))["times"] == expected
     whole = [{**GOOD, "event_time": ms // 1_000} for ms in moments_ms]
     assert told(as_json(whole, seconds))["times"] == [ms // 1_000 * 1_000 for ms in moments_ms]
 
@@ -185,10 +185,10 @@ def test_a_record_is_an_event_of_each_view(read: Callable[..., Decoded]) -> None
     """The events equal events that were written one by one. A record without a view's column lacks that event."""
     records = [{**record, "amount": str(record["amount"])} for record in TRANSFERS]
     apart = [
-        {**record, "tx_id": f"{record['tx_id']}#{view}", "card_id": record[at], "status": status}
-        for view, at, status in (("sent", "from", "approved"), ("received", "to", "declined"))
+        {**record, "tx_id": f"{record['tx_id']}#{view}", "card_id": record[key_field], "status": status}
+        for view, key_field, status in (("sent", "from", "approved"), ("received", "to", "declined"))
         for record in records
-        if record[at] is not None
+        if record[key_field] is not None
     ]
     decoded = told_of_parts(read, records, BOTH)
     assert decoded == told_of_parts(read, apart, PLAIN)
@@ -224,8 +224,8 @@ def test_a_view_says_only_what_differs() -> None:
     assert (first.constants, second.constants) == ({"status": "all"}, {"status": "b"})
     assert FieldMapping.from_json(BOTH.to_json()) == BOTH
     check_fields(BOTH, ONE)
-    for columns, said in (["sent/no_such=x"], "no field `no_such`"), (["a/b/card_id=x"], "write VIEW/FIELD"):
-        with pytest.raises(UsageError, match=said):
+    for columns, message in (["sent/no_such=x"], "no field `no_such`"), (["a/b/card_id=x"], "write VIEW/FIELD"):
+        with pytest.raises(UsageError, match=message):
             check_fields(mapping_of(columns), ONE)
 
 
@@ -233,8 +233,8 @@ def test_values_of_records_have_words_in_fields() -> None:
     schema = load_text(
         "event t { id id event_time time way enum(incoming, outgoing) fine bool? kind string n int }"
     ).schema
-    said = ["way.credit=incoming", "way.0=outgoing", "fine.ok=true", "kind.A.1=first"]
-    mapping = mapping_of(values=said)
+    definitions = ["way.credit=incoming", "way.0=outgoing", "fine.ok=true", "kind.A.1=first"]
+    mapping = mapping_of(values=definitions)
     check_fields(mapping, schema)
     assert FieldMapping.from_json(mapping.to_json()) == mapping
     times = pa.array([0] * 4, pa.timestamp("ms", "UTC"))

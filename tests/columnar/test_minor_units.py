@@ -42,8 +42,8 @@ def amounts(mapping: FieldMapping, records: list[dict[str, object]]) -> list[lis
 @pytest.mark.parametrize("written", [int, str, lambda minor: f"{minor}.0", float])
 def test_the_digits_of_minor_units_are_those_of_the_currency(written: type) -> None:
     records = [
-        {"i": str(at), "event_time": "2026-01-01T00:00:00Z", "amount": written(minor), "currency": code}
-        for at, (minor, code, _) in enumerate(AMOUNTS)
+        {"i": str(number), "event_time": "2026-01-01T00:00:00Z", "amount": written(minor), "currency": code}
+        for number, (minor, code, _) in enumerate(AMOUNTS)
         if written is not float or minor < 2**53
     ]
     expected = [units for minor, _, units in AMOUNTS if written is not float or minor < 2**53]
@@ -64,7 +64,7 @@ def test_base64_of_whole_numbers_is_read_exactly(seed: int) -> None:
     mapping = mapping_of(minor=("amount:base64",))
     times = "2026-01-01T00:00:00Z"
     records: list[dict[str, object]] = [
-        {"i": str(at), "event_time": times, "amount": text, "currency": "x"} for at, text in enumerate(texts)
+        {"i": str(number), "event_time": times, "amount": text, "currency": "x"} for number, text in enumerate(texts)
     ]
     assert amounts(mapping, records[: len(numbers)]) == [numbers, numbers]
 

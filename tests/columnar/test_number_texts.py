@@ -24,10 +24,10 @@ def test_random_numbers_in_each_form(form: NumberForm) -> None:
     numbers = [Decimal(rng.randint(-(10**9), 10**9)).scaleb(-rng.randint(0, 4)) for _ in range(200)]
     texts = [rng.choice(["{}", "€{}", "{} €", " {}"]).format(written(number, form)) for number in numbers]
     assert [Decimal(text) for text in plain_numbers(pa.array(texts), form).to_pylist()] == numbers
-    found = form_of(texts)
-    assert found is not None
-    assert found.decimal == form.decimal
-    assert [Decimal(text) for text in plain_numbers(pa.array(texts), found).to_pylist()] == numbers
+    number_form = form_of(texts)
+    assert number_form is not None
+    assert number_form.decimal == form.decimal
+    assert [Decimal(text) for text in plain_numbers(pa.array(texts), number_form).to_pylist()] == numbers
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,10 @@ def _written(random: Random, values: list[str]) -> bytes:
     text = f",{blank[0]}".join(f"{name}{blank[1]}:{blank[2]}{value}" for name, value in members)
     written = f"{{{blank[3]}{text}{blank[4]}}}"
     if random.random() < 0.1:
-        at = random.randrange(len(written) + 1)
-        written = written[:at] + random.choice(['"', "}", "{", ",", ":", "\\", "1", "", "x"]) + written[at + 1 :]
+        position = random.randrange(len(written) + 1)
+        written = (
+            written[:position] + random.choice(['"', "}", "{", ",", ":", "\\", "1", "", "x"]) + written[position + 1 :]
+        )
     return written.encode()
 
 
@@ -129,33 +131,33 @@ def test_a_record_is_taken_or_set_aside_wherever_it_stands(value: bytes) -> None
     for good in (record(), record(tx_id=5, event_time=1_772_323_200_000)):
         odd = good[:-1] + b',"unknown":' + value + b"}"
         escaped = record(card_id='"')  # by which no block is plain
-        taken = [len(_by_arrow(ONE, block)) for block in ([odd], [odd, escaped], [escaped, odd])]
-        assert taken == [taken[0], taken[0] + 1, taken[0] + 1]
-        assert len(decode_json(ONE, pa.array([odd], pa.large_binary()))) == taken[0]
+        counts = [len(_by_arrow(ONE, block)) for block in ([odd], [odd, escaped], [escaped, odd])]
+        assert counts == [counts[0], counts[0] + 1, counts[0] + 1]
+        assert len(decode_json(ONE, pa.array([odd], pa.large_binary()))) == counts[0]
 
 
 def test_part_of_an_array_is_read() -> None:
-    given = pa.array([record(tx_id=f"t{n}") for n in range(9)], pa.large_binary())
-    found = read_plain(parse_module._plain_shape(ONE), given.slice(3, 4))
-    assert found is not None
-    assert found["tx_id"].to_pylist() == ["t3", "t4", "t5", "t6"]
+    records = pa.array([record(tx_id=f"t{n}") for n in range(9)], pa.large_binary())
+    columns = read_plain(parse_module._plain_shape(ONE), records.slice(3, 4))
+    assert columns is not None
+    assert columns["tx_id"].to_pylist() == ["t3", "t4", "t5", "t6"]
 
 
 def test_a_field_is_a_number_if_the_first_record_says_so() -> None:
-    wanted = pa.schema([("id", pa.large_string())])
-    shape = plain_shape(wanted, {"id"})
-    for given, expected in (
+    fields = pa.schema([("id", pa.large_string())])
+    shape = plain_shape(fields, {"id"})
+    for lines, expected in (
         ([b'{"id":1}', b'{"id":2}'], pa.array([1, 2])),
         ([b'{"id":"1"}', b'{"id":"2"}'], pa.array(["1", "2"], pa.large_string())),
         ([b'{"id":null}', b'{"id":"2"}'], pa.array([None, "2"], pa.large_string())),
         ([b"{}", b'{"id":"2"}'], pa.array([None, "2"], pa.large_string())),
     ):
-        found = read_plain(shape, pa.array(given, pa.large_binary()))
-        assert found is not None
-        assert found["id"].equals(expected)
+        columns = read_plain(shape, pa.array(lines, pa.large_binary()))
+        assert columns is not None
+        assert columns["id"].equals(expected)
     assert read_plain(shape, pa.array([b"{}", b'{"id":null}'], pa.large_binary())) == {}
-    for given in ([b'{"id":1}', b'{"id":"2"}'], [b'{"id":null}', b'{"id":2}'], [b'{"id":1.5}']):
-        assert read_plain(shape, pa.array(given, pa.large_binary())) is None
+    for lines in ([b'{"id":1}', b'{"id":"2"}'], [b'{"id":null}', b'{"id":2}'], [b'{"id":1.5}']):
+        assert read_plain(shape, pa.array(lines, pa.large_binary())) is None
 
 
 def test_a_schema_may_have_more_fields_than_a_word_has_bits() -> None:

@@ -55,8 +55,10 @@ def test_no_mutated_record_leaves_an_address() -> None:
     chosen = random.Random(3)
     good = orjson.dumps({"tx_id": "a", "event_time": 1, "card": VISA, "email": "jo@example.org", "amount": "much"})
     for _ in range(300):
-        at, length = chosen.randrange(len(good)), chosen.randrange(4)
-        record = good[:at] + bytes(chosen.choices(b'{}[]",:\\x', k=chosen.randrange(4))) + good[at + length :]
+        position, length = chosen.randrange(len(good)), chosen.randrange(4)
+        record = (
+            good[:position] + bytes(chosen.choices(b'{}[]",:\\x', k=chosen.randrange(4))) + good[position + length :]
+        )
         for poison in decode_json(CARDS, pa.array([record], pa.large_binary())).poison:
             letter = redact(CARDS, poison)
             assert "jo@example" not in letter.record + letter.reason

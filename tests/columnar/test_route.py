@@ -32,8 +32,8 @@ def test_keys_spread_over_groups_and_pages() -> None:
     groups = np.bincount(key_groups(keys, 64), minlength=64)
     assert groups.min() > 850
     assert groups.max() < 1_150
-    own = keys.filter(pa.array(key_groups(keys, 64) == 7))
-    assert np.bincount(key_pages(own, 64, 4), minlength=4).min() > 200
+    group_keys = keys.filter(pa.array(key_groups(keys, 64) == 7))
+    assert np.bincount(key_pages(group_keys, 64, 4), minlength=4).min() > 200
 
 
 def test_events_without_a_key_are_counted() -> None:
@@ -70,12 +70,12 @@ def test_no_two_composite_keys_look_alike(texts: list[str]) -> None:
 def test_groups_are_all_events_in_their_order(cards: list[int], groups_count: int) -> None:
     decoded = decode([record(tx_id=str(i), card_id=f"c{card}") for i, card in enumerate(cards)])
     batch, _ = route(decoded, ("card_id",), ONE.columns())
-    found = list(split_by_group(batch, groups_count))
-    assert [group for group, _ in found] == sorted({group for group, _ in found})
+    groups = list(split_by_group(batch, groups_count))
+    assert [group for group, _ in groups] == sorted({group for group, _ in groups})
     ids = []
-    for group, share in found:
+    for group, share in groups:
         assert set(key_groups(share.key, groups_count).tolist()) == {group}
-        own = [int(i) for i in share.event_id.to_pylist()]
-        assert own == sorted(own)
-        ids += own
+        group_ids = [int(i) for i in share.event_id.to_pylist()]
+        assert group_ids == sorted(group_ids)
+        ids += group_ids
     assert sorted(ids) == list(range(len(cards)))

@@ -39,8 +39,8 @@ def drawn(random: Random) -> list[Stray]:
 def rows(decoded: Decoded) -> dict[str, dict[str, object]]:
     columns = {name: column.to_pylist() for name, column in decoded.columns.items()}
     return {
-        event_id: {name: column[at] for name, column in columns.items()}
-        for at, event_id in enumerate(decoded.event_id.to_pylist())
+        event_id: {name: column[row] for name, column in columns.items()}
+        for row, event_id in enumerate(decoded.event_id.to_pylist())
     }
 
 
@@ -63,12 +63,12 @@ def test_a_stray_is_null_in_its_own_field(seed: int, mapping: FieldMapping) -> N
     assert list(rows(decoded)) == list(expected), "events keep their order"
     assert decoded.records_count == len(texts)
     flawed = {poison.record: {name for _, name in poison.bad_values} for poison in decoded.poison}
-    wanted = {
+    expected_flaws = {
         text.decode("utf-8", "backslashreplace"): {name for name, _ in of_record}
         if not {name for name, _ in of_record} & set(IDENTITY) else set()
         for text, of_record in zip(texts, strays, strict=True) if of_record
     }  # fmt: skip
-    assert flawed == wanted
+    assert flawed == expected_flaws
 
 
 @pytest.mark.parametrize("stray", STRAYS)
@@ -100,11 +100,11 @@ def test_a_text_of_a_table_that_is_not_utf8_is_a_bad_value(name: str, type_: pa.
     nested = decode_table(ONE, inside, str, mapping_of(["*=x"]))
     assert (rows(nested), nested.poison) == (rows(decoded), decoded.poison)
     assert decoded.records_count == 4
-    kept = ["a", "c"] if name in IDENTITY else ["a", "b", "c"]
+    good_ids = ["a", "c"] if name in IDENTITY else ["a", "b", "c"]
     null_is_good = name in ("lat", "retries", "took", "online", "status") and any(
         field.name == name and field.type.nullable for field in ONE.event_types[0].fields
     )
-    assert decoded.event_id.to_pylist() == kept + ["d"] * null_is_good
+    assert decoded.event_id.to_pylist() == good_ids + ["d"] * null_is_good
     if name not in IDENTITY:
         assert decoded.columns[name].to_pylist()[1] is None
         assert (("wrong_value", name),) in [poison.bad_values for poison in decoded.poison]

@@ -37,11 +37,20 @@ def _results(key: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> list[byte
             f"k{random.randrange(5)} {random.choice('aabc')}@{t} {random.randint(1, 9)}.00 N{random.randrange(4)}"
             for t in times
         ]
-        done = advance(compiled, state, batch(*rows), start + 3)
-        state, found = done.keyed_state, done.matches
-        columns = (found.rule, found.key, found.detected_ms, found.offsets, found.variable, found.event_time_ms)
+        advanced = advance(compiled, state, batch(*rows), start + 3)
+        state, matches = advanced.keyed_state, advanced.matches
+        columns = (
+            matches.rule,
+            matches.key,
+            matches.detected_ms,
+            matches.offsets,
+            matches.variable,
+            matches.event_time_ms,
+        )
         results += [encode_page(state), *(column.tobytes() for column in columns)]
-        results += [pickle.dumps((sorted(done.counters.items()), found.event_id.to_pylist(), found.keys.to_pylist()))]
+        results += [
+            pickle.dumps((sorted(advanced.counters.items()), matches.event_id.to_pylist(), matches.keys.to_pylist()))
+        ]
     return results
 
 

@@ -40,9 +40,9 @@ def test_texts_are_numbered_as_arrow_does(seed: int) -> None:
 
 
 def test_what_is_known_already_is_not_copied() -> None:
-    known = pa.array(["b", "a", "c"], TEXT)
-    keys, codes = numbered(known, pa.array(["c", "b", "c"], TEXT))
-    assert keys is known
+    old_keys = pa.array(["b", "a", "c"], TEXT)
+    keys, codes = numbered(old_keys, pa.array(["c", "b", "c"], TEXT))
+    assert keys is old_keys
     assert codes.tolist() == [0, 1, 2, 2, 0, 2]
     assert numbered(pa.array(["b", "b", "c"], TEXT), pa.array(["d"], TEXT))[0].to_pylist() == ["b", "c", "d"]
 
@@ -54,9 +54,9 @@ def test_texts_are_taken_as_arrow_does(seed: int) -> None:
     both = pa.concat_arrays([first, second])
     count = 40 if len(both) else 0
     rows = np.array([random.randrange(len(both)) for _ in range(count)], np.int64)
-    found = taken(rows, first, second)
-    found.validate(full=True)
-    assert found.equals(both.take(pa.array(rows)))
+    joined = taken(rows, first, second)
+    joined.validate(full=True)
+    assert joined.equals(both.take(pa.array(rows)))
     alone = rows[rows < len(first)]
     assert taken(alone, first).equals(first.take(pa.array(alone)))
 
@@ -66,7 +66,7 @@ def test_a_slot_is_a_page_of_a_key_group() -> None:
     expected = (key_groups(keys, 32).astype(int) - 8) * 1_600 + key_pages(keys, 32, 1_600)
     assert key_slots(keys, 32, 1_600, 8).tolist() == expected.tolist()
     hashes = key_hashes(keys).tolist()
-    assert expected.tolist() == [(own % 32 - 8) * 1_600 + own // 32 % 1_600 for own in hashes]
+    assert expected.tolist() == [(code % 32 - 8) * 1_600 + code // 32 % 1_600 for code in hashes]
     assert min(expected) < 0
 
 

@@ -127,7 +127,7 @@ def test_a_schema_says_what_it_protects() -> None:
 
 @pytest.mark.usefixtures("keys")
 def test_texts_that_collide_in_arrow_cost_what_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cep.columnar.tokens.token_of", lambda *given: given[2])
+    monkeypatch.setattr("cep.columnar.tokens.token_of", lambda *arguments: arguments[2])
 
     def read_emails(texts: pa.Array) -> None:
         assert with_tokens(CARDS, {"email": texts}, lambda *_: None)["email"].equals(texts)

@@ -33,12 +33,12 @@ def run_demo(*words: str, **environment: str) -> subprocess.CompletedProcess[str
 @pytest.mark.spark
 def test_the_small_demo(tmp_path: Path) -> None:
     page = tmp_path / "made" / "day.html"
-    done = run_demo("--size", "small", "--seconds", "4", "--report", str(page))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "All 39 alerts are equal" in done.stdout
-    assert "impossible_travel is published" in done.stdout
-    assert done.stderr == ""
-    assert_it_ends_with_a_report(done.stdout, page)
+    process = run_demo("--size", "small", "--seconds", "4", "--report", str(page))
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "All 39 alerts are equal" in process.stdout
+    assert "impossible_travel is published" in process.stdout
+    assert process.stderr == ""
+    assert_it_ends_with_a_report(process.stdout, page)
 
 
 def assert_it_ends_with_a_report(printed: str, page: Path) -> None:
@@ -55,27 +55,27 @@ def test_the_expected_alerts_are_what_is_planted() -> None:
     planted = Counter(case.rule_id for case in build(7, StreamSize()).planted if case.fires)
     for ids in expected.values():
         for rule_id, count in planted.items():
-            found = len(set(ids[rule_id]))
+            alerts_count = len(set(ids[rule_id]))
             # This one is published at noon and sees half a day.
-            assert (0 < found < count) if rule_id == "impossible_travel" else found == count
+            assert (0 < alerts_count < count) if rule_id == "impossible_travel" else alerts_count == count
 
 
 @pytest.mark.slow
 @pytest.mark.always
 def test_without_java_it_says_so_and_runs_in_one_process(tmp_path: Path) -> None:
     page = tmp_path / "day.html"
-    done = run_demo("--size", "small", "--seconds", "1", "--report", str(page), JAVA_HOME=str(tmp_path))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "no Java found" in done.stdout
-    assert "All 39 alerts are equal" in done.stdout
-    assert done.stderr == ""
-    assert_it_ends_with_a_report(done.stdout, page)
+    process = run_demo("--size", "small", "--seconds", "1", "--report", str(page), JAVA_HOME=str(tmp_path))
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "no Java found" in process.stdout
+    assert "All 39 alerts are equal" in process.stdout
+    assert process.stderr == ""
+    assert_it_ends_with_a_report(process.stdout, page)
 
 
 @pytest.mark.slow
 @pytest.mark.always
 def test_spark_without_java_is_refused_in_one_line(tmp_path: Path) -> None:
-    done = run_demo("--size", "small", "--engine", "spark", JAVA_HOME=str(tmp_path))
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
+    process = run_demo("--size", "small", "--engine", "spark", JAVA_HOME=str(tmp_path))
+    assert process.returncode == 2
+    (line,) = process.stderr.splitlines()
     assert "no Java found" in line

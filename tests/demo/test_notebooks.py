@@ -53,9 +53,9 @@ def test_a_real_kernel_shows_the_top_reason_of_rejected_records(tmp_path: Path) 
     nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = notebook.cells[0].outputs
     (shown,) = (output["data"] for output in outputs if output["output_type"] == "execute_result")
-    said = "12 of 12 records (100.00%) were rejected, 12 of them as wrong_value: field `amount`"
-    assert said in shown["text/plain"]
-    assert said in shown["text/html"]
+    message = "12 of 12 records (100.00%) were rejected, 12 of them as wrong_value: field `amount`"
+    assert message in shown["text/plain"]
+    assert message in shown["text/html"]
     assert any("RejectedRecordsWarning" in output.get("text", "") for output in outputs)
 
 

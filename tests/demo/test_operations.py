@@ -87,8 +87,8 @@ def test_supervisors_restart_a_job_as_the_table_of_exit_codes_says() -> None:
         assert pod["containers"][0]["terminationMessagePolicy"] == "FallbackToLogsOnError"
         assert pod["terminationGracePeriodSeconds"] == int(service["TimeoutStopSec"]) > STOP_MS_MAX / 1_000
     page = (ROOT / "cep" / "docs" / "guides" / "operate.md").read_text()
-    said = ", ".join(map(str, final_codes()[:-1])) + f" and {final_codes()[-1]}"
-    assert f"after {said} |" in page
+    codes = ", ".join(map(str, final_codes()[:-1])) + f" and {final_codes()[-1]}"
+    assert f"after {codes} |" in page
 
 
 def test_the_image_has_what_it_copies_and_what_a_job_asks_for() -> None:
@@ -135,9 +135,9 @@ def test_spark_submit(tmp_path: Path) -> None:
         "live", "--rules", str(ROOT / "rules"), "--events", str(tmp_path / "events"), "--key-groups", "4",
         "--checkpoint", str(tmp_path / "job"), "--alerts", str(tmp_path / "alerts"), "--available-now",
     )  # fmt: skip
-    done = subprocess.run(
+    process = subprocess.run(
         [str(submit), *options, *words], capture_output=True, text=True, timeout=WAIT_S, check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4_000:]
+    assert process.returncode == 0, process.stderr[-4_000:]
     assert "small_then_large" in "".join(path.read_text() for path in (tmp_path / "alerts").rglob("*.jsonl"))

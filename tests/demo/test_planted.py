@@ -34,18 +34,18 @@ def slot(value: Any, event_type: EventType, name: str) -> Any:
 
 def events_by(key: str, payments: pa.Table, event_type: EventType) -> dict[str, list[Event]]:
     milliseconds = payments.set_column(1, "event_time", payments["event_time"].cast(pa.int64()))
-    found = defaultdict(list)
+    events = defaultdict(list)
     for order, row in enumerate(milliseconds.to_pylist()):
         fields = {name: slot(value, event_type, name) for name, value in row.items()}
-        found[row[key]].append(Event(row["tx_id"], event_type.name, row["event_time"], order, fields))
-    return found
+        events[row[key]].append(Event(row["tx_id"], event_type.name, row["event_time"], order, fields))
+    return events
 
 
 def test_the_rules_find_what_is_planted_and_nothing_else() -> None:
     stream = build(11, SIZE)
     records, problems = read_rules(ROOT / "rules")
     assert problems == []
-    found = set()
+    alerts = set()
     for record in records:
         checked = load_text(record.source, record.id)
         (event_type,) = checked.schema.event_types
@@ -54,5 +54,5 @@ def test_the_rules_find_what_is_planted_and_nothing_else() -> None:
         (key,) = pattern.key
         for value, events in events_by(key, stream.payments, event_type).items():
             for match in find_matches(pattern, events).matches:
-                found.add((record.id, value, tuple(tx_id for _, tx_id in match.bindings)))
-    assert found == {(case.rule_id, case.key, case.tx_ids) for case in stream.planted if case.fires}
+                alerts.add((record.id, value, tuple(tx_id for _, tx_id in match.bindings)))
+    assert alerts == {(case.rule_id, case.key, case.tx_ids) for case in stream.planted if case.fires}

@@ -47,10 +47,10 @@ def test_cases_are_as_planned(stream: Stream) -> None:
 def test_the_ids_of_a_case_are_those_of_its_payments(stream: Stream) -> None:
     rows = {row["tx_id"]: row for row in stream.payments.select([0, 1, 2, 3]).to_pylist()}
     for case in stream.planted:
-        found = [rows[tx_id] for tx_id in case.tx_ids]
-        assert {case.key} <= {name for row in found for name in (row["card_id"], row["account_id"])}
-        assert [row["event_time"] for row in found] == sorted(row["event_time"] for row in found)
-        assert int(found[-1]["event_time"].timestamp() * 1_000) == case.last_ms
+        case_rows = [rows[tx_id] for tx_id in case.tx_ids]
+        assert {case.key} <= {name for row in case_rows for name in (row["card_id"], row["account_id"])}
+        assert [row["event_time"] for row in case_rows] == sorted(row["event_time"] for row in case_rows)
+        assert int(case_rows[-1]["event_time"].timestamp() * 1_000) == case.last_ms
 
 
 def test_everyday_payments_are_never_tiny_and_never_near_a_case(stream: Stream) -> None:

@@ -10,15 +10,15 @@ RECORDS = [(f"k{n % 7}", f"{n}".encode()) for n in range(50)]
 
 
 def topics() -> MemoryTopics:
-    made = MemoryTopics()
-    made.create("t")
-    return made
+    memory_topics = MemoryTopics()
+    memory_topics.create("t")
+    return memory_topics
 
 
 def test_every_record_comes_once_and_those_of_a_key_in_order() -> None:
-    made = topics()
-    made.send("t", RECORDS)
-    reader = made.reader("t")
+    memory_topics = topics()
+    memory_topics.send("t", RECORDS)
+    reader = memory_topics.reader("t")
     values: list[int] = []
     while chunks := reader.poll(8, 0.0):
         assert sum(map(len, chunks)) <= 8
@@ -31,9 +31,9 @@ def test_every_record_comes_once_and_those_of_a_key_in_order() -> None:
 
 
 def test_it_goes_on_behind_positions() -> None:
-    made = topics()
-    made.send("t", RECORDS)
-    reader, again = made.reader("t"), made.reader("t")
+    memory_topics = topics()
+    memory_topics.send("t", RECORDS)
+    reader, again = memory_topics.reader("t"), memory_topics.reader("t")
     reader.poll(8, 0.0)
     again.seek(reader.positions())
     first, second = reader.poll(100, 0.0), again.poll(100, 0.0)
@@ -41,10 +41,10 @@ def test_it_goes_on_behind_positions() -> None:
 
 
 def test_whoever_waits_is_woken() -> None:
-    made = topics()
-    reader = made.reader("t")
+    memory_topics = topics()
+    reader = memory_topics.reader("t")
     assert reader.poll(1, 0.0) == []
-    sender = threading.Thread(target=made.send, args=("t", [("k", b"v")]))
+    sender = threading.Thread(target=memory_topics.send, args=("t", [("k", b"v")]))
     sender.start()
     (chunk,) = reader.poll(4, 30.0)
     sender.join()

@@ -88,8 +88,8 @@ def test_the_wheel_in_an_empty_folder(tmp_path: Path, no_jit: str) -> None:
     cep = venv / "bin" / "cep"
     assert str(site) in done([venv / "bin" / "python", "-c", "import cep; print(cep.__file__)"], empty)
     assert done([cep, "--version"], empty) == f"cep {__version__}\n"
-    told = done([cep, "demo", "--size", "small", "--seconds", "0", "--into", "day"], empty, NUMBA_DISABLE_JIT=no_jit)
-    assert "All 39 alerts are equal" in told
+    output = done([cep, "demo", "--size", "small", "--seconds", "0", "--into", "day"], empty, NUMBA_DISABLE_JIT=no_jit)
+    assert "All 39 alerts are equal" in output
     assert "<svg" in first_picture(venv / "bin" / "python", empty, NUMBA_DISABLE_JIT=no_jit)
     assert f"wrote {Path('rapid_refunds.cep')}" in done([cep, "new", "pattern", "rapid_refunds"], empty)
     for path in ("rapid_refunds.cep", "day/patterns"):

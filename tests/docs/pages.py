@@ -91,13 +91,13 @@ def _problems(block: Block, folder: Path, servers: Mapping[str, str], tools: Pat
     command = [sys.executable, "-c", code] if block.tag == "python" else ["bash", "-euo", "pipefail", "-c", code]
     path = os.pathsep.join([str(tools), str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "COLUMNS": "120", "NO_COLOR": "1"}
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_SECONDS_MAX, check=False
     )
-    if done.returncode:
-        yield f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
-    elif block.expected is not None and not agrees(block.expected, done.stdout):
-        yield f"shows\n{block.expected}but prints\n{done.stdout}{done.stderr}"
+    if process.returncode:
+        yield f"exit code {process.returncode}\n{process.stdout}{process.stderr}"
+    elif block.expected is not None and not agrees(block.expected, process.stdout):
+        yield f"shows\n{block.expected}but prints\n{process.stdout}{process.stderr}"
 
 
 def agrees(shown: str, printed: str) -> bool:

@@ -349,8 +349,8 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 def main() -> None:
     """Write all pages."""
-    for name, made in PAGES.items():
-        (DOCS / "reference" / f"{name}.md").write_text(made(), encoding="utf-8")
+    for name, page in PAGES.items():
+        (DOCS / "reference" / f"{name}.md").write_text(page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

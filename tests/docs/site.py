@@ -25,16 +25,16 @@ SECTIONS = {"start": "Start", "guides": "Guides", "reference": "Reference", "ins
 
 def build(folder: Path) -> subprocess.CompletedProcess[str]:
     """Build the site below the folder. A broken link makes the exit code other than 0."""
-    with tempfile.TemporaryDirectory() as made:
-        source = Path(made) / "pages"
+    with tempfile.TemporaryDirectory() as work_folder:
+        source = Path(work_folder) / "pages"
         assemble(source)
-        settings = Path(made) / "mkdocs.yml"
+        settings = Path(work_folder) / "mkdocs.yml"
         settings.write_text(yaml.safe_dump(settings_of(pages_in_order()), sort_keys=False))
         command = [str(Path(sys.executable).with_name("zensical")), "build", "--strict", "--config-file", str(settings)]
-        done = subprocess.run(command, cwd=made, capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            shutil.copytree(Path(made) / "site", folder, dirs_exist_ok=True)
-        return done
+        process = subprocess.run(command, cwd=work_folder, capture_output=True, text=True, check=False)
+        if process.returncode == 0:
+            shutil.copytree(Path(work_folder) / "site", folder, dirs_exist_ok=True)
+        return process
 
 
 def settings_of(names: Iterable[str]) -> dict[str, Any]:

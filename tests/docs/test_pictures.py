@@ -49,11 +49,11 @@ def pixels(png: bytes) -> Iterator[bytes]:
     """Yield the lines of a picture with eight bits for each of red, green and blue, from the top (PNG, section 9)."""
     width, depth, color = struct.unpack(">I4xBB", png[16:26])
     assert (depth, color) == (8, 2), "a picture of the browser has three channels"
-    packed, at = b"", 8
-    while at < len(png):
-        size = int.from_bytes(png[at : at + 4], "big")
-        packed += png[at + 8 : at + 8 + size] if png[at + 4 : at + 8] == b"IDAT" else b""
-        at += size + 12
+    packed, position = b"", 8
+    while position < len(png):
+        size = int.from_bytes(png[position : position + 4], "big")
+        packed += png[position + 8 : position + 8 + size] if png[position + 4 : position + 8] == b"IDAT" else b""
+        position += size + 12
     raw, size = zlib.decompress(packed), width * _CHANNELS
     above = bytes(size)
     for begin in range(0, len(raw), size + 1):
@@ -65,10 +65,10 @@ def _restored(kind: int, line: bytes, above: bytes) -> bytearray:
     """Undo the filter of one line."""
     if kind == 0:
         return bytearray(line)
-    made = bytearray(line)
-    for at, value in enumerate(line):
-        left, corner = (row[at - _CHANNELS] if at >= _CHANNELS else 0 for row in (made, above))
-        guess = left + above[at] - corner
-        nearest = min((left, above[at], corner), key=lambda each: abs(guess - each))
-        made[at] = (value + (0, left, above[at], (left + above[at]) // 2, nearest)[kind]) % 256
-    return made
+    restored = bytearray(line)
+    for index, value in enumerate(line):
+        before, corner = (row[index - _CHANNELS] if index >= _CHANNELS else 0 for row in (restored, above))
+        guess = before + above[index] - corner
+        nearest = min((before, above[index], corner), key=lambda each: abs(guess - each))
+        restored[index] = (value + (0, before, above[index], (before + above[index]) // 2, nearest)[kind]) % 256
+    return restored

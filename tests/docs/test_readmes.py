@@ -38,10 +38,10 @@ def test_the_work_on_a_pattern_goes_as_it_says(tmp_path: Path) -> None:
     with commands(tmp_path) as tools:
         path = os.pathsep.join([str(tools), os.environ["PATH"]])
         words = ["bash", "-euo", "pipefail", "-c", work]
-        done = subprocess.run(
+        process = subprocess.run(
             words, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
         )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
     assert (tmp_path / "patterns" / "tried_out.cep").exists()
 
 

@@ -31,25 +31,33 @@ def test_every_public_name_of_the_library_is_on_its_page() -> None:
         name for name in errors if f"\n## cep.{name}\n" not in page or f"`{getattr(cep, name).code}`" not in page
     ] == []
     todo: list[Any] = [getattr(cep, name) for name in cep.__all__ if name not in errors]
-    seen: list[type] = []
+    types: list[type] = []
     missing: list[str] = []
     while todo:
-        at = todo.pop()
-        if not isinstance(at, type):
-            todo += _given_by(at)
-            missing += [] if f"## `cep.{at.__name__}(" in page else [at.__name__]
+        value = todo.pop()
+        if not isinstance(value, type):
+            todo += _given_by(value)
+            missing += [] if f"## `cep.{value.__name__}(" in page else [value.__name__]
             continue
-        if at in seen:
+        if value in types:
             continue
-        seen.append(at)
-        section = page.partition(f"\n## {at.__name__}\n")[2].partition("\n## ")[0]
-        for name in (name for name in {*vars(at), *get_type_hints(at)} if not name.startswith("_")):
-            is_there = re.search(rf"^(### `{at.__name__}\.{name}[`(]|\| `{name}` \|)", section, re.MULTILINE)
-            missing += [] if is_there else [f"{at.__name__}.{name}"]
-            member = vars(at).get(name)
+        types.append(value)
+        section = page.partition(f"\n## {value.__name__}\n")[2].partition("\n## ")[0]
+        for name in (name for name in {*vars(value), *get_type_hints(value)} if not name.startswith("_")):
+            is_there = re.search(rf"^(### `{value.__name__}\.{name}[`(]|\| `{name}` \|)", section, re.MULTILINE)
+            missing += [] if is_there else [f"{value.__name__}.{name}"]
+            member = vars(value).get(name)
             todo += _given_by(getattr(member, "fget", None) or getattr(member, "func", member))
-        todo += _classes(hint for name, hint in get_type_hints(at).items() if not name.startswith("_"))
-    assert {each.__name__ for each in seen} >= {"Alerts", "Rules", "Quality", "Figures", "Tuned", "Suggested", "Pruned"}
+        todo += _classes(hint for name, hint in get_type_hints(value).items() if not name.startswith("_"))
+    assert {each.__name__ for each in types} >= {
+        "Alerts",
+        "Rules",
+        "Quality",
+        "Figures",
+        "Tuned",
+        "Suggested",
+        "Pruned",
+    }
     assert missing == []
 
 

@@ -13,8 +13,8 @@ from tests.docs.site import build
 
 
 def test_the_site_builds(tmp_path: Path) -> None:
-    done = build(tmp_path / "site")
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = build(tmp_path / "site")
+    assert process.returncode == 0, process.stdout + process.stderr
     written = {path.parent for path in (tmp_path / "site").rglob("index.html")}
     assert len(written) >= len(page_paths())
     first = (tmp_path / "site" / "index.html").read_text()

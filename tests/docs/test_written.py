@@ -71,12 +71,12 @@ def _parse(words: tuple[str, ...]) -> None:
 
 
 def _all_commands() -> list[tuple[str, tuple[str, ...]]]:
-    found = [(name, words) for name, text in HELP.items() for words in commands_in(text)]
+    commands = [(name, words) for name, text in HELP.items() for words in commands_in(text)]
     for name, text in {**PAGES, **TOP}.items():
         if name not in GENERATED:
             code = [block.code for block in blocks_of(text) if block.tag in ("sh", "text", "")]
-            found += [(name, words) for words in commands_in("\n".join(code))]
-    return found
+            commands += [(name, words) for words in commands_in("\n".join(code))]
+    return commands
 
 
 COMMANDS = _all_commands()
@@ -101,7 +101,8 @@ def test_verbs_with_options_have_an_example() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "block"), [pytest.param(*found, id=f"{found[0]}:{found[1].line}") for found in _blocks("toml")]
+    ("name", "block"),
+    [pytest.param(*named_block, id=f"{named_block[0]}:{named_block[1].line}") for named_block in _blocks("toml")],
 )
 def test_every_toml_is_read_by_its_model(name: str, block: Block) -> None:
     values = tomllib.loads(block.code)
@@ -114,7 +115,8 @@ def test_every_toml_is_read_by_its_model(name: str, block: Block) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "block"), [pytest.param(*found, id=f"{found[0]}:{found[1].line}") for found in _blocks("text")]
+    ("name", "block"),
+    [pytest.param(*named_block, id=f"{named_block[0]}:{named_block[1].line}") for named_block in _blocks("text")],
 )
 def test_a_text_is_a_drawing_or_says_why_it_is_not_run(name: str, block: Block) -> None:
     if name not in GENERATED and not _DRAWING.search(block.code):
@@ -137,7 +139,8 @@ def _calls(code: str) -> Iterator[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "block"), [pytest.param(*found, id=f"{found[0]}:{found[1].line}") for found in _blocks("python")]
+    ("name", "block"),
+    [pytest.param(*named_block, id=f"{named_block[0]}:{named_block[1].line}") for named_block in _blocks("python")],
 )
 def test_python_calls_what_is_there(name: str, block: Block) -> None:
     for call, keywords in _calls(block.code):

@@ -41,15 +41,15 @@ def check_in_pieces(written: Sequence[str], events: dict[str, list[Event]], rand
     """Check that the engine's values equal the definition's values, however finely the events are cut."""
     program = program_over(*written)
     assert program.histories is not None
-    wanted = [column.expr for column in program.histories.written]
-    found = engine_values(program, split(batch_of(program.schema, events), random, 40), wanted)
-    expected = oracle_values(events, wanted)
-    assert {event: found[event] for event in expected} == expected
+    exprs = [column.expr for column in program.histories.written]
+    values = engine_values(program, split(batch_of(program.schema, events), random, 40), exprs)
+    expected = oracle_values(events, exprs)
+    assert {event: values[event] for event in expected} == expected
 
 
 def payments(random: Random, count: int = 120) -> dict[str, list[Event]]:
     """Two keys with many shops, some of which come again."""
-    found: dict[str, list[Event]] = {"x": [], "y": []}
+    events: dict[str, list[Event]] = {"x": [], "y": []}
     time_ms = 1_700_000_000_000
     for order in range(count):
         time_ms += random.choice((0, 0, 1, 1, 2, 30 if random.random() < 0.1 else 3))
@@ -57,8 +57,8 @@ def payments(random: Random, count: int = 120) -> dict[str, list[Event]]:
         fields |= {"shop": random.choice((None, f"s{random.randint(0, 20)}")), "size": random.randint(0, 9)}
         fields |= {"amount": random.choice((None, random.randint(-3, 9) * 50)), "way": random.randint(0, 1)}
         fields["weight"] = random.choice((None, 0.0, random.randint(0, 9) / 7))
-        found[str(fields["key"])].append(Event(order, "pay", time_ms, order, fields))
-    return found
+        events[str(fields["key"])].append(Event(order, "pay", time_ms, order, fields))
+    return events
 
 
 @pytest.mark.parametrize("odd", [0, 1, None], ids=["all codes are one", "codes are alike", "as they are"])
@@ -88,10 +88,10 @@ def test_events_of_one_field_are_laid_beside_those_that_leave_other_windows(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If no other history reads the events, only the value of the latest event of a class is read."""
-    random, found = Random(f"alone {seed}"), []
+    random, row_counts = Random(f"alone {seed}"), []
 
     def and_latest(self: _RowsOfBlocks, rows: HistoryRows, *given: object) -> _RowsOfBlocks:
-        found.append((len(self.rows), len(rows)))
+        row_counts.append((len(self.rows), len(rows)))
         return laid(self, rows, *given)  # type: ignore[arg-type]
 
     laid = _RowsOfBlocks.and_latest
@@ -99,7 +99,7 @@ def test_events_of_one_field_are_laid_beside_those_that_leave_other_windows(
     monkeypatch.setattr("cep.histories.retained._CARRIED_MIN", 0)
     monkeypatch.setattr("cep.histories.retained._CARRIED_SHARE", 0.0)
     check_in_pieces(ALONE, payments(random), random)
-    assert any(leave and laid_beside for leave, laid_beside in found)
+    assert any(leave and laid_beside for leave, laid_beside in row_counts)
 
 
 def test_of_a_key_that_nothing_is_known_of_nothing_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,31 +108,35 @@ def test_of_a_key_that_nothing_is_known_of_nothing_is_taken_away(monkeypatch: py
     monkeypatch.setattr("cep.histories.retained._CARRIED_SHARE", 0.0)
     program = program_over("distinct(pay.shop over 40 ms) > 1", "count(pay over 1 h) > 1")
     assert program.histories is not None
-    wanted = [column.expr for column in program.histories.written]
+    exprs = [column.expr for column in program.histories.written]
     moments = [[(0, "x"), (1, "z"), (2, "z")], [(10, "x")], [(100, "x")], [(101, "z"), (102, "z")]]
     events: dict[str, list[Event]] = {"x": [], "z": []}
     deliveries = []
     for moment in moments:
-        own: dict[str, list[Event]] = {}
+        events_by_key: dict[str, list[Event]] = {}
         for time_ms, key in moment:
             event = payment(time_ms, time_ms, key)
-            own.setdefault(key, []).append(replace(event, fields={**event.fields, "shop": f"s{time_ms}"}))
-        for key, new in own.items():
+            events_by_key.setdefault(key, []).append(replace(event, fields={**event.fields, "shop": f"s{time_ms}"}))
+        for key, new in events_by_key.items():
             events[key] += new
-        deliveries.append((batch_of(program.schema, own), moment[-1][0]))
-    assert engine_values(program, deliveries, wanted) == oracle_values(events, wanted)
+        deliveries.append((batch_of(program.schema, events_by_key), moment[-1][0]))
+    assert engine_values(program, deliveries, exprs) == oracle_values(events, exprs)
 
 
 def test_what_is_looked_at_does_not_grow_with_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     program = program_over("distinct(pay.shop over 90 d) > 1", "count(pay over 90 d by shop) > 1")
     batches, of_batch = 30, 60
-    given = []
+    batches_of_events = []
     for number in range(batches):
-        own = [payment(order, order, "x") for order in range(number * of_batch, (number + 1) * of_batch)]
-        given.append([replace(event, fields={**event.fields, "shop": f"s{event.order}"}) for event in own])
-    found = rows_looked_at(monkeypatch, program, given)
-    assert found[1] == of_batch, "all of it once, to count the values"
-    assert max(found[2:]) <= 0.2 * batches * of_batch, "no new shop has been there: few have the same code by chance"
+        events = [payment(order, order, "x") for order in range(number * of_batch, (number + 1) * of_batch)]
+        batches_of_events.append(
+            [replace(event, fields={**event.fields, "shop": f"s{event.order}"}) for event in events]
+        )
+    row_counts = rows_looked_at(monkeypatch, program, batches_of_events)
+    assert row_counts[1] == of_batch, "all of it once, to count the values"
+    assert max(row_counts[2:]) <= 0.2 * batches * of_batch, (
+        "no new shop has been there: few have the same code by chance"
+    )
 
 
 def test_of_a_value_that_comes_again_and_again_the_latest_event_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,11 +144,13 @@ def test_of_a_value_that_comes_again_and_again_the_latest_event_is_looked_at(mon
     monkeypatch.setattr("cep.histories.retained._CARRIED_SHARE", 0.0)
     program = program_over("distinct(pay.shop over 90 d) > 1")
     batches, of_batch, shops = 30, 60, 20
-    given = []
+    batches_of_events = []
     for number in range(batches):
-        own = [payment(order, order, "x") for order in range(number * of_batch, (number + 1) * of_batch)]
-        given.append([replace(event, fields={**event.fields, "shop": f"s{event.order % shops}"}) for event in own])
-    assert set(rows_looked_at(monkeypatch, program, given)[2:]) == {shops}
+        events = [payment(order, order, "x") for order in range(number * of_batch, (number + 1) * of_batch)]
+        batches_of_events.append(
+            [replace(event, fields={**event.fields, "shop": f"s{event.order % shops}"}) for event in events]
+        )
+    assert set(rows_looked_at(monkeypatch, program, batches_of_events)[2:]) == {shops}
 
 
 @pytest.mark.parametrize("odd", [0, None], ids=["all codes are one", "as they are"])
@@ -171,27 +177,31 @@ def test_the_latest_event_of_a_class_is_found(
         key, times = np.sort(random.integers(0, 4, 40)).astype(np.int32), random.permutation(100)[:40]
         rows = HistoryRows(key, random.integers(0, 2, 40), times, np.zeros(40, np.int8), {"shop": values(40)})
         blocks.append(Block(keys, rows))
-    asked, column = random.integers(-1, 3, 25).astype(np.int32), values(25)
-    codes = class_codes(hashed_texts(keys.take([2, 3, 0])), np.maximum(asked, 0), [column])
-    latest = Latest("shop", asked, codes, column, back_ms, event_type)
+    class_numbers, column = random.integers(-1, 3, 25).astype(np.int32), values(25)
+    codes = class_codes(hashed_texts(keys.take([2, 3, 0])), np.maximum(class_numbers, 0), [column])
+    latest = Latest("shop", class_numbers, codes, column, back_ms, event_type)
     latest.look(blocks, [number] * 4, [int(block.rows.time_ms.max()) for block in blocks])
     expected: dict[tuple[int, object], int] = {}
-    wanted = {(own, value) for own, value in zip(asked.tolist(), column.to_pylist(), strict=True) if value is not None}
+    pairs = {
+        (number, value)
+        for number, value in zip(class_numbers.tolist(), column.to_pylist(), strict=True)
+        if value is not None
+    }
     for block in blocks:
         of_rows = zip(number[block.rows.key].tolist(), block.rows.columns["shop"].to_pylist(), strict=True)
-        for row, of in enumerate(of_rows):
+        for row, pair in enumerate(of_rows):
             time_ms = int(block.rows.time_ms[row])
             is_own = event_type < 0 or block.rows.event_type[row] == event_type
-            if of[0] >= 0 and of in wanted and time_ms > back_ms and is_own:
-                expected[of] = max(expected.get(of, 0), time_ms)
-    found = {}
+            if pair[0] >= 0 and pair in pairs and time_ms > back_ms and is_own:
+                expected[pair] = max(expected.get(pair, 0), time_ms)
+    latest_ms = {}
     for block, chosen in zip(blocks, latest.rows(4), strict=True):
         assert sorted(chosen.tolist()) == chosen.tolist()
         for row in chosen.tolist():
-            found[int(number[block.rows.key[row]]), block.rows.columns["shop"][row].as_py()] = int(
+            latest_ms[int(number[block.rows.key[row]]), block.rows.columns["shop"][row].as_py()] = int(
                 block.rows.time_ms[row]
             )
-    assert found == expected
+    assert latest_ms == expected
     assert sum(map(len, latest.rows(4))) == len(expected) > 3
     alone, block_of = latest.events()
     of_events = zip(alone.key.tolist(), alone.columns["shop"].to_pylist(), strict=True)
@@ -206,10 +216,10 @@ def test_no_event_of_a_class_is_missing() -> None:
     classes = list(zip(block.keys.take(block.rows.key).to_pylist(), values.to_pylist(), strict=True))
     codes = codes_of_block(block, (name,))
     by_class: dict[object, set[int]] = {}
-    for of, code in zip(classes, codes.tolist(), strict=True):
-        by_class.setdefault(of, set()).add(code)
-    assert all(len(found) == 1 for found in by_class.values())
-    assert len({code for found in by_class.values() for code in found}) == len(by_class)
+    for class_name, code in zip(classes, codes.tolist(), strict=True):
+        by_class.setdefault(class_name, set()).add(code)
+    assert all(len(class_codes_set) == 1 for class_codes_set in by_class.values())
+    assert len({code for class_codes_set in by_class.values() for code in class_codes_set}) == len(by_class)
     again = Block(
         block.keys.take(np.arange(len(block.keys))[::-1].copy()),
         block.rows.of_keys(len(block.keys) - 1 - block.rows.key),
@@ -218,8 +228,8 @@ def test_no_event_of_a_class_is_missing() -> None:
     chosen = codes[::7]
     is_wanted, number = np.zeros(len(block), bool), np.arange(len(block.keys), dtype=np.int32)
     key, time_ms, _ = block.read_only_rows
-    wanted = Wanted(chosen)
+    request = Wanted(chosen)
     rows = records.BlockRows(key, time_ms, np.zeros(len(key), np.int64))
-    choose_classes(codes, wanted.table, rows, records.BlockRequest(number, number >= 0), -1, is_wanted)
+    choose_classes(codes, request.table, rows, records.BlockRequest(number, number >= 0), -1, is_wanted)
     assert is_wanted[np.isin(codes, chosen)].all()
     assert not is_wanted.all()

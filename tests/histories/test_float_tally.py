@@ -54,7 +54,7 @@ def test_what_is_carried_is_what_is_added_up_anew(seed: int, name: str) -> None:
     """A window moves over the values of three segments in calls of any size."""
     random = Random(f"{name} {seed}")
     special = random.choice((0.0, 0.0, 0.1))
-    held: list[list[float]] = [[], [], []]
+    windows_of_segments: list[list[float]] = [[], [], []]
     tally = np.zeros((3, tally_width(name)), np.int64)
     for _ in range(25):
         segments: list[int] = []
@@ -62,23 +62,25 @@ def test_what_is_carried_is_what_is_added_up_anew(seed: int, name: str) -> None:
         flags: list[tuple[int, int, int]] = []
         windows: list[tuple[int, int, int, list[float]]] = []
         for segment in range(3):
-            own, leaving = held[segment], random.randint(0, len(held[segment]))
+            numbers, leaving = windows_of_segments[segment], random.randint(0, len(windows_of_segments[segment]))
             new = [some(random, special) for _ in range(random.randint(0, 4))]
             first = len(values)
             segments += [segment] * (leaving + len(new))
-            values += own[:leaving] + new
+            values += numbers[:leaving] + new
             flags += [(0, 1, 1)] * leaving + [(1, 1, 0)] * len(new)
             gone = 0
             for number in range(len(new)):
                 gone = random.randint(gone, leaving)
-                windows.append((segment, first + gone, first + leaving + number + 1, own[gone:] + new[: number + 1]))
-            held[segment] = own[leaving:] + new
+                windows.append(
+                    (segment, first + gone, first + leaving + number + 1, numbers[gone:] + new[: number + 1])
+                )
+            windows_of_segments[segment] = numbers[leaving:] + new
         moves = moves_of(np.array(segments, np.int64), values, *np.array(flags, bool).reshape(-1, 3).T)
-        asked = np.array([window[:3] for window in windows], np.int64).reshape(-1, 3).T
-        counts, found, rests = float_windows(tally, moves, *asked, with_rests=name.endswith(FLOATS))
+        bounds = np.array([window[:3] for window in windows], np.int64).reshape(-1, 3).T
+        counts, sums, rests = float_windows(tally, moves, *bounds, with_rests=name.endswith(FLOATS))
         if name.endswith(FLOATS):
-            _check_rests(found.tolist(), rests.tolist(), [window for _, _, _, window in windows])
-        for count, ours, (_, _, _, window) in zip(counts.tolist(), found.tolist(), windows, strict=True):
+            _check_rests(sums.tolist(), rests.tolist(), [window for _, _, _, window in windows])
+        for count, ours, (_, _, _, window) in zip(counts.tolist(), sums.tolist(), windows, strict=True):
             assert count == len(window)
             if name.endswith(FLOATS):
                 assert ours == total(window) or (math.isnan(ours) and math.isnan(total(window)))
@@ -86,8 +88,8 @@ def test_what_is_carried_is_what_is_added_up_anew(seed: int, name: str) -> None:
                 assert ours == pytest.approx(spread(window), rel=1e-14, nan_ok=True)
         tally, fits = float_tallies_of(tally, moves)
         assert fits
-        assert tally[:, 0].tolist() == list(map(len, held))
-        ends = [total(own) if name.endswith(FLOATS) else spread(own) for own in held]
+        assert tally[:, 0].tolist() == list(map(len, windows_of_segments))
+        ends = [total(numbers) if name.endswith(FLOATS) else spread(numbers) for numbers in windows_of_segments]
         assert float_values(tally)[0].tolist() == [pytest.approx(end, rel=1e-14, nan_ok=True) for end in ends]
 
 
@@ -128,8 +130,8 @@ def test_what_is_too_large_for_a_spread_has_none_however_it_is_worked_out(larges
     bounds = np.array([(0, 1), (0, 2), (0, 4), (1, 5), (3, 6), (4, 7)], np.int64)
     lows, highs = bounds.T.copy()
     expected = [pytest.approx(spread(values[low:high]), rel=1e-14, nan_ok=True) for low, high in bounds.tolist()]
-    bits, zeros, at = np.array(values).view(np.int64), np.zeros(len(values), np.int64), np.arange(len(bounds))
-    windows = Members(np.arange(len(values)), zeros, lows, highs, at, np.zeros(len(bounds), np.uint8))
+    bits, zeros, indexes = np.array(values).view(np.int64), np.zeros(len(values), np.int64), np.arange(len(bounds))
+    windows = Members(np.arange(len(values)), zeros, lows, highs, indexes, np.zeros(len(bounds), np.uint8))
     assert float_spreads(bits, windows).view(np.float64).tolist() == expected
     tally = np.zeros((1, tally_width("any" + FLOAT_SQUARES)), np.int64)
     is_first = np.arange(len(values)) < 4
@@ -142,8 +144,8 @@ def test_what_is_too_large_for_a_spread_has_none_however_it_is_worked_out(larges
     assert float_values(float_tallies_of(carried, leaving)[0])[0].tolist() == [
         pytest.approx(spread(values[4:]), rel=1e-14)
     ]
-    for own in (values[low:high] for low, high in bounds.tolist()):
-        if not math.isnan(spread(own)):
+    for numbers in (values[low:high] for low, high in bounds.tolist()):
+        if not math.isnan(spread(numbers)):
             query = "select stddev_pop(value) from (select unnest(?) :: double as value)"
             with duckdb.connect() as connection:
-                assert connection.execute(query, [own]).fetchall() == [(pytest.approx(spread(own), rel=1e-12),)]
+                assert connection.execute(query, [numbers]).fetchall() == [(pytest.approx(spread(numbers), rel=1e-12),)]

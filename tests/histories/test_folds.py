@@ -113,7 +113,7 @@ def defined(expr: History, past: Sequence[Event], since: int = 0) -> tuple[Value
 
 
 def events_of(random: Random, count: int) -> dict[str, list[Event]]:
-    found: dict[str, list[Event]] = {"x": [], "y": []}
+    events: dict[str, list[Event]] = {"x": [], "y": []}
     time_ms = 1_700_000_000_000
     for order in range(count):
         time_ms += random.choice((0, 1, 3, 9, 20, 150))
@@ -128,12 +128,12 @@ def events_of(random: Random, count: int) -> dict[str, list[Event]]:
             "amount": random.choice((None, random.randint(-900, 900))),
             "weight": random.choice((None, 0.1, -2.7, 1e16, -1e16, 3e-300)),
         }
-        found[key].append(Event(order, "pay", time_ms, order, fields))
-    return found
+        events[key].append(Event(order, "pay", time_ms, order, fields))
+    return events
 
 
 def one_by_one(batch: EventBatch) -> list[Delivery]:
-    return [(batch.take(np.array([at])), int(batch.time_ms[at])) for at in range(len(batch))]
+    return [(batch.take(np.array([row])), int(batch.time_ms[row])) for row in range(len(batch))]
 
 
 def asked_of(program: Program, written: Sequence[str]) -> list[History]:
@@ -148,21 +148,26 @@ def test_values_are_those_of_the_definition_however_events_come(seed: int) -> No
     random = Random(seed)
     events = events_of(random, 60)
     program = program_over(*FOLDED)
-    wanted, batch = asked_of(program, FOLDED), batch_of(program.schema, events)
+    exprs, batch = asked_of(program, FOLDED), batch_of(program.schema, events)
     expected = {
-        event_id(e.order): [defined(expr, own[: at + 1])[0] for expr in wanted]
-        for own in events.values()
-        for at, e in enumerate(own)
+        event_id(e.order): [defined(expr, key_events[: index + 1])[0] for expr in exprs]
+        for key_events in events.values()
+        for index, e in enumerate(key_events)
     }
-    folded = sum(defined(e, own[: at + 1])[1] for own in events.values() for at in range(len(own)) for e in wanted)
+    folded = sum(
+        defined(e, key_events[: index + 1])[1]
+        for key_events in events.values()
+        for index in range(len(key_events))
+        for e in exprs
+    )
     assert folded > 20 * len(FOLDED)
     for deliveries in (whole(batch), split_evenly(batch, random), split(batch, random), split(batch, random)):
-        found = engine_values(program, deliveries, wanted)
+        values_by_event = engine_values(program, deliveries, exprs)
         assert [
-            (FOLDED[at], event, ours, theirs)
-            for event, values in found.items()
-            for at, (ours, theirs) in enumerate(zip(values, expected[event], strict=True))
-            if ours != (theirs if "stddev" not in FOLDED[at] or theirs is None else pytest.approx(theirs, rel=1e-14))
+            (FOLDED[index], event, ours, theirs)
+            for event, values in values_by_event.items()
+            for index, (ours, theirs) in enumerate(zip(values, expected[event], strict=True))
+            if ours != (theirs if "stddev" not in FOLDED[index] or theirs is None else pytest.approx(theirs, rel=1e-14))
         ] == []
 
 
@@ -188,21 +193,21 @@ def test_a_unit_of_the_calendar_is_one_pane(start: str) -> None:
     random = Random(start)
     events = events_of(random, 70)
     time_ms = int(datetime.fromisoformat(start).timestamp() * 1000)
-    for e in sorted((e for own in events.values() for e in own), key=lambda e: e.order):
+    for e in sorted((e for key_events in events.values() for e in key_events), key=lambda e: e.order):
         time_ms += random.randint(1, 15 * 60_000)
-        own = events[str(e.fields["key"])]
-        own[own.index(e)] = replace(e, time_ms=time_ms, fields={**e.fields, "event_time": time_ms})
+        key_events = events[str(e.fields["key"])]
+        key_events[key_events.index(e)] = replace(e, time_ms=time_ms, fields={**e.fields, "event_time": time_ms})
     program = program_over(*CALENDARS)
-    wanted, batch = asked_of(program, CALENDARS), batch_of(program.schema, events)
-    found = engine_values(program, whole(batch), wanted)
-    assert engine_values(program, split_evenly(batch, random), wanted) == found
+    exprs, batch = asked_of(program, CALENDARS), batch_of(program.schema, events)
+    values_by_event = engine_values(program, whole(batch), exprs)
+    assert engine_values(program, split_evenly(batch, random), exprs) == values_by_event
     folded_count = 0
-    for own in events.values():
-        for at, e in enumerate(own):
-            expected = [defined(expr, own[: at + 1]) for expr in wanted]
+    for key_events in events.values():
+        for index, e in enumerate(key_events):
+            expected = [defined(expr, key_events[: index + 1]) for expr in exprs]
             folded_count += sum(is_folded for _, is_folded in expected)
             wide = [value if value is None else pytest.approx(value, rel=1e-14) for value, _ in expected]
-            assert found[event_id(e.order)] == wide
+            assert values_by_event[event_id(e.order)] == wide
     assert folded_count > 100
 
 
@@ -213,7 +218,7 @@ def test_panes_move_with_their_keys(seed: int) -> None:
     events = events_of(random, 60)
     written = [*FOLDED, "approx_distinct(pay.size over 5 s) > 1", "approx_percentile(pay.amount over 5 s, 80) > 1.0"]
     program = program_over(*written)
-    wanted, batch = asked_of(program, written), batch_of(program.schema, events)
+    exprs, batch = asked_of(program, written), batch_of(program.schema, events)
     cut = random.randrange(20, 45)
     first, rest = one_by_one(batch)[:cut], one_by_one(batch)[cut:]
     state: KeyedState | None = None
@@ -227,10 +232,10 @@ def test_panes_move_with_their_keys(seed: int) -> None:
     assert len(shares) == 2
     moved = concat_states([decode_whole(encode_whole(share)) for _, share in shares], program.row_registers)
     moved = replace(moved, histories=replace(moved.histories, segments=detach_segments(moved.histories.segments)))
-    everything = engine_values(program, [*first, *rest], wanted)
-    found = engine_values(program, rest, wanted, moved)
-    assert found == {event: everything[event] for event in found}
-    assert len(found) == 60 - cut
+    everything = engine_values(program, [*first, *rest], exprs)
+    values_by_event = engine_values(program, rest, exprs, moved)
+    assert values_by_event == {event: everything[event] for event in values_by_event}
+    assert len(values_by_event) == 60 - cut
 
 
 @pytest.mark.slow
@@ -238,16 +243,16 @@ def test_panes_move_with_their_keys(seed: int) -> None:
 def test_a_busy_key_is_bounded_counted_and_told() -> None:
     """For every function, events and panes do not grow with more events in the same time."""
     count, time_ms = 96, 1_700_000_000_000
-    own = [
-        Event(at, "pay", time_ms + at // 24, at, {"id": event_id(at), "key": "x", "size": at % 2, "way": at % 3 // 2,
-              "shop": f"s{at % 4}", "amount": at % 5, "weight": float(at % 3)})
-        for at in range(count)
+    events = [
+        Event(index, "pay", time_ms + index // 24, index, {"id": event_id(index), "key": "x", "size": index % 2,
+              "way": index % 3 // 2, "shop": f"s{index % 4}", "amount": index % 5, "weight": float(index % 3)})
+        for index in range(count)
     ]  # fmt: skip
     program = program_over(*(f"{text} or size >= 0" for text in FOLDED))
-    batch, random = batch_of(program.schema, {"x": own}), Random(1)
+    batch, random = batch_of(program.schema, {"x": events}), Random(1)
     counters: Counter[str] = Counter()
-    told: set[tuple[str, str]] = set()
-    kept: list[tuple[int, int]] = []
+    folded_alerts: set[tuple[str, str]] = set()
+    sizes: list[tuple[int, int]] = []
     state: KeyedState | None = None
     for part, watermark_ms in split_evenly(batch, random):
         advanced = advance(program, state, part, watermark_ms)
@@ -255,18 +260,22 @@ def test_a_busy_key_is_bounded_counted_and_told() -> None:
         for alert in alert_table(program, advanced.matches).to_pylist():
             assert not alert["history_cut"]
             if alert["history_folded"]:
-                told.add((alert["rule_id"], alert["events"][0]["event_id"]))
+                folded_alerts.add((alert["rule_id"], alert["events"][0]["event_id"]))
         state = through_bytes(program, advanced.keyed_state, watermark_ms)
         segments = state.histories.segments
-        kept.append((len(state.histories), sum(len(segment) for segment in segments if segment.panes)))
-    wanted = asked_of(program, FOLDED)
+        sizes.append((len(state.histories), sum(len(segment) for segment in segments if segment.panes)))
+    exprs = asked_of(program, FOLDED)
     of_rules = [(rule.deployed.rule_id, next(histories(rule.deployed.pattern))) for rule in program.rules]
-    assert told == {(rule, event_id(at)) for rule, e in of_rules for at in range(count) if defined(e, own[: at + 1])[1]}
-    assert counters["histories_folded"] == sum(defined(e, own[: at + 1])[1] for at in range(count) for e in wanted)
+    assert folded_alerts == {
+        (rule, event_id(index)) for rule, e in of_rules for index in range(count) if defined(e, events[: index + 1])[1]
+    }
+    assert counters["histories_folded"] == sum(
+        defined(e, events[: index + 1])[1] for index in range(count) for e in exprs
+    )
     assert counters["histories_cut"] == 0
-    half = len(kept) // 2
-    assert kept[-1][0] <= 4 * LIMIT + 10, "firsts of panes are kept too"
-    assert kept[-1][1] <= 1.8 * kept[half][1]
+    half = len(sizes) // 2
+    assert sizes[-1][0] <= 4 * LIMIT + 10, "firsts of panes are kept too"
+    assert sizes[-1][1] <= 1.8 * sizes[half][1]
 
 
 # The function "first" does not use panes. For the others, panes have a row for each value, up to a limit.
@@ -281,14 +290,15 @@ def test_panes_do_not_grow_with_different_values(text: str) -> None:
 
 def _pane_rows(text: str, count: int) -> int:
     """Return how many rows the panes of a history have at the end, of this many events in 20 ms."""
-    own = [
-        Event(at, "pay", 1_700_000_000_000 + 20 * at // count, at, {"id": event_id(at), "key": "x", "size": at % 2,
-              "way": at % 3 // 2, "shop": f"s{at % 4}", "amount": 7 * at, "weight": at / 3})
-        for at in range(count)
+    events = [
+        Event(index, "pay", 1_700_000_000_000 + 20 * index // count, index, {"id": event_id(index), "key": "x",
+              "size": index % 2, "way": index % 3 // 2, "shop": f"s{index % 4}", "amount": 7 * index,
+              "weight": index / 3})
+        for index in range(count)
     ]  # fmt: skip
     program = program_over(f"{text} or size >= 0")
     state: KeyedState | None = None
-    for part, watermark_ms in split_evenly(batch_of(program.schema, {"x": own}), Random(1), most=16):
+    for part, watermark_ms in split_evenly(batch_of(program.schema, {"x": events}), Random(1), most=16):
         state = through_bytes(program, advance(program, state, part, watermark_ms).keyed_state, watermark_ms)
     assert state is not None
     return sum(len(segment) for segment in state.histories.segments if segment.panes)
@@ -296,13 +306,13 @@ def _pane_rows(text: str, count: int) -> int:
 
 def split_evenly(batch: EventBatch, random: Random, most: int = 4) -> list[Delivery]:
     """Micro-batches of one to so many events."""
-    found: list[Delivery] = []
-    at = 0
-    while at < len(batch):
-        end = min(at + random.randint(1, most), len(batch))
-        found.append((batch.take(np.arange(at, end)), int(batch.time_ms[end - 1])))
-        at = end
-    return found
+    deliveries: list[Delivery] = []
+    start = 0
+    while start < len(batch):
+        end = min(start + random.randint(1, most), len(batch))
+        deliveries.append((batch.take(np.arange(start, end)), int(batch.time_ms[end - 1])))
+        start = end
+    return deliveries
 
 
 @given(st.lists(st.tuples(st.sampled_from([0, 1]), st.floats(width=64)), min_size=1, max_size=30), st.integers(0, 30))
@@ -320,14 +330,16 @@ def test_floats_of_a_pane_keep_their_sum_exactly(events: list[tuple[int, float]]
         parts.append(merged(history, rows, -(2**40)))
     rows = merged(history, concat_panes(parts), -(2**40))
     for number in (0, 1):
-        own = rows.take(rows.key == number)
+        key_rows = rows.take(rows.key == number)
         shown = [value for k, value in events if k == number]
-        assert int(own.weight.sum()) == len(shown)
-        kept = own.code.view(np.float64).tolist()
-        finite = [sum((Fraction(v) for v in numbers if math.isfinite(v)), Fraction(0)) for numbers in (kept, shown)]
+        assert int(key_rows.weight.sum()) == len(shown)
+        pane_values = key_rows.code.view(np.float64).tolist()
+        finite = [
+            sum((Fraction(v) for v in numbers if math.isfinite(v)), Fraction(0)) for numbers in (pane_values, shown)
+        ]
         assert finite[0] == finite[1]
-        assert len(kept) <= len(shown) + 2
-        assert {str(v) for v in kept if not math.isfinite(v)} == {str(v) for v in shown if not math.isfinite(v)}
+        assert len(pane_values) <= len(shown) + 2
+        assert {str(v) for v in pane_values if not math.isfinite(v)} == {str(v) for v in shown if not math.isfinite(v)}
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=64), max_size=30), st.randoms())
@@ -347,15 +359,15 @@ def test_sums_of_windows_to_twice_the_digits(values: list[float], random: Random
 def test_a_window_that_is_small_again_is_exact_again() -> None:
     time_ms = 1_700_000_000_000
     times = [*range(40), 2_000, 2_001, 2_300]
-    own = [
-        Event(at, "pay", time_ms + ms, at, {"id": event_id(at), "key": "x", "size": 1, "way": 0})
-        for at, ms in enumerate(times)
+    events = [
+        Event(index, "pay", time_ms + ms, index, {"id": event_id(index), "key": "x", "size": 1, "way": 0})
+        for index, ms in enumerate(times)
     ]
     program = program_over(FOLDED[0])
     (expr,) = asked_of(program, FOLDED[:1])
-    batch = batch_of(program.schema, {"x": own})
-    found = [values[0] for values in engine_values(program, one_by_one(batch), [expr]).values()]
-    assert found == [*range(1, 41), 1, 2, 3]
+    batch = batch_of(program.schema, {"x": events})
+    counts = [values[0] for values in engine_values(program, one_by_one(batch), [expr]).values()]
+    assert counts == [*range(1, 41), 1, 2, 3]
 
 
 def test_definitions_name_all_that_can_be_folded() -> None:

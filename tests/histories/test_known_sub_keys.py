@@ -73,8 +73,8 @@ def numbers_of(expr: History, past: Sequence[Event]) -> list[int | None]:
     types = {"shop": TEXT, "size": pa.int64(), "way": pa.int64()}
     columns = [pa.array([e.fields.get(name) for e in past], types[name]) for name in expr.by]
     nulls = [any(e.fields.get(name) is None for name in expr.by) for e in past]
-    found = sub_numbers(columns).tolist()
-    return [None if is_null else number for number, is_null in zip(found, nulls, strict=True)]
+    numbers = sub_numbers(columns).tolist()
+    return [None if is_null else number for number, is_null in zip(numbers, nulls, strict=True)]
 
 
 def counts(expr: History, event: Event) -> bool:
@@ -86,25 +86,27 @@ def counts(expr: History, event: Event) -> bool:
 
 def known_at(expr: History, past: Sequence[Event]) -> Iterator[tuple[int, int]]:
     """For each event, yield the first event that its value knows, and the time up to which events may be missing."""
-    known: dict[int, OfValue] = {}
-    for at, (event, number) in enumerate(zip(past, numbers_of(expr, past), strict=True)):
+    known_values: dict[int, OfValue] = {}
+    for index, (event, number) in enumerate(zip(past, numbers_of(expr, past), strict=True)):
         if number is None:
             yield 0, _NEVER
             continue
-        latest = sorted((value.last for value in known.values()), reverse=True)
-        own = known.get(number)
+        latest = sorted((value.last for value in known_values.values()), reverse=True)
+        known_value = known_values.get(number)
         lacks_ms = latest[VALUES - 1][0] if len(latest) >= VALUES else _NEVER
-        is_known = own is not None and sum(last > own.last for last in latest) < VALUES
-        found = (own.since, own.lacks_ms) if own is not None and is_known else (at, lacks_ms)
+        is_known = known_value is not None and sum(last > known_value.last for last in latest) < VALUES
+        range_of_value = (
+            (known_value.since, known_value.lacks_ms) if known_value is not None and is_known else (index, lacks_ms)
+        )
         if counts(expr, event):
-            known[number] = OfValue((event.time_ms, number), *found)
-        yield found
+            known_values[number] = OfValue((event.time_ms, number), *range_of_value)
+        yield range_of_value
 
 
 def expected(expr: History, own: Sequence[Event]) -> Iterator[tuple[Value, bool, bool]]:
     """The value at each event, whether older ones are folded, and whether some may be forgotten."""
-    for at, (since, lacks_ms) in enumerate(known_at(expr, own)):
-        past = own[: at + 1]
+    for index, (since, lacks_ms) in enumerate(known_at(expr, own)):
+        past = own[: index + 1]
         value, is_folded = defined(expr, past)
         if is_folded:
             may_lack = in_panes(expr.window, replace(past[-1], time_ms=lacks_ms), past[-1])
@@ -115,7 +117,7 @@ def expected(expr: History, own: Sequence[Event]) -> Iterator[tuple[Value, bool,
 
 def events_of(random: Random, count: int, shops: int = 30) -> dict[str, list[Event]]:
     """Some shops come often, most seldom."""
-    found: dict[str, list[Event]] = {"x": [], "y": []}
+    events: dict[str, list[Event]] = {"x": [], "y": []}
     time_ms = 1_700_000_000_000
     for order in range(count):
         time_ms += random.choice((0, 0, 1, 3, 9, 60))
@@ -130,8 +132,8 @@ def events_of(random: Random, count: int, shops: int = 30) -> dict[str, list[Eve
         fields |= {"shop": random.choice((None, *[f"s{number}"] * 9)), "size": number}
         fields["amount"] = random.choice((None, random.randint(-900, 900)))
         fields["weight"] = random.choice((None, 0.1, -2.7, 1e16, -1e16, 3e-300))
-        found[key].append(Event(order, "pay", time_ms, order, fields))
-    return found
+        events[key].append(Event(order, "pay", time_ms, order, fields))
+    return events
 
 
 @pytest.fixture(params=[3, 7])
@@ -148,20 +150,21 @@ def test_values_are_those_of_the_definition_however_events_come(seed: int) -> No
     random = Random(seed)
     events = events_of(random, 90)
     program = program_over(*WRITTEN)
-    wanted, batch = asked_of(program, WRITTEN), batch_of(program.schema, events)
+    exprs, batch = asked_of(program, WRITTEN), batch_of(program.schema, events)
     defined_as = {
         event_id(e.order): list(of_event)
-        for own in events.values()
-        for e, *of_event in zip(own, *(expected(expr, own) for expr in wanted), strict=True)
+        for key_events in events.values()
+        for e, *of_event in zip(key_events, *(expected(expr, key_events) for expr in exprs), strict=True)
     }
-    assert sum(cut for own in defined_as.values() for _, _, cut in own) > 5 * len(WRITTEN)
+    assert sum(cut for key_events in defined_as.values() for _, _, cut in key_events) > 5 * len(WRITTEN)
     for deliveries in (whole(batch), one_by_one(batch), split_evenly(batch, random), split(batch, random)):
-        found = engine_values(program, deliveries, wanted)
+        values_by_event = engine_values(program, deliveries, exprs)
         assert [
-            (WRITTEN[at], event, ours, theirs)
-            for event, values in found.items()
-            for at, (ours, (theirs, _, _)) in enumerate(zip(values, defined_as[event], strict=True))
-            if ours != (theirs if "stddev" not in WRITTEN[at] or theirs is None else pytest.approx(theirs, rel=1e-14))
+            (WRITTEN[index], event, ours, theirs)
+            for event, values in values_by_event.items()
+            for index, (ours, (theirs, _, _)) in enumerate(zip(values, defined_as[event], strict=True))
+            if ours
+            != (theirs if "stddev" not in WRITTEN[index] or theirs is None else pytest.approx(theirs, rel=1e-14))
         ] == []
 
 
@@ -171,32 +174,34 @@ def test_values_are_those_of_the_definition_however_events_come(seed: int) -> No
 def test_what_may_be_forgotten_is_told_and_counted_and_the_panes_are_bounded() -> None:
     random = Random(5)
     events = {"x": events_of(random, 300, shops=120)["x"]}
-    own = events["x"]
+    key_events = events["x"]
     program = program_over(*(f"{text} or size >= 0" for text in WRITTEN))
     of_rules = [(rule.deployed.rule_id, next(histories(rule.deployed.pattern))) for rule in program.rules]
-    wanted = {
+    cut_alerts = {
         (rule, event_id(e.order)): of_event[1:]
         for rule, expr in of_rules
-        for e, of_event in zip(own, expected(expr, own), strict=True)
+        for e, of_event in zip(key_events, expected(expr, key_events), strict=True)
     }
     batch = batch_of(program.schema, events)
     for deliveries in (whole(batch), split_evenly(batch, random)):
         counters: Counter[str] = Counter()
-        told: dict[tuple[str, str], tuple[bool, bool]] = {}
+        cuts_by_alert: dict[tuple[str, str], tuple[bool, bool]] = {}
         state: KeyedState | None = None
         for part, watermark_ms in deliveries:
             advanced = advance(program, state, part, watermark_ms)
             counters.update(advanced.counters)
-            told |= {
+            cuts_by_alert |= {
                 (alert["rule_id"], alert["events"][0]["event_id"]): (alert["history_folded"], alert["history_cut"])
                 for alert in alert_table(program, advanced.matches).to_pylist()
             }
             state = through_bytes(program, advanced.keyed_state, watermark_ms)
-        assert told == wanted
+        assert cuts_by_alert == cut_alerts
         of_histories = {repr(expr): rule for rule, expr in of_rules}.values()
-        assert counters["histories_cut"] == sum(cut for (rule, _), (_, cut) in wanted.items() if rule in of_histories)
+        assert counters["histories_cut"] == sum(
+            cut for (rule, _), (_, cut) in cut_alerts.items() if rule in of_histories
+        )
     assert state is not None
-    values = len({e.fields["shop"] for e in own})
+    values = len({e.fields["shop"] for e in key_events})
     assert values > 8 * VALUES
     assert program.histories is not None
     for number in program.histories.retained_panes:
@@ -205,8 +210,8 @@ def test_what_may_be_forgotten_is_told_and_counted_and_the_panes_are_bounded() -
 
 
 def numbers_kept(segment: Segment) -> list[int]:
-    found: list[int] = segment.load().rows.columns["pane_sub"].to_pylist()
-    return found
+    sub_numbers_kept: list[int] = segment.load().rows.columns["pane_sub"].to_pylist()
+    return sub_numbers_kept
 
 
 @pytest.mark.usefixtures("most")
@@ -217,7 +222,7 @@ def test_what_is_known_moves_with_its_keys(seed: int) -> None:
     """Divided by keys, written whole, read, joined: as a savepoint, a warm start and a change of runners do it."""
     random = Random(seed)
     program = program_over(*WRITTEN)
-    wanted, batch = asked_of(program, WRITTEN), batch_of(program.schema, events_of(random, 90))
+    exprs, batch = asked_of(program, WRITTEN), batch_of(program.schema, events_of(random, 90))
     cut = random.randrange(40, 70)
     first, rest = one_by_one(batch)[:cut], one_by_one(batch)[cut:]
     state: KeyedState | None = None
@@ -229,16 +234,16 @@ def test_what_is_known_moves_with_its_keys(seed: int) -> None:
     )
     moved = concat_states([decode_whole(encode_whole(share)) for _, share in shares], program.row_registers)
     moved = replace(moved, histories=replace(moved.histories, segments=detach_segments(moved.histories.segments)))
-    everything = engine_values(program, whole(batch), wanted)
-    found = engine_values(program, rest, wanted, moved)
-    assert found == {event: everything[event] for event in found}
+    everything = engine_values(program, whole(batch), exprs)
+    values_by_event = engine_values(program, rest, exprs, moved)
+    assert values_by_event == {event: everything[event] for event in values_by_event}
 
 
 def test_panes_of_an_earlier_build_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """The earlier build wrote panes of all values and did not write known sub-keys."""
     monkeypatch.setattr("cep.nfa.histories.HISTORY_EVENTS_MAX", LIMIT)
     program = program_over("count(pay over 1 h by shop) > 1")
-    wanted = asked_of(program, ["count(pay over 1 h by shop) > 1"])
+    exprs = asked_of(program, ["count(pay over 1 h by shop) > 1"])
     batch = batch_of(program.schema, {"x": events_of(Random(2), 90, shops=6)["x"]})
     first, rest = one_by_one(batch)[:30], one_by_one(batch)[30:]
     state: KeyedState | None = None
@@ -249,9 +254,9 @@ def test_panes_of_an_earlier_build_are_known(monkeypatch: pytest.MonkeyPatch) ->
     without = [s for s in state.histories.segments if s.panes not in program.histories.by_known_sub_keys]
     assert 0 < len(without) < len(state.histories.segments)
     before = replace(state, histories=replace(state.histories, segments=tuple(without)))
-    everything = engine_values(program, whole(batch), wanted)
-    found = engine_values(program, rest, wanted, before)
-    assert found == {event: everything[event] for event in found}
+    everything = engine_values(program, whole(batch), exprs)
+    values_by_event = engine_values(program, rest, exprs, before)
+    assert values_by_event == {event: everything[event] for event in values_by_event}
 
 
 def test_a_value_that_is_in_panes_alone_is_found_by_an_event_that_does_not_count(
@@ -261,17 +266,21 @@ def test_a_value_that_is_in_panes_alone_is_found_by_an_event_that_does_not_count
     written = ["count(pay over 1 h by shop where way == card) > 1"]
     program = program_over(*written)
     time_ms = 1_700_000_000_000
-    own = [
+    key_events = [
         Event(
-            at, "pay", time_ms + at, at, {"id": event_id(at), "key": "x", "size": 1, "way": 0, "shop": f"s{at // 20}"}
+            index,
+            "pay",
+            time_ms + index,
+            index,
+            {"id": event_id(index), "key": "x", "size": 1, "way": 0, "shop": f"s{index // 20}"},
         )
-        for at in range(40)
+        for index in range(40)
     ]
-    cash: dict[str, Value] = {**own[-1].fields, "id": event_id(40), "way": 1, "shop": "s0"}
-    own.append(Event(40, "pay", time_ms + 40, 40, cash))
-    batch, wanted = batch_of(program.schema, {"x": own}), asked_of(program, written)
+    cash: dict[str, Value] = {**key_events[-1].fields, "id": event_id(40), "way": 1, "shop": "s0"}
+    key_events.append(Event(40, "pay", time_ms + 40, 40, cash))
+    batch, exprs = batch_of(program.schema, {"x": key_events}), asked_of(program, written)
     for deliveries in (whole(batch), one_by_one(batch)):
-        assert engine_values(program, deliveries, wanted)[event_id(40)] == [20]
+        assert engine_values(program, deliveries, exprs)[event_id(40)] == [20]
 
 
 @pytest.mark.slow
@@ -298,7 +307,7 @@ def test_a_key_with_hundreds_of_thousands_of_values_stays_bounded() -> None:
 def many_shops(program: Program, start: int, end: int) -> EventBatch:
     """Events of one key, each of another shop."""
     count = end - start
-    ids = pa.array([f"{at:08}" for at in range(start, end)], TEXT)
+    ids = pa.array([f"{index:08}" for index in range(start, end)], TEXT)
     batch = batch_of(program.schema, {"x": [Event(0, "pay", 0, 0, {"id": "0", "key": "x", "size": 1, "way": 0})]})
     columns = {name: batch.columns[name].take(pa.array(np.zeros(count, np.int64))) for name in batch.columns}
     columns |= {"id": ids, "shop": ids, "amount": pa.array(np.arange(start, end))}

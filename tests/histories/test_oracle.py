@@ -41,11 +41,11 @@ def with_past(case: Case) -> Case:
     """The case with a condition over past events at one of its variables."""
     random = Random(f"past {case.level}/{case.seed}")
     changed = list(case.pattern.variables)
-    for at in [random.randrange(len(changed))]:
-        condition, where = _condition(random), changed[at].where
+    for index in [random.randrange(len(changed))]:
+        condition, where = _condition(random), changed[index].where
         alone = where is None or random.random() < 0.7
         both = condition if alone or where is None else Binary("and", where, condition, MAYBE_BOOL)
-        changed[at] = replace(changed[at], where=both)
+        changed[index] = replace(changed[index], where=both)
     return replace(case, pattern=replace(case.pattern, variables=tuple(changed)))
 
 
@@ -71,35 +71,37 @@ def _history(random: Random) -> History:
     if fn == "first_seen":
         return History(fn, "", None, None, ("k",), None, None, INT)
     if fn in ("first", "last", "exists"):
-        found = None if random.random() < 0.5 else window
+        window_or_none = None if random.random() < 0.5 else window
         argument = None if fn == "exists" else random.choice((_K, _V))
         type_ = BOOL if argument is None else argument.type.as_nullable()
-        return History(fn, EVENT_TYPE, argument, where, by, found, None, type_)
+        return History(fn, EVENT_TYPE, argument, where, by, window_or_none, None, type_)
     argument = None if fn == "count" else _V
     return History(fn, EVENT_TYPE, argument, where, by, window, None, INT if fn in ("count", "distinct") else MAYBE_INT)
 
 
 def cases(level: int) -> list[Case]:
     drawn = [random_case(seed, level) for seed in range(90_000, 90_000 + CASES)]
-    found = [with_past(case) for case in (*drawn, *map(with_nulls, drawn[: CASES // 3]))]
-    return [case for case in found if not problems(case.pattern, SCHEMA)]
+    past_cases = [with_past(case) for case in (*drawn, *map(with_nulls, drawn[: CASES // 3]))]
+    return [case for case in past_cases if not problems(case.pattern, SCHEMA)]
 
 
 def as_fields(case: Case) -> tuple[Schema, PatternIR, dict[str, list[Event]]]:
     """The same with every history as a field of the events, whose values come from the oracle."""
-    wanted = list(dict.fromkeys(histories(case.pattern)))
-    fields = tuple(Field(f"past_{at}", past.type.as_nullable()) for at, past in enumerate(wanted))
-    (known,) = SCHEMA.event_types
+    exprs = list(dict.fromkeys(histories(case.pattern)))
+    fields = tuple(Field(f"past_{index}", past.type.as_nullable()) for index, past in enumerate(exprs))
+    (event_type,) = SCHEMA.event_types
     names = [f.name for f in fields]
 
     def filled(own: list[Event], at: int) -> Event:
-        values = [value_at(past, own[: at + 1]) for past in wanted]
+        values = [value_at(past, own[: at + 1]) for past in exprs]
         return replace(own[at], fields={**own[at].fields, **dict(zip(names, values, strict=True))})
 
-    events = {key: [filled(own, at) for at in range(len(own))] for key, own in case.events.items()}
-    swaps = {past: CurrentField(f.name, f.type) for past, f in zip(wanted, fields, strict=True)}
+    events = {
+        key: [filled(key_events, index) for index in range(len(key_events))] for key, key_events in case.events.items()
+    }
+    swaps = {past: CurrentField(f.name, f.type) for past, f in zip(exprs, fields, strict=True)}
     variables = tuple(replace(v, where=_swapped(v.where, swaps)) for v in case.pattern.variables)
-    schema = Schema((replace(known, fields=(*known.fields, *fields)),))
+    schema = Schema((replace(event_type, fields=(*event_type.fields, *fields)),))
     return schema, replace(case.pattern, variables=variables), events
 
 
@@ -117,30 +119,30 @@ def _swapped(expr: Any, swaps: dict[History, CurrentField]) -> Any:
 @pytest.mark.always
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_a_history_is_like_a_field_of_the_event(level: int) -> None:
-    found, matched = [], 0
+    differing, matched = [], 0
     for case in cases(level):
         schema, pattern, events = as_fields(case)
         expected = engine_answers(program_of(schema, pattern), whole(batch_of(schema, events)))
         matched += bool(expected.matches)
         program, batch = program_of(SCHEMA, case.pattern), batch_of(SCHEMA, case.events)
-        found.append(difference(case, engine_answers(program, whole(batch)), expected, "at once"))
+        differing.append(difference(case, engine_answers(program, whole(batch)), expected, "at once"))
         parts = split(batch, Random(case.seed))
-        found.append(difference(case, engine_answers(program, parts), expected, "split"))
-    assert [line for line in found if line] == []
+        differing.append(difference(case, engine_answers(program, parts), expected, "split"))
+    assert [line for line in differing if line] == []
     assert matched > CASES / 5
 
 
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_the_engine_finds_what_the_oracle_finds(level: int) -> None:
-    found, matched = [], 0
+    differing, matched = [], 0
     for case in cases(level):
         program, batch = program_of(SCHEMA, case.pattern), batch_of(SCHEMA, case.events)
         expected = oracle_answers(case.pattern, case.events)
         matched += bool(expected.matches)
-        found.append(difference(case, engine_answers(program, whole(batch)), expected, "at once"))
+        differing.append(difference(case, engine_answers(program, whole(batch)), expected, "at once"))
         parts = split(batch, Random(case.seed))
-        found.append(difference(case, engine_answers(program, parts), expected, "split"))
-    assert [line for line in found if line] == []
+        differing.append(difference(case, engine_answers(program, parts), expected, "split"))
+    assert [line for line in differing if line] == []
     assert matched > CASES / 5
 
 
@@ -148,7 +150,7 @@ def test_the_engine_finds_what_the_oracle_finds(level: int) -> None:
 @pytest.mark.always
 @pytest.mark.parametrize("level", [1, 3])
 def test_each_key_for_itself_and_rules_beside_change_nothing(level: int) -> None:
-    found = []
+    differing = []
     for case in cases(level):
         others = (with_past(random_case(case.seed + 7_000 + i, 1 + i % 3)).pattern for i in range(3))
         beside = [pattern for pattern in others if not problems(pattern, SCHEMA)]
@@ -158,8 +160,8 @@ def test_each_key_for_itself_and_rules_beside_change_nothing(level: int) -> None
         joined = Answers(
             frozenset(one for a in alone for one in a.matches), frozenset(one for a in alone for one in a.timeouts)
         )
-        found.append(difference(case, joined, at_once, "key by key"))
+        differing.append(difference(case, joined, at_once, "key by key"))
         crowded = program_of(SCHEMA, case.pattern, *beside)
         parts = split(batch, Random(case.seed))
-        found.append(difference(case, engine_answers(crowded, parts), at_once, "split, with rules beside"))
-    assert [line for line in found if line] == []
+        differing.append(difference(case, engine_answers(crowded, parts), at_once, "split, with rules beside"))
+    assert [line for line in differing if line] == []

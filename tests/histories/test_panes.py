@@ -43,8 +43,8 @@ def least(past: list[Event], expr: History, most: int) -> int:
     """The definition: exactly up to `most`, then from the hash of that rank."""
     inside = [event for event in past if in_panes(expr.window, event, past[-1])]
     sizes = np.array(sorted({int(event.fields["size"] or 0) for event in inside}), np.int64)
-    found = np.sort(hashes(sizes, Type(Kind.INT), pa.array([], TEXT)))
-    return len(found) if len(found) <= most else round((most - 1) / ((int(found[most - 1]) + 1) / 2**63))
+    codes = np.sort(hashes(sizes, Type(Kind.INT), pa.array([], TEXT)))
+    return len(codes) if len(codes) <= most else round((most - 1) / ((int(codes[most - 1]) + 1) / 2**63))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -61,12 +61,16 @@ def test_past_the_limit_a_window_is_told_from_its_least_hashes_in_any_split(
         events[key].append(payment(order, time_ms, key, random.randint(0, random.choice((3, 40)))))
     program = program_over(DISTINCT, DISTINCT.replace("over", "over previous"))
     (expr, previous), batch = asked_of(program), batch_of(program.schema, events)
-    expected = {event_id(e.order): least(own[: at + 1], expr, 4) for own in events.values() for at, e in enumerate(own)}
+    expected = {
+        event_id(e.order): least(key_events[: index + 1], expr, 4)
+        for key_events in events.values()
+        for index, e in enumerate(key_events)
+    }
     assert max(expected.values()) > 4
-    found = engine_values(program, whole(batch), [expr, previous])
-    assert {event: values[0] for event, values in found.items()} == expected
+    values_by_event = engine_values(program, whole(batch), [expr, previous])
+    assert {event: values[0] for event, values in values_by_event.items()} == expected
     for _ in range(3):
-        assert engine_values(program, split(batch, random), [expr, previous]) == found
+        assert engine_values(program, split(batch, random), [expr, previous]) == values_by_event
 
 
 def test_equal_panes_of_different_histories_are_kept_once() -> None:
@@ -85,8 +89,10 @@ def fed(program: Program, state: KeyedState | None, events: list[Event]) -> Keye
 def after_each(program: Program, batches: int, of_batch: int, pause_ms: int) -> Iterator[Histories]:
     random, state = Random(5), None
     for number in range(batches):
-        times = [START_MS + (number * of_batch + at) * pause_ms for at in range(of_batch)]
-        events = [payment(number * of_batch + at, ms, "x", random.randint(0, 100_000)) for at, ms in enumerate(times)]
+        times = [START_MS + (number * of_batch + index) * pause_ms for index in range(of_batch)]
+        events = [
+            payment(number * of_batch + index, ms, "x", random.randint(0, 100_000)) for index, ms in enumerate(times)
+        ]
         state = fed(program, state, events)
         yield state.histories
 
@@ -97,10 +103,10 @@ def test_state_does_not_grow_with_the_events_of_a_window() -> None:
     few, many = (
         list(after_each(program, 25, 400, pause_ms))[-1] for pause_ms in (6 * 60_000, 60_000)
     )  # 42 days or 7 days
-    rows = [sum(map(len, found.segments)) for found in (few, many)]
-    assert all(segment.panes for found in (few, many) for segment in found.segments)
+    rows = [sum(map(len, state.segments)) for state in (few, many)]
+    assert all(segment.panes for state in (few, many) for segment in state.segments)
     assert rows[1] < rows[0] < 10_000, "not a row for each of 10 000 events and functions"
-    steady = [sum(map(len, found.segments)) for found in after_each(program, 60, 400, 60_000)]
+    steady = [sum(map(len, state.segments)) for state in after_each(program, 60, 400, 60_000)]
     assert steady[-1] < 2.2 * steady[24], "of twice and a half the events"
 
 
@@ -108,9 +114,9 @@ def test_codes_of_any_size_are_joined() -> None:
     """Segments keep codes as small as they are."""
     program, state = program_over(RANK.replace("pay.amount", "pay.weight"), DISTINCT), None
     numbers = [(1.0, 1), (1e300, 2), (-1e-300, 3), (0.0, 4)] * 6
-    for at, (weight, size) in enumerate(numbers):
-        event = payment(at, START_MS + at, "x", size)
-        state = fed(program, state, [Event(at, "pay", event.time_ms, at, {**event.fields, "weight": weight})])
+    for index, (weight, size) in enumerate(numbers):
+        event = payment(index, START_MS + index, "x", size)
+        state = fed(program, state, [Event(index, "pay", event.time_ms, index, {**event.fields, "weight": weight})])
     assert state is not None
     assert len(state.histories.segments) <= 6
     assert sum(map(len, state.histories.segments)) <= 3 * 8
@@ -119,8 +125,10 @@ def test_codes_of_any_size_are_joined() -> None:
 def test_panes_leave_with_their_window() -> None:
     program, state = program_over("approx_distinct(pay.size over 1 h) > 1"), None
     for number in range(30):
-        times = [START_MS + number * 10 * 60_000 + at for at in range(50)]
-        state = fed(program, state, [payment(number * 50 + at, ms, "x", at + number) for at, ms in enumerate(times)])
+        times = [START_MS + number * 10 * 60_000 + index for index in range(50)]
+        state = fed(
+            program, state, [payment(number * 50 + index, ms, "x", index + number) for index, ms in enumerate(times)]
+        )
     assert state is not None
     assert sum(map(len, state.histories.segments)) <= 3 * 100, "79 values in the last hour"
     later = batch_of(program.schema, {"z": [payment(9_999, START_MS + DAY_MS, "z", 1)]})
@@ -131,9 +139,9 @@ def test_panes_leave_with_their_window() -> None:
 def test_a_rule_that_comes_back_counts_what_came_since() -> None:
     program, other = program_over(DISTINCT.replace("300 ms", "90 d")), program_over("exists(login)")
     (expr,) = asked_of(program)
-    first = [payment(at, START_MS + at, "x", at) for at in range(5)]
-    between = [payment(10 + at, START_MS + HOUR_MS + at, "x", 50 + at) for at in range(3)]
-    last = [payment(20 + at, START_MS + 2 * HOUR_MS + at, "x", at) for at in range(2)]
+    first = [payment(index, START_MS + index, "x", index) for index in range(5)]
+    between = [payment(10 + index, START_MS + HOUR_MS + index, "x", 50 + index) for index in range(3)]
+    last = [payment(20 + index, START_MS + 2 * HOUR_MS + index, "x", index) for index in range(2)]
     batch = batch_of(program.schema, {"x": last})
     state = fed(program, None, first)
     stayed = engine_values(program, [(batch, START_MS)], [expr], fed(program, state, between))

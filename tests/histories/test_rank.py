@@ -49,7 +49,7 @@ def test_ranks_are_those_of_the_sorted_window(seed: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(ranks, "_REACH", random.choice((0, 1, 3, 10)))
     percent = random.choice((1, 25, 50, 90, 100))
     most = random.choice((3, 30, 10**6))
-    held: list[list[int]] = [[] for _ in range(KEYS)]
+    windows_of_keys: list[list[int]] = [[] for _ in range(KEYS)]
     bands = bands_of(None, None, KEYS)
     begun_count = asked_count = 0
     for _ in range(40):
@@ -59,36 +59,39 @@ def test_ranks_are_those_of_the_sorted_window(seed: int, monkeypatch: pytest.Mon
         gone: list[int] = []
         windows: list[tuple[int, int, int, list[int]]] = []
         new = [[random.randint(-most, most) for _ in range(random.choice((0, 1, 1, 2, 5)))] for _ in range(KEYS)]
-        leaving = [random.randint(0, min(len(held[key]), random.choice((1, 2, 20)))) for key in range(KEYS)]
+        leaving = [random.randint(0, min(len(windows_of_keys[key]), random.choice((1, 2, 20)))) for key in range(KEYS)]
         begun = (flags(list(map(len, new))) > 0) & ~sure(bands, percent, flags(list(map(len, new))), flags(leaving))
         for key in range(KEYS):
-            first, own = len(values), held[key]
+            first, old_values = len(values), windows_of_keys[key]
             # A new key reads its whole window. Other keys read the leaving events, and maybe some that stay.
-            shown = len(own) if begun[key] else random.randint(leaving[key], len(own))
+            shown = len(old_values) if begun[key] else random.randint(leaving[key], len(old_values))
             segment += [key] * (shown + len(new[key]))
-            values += own[:shown] + new[key]
+            values += old_values[:shown] + new[key]
             enters += [int(begun[key])] * shown + [1] * len(new[key])
-            gone += [int(at < leaving[key]) for at in range(shown)] + [0] * len(new[key])
+            gone += [int(index < leaving[key]) for index in range(shown)] + [0] * len(new[key])
             low = 0
             for number in range(len(new[key])):
                 low = random.randint(low, leaving[key])
-                window = own[low:] + new[key][: number + 1]
+                window = old_values[low:] + new[key][: number + 1]
                 if not begun[key]:
                     windows.append((key, first + low, first + shown + number + 1, window))
-            held[key] = own[leaving[key] :] + new[key]
+            windows_of_keys[key] = old_values[leaving[key] :] + new[key]
         moves = Moves(flags(segment), flags(values), flags(enters), np.ones(len(values), np.int64), flags(gone))
         bands = bands.without(begun)
-        asked = np.array([window[:3] for window in windows], np.int64).reshape(-1, 3).T
-        counts, found = ranked(bands, moves, percent, (asked[0], asked[1], asked[2]))
+        bounds = np.array([window[:3] for window in windows], np.int64).reshape(-1, 3).T
+        counts, key_ranks = ranked(bands, moves, percent, (bounds[0], bounds[1], bounds[2]))
         assert counts.tolist() == [len(window) for *_, window in windows]
-        assert found.tolist() == [rank_of(window, percent) for *_, window in windows]
+        assert key_ranks.tolist() == [rank_of(window, percent) for *_, window in windows]
         begun_count, asked_count = begun_count + int(begun.sum()), asked_count + len(windows)
         bands = through_entries(after(bands, moves, percent), random)
         for key in range(KEYS):
             count, below = bands.counts[key].tolist()
             band = bands.values[bands.starts[key] : bands.starts[key + 1]].tolist()
             if count:
-                assert (count, band) == (len(held[key]), sorted(held[key])[below : below + len(band)])
+                assert (count, band) == (
+                    len(windows_of_keys[key]),
+                    sorted(windows_of_keys[key])[below : below + len(band)],
+                )
                 assert band
             else:
                 assert not band
@@ -107,9 +110,11 @@ def test_few_events_of_a_long_window_are_looked_at(monkeypatch: pytest.MonkeyPat
     random = Random(8)
     program = program_over("median(pay.size over 90 d) > 1", "percentile(pay.size over 90 d, 95) > 1")
     batches, of_batch = 150, 4
-    given = []
+    batches_of_events = []
     for number in range(batches):
-        own = [payment(order, order, "x") for order in range(number * of_batch, (number + 1) * of_batch)]
-        given.append([replace(event, fields={**event.fields, "size": random.randint(0, 10**6)}) for event in own])
-    found = rows_looked_at(monkeypatch, program, given)
-    assert sum(found) <= 0.2 * sum(range(0, batches * of_batch, of_batch)), "of all that are in the windows"
+        events = [payment(order, order, "x") for order in range(number * of_batch, (number + 1) * of_batch)]
+        batches_of_events.append(
+            [replace(event, fields={**event.fields, "size": random.randint(0, 10**6)}) for event in events]
+        )
+    row_counts = rows_looked_at(monkeypatch, program, batches_of_events)
+    assert sum(row_counts) <= 0.2 * sum(range(0, batches * of_batch, of_batch)), "of all that are in the windows"

@@ -34,14 +34,14 @@ from tests.oracle.matcher import Event
 
 
 def program_over(*conditions: str, events: str = EVENTS) -> Program:
-    found = []
+    patterns = []
     for condition in conditions:
         checked = load_text(f"{events}\npattern p by key {{ seq a where a: pay {condition} }}")
         assert checked.ok, [d.message for d in checked.diagnostics]
         bound, _ = bind(checked.patterns["p"], {})
         assert bound is not None
-        found.append(bound)
-    return program_of(checked.schema, *found)
+        patterns.append(bound)
+    return program_of(checked.schema, *patterns)
 
 
 def payment(order: int, time_ms: int, key: str) -> Event:
@@ -74,21 +74,21 @@ class Counting:
 
 def rows_looked_at(monkeypatch: pytest.MonkeyPatch, program: Program, batches: Iterable[list[Event]]) -> list[int]:
     """For events of one key, return how many old events each batch puts before its new events."""
-    found: list[int] = []
+    row_counts: list[int] = []
 
     def counting(*given: object, **named: object) -> HistoryTable:
         stored = given[2]
         assert isinstance(stored, HistoryRows)
-        found.append(len(stored))
+        row_counts.append(len(stored))
         return build_table(*given, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr("cep.histories.values.build_table", counting)
     keyed_state: KeyedState | None = None
-    for own in batches:
-        batch, watermark_ms = batch_of(program.schema, {"x": own}), own[-1].time_ms
+    for events in batches:
+        batch, watermark_ms = batch_of(program.schema, {"x": events}), events[-1].time_ms
         after = advance(program, keyed_state, batch, watermark_ms).keyed_state
         keyed_state = through_bytes(program, after, watermark_ms)
-    return found
+    return row_counts
 
 
 SUMS = (
@@ -113,13 +113,13 @@ def events_read(window: str, written: Sequence[str], batches: int = 150, of_batc
     counting, order = Counting(), 0
     for number in range(batches):
         events: dict[str, list[Event]] = {}
-        for at in range(of_batch):
-            key, time_ms = f"k{at % 16}", 1_700_000_000_000 + number * 3_600_000 + at
+        for index in range(of_batch):
+            key, time_ms = f"k{index % 16}", 1_700_000_000_000 + number * 3_600_000 + index
             fields: dict[str, Value] = {
                 "id": event_id(order),
                 "event_time": time_ms,
                 "key": key,
-                "amount": at,
+                "amount": index,
                 "size": 1,
                 "way": 0,
             }
@@ -143,13 +143,13 @@ def events_read(window: str, written: Sequence[str], batches: int = 150, of_batc
 def test_a_window_of_months_reads_no_more_than_one_of_minutes(written: Sequence[str]) -> None:
     batches, of_batch = 150, 64
     short, _ = events_read("1 min", written)
-    long, kept = events_read("90 d", written)
-    assert kept == batches * of_batch, "nothing has left the window"
+    long, rows_kept = events_read("90 d", written)
+    assert rows_kept == batches * of_batch, "nothing has left the window"
     # An event is read when small segments are joined, and when it leaves the minute; of the 90 days none leaves.
-    assert short <= kept
-    assert long <= 5 * kept
-    leaving, left = events_read("2 d", written)
-    assert left < kept
+    assert short <= rows_kept
+    assert long <= 5 * rows_kept
+    leaving, rows_left = events_read("2 d", written)
+    assert rows_left < rows_kept
     assert leaving <= batches * (4_096 + 8 * 64), "of the segments that a window begins in one is read, of the largest"
 
 
@@ -158,9 +158,11 @@ def test_of_the_first_event_of_a_window_those_are_looked_at_that_leave_and_the_n
 ) -> None:
     program = program_over("first(pay over 100 ms).size > 1", "first(pay over previous 100 ms).amount > 1.00")
     of_batch = 5
-    batches = [[payment(at, at, "x") for at in range(first, first + of_batch)] for first in range(0, 300, of_batch)]
-    found = rows_looked_at(monkeypatch, program, batches)
-    assert max(found) == of_batch + 1, "of the hundred in the window those that leave, to a pane, and the next one"
+    batches = [
+        [payment(index, index, "x") for index in range(first, first + of_batch)] for first in range(0, 300, of_batch)
+    ]
+    row_counts = rows_looked_at(monkeypatch, program, batches)
+    assert max(row_counts) == of_batch + 1, "of the hundred in the window those that leave, to a pane, and the next one"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -170,14 +172,14 @@ def test_where_too_much_would_be_carried_windows_are_looked_at(seed: int, monkey
     written = [text.format("9 ms") for text in (*SUMS[3:], *SPARSE)]
     program = program_over(*written)
     assert program.histories is not None
-    wanted = [column.expr for column in program.histories.written]
+    exprs = [column.expr for column in program.histories.written]
     events = random_events(random)
     batch = batch_of(program.schema, events)
-    expected = oracle_values(events, wanted)
+    expected = oracle_values(events, exprs)
     monkeypatch.setattr("cep.histories.retained._CARRIED_MIN", 0)
     monkeypatch.setattr("cep.histories.retained._CARRIED_SHARE", random.choice((0.0, 0.3, 0.6)))
-    found = engine_values(program, split(batch, random), wanted)
-    assert found == expected
+    values_by_event = engine_values(program, split(batch, random), exprs)
+    assert values_by_event == expected
     keyed_state = advance(program, None, batch, int(batch.time_ms[-1])).keyed_state
     facts = through_bytes(program, keyed_state, int(batch.time_ms[-1])).histories.facts
     assert facts.carried | facts.crowded == program.histories.carried
@@ -193,18 +195,18 @@ def test_a_rule_that_comes_later_finds_what_the_schema_keeps(seed: int) -> None:
     assert retaining.count("retain") == 2
     _, every = patterns()
     first, then = (random.sample(range(len(WRITTEN)), 6) for _ in range(2))
-    before, after = (program_over(*(WRITTEN[at] for at in chosen), events=retaining) for chosen in (first, then))
-    wanted = [next(histories_in(every[at])) for at in then]
+    before, after = (program_over(*(WRITTEN[index] for index in chosen), events=retaining) for chosen in (first, then))
+    exprs = [next(histories_in(every[index])) for index in then]
     events = random_events(random)
     batch = batch_of(after.schema, events)
     cut = len(batch) // 2
-    expected = oracle_values(events, wanted)
+    expected = oracle_values(events, exprs)
     watermark_ms = int(batch.time_ms[cut - 1])
-    kept = advance(before, None, batch.take(np.arange(cut)), watermark_ms).keyed_state
-    found = engine_values(after, [(batch.take(np.arange(cut, len(batch))), 2**61)], wanted,
-                          through_bytes(before, kept, watermark_ms))  # fmt: skip
-    assert len(found) == len(batch) - cut
-    assert differences(found, {event: expected[event] for event in found}, then) == []
+    state = advance(before, None, batch.take(np.arange(cut)), watermark_ms).keyed_state
+    values_by_event = engine_values(after, [(batch.take(np.arange(cut, len(batch))), 2**61)], exprs,
+                          through_bytes(before, state, watermark_ms))  # fmt: skip
+    assert len(values_by_event) == len(batch) - cut
+    assert differences(values_by_event, {event: expected[event] for event in values_by_event}, then) == []
 
 
 def test_a_rule_that_comes_later_finds_keys_without_new_events_too() -> None:
@@ -214,13 +216,15 @@ def test_a_rule_that_comes_later_finds_keys_without_new_events_too() -> None:
     written = ("median(pay.size over 9 d) > 1", "first(pay over 9 d).size > 1", "count(pay over 9 d by shop) > 1")
     after = program_over(*written, events=retaining)
     assert after.histories is not None
-    events = {f"k{at}": [payment(at, at, f"k{at}")] for at in range(9)}
+    events = {f"k{index}": [payment(index, index, f"k{index}")] for index in range(9)}
     watermark_ms = 8
-    kept = advance(before, None, batch_of(after.schema, events), watermark_ms).keyed_state
+    state = advance(before, None, batch_of(after.schema, events), watermark_ms).keyed_state
     new = batch_of(after.schema, {"k7": [payment(20, 20, "k7")]})
-    wanted = [column.expr for column in after.histories.written]
-    found = engine_values(after, [(new, 20)], wanted, through_bytes(before, kept, watermark_ms))
-    assert found == {event_id(20): oracle_values({"k7": [*events["k7"], payment(20, 20, "k7")]}, wanted)[event_id(20)]}
+    exprs = [column.expr for column in after.histories.written]
+    values_by_event = engine_values(after, [(new, 20)], exprs, through_bytes(before, state, watermark_ms))
+    assert values_by_event == {
+        event_id(20): oracle_values({"k7": [*events["k7"], payment(20, 20, "k7")]}, exprs)[event_id(20)]
+    }
 
 
 def test_what_a_dropped_rule_read_is_freed_with_time() -> None:

@@ -77,9 +77,9 @@ class Reference:
         by = tuple(event.fields.get(name) for name in expr.by)
         if None in by:
             return (False if expr.fn == "exists" else None), False, False
-        found = self.known.get(by)
+        last_event = self.known.get(by)
         is_full = len(self.known) == VALUES
-        may_lack = found is None and is_full and self._holds(next(iter(self.known.values())), event)
+        may_lack = last_event is None and is_full and self._holds(next(iter(self.known.values())), event)
         is_member = self._counts(event)
         if is_member and expr.fn in ("first", "first_seen"):
             if not is_full:
@@ -90,15 +90,15 @@ class Reference:
                 del self.known[next(iter(self.known))]
             self.known[by] = event
         if expr.fn == "first_seen":
-            return event.time_ms - (found or event).time_ms, may_lack, may_lack
+            return event.time_ms - (last_event or event).time_ms, may_lack, may_lack
         if is_member and expr.window is not None and not expr.window.previous:
-            found = event
-        found = found if found is not None and self._holds(found, event) else None
-        cut = may_lack and found is not event
+            last_event = event
+        last_event = last_event if last_event is not None and self._holds(last_event, event) else None
+        cut = may_lack and last_event is not event
         if expr.fn == "exists":
-            return found is not None, cut, may_lack and is_member
+            return last_event is not None, cut, may_lack and is_member
         assert expr.argument is not None
-        return (evaluate(expr.argument, found.fields, {}) if found else None), cut, may_lack and is_member
+        return (evaluate(expr.argument, last_event.fields, {}) if last_event else None), cut, may_lack and is_member
 
     def _holds(self, past: Event, now: Event) -> bool:
         return self.expr.window is None or in_window(self.expr.window, past, now)
@@ -114,17 +114,17 @@ Told = dict[str, list[tuple[Value, bool, bool]]]
 
 def referred(wanted: Sequence[History], events: dict[str, list[Event]]) -> Told:
     """Return by event id the answer of the reference for each history."""
-    found: Told = {}
-    for own in events.values():
+    answers: Told = {}
+    for key_events in events.values():
         references = [Reference(expr) for expr in wanted]
-        for event in own:
-            found[event_id(event.order)] = [reference.take(event) for reference in references]
-    return found
+        for event in key_events:
+            answers[event_id(event.order)] = [reference.take(event) for reference in references]
+    return answers
 
 
 def events_of(random: Random, count: int, shops: int = 40) -> dict[str, list[Event]]:
     """Return events: most shops come seldom, so that some return after they were forgotten. Some events have none."""
-    found: dict[str, list[Event]] = {"x": [], "y": []}
+    events: dict[str, list[Event]] = {"x": [], "y": []}
     time_ms = 1_700_000_000_000
     for order in range(count):
         time_ms += random.choice((0, 0, 1, 3, 9, 60))
@@ -138,8 +138,8 @@ def events_of(random: Random, count: int, shops: int = 40) -> dict[str, list[Eve
             fields |= {"way": random.randrange(2), "size": number}
             fields["amount"] = random.choice((None, random.randint(-900, 900)))
             fields["weight"] = random.choice((None, 0.1, -2.7, 1e16))
-        found[key].append(Event(order, kind, time_ms, order, fields))
-    return found
+        events[key].append(Event(order, kind, time_ms, order, fields))
+    return events
 
 
 @pytest.fixture(params=[4, 9], autouse=True)
@@ -159,18 +159,18 @@ def test_values_are_those_of_the_reference_however_events_come(seed: int) -> Non
     random = Random(seed)
     events = events_of(random, 110)
     program = program_over(*WRITTEN, *BESIDE)
-    wanted, batch = asked_of(program, [*WRITTEN, *BESIDE])[: len(WRITTEN)], batch_of(program.schema, events)
-    expected = referred(wanted, events)
-    assert sum(cut for own in expected.values() for _, cut, _ in own) > 5 * len(WRITTEN)
+    exprs, batch = asked_of(program, [*WRITTEN, *BESIDE])[: len(WRITTEN)], batch_of(program.schema, events)
+    expected = referred(exprs, events)
+    assert sum(cut for answers in expected.values() for _, cut, _ in answers) > 5 * len(WRITTEN)
     for deliveries in deliveries_of(batch, random):
-        found = engine_values(program, deliveries, wanted)
+        values_by_event = engine_values(program, deliveries, exprs)
         assert [
-            (WRITTEN[at], event, ours, theirs)
-            for event, values in found.items()
-            for at, (ours, (theirs, _, _)) in enumerate(zip(values, expected[event], strict=True))
+            (WRITTEN[index], event, ours, theirs)
+            for event, values in values_by_event.items()
+            for index, (ours, (theirs, _, _)) in enumerate(zip(values, expected[event], strict=True))
             if ours != theirs
         ] == []
-        assert len(found) == 110
+        assert len(values_by_event) == 110
 
 
 @pytest.mark.parametrize("seed", seeds(3))
@@ -180,20 +180,20 @@ def test_what_may_be_forgotten_is_told_and_counted_however_events_come(seed: int
     program = program_over(*(f"{text} or size >= 0" for text in WRITTEN))
     of_rules = [(rule.deployed.rule_id, next(histories(rule.deployed.pattern))) for rule in program.rules]
     expected, batch = referred([expr for _, expr in of_rules], events), batch_of(program.schema, events)
-    wanted = {
-        (rule, event_id(event.order)): told[1]
-        for own in events.values()
-        for event in own
-        for (rule, _), told in zip(of_rules, expected[event_id(event.order)], strict=True)
+    cut_alerts = {
+        (rule, event_id(event.order)): answer[1]
+        for key_events in events.values()
+        for event in key_events
+        for (rule, _), answer in zip(of_rules, expected[event_id(event.order)], strict=True)
         if event.type == "pay"
     }
-    cut = sum(cut for own in expected.values() for _, cut, _ in own)
-    dropped = sum(dropped for own in expected.values() for _, _, dropped in own)
+    cut = sum(cut for answers in expected.values() for _, cut, _ in answers)
+    dropped = sum(dropped for answers in expected.values() for _, _, dropped in answers)
     assert cut > 100
     assert dropped > 100
     for deliveries in deliveries_of(batch, random):
-        counters, told, _ = led_through(program, deliveries)
-        assert told == wanted
+        counters, cuts_by_alert, _ = led_through(program, deliveries)
+        assert cuts_by_alert == cut_alerts
         assert (counters["histories_cut"], counters["history_values_dropped"]) == (cut, dropped)
 
 
@@ -202,18 +202,18 @@ def led_through(
 ) -> tuple[Counter[str], dict[tuple[str, str], bool], KeyedState]:
     """Return the counters, the `history_cut` of each alert by rule and event, and the state at the end."""
     counters: Counter[str] = Counter()
-    told: dict[tuple[str, str], bool] = {}
+    cuts_by_alert: dict[tuple[str, str], bool] = {}
     state: KeyedState | None = None
     for part, watermark_ms in deliveries:
         advanced = advance(program, state, part, watermark_ms)
         counters.update(advanced.counters)
-        told |= {
+        cuts_by_alert |= {
             (alert["rule_id"], alert["events"][0]["event_id"]): alert["history_cut"]
             for alert in alert_table(program, advanced.matches).to_pylist()
         }
         state = through_bytes(program, advanced.keyed_state, watermark_ms)
     assert state is not None
-    return counters, told, state
+    return counters, cuts_by_alert, state
 
 
 @pytest.mark.parametrize("seed", seeds(2))
@@ -222,7 +222,7 @@ def test_what_is_known_moves_with_its_keys(seed: int) -> None:
     random = Random(seed)
     events = events_of(random, 100)
     program = program_over(*WRITTEN, *BESIDE)
-    wanted, batch = asked_of(program, [*WRITTEN, *BESIDE])[: len(WRITTEN)], batch_of(program.schema, events)
+    exprs, batch = asked_of(program, [*WRITTEN, *BESIDE])[: len(WRITTEN)], batch_of(program.schema, events)
     cut = random.randrange(40, 80)
     first, rest = one_by_one(batch)[:cut], one_by_one(batch)[cut:]
     state = led_through(program, first)[2]
@@ -231,9 +231,9 @@ def test_what_is_known_moves_with_its_keys(seed: int) -> None:
     )
     moved = concat_states([decode_whole(encode_whole(share)) for _, share in shares], program.row_registers)
     moved = replace(moved, histories=replace(moved.histories, segments=detach_segments(moved.histories.segments)))
-    expected, found = referred(wanted, events), engine_values(program, rest, wanted, moved)
-    assert found == {event: [value for value, _, _ in expected[event]] for event in found}
-    assert len(found) == 100 - cut
+    expected, values_by_event = referred(exprs, events), engine_values(program, rest, exprs, moved)
+    assert values_by_event == {event: [value for value, _, _ in expected[event]] for event in values_by_event}
+    assert len(values_by_event) == 100 - cut
 
 
 @pytest.mark.parametrize("seed", seeds(4))
@@ -245,13 +245,13 @@ def test_a_rule_that_comes_later_knows_the_same_values_where_their_events_are_ke
     later = ["last(pay by shop).amount > 1", "exists(pay by shop)", "first(pay by shop).amount > 1"]
     later += ["last(pay over previous 300 ms by shop).amount > 1"]
     early, late = program_over(*before), program_over(*before, *later, *BESIDE)
-    wanted = asked_of(late, [*before, *later, *BESIDE])[: len(before) + len(later)]
-    batch, expected = batch_of(early.schema, events), referred(wanted, events)
+    exprs = asked_of(late, [*before, *later, *BESIDE])[: len(before) + len(later)]
+    batch, expected = batch_of(early.schema, events), referred(exprs, events)
     deliveries = split_evenly(batch, random)
     cut = len(deliveries) // 2
     state = led_through(early, deliveries[:cut])[2]
-    found = engine_values(late, deliveries[cut:], wanted, state)
-    assert found == {event: [value for value, _, _ in expected[event]] for event in found}
+    values_by_event = engine_values(late, deliveries[cut:], exprs, state)
+    assert values_by_event == {event: [value for value, _, _ in expected[event]] for event in values_by_event}
 
 
 def test_what_is_kept_is_bounded() -> None:

@@ -34,9 +34,9 @@ def stands_for(values: np.ndarray, type_: Type) -> np.ndarray:
 @given(st.lists(st.integers(-(2**62), 2**62), min_size=1), st.sampled_from([INT, MONEY]))
 @example([0, 1, -1, 63, 64, 65, -64, 2**53 + 1], INT)
 def test_whole_numbers_are_one_percent_off_at_most(numbers: list[int], type_: Type) -> None:
-    found = stands_for(np.array(numbers, np.int64), type_).tolist()
+    bucket_middles = stands_for(np.array(numbers, np.int64), type_).tolist()
     units = 10**type_.scale
-    for number, middle in zip(numbers, found, strict=True):
+    for number, middle in zip(numbers, bucket_middles, strict=True):
         exact = Fraction(number, units)
         assert abs(Fraction(middle) - exact) <= abs(exact) * Fraction(1_000_001, 100_000_000)
         assert abs(number) >= 64 or middle == number / units
@@ -62,15 +62,15 @@ def test_what_is_no_number_has_a_bucket_of_its_own() -> None:
 
 def least_of(slots: np.ndarray, type_: Type, texts: pa.Array = NO_TEXTS) -> int:
     """The estimate for these different values."""
-    found = np.unique(hashes(slots, type_, texts))
-    at = found[min(len(found), DISTINCT_HASHES_MAX) - 1 :][:1]
-    return int(estimated(np.array([len(found)], np.int64), at)[0])
+    codes = np.unique(hashes(slots, type_, texts))
+    last_code = codes[min(len(codes), DISTINCT_HASHES_MAX) - 1 :][:1]
+    return int(estimated(np.array([len(codes)], np.int64), last_code)[0])
 
 
 @pytest.mark.parametrize("count", [1, 100, DISTINCT_HASHES_MAX])
 def test_few_different_values_are_counted_exactly(count: int) -> None:
     random = Random(count)
-    words = pa.array([f"m{random.randrange(10**9)}-{at}" for at in range(count)], TEXT)
+    words = pa.array([f"m{random.randrange(10**9)}-{number}" for number in range(count)], TEXT)
     assert least_of(np.arange(count), WORD, words) == count
     assert least_of(np.arange(count) * 100, INT) == count
     assert least_of(np.arange(count, dtype=np.float64).view(np.int64), FLOAT) == count
@@ -92,7 +92,7 @@ def test_many_are_off_as_stated_and_no_more_than_those_of_the_library(count: int
 
 
 def test_texts_that_count_alike_differ() -> None:
-    words = pa.array([f"merchant-{at:06}" for at in range(50_000)], TEXT)
+    words = pa.array([f"merchant-{number:06}" for number in range(50_000)], TEXT)
     assert abs(least_of(np.arange(50_000), WORD, words) / 50_000 - 1) <= 4.5 * DISTINCT_ERROR
 
 
@@ -121,9 +121,9 @@ def test_what_is_let_go_is_in_no_window_among_the_least(rows: list[tuple[int, in
     newest = {(group, code): pane for group, code, pane in sorted(rows, key=lambda row: row[2])}
     ordered = [(group, code, newest[group, code]) for group, code in sorted(newest)]
     group, code, pane = (np.array(column, np.int64) for column in zip(*ordered, strict=True))
-    kept = np.ones(len(group), np.uint8)
-    keep_least(group, pane, 6, most, kept)
-    for own in set(group.tolist()):
+    is_kept = np.ones(len(group), np.uint8)
+    keep_least(group, pane, 6, most, is_kept)
+    for number in set(group.tolist()):
         for first in range(6):
-            is_inside = (group == own) & (pane >= first)
-            assert code[is_inside][:most].tolist() == code[is_inside & (kept == 1)][:most].tolist()
+            is_inside = (group == number) & (pane >= first)
+            assert code[is_inside][:most].tolist() == code[is_inside & (is_kept == 1)][:most].tolist()

@@ -85,9 +85,9 @@ def run_sql(query: str, payments: pa.Table | None = None) -> pa.Table:
     with duckdb.connect() as connection:
         if payments is not None:
             connection.register("payments", payments)
-        found = connection.sql(query)
-        assert found is not None
-        return found.to_arrow_table()
+        relation = connection.sql(query)
+        assert relation is not None
+        return relation.to_arrow_table()
 
 
 def generated() -> pa.Table:
@@ -130,13 +130,13 @@ def batch_of(table: pa.Table, rows: slice = slice(None)) -> EventBatch:
 
 def program_of(wanted: list[Asked]) -> Program:
     rules = []
-    for at, one in enumerate(wanted):
+    for number, one in enumerate(wanted):
         condition = one.text if one.text.startswith("exists") else f"{one.text} is null"
         checked = load_text(f"{EVENTS}\npattern p by key {{ seq a where a: pay {condition} }}")
         assert checked.ok, (one.text, [d.message for d in checked.diagnostics])
         pattern, _ = bind(checked.patterns["p"], {})
         assert pattern is not None
-        rules.append(DeployedRule(f"r{at}", 1, 1, str(at), pattern))
+        rules.append(DeployedRule(f"r{number}", 1, 1, str(number), pattern))
     return compile_rules(checked.schema, ("key",), rules)
 
 
@@ -145,31 +145,31 @@ def values(program: Program, keyed_state: KeyedState | None, batch: EventBatch) 
     prepared = prepare(program, empty_state(program) if keyed_state is None else keyed_state, batch, -TIME_MS_MAX)
     assert program.histories is not None
     numbers = {h.expr: h.number for h in program.histories.histories}
-    found = []
+    slots_and_nulls = []
     for rule in program.rules:
         (past,) = histories(rule.deployed.pattern)
         slots, nulls = np.empty(len(batch), np.int64), np.empty(len(batch), bool)
         slots[prepared.batch_rows] = prepared.columns[numbers[past], prepared.first_row :]
         nulls[prepared.batch_rows] = prepared.nulls[numbers[past], prepared.first_row :] != 0
-        found.append((slots.view(np.float64) if past.type.is_float else slots, nulls))
-    return found
+        slots_and_nulls.append((slots.view(np.float64) if past.type.is_float else slots, nulls))
+    return slots_and_nulls
 
 
 def check(table: pa.Table, windows: dict[str, int], parts: int) -> None:
     table = numbered(table)
-    wanted = list(asked(windows))
-    program = program_of(wanted)
+    histories = list(asked(windows))
+    program = program_of(histories)
     bounds = [table.num_rows * n // parts for n in range(parts + 1)]
-    found: list[list[tuple[np.ndarray, np.ndarray]]] = []
+    parts_values: list[list[tuple[np.ndarray, np.ndarray]]] = []
     keyed_state: KeyedState | None = None
     for start, end in pairwise(bounds):
         batch = batch_of(table, slice(start, end))
-        found.append(values(program, keyed_state, batch))
+        parts_values.append(values(program, keyed_state, batch))
         if parts > 1:
             keyed_state = advance(program, keyed_state, batch, int(batch.time_ms[-1])).keyed_state
-    for at, one in enumerate(wanted):
-        ours = np.concatenate([part[at][0] for part in found])
-        nulls = np.concatenate([part[at][1] for part in found])
+    for number, one in enumerate(histories):
+        ours = np.concatenate([part[number][0] for part in parts_values])
+        nulls = np.concatenate([part[number][1] for part in parts_values])
         expected = run_sql(f"select id, {one.sql} as value from payments order by id", table)["value"]
         missing = np.asarray(pc.is_null(expected).combine_chunks())
         assert (nulls == missing).all(), one.text

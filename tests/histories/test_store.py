@@ -32,14 +32,14 @@ def random_block(random: np.random.Generator, first_ms: int, count: int, name: s
 def facts(blocks: Sequence[Block]) -> dict[str, list[tuple[int, int, object]]]:
     """Return the events of each key in their order."""
     whole = concat_blocks(list(blocks))
-    found: dict[str, list[tuple[int, int, object]]] = {name: [] for name in whole.keys.to_pylist()}
+    facts_by_key: dict[str, list[tuple[int, int, object]]] = {name: [] for name in whole.keys.to_pylist()}
     values = whole.rows.columns["amount"].to_pylist() if len(whole) else []
     names = whole.keys.to_pylist()
-    for at, (key, time, span) in enumerate(
+    for index, (key, time, span) in enumerate(
         zip(whole.rows.key.tolist(), whole.rows.time_ms.tolist(), whole.rows.span.tolist(), strict=True)
     ):
-        found[names[key]].append((time, span, values[at]))
-    return found
+        facts_by_key[names[key]].append((time, span, values[index]))
+    return facts_by_key
 
 
 def wanted(blocks: Sequence[Block], watermark_ms: int) -> dict[str, list[tuple[int, int, object]]]:
@@ -51,20 +51,20 @@ def wanted(blocks: Sequence[Block], watermark_ms: int) -> dict[str, list[tuple[i
 @pytest.mark.parametrize("seed", range(8))
 def test_nothing_is_lost_or_moved_by_joining(seed: int) -> None:
     random = np.random.default_rng(seed)
-    histories, given, written = Histories(), list[Block](), 0
+    histories, blocks, written = Histories(), list[Block](), 0
     for step in range(300):
         count = int(random.choice((1, 3, 40, 700)))
         block, span_ms = random_block(random, 100 * step, count)
-        given.append(block)
+        blocks.append(block)
         watermark_ms = 100 * step
         segments = (*reachable_segments(histories.segments, max(SPANS_MS), watermark_ms), segment_of(block, span_ms))
         before = {id(segment) for segment in segments}
         histories = join_segments(Histories(segments=segments), {"amount"}, watermark_ms)
         written += sum(len(segment) for segment in histories.segments if id(segment) not in before) + count
         assert len(histories.segments) <= 3 * 8 + sum(map(len, histories.segments)) // 64 + 1
-    held = [segment.load() for segment in histories.segments]
-    assert wanted(held, watermark_ms) == wanted(given, watermark_ms)
-    assert written < 5 * sum(map(len, given)), "an event is written a few times, however many follow it"
+    stored_blocks = [segment.load() for segment in histories.segments]
+    assert wanted(stored_blocks, watermark_ms) == wanted(blocks, watermark_ms)
+    assert written < 5 * sum(map(len, blocks)), "an event is written a few times, however many follow it"
 
 
 def test_what_no_rule_reads_any_more_is_left_out_when_segments_are_joined() -> None:
@@ -93,7 +93,7 @@ def test_pages_taken_apart_and_joined_are_the_same(seed: int) -> None:
 
     pinned, _ = random_block(random, 0, 30)
     fresh = [random_block(random, 100 * step, 20) for step in range(3)]
-    whole = Histories(pinned.keys, pinned.rows, tuple(segment_of(*given) for given in fresh))
+    whole = Histories(pinned.keys, pinned.rows, tuple(segment_of(*arguments) for arguments in fresh))
     parts = partition_histories(whole, [2, 5, 9], page_of)
     for page, part in zip((2, 5, 9), parts, strict=True):
         for keys in (part.keys, *(segment.load().keys for segment in part.segments)):
@@ -136,9 +136,9 @@ def test_what_is_carried_goes_with_its_keys(seed: int) -> None:
         return page_of_key[np.array([int(name.removeprefix("k")) for name in keys.to_pylist()], np.int64)]
 
     parts = partition_histories(whole, [2, 5, 9], page_of)
-    found = [tallied(part) for part in parts if len(part.keys)]
-    assert {key: sums for by_key, _ in found for key, sums in by_key.items()} == tallied(whole)[0]
-    assert {owner: sums for _, by_sub_key in found for owner, sums in by_sub_key.items()} == tallied(whole)[1]
+    tallies = [tallied(part) for part in parts if len(part.keys)]
+    assert {key: sums for by_key, _ in tallies for key, sums in by_key.items()} == tallied(whole)[0]
+    assert {owner: sums for _, by_sub_key in tallies for owner, sums in by_sub_key.items()} == tallied(whole)[1]
     numbered = [(page, part) for page, part in zip((2, 5, 9), parts, strict=True) if len(part.keys)]
     assert tallied(concat_histories(numbered)) == tallied(whole)
     unnumbered = concat_histories([(-1, part) for _, part in numbered])

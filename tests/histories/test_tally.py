@@ -32,7 +32,11 @@ def exact_spread(values: list[int]) -> float:
 
 def words(found: np.ndarray) -> list[tuple[int, int, int]]:
     return [
-        (int(row[0]), (int(row[1]) << 32) + int(row[2]), sum(int(word) << (32 * at) for at, word in enumerate(row[3:])))
+        (
+            int(row[0]),
+            (int(row[1]) << 32) + int(row[2]),
+            sum(int(word) << (32 * place) for place, word in enumerate(row[3:])),
+        )
         for row in found
     ]
 
@@ -47,15 +51,15 @@ def test_a_window_is_added_up_without_rounding(seed: int) -> None:
     values = values_of(random, 60)
     lows = sorted(random.randint(0, 60) for _ in range(30))
     highs = [random.randint(low, 60) for low in lows]
-    found = of_windows(np.array(values, np.int64), np.array(lows), np.array(highs), WIDTH)
+    tallies = of_windows(np.array(values, np.int64), np.array(lows), np.array(highs), WIDTH)
     windows = [values[low:high] for low, high in zip(lows, highs, strict=True)]
-    assert words(found) == [expected(window) for window in windows]
-    for window, ours in zip(windows, spreads(found).tolist(), strict=True):
+    assert words(tallies) == [expected(window) for window in windows]
+    for window, ours in zip(windows, spreads(tallies).tolist(), strict=True):
         assert ours == (pytest.approx(exact_spread(window), rel=4e-16) if window else 0.0)
-    sums, overflows = whole_sums(found)
+    sums, overflows = whole_sums(tallies)
     assert sums.tolist() == [min(max(sum(window), LEAST), GREATEST) for window in windows]
     assert overflows == sum(not LEAST <= sum(window) <= GREATEST for window in windows)
-    nearest, rests = averages(found, found[:, 0], 2)
+    nearest, rests = averages(tallies, tallies[:, 0], 2)
     for window, high, low in zip(windows, nearest.tolist(), rests.tolist(), strict=True):
         if window:
             exact = Fraction(sum(window), 100 * len(window))
@@ -77,9 +81,9 @@ def test_what_is_carried_is_what_is_added_up_anew(seed: int) -> None:
     moves = Moves(segments, old.values, (~is_old).astype(np.int64), np.ones(80, np.int64), has_left.astype(np.int64))
     after = at_clock(before, moves)
     for segment in range(3):
-        own = [v for v, s, gone in zip(values, segments, has_left, strict=True) if s == segment and not gone]
-        assert words(after)[segment] == expected(own)
-        assert spreads(after)[segment] == spreads(of_windows(np.array(own, np.int64), *_whole(own), WIDTH))[0]
+        window = [v for v, s, gone in zip(values, segments, has_left, strict=True) if s == segment and not gone]
+        assert words(after)[segment] == expected(window)
+        assert spreads(after)[segment] == spreads(of_windows(np.array(window, np.int64), *_whole(window), WIDTH))[0]
         # Old ones come before new ones; the window of an event after all of them holds all.
         first, end = np.searchsorted(segments, [segment, segment + 1])
         at_end = at_events(before, moves, np.array([segment]), np.array([first]), np.array([end]))

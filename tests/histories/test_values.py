@@ -107,19 +107,19 @@ WRITTEN = [
 
 @cache
 def patterns() -> tuple[Schema, tuple[PatternIR, ...]]:
-    found = []
+    bound_patterns = []
     for text in WRITTEN:
         checked = load_text(f"{EVENTS}\npattern p by key {{ seq a where a: pay {text} }}")
         assert checked.ok, [(text, d.message) for d in checked.diagnostics]
         bound, problems = bind(checked.patterns["p"], {})
         assert bound is not None, problems
-        found.append(bound)
-    return checked.schema, tuple(found)
+        bound_patterns.append(bound)
+    return checked.schema, tuple(bound_patterns)
 
 
 def random_events(random: Random, count: int = 40) -> dict[str, list[Event]]:
     """Events of three keys, some at the same time, now and then after a pause."""
-    found: dict[str, list[Event]] = {key: [] for key in "xyz"}
+    events: dict[str, list[Event]] = {key: [] for key in "xyz"}
     time_ms = 1_700_000_000_000
     for order in range(count):
         time_ms += random.choice((0, 0, 0, 1, 1, 2, 4, 30))
@@ -133,15 +133,15 @@ def random_events(random: Random, count: int = 40) -> dict[str, list[Event]]:
             fields["way"] = random.randint(0, 1)
         else:
             fields["ok"] = random.random() < 0.5
-        found[key].append(Event(order, kind, time_ms, order, fields))
-    return found
+        events[key].append(Event(order, kind, time_ms, order, fields))
+    return events
 
 
 def engine_values(
     program: Program, deliveries: Sequence[Delivery], expr: Sequence[History], keyed_state: KeyedState | None = None
 ) -> dict[str, list[Value]]:
     """The value of each history at each event, by event id. Between two calls the keyed state is bytes."""
-    found: dict[str, list[Value]] = {}
+    values_by_event: dict[str, list[Value]] = {}
     tables: list[PreparedEvents] = []
 
     def prepare_and_look(*args: Any, **kwargs: Any) -> PreparedEvents:
@@ -154,8 +154,8 @@ def engine_values(
             after = advance(program, keyed_state, batch, watermark_ms).keyed_state
             keyed_state = through_bytes(program, after, watermark_ms)
             while tables:  # none where a batch is empty
-                found |= dict(_values(program, tables.pop(), batch, expr))
-    return found
+                values_by_event |= dict(_values(program, tables.pop(), batch, expr))
+    return values_by_event
 
 
 def _values(
@@ -164,8 +164,8 @@ def _values(
     plan = program.histories
     assert isinstance(plan, HistoryPlan)
     numbers = {column.expr: column.number for column in plan.histories}
-    for at, row in enumerate(prepared.batch_rows.tolist()):
-        place = prepared.first_row + at
+    for index, row in enumerate(prepared.batch_rows.tolist()):
+        place = prepared.first_row + index
         values: list[Value] = []
         for expr in wanted:
             number = numbers[expr]
@@ -184,9 +184,9 @@ def _value(slot: np.ndarray, type_: Type, texts: object) -> Value:
 
 def oracle_values(events: dict[str, list[Event]], wanted: Sequence[History]) -> dict[str, list[Value]]:
     return {
-        event_id(event.order): [value_at(expr, own[: at + 1]) for expr in wanted]
-        for own in events.values()
-        for at, event in enumerate(own)
+        event_id(event.order): [value_at(expr, key_events[: index + 1]) for expr in wanted]
+        for key_events in events.values()
+        for index, event in enumerate(key_events)
     }
 
 
@@ -196,10 +196,10 @@ def differences(
     """Where values differ that were asked for by these numbers of WRITTEN."""
     assert found.keys() == expected.keys()
     return [
-        (WRITTEN[at], event, ours, theirs)
+        (WRITTEN[number], event, ours, theirs)
         for event, values in found.items()
-        for at, ours, theirs in zip(asked, values, expected[event], strict=True)
-        if not _same(ours, theirs, exactly="stddev" not in WRITTEN[at])
+        for number, ours, theirs in zip(asked, values, expected[event], strict=True)
+        if not _same(ours, theirs, exactly="stddev" not in WRITTEN[number])
     ]
 
 
@@ -213,14 +213,14 @@ def _same(ours: Value, theirs: Value, *, exactly: bool) -> bool:
 def test_values_are_those_of_the_definition_in_any_split(seed: int) -> None:
     schema, every = patterns()
     program = program_of(schema, *every)
-    wanted = [next(histories_in(pattern)) for pattern in every]
+    exprs = [next(histories_in(pattern)) for pattern in every]
     random = Random(seed)
     events = random_events(random)
     batch = batch_of(schema, events)
-    expected = oracle_values(events, wanted)
-    assert differences(engine_values(program, whole(batch), wanted), expected) == []
+    expected = oracle_values(events, exprs)
+    assert differences(engine_values(program, whole(batch), exprs), expected) == []
     for _ in range(3):
-        assert differences(engine_values(program, split(batch, random), wanted), expected) == []
+        assert differences(engine_values(program, split(batch, random), exprs), expected) == []
 
 
 def test_equal_histories_of_different_rules_are_one_column() -> None:
@@ -234,10 +234,10 @@ def test_past_a_limit_the_oldest_are_folded_and_counted(monkeypatch: pytest.Monk
     monkeypatch.setattr("cep.nfa.histories.HISTORY_EVENTS_MAX", 3)
     schema, every = patterns()
     program = program_of(schema, every[0])
-    (wanted,) = histories_in(every[0])
+    (expr,) = histories_in(every[0])
     pays = [Event(i, "pay", 1 + i // 6, i, {"id": event_id(i), "key": "x", "size": 1, "way": 0}) for i in range(12)]
     batch = batch_of(schema, {"x": pays})
-    at_once = engine_values(program, whole(batch), [wanted])
+    at_once = engine_values(program, whole(batch), [expr])
     assert [values[0] for values in at_once.values()] == list(range(1, 13)), "panes of a millisecond are exact"
     advanced = advance(program, None, batch, 5)
     assert advanced.counters["histories_folded"] == 9
@@ -247,8 +247,8 @@ def test_past_a_limit_the_oldest_are_folded_and_counted(monkeypatch: pytest.Monk
     }
     assert alerts == {event_id(i): i > 2 for i in range(1, 12)}
     folded, keyed_state = 0, None
-    for at in range(12):
-        advanced = advance(program, keyed_state, batch.take(np.array([at])), 0)
+    for row in range(12):
+        advanced = advance(program, keyed_state, batch.take(np.array([row])), 0)
         keyed_state = through_bytes(program, advanced.keyed_state, 0)
         folded += advanced.counters.get("histories_folded", 0)
         assert len(keyed_state.histories) <= 4
@@ -261,7 +261,7 @@ def test_what_no_window_can_hold_is_forgotten() -> None:
     events = {k: [Event(i, "pay", i, i, {"id": event_id(i), "key": k, "size": 1, "way": 0}) for i in o] for k, o in
               (("x", range(1, 50)), ("y", range(50, 52)))}  # fmt: skip
     batch = batch_of(schema, events)
-    window, last = (program_of(schema, every[at]) for at in text)
+    window, last = (program_of(schema, every[index]) for index in text)
     state = advance(window, None, batch, 49).keyed_state
     assert len(state.histories) == 5 + 2  # 45 to 49 of x, both of y
     later = batch_of(schema, {"z": [Event(99, "pay", 90, 99, {"id": "99", "key": "z", "size": 1, "way": 0})]})
@@ -290,20 +290,20 @@ def test_single_events_have_a_limit_and_are_counted_and_told(
     told_by = load_text(f"{EVENTS}\npattern p by key {{ seq a where a: pay {text} or size > 0 }}").patterns["p"]
     bound, _ = bind(told_by, {})
     assert bound is not None
-    program, wanted = program_of(schema, bound), [next(histories_in(pattern))]
-    found: list[Value] = []
-    told: list[int] = []
+    program, exprs = program_of(schema, bound), [next(histories_in(pattern))]
+    values: list[Value] = []
+    cut_rows: list[int] = []
     dropped, keyed_state = 0, None
-    for at in range(10):
-        fields: dict[str, Value] = {"id": event_id(at), "key": "x", "size": 7, "way": 0, "shop": f"s{at % 5}"}
-        batch = batch_of(schema, {"x": [Event(at, "pay", at, at, fields)]})
-        found += [values[0] for values in engine_values(program, [(batch, at)], wanted, keyed_state).values()]
-        advanced = advance(program, keyed_state, batch, at)
-        keyed_state = through_bytes(program, advanced.keyed_state, at)
+    for row in range(10):
+        fields: dict[str, Value] = {"id": event_id(row), "key": "x", "size": 7, "way": 0, "shop": f"s{row % 5}"}
+        batch = batch_of(schema, {"x": [Event(row, "pay", row, row, fields)]})
+        values += [values[0] for values in engine_values(program, [(batch, row)], exprs, keyed_state).values()]
+        advanced = advance(program, keyed_state, batch, row)
+        keyed_state = through_bytes(program, advanced.keyed_state, row)
         dropped += advanced.counters.get("history_values_dropped", 0)
-        assert advanced.counters.get("histories_cut", 0) == (at in cut)
-        told += [at for alert in alert_table(program, advanced.matches).to_pylist() if alert["history_cut"]]
+        assert advanced.counters.get("histories_cut", 0) == (row in cut)
+        cut_rows += [row for alert in alert_table(program, advanced.matches).to_pylist() if alert["history_cut"]]
         assert len(keyed_state.histories.pinned) <= 3
-    assert found == expected
-    assert told == list(cut)
+    assert values == expected
+    assert cut_rows == list(cut)
     assert dropped == (4 if "first_seen" in text else 7)

@@ -38,8 +38,8 @@ def test_prefixes(entries: list[str], asked: list[str]) -> None:
 
 
 def test_prefixes_of_texts_beyond_ascii() -> None:
-    asked = {"été": True, "e": False, "日": False, "日本語": True, "本": False}
-    assert within(listed(["é", "日本"], "prefix"), list(asked)) == list(asked.values())
+    expected = {"été": True, "e": False, "日": False, "日本語": True, "本": False}
+    assert within(listed(["é", "日本"], "prefix"), list(expected)) == list(expected.values())
 
 
 @st.composite
@@ -52,8 +52,8 @@ def address(draw: st.DrawFn) -> str:
     if kind == "whole4":
         return str(draw(st.ip_addresses(v=4)))
     if kind == "whole6":
-        held = draw(st.ip_addresses(v=6))
-        return str(held.exploded if draw(st.booleans()) else held.compressed)
+        drawn_address = draw(st.ip_addresses(v=6))
+        return str(drawn_address.exploded if draw(st.booleans()) else drawn_address.compressed)
     if kind == "text":
         return draw(st.text(st.sampled_from("0123456789abcdef:./%"), max_size=12))
     six = ":".join(draw(st.lists(HEXTET, min_size=2, max_size=10)))
@@ -62,17 +62,17 @@ def address(draw: st.DrawFn) -> str:
 
 @st.composite
 def network(draw: st.DrawFn) -> str:
-    held = draw(st.ip_addresses())
-    length = draw(st.integers(0, held.max_prefixlen))
-    return str(ipaddress.ip_network(f"{held}/{length}", strict=False))
+    drawn_address = draw(st.ip_addresses())
+    length = draw(st.integers(0, drawn_address.max_prefixlen))
+    return str(ipaddress.ip_network(f"{drawn_address}/{length}", strict=False))
 
 
 def python_within(text: str, networks: list[str]) -> bool | None:
     try:
-        found = ipaddress.ip_address(text)
+        parsed = ipaddress.ip_address(text)
     except ValueError:
         return None
-    return any(found in ipaddress.ip_network(entry) for entry in networks)
+    return any(parsed in ipaddress.ip_network(entry) for entry in networks)
 
 
 @given(st.lists(network(), max_size=8), st.lists(address(), max_size=12), st.data())
@@ -105,14 +105,14 @@ def test_a_network_is_what_python_takes_for_one(entries: list[str]) -> None:
 @given(st.lists(st.integers(-(2**63) + 1, 2**63 - 1)), st.lists(st.integers(-5, 5)))
 def test_numbers(entries: list[int], asked: list[int]) -> None:
     content = listed([str(entry) for entry in entries], "int")
-    wanted = [*asked, *entries]
-    assert content.numbers_within(np.array(wanted, np.int64)).tolist() == [value in entries for value in wanted]
+    values = [*asked, *entries]
+    assert content.numbers_within(np.array(values, np.int64)).tolist() == [value in entries for value in values]
 
 
 def test_decimals_are_scaled() -> None:
     content = listed(["12.5", "-0.01", "3"], "decimal(2)")
-    asked = [Decimal("12.50"), Decimal("-0.01"), Decimal(3), Decimal("0.01")]
-    assert content.numbers_within(np.array([int(v * 100) for v in asked], np.int64)).tolist() == [1, 1, 1, 0]
+    values = [Decimal("12.50"), Decimal("-0.01"), Decimal(3), Decimal("0.01")]
+    assert content.numbers_within(np.array([int(v * 100) for v in values], np.int64)).tolist() == [1, 1, 1, 0]
 
 
 @given(
@@ -128,5 +128,5 @@ def test_a_list_that_changes(changes: list[tuple[module.ChangeKind, list[str]]],
             plain = {"replace": set(entries), "add": plain | set(entries), "remove": plain - set(entries)}[change]
             assert len(content) == len(plain)
             assert content.digest == listed(sorted(plain), "prefix").digest
-            asked = [*plain, "0", "12", "301", "2222222"]
-            assert within(content, asked) == [any(a.startswith(entry) for entry in plain) for a in asked]
+            texts = [*plain, "0", "12", "301", "2222222"]
+            assert within(content, texts) == [any(a.startswith(entry) for entry in plain) for a in texts]

@@ -28,17 +28,17 @@ def test_kinds() -> None:
     ],
 )
 def test_an_entry_of_the_wrong_type(kind: str, entries: list[str], wrong: list[int]) -> None:
-    keys, found = keys_of(entries, kind)
-    assert [entry.number for entry in found] == wrong
-    assert all(entry.code == "CEP802" for entry in found)
+    keys, bad_entries = keys_of(entries, kind)
+    assert [entry.number for entry in bad_entries] == wrong
+    assert all(entry.code == "CEP802" for entry in bad_entries)
     assert len(keys) == len(entries) - len(wrong)
 
 
 def test_an_entry_too_long_and_many_wrong_ones() -> None:
-    _, found = keys_of(["a" * LIST_ENTRY_BYTES_MAX, "a" * (LIST_ENTRY_BYTES_MAX + 1)], "prefix")
-    assert [(entry.number, entry.code) for entry in found] == [(1, "CEP803")]
-    _, found = keys_of(["x"] * 25, "int")
-    assert found[-1].message == "and 15 entries more"
+    _, bad_entries = keys_of(["a" * LIST_ENTRY_BYTES_MAX, "a" * (LIST_ENTRY_BYTES_MAX + 1)], "prefix")
+    assert [(entry.number, entry.code) for entry in bad_entries] == [(1, "CEP803")]
+    _, bad_entries = keys_of(["x"] * 25, "int")
+    assert bad_entries[-1].message == "and 15 entries more"
 
 
 def test_files(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ TEXTS = st.lists(st.text(st.sampled_from("ab4é"), min_size=1, max_size=4), max_
 
 
 def keys(texts: list[str]) -> Keys:
-    found, wrong = keys_of(texts, "string")
+    good_keys, wrong = keys_of(texts, "string")
     assert not wrong
-    return found
+    return good_keys
 
 
 @given(TEXTS, TEXTS)
@@ -43,8 +43,8 @@ def test_keys_that_are_made_to_collide(held: list[str], asked: list[str], hashes
     texts = [bytes(both.data[both.offsets[n] : both.offsets[n + 1]]) for n in order]
     every = {*held, *(f"C-{n}" for n in range(40))}
     assert texts == sorted({text.encode() for text in every}, key=lambda t: (len(t.decode()) % hashes_count, len(t), t))
-    of = Keys(np.cumsum([0, *map(len, texts)]), np.frombuffer(b"".join(texts), np.uint8))
-    members = MemberSet(np.array([0, len(texts)]), hashes[order], of.offsets, of.data)
+    distinct_keys = Keys(np.cumsum([0, *map(len, texts)]), np.frombuffer(b"".join(texts), np.uint8))
+    members = MemberSet(np.array([0, len(texts)]), hashes[order], distinct_keys.offsets, distinct_keys.data)
     for text in [*asked, *every, "D-7"]:
         data = np.frombuffer(text.encode(), np.uint8)
         assert _has(members, np.uint64(len(text) % hashes_count), data, 0, len(data)) == (text in every)
@@ -67,19 +67,19 @@ def test_the_digest_is_of_the_entries_alone(held: list[str]) -> None:
 @given(TEXTS, TEXTS)
 def test_keys_are_joined_and_chosen(one: list[str], other: list[str]) -> None:
     both = joined(keys(one), keys(other))
-    wanted = np.arange(len(both)) % 2 == 0
+    is_chosen = np.arange(len(both)) % 2 == 0
     assert build(both, "string").digest == build(keys(one + other), "string").digest
-    assert build(chosen(both, wanted), "string").digest == build(keys((one + other)[::2]), "string").digest
+    assert build(chosen(both, is_chosen), "string").digest == build(keys((one + other)[::2]), "string").digest
 
 
 def test_a_file_is_the_set(tmp_path: Path) -> None:
     texts = [f"C-{number}" for number in range(10_000)]
     members = build(keys(texts), "string")
     write(tmp_path / "lists" / "a", members)
-    found = mapped(tmp_path / "lists" / "a")
-    assert found.has(keys(texts)).all()
-    assert not found.has(keys(["C-10000", "C-", "c-1"])).any()
-    assert found.digest == members.digest
+    file_keys = mapped(tmp_path / "lists" / "a")
+    assert file_keys.has(keys(texts)).all()
+    assert not file_keys.has(keys(["C-10000", "C-", "c-1"])).any()
+    assert file_keys.digest == members.digest
     assert [path.name for path in (tmp_path / "lists").iterdir()] == ["a"]
 
 
@@ -96,9 +96,9 @@ def test_a_changed_bit_is_told_and_a_later_format_is_named(tmp_path: Path) -> No
     path = tmp_path / "a"
     write(path, build(keys([f"C-{number}" for number in range(20)]), "string"))
     good = path.read_bytes()
-    for at in range(len(good)):
+    for position in range(len(good)):
         bad = bytearray(good)
-        bad[at] ^= 1 << at % 8
+        bad[position] ^= 1 << position % 8
         path.write_bytes(bad)
         with pytest.raises((StateCorruptError, StateFormatError)):
             mapped(path)

@@ -49,12 +49,12 @@ def test_a_name_tells_its_parts_apart() -> None:
 @given(st.lists(st.integers(0, 9), unique=True, max_size=5), st.lists(st.integers(-1, 10), max_size=10))
 def test_an_event_sees_the_last_version_that_has_started(starts: list[int], times: list[int]) -> None:
     timeline = [FixedVersion(start, Content("int")) for start in sorted(starts)]
-    found: dict[int, object] = {}
+    content_by_row: dict[int, object] = {}
     for content, rows in spans(timeline, np.array(times, np.int64)):
-        found.update(dict.fromkeys(np.arange(len(times))[rows].tolist(), content))
+        content_by_row.update(dict.fromkeys(np.arange(len(times))[rows].tolist(), content))
     for row, time in enumerate(times):
-        seen = [version for version in timeline if version.from_ms <= time]
-        assert found[row] is (seen[-1].content if seen else None)
+        started = [version for version in timeline if version.from_ms <= time]
+        assert content_by_row[row] is (started[-1].content if started else None)
 
 
 def test_versions_are_loaded_when_they_are_asked_for(tmp_path: Path) -> None:

@@ -149,9 +149,9 @@ def test_a_text_that_no_record_may_have_is_refused_each_time(text: str) -> None:
     for _ in range(2):
         with pytest.raises(ValidationError, match="source"):
             upsert_of(rule, text)
-    made = upsert_of(rule, "text")
+    record = upsert_of(rule, "text")
     whole = UpsertRecord(source="text", **rule.model_dump(exclude={"file"}))
-    assert (made, made.model_fields_set, list(dict(made))) == (whole, whole.model_fields_set, list(dict(whole)))
+    assert (record, record.model_fields_set, list(dict(record))) == (whole, whole.model_fields_set, list(dict(whole)))
 
 
 def test_the_schemas_can_be_published() -> None:

@@ -44,9 +44,9 @@ def test_the_printed_file_has_every_setting_and_its_examples_are_valid(
     monkeypatch.setenv("CEP_TOKEN", "geheim")
     tables = tomllib.loads(uncommented())
     assert [(s, n) for s, table in tables.items() for n in table] == [(s, n) for s, n, _ in fields()]
-    found = read_settings(written(tmp_path, uncommented()), {})
-    assert found.kafka.client_settings()["sasl.password"] == "geheim"
-    assert "geheim" not in repr(found) + str(found) + found.model_dump_json()
+    settings = read_settings(written(tmp_path, uncommented()), {})
+    assert settings.kafka.client_settings()["sasl.password"] == "geheim"
+    assert "geheim" not in repr(settings) + str(settings) + settings.model_dump_json()
     assert all(info.description for _, _, info in fields())
     flags = [extra_of(info)["flag"] for _, _, info in fields() if extra_of(info)["flag"]]
     assert len(flags) == len(set(flags))
@@ -69,13 +69,13 @@ def test_every_mistake_is_told_at_once_with_its_place(tmp_path: Path) -> None:
     """
     with pytest.raises(UsageError) as error:
         read_settings(written(tmp_path, text), {"spark": {"cores": 0}})
-    told = str(error.value)
+    message = str(error.value)
     for place in (
         "$.job.latness: no such name here; did you mean `lateness`?", "$.job.trigger: '10 parsec'", "$.job.key_groups",
         "$.events.max_records", "$.events.starting", "$.kafka.client: `sasl.password`", "CEP_NOT_THERE",
         "$.observe.listen: 'nowhere'", "$.spark.cores", "did you mean `spark`?",
     ):  # fmt: skip
-        assert place in told
+        assert place in message
 
 
 @pytest.mark.parametrize(("text", "expected"), [("off", None), ("30 s", 30_000), ("0 s", 0)])
@@ -111,10 +111,10 @@ def test_what_is_no_place_in_a_topic(text: str) -> None:
 
 def test_flags_win_over_the_file_and_paths_are_the_files(tmp_path: Path) -> None:
     path = written(tmp_path, '[job]\nrules = "r"\nlateness = "10 s"\n[events]\nfolder = "/abs"\n')
-    found = read_settings(path, {"job": {"lateness": "2 min"}, "events": {"topic": "t"}})
-    assert found.job.rules == tmp_path / "r"
-    assert found.job.lateness == 120_000
-    assert (found.events.folder, found.events.topic) == (Path("/abs"), "t")
+    settings = read_settings(path, {"job": {"lateness": "2 min"}, "events": {"topic": "t"}})
+    assert settings.job.rules == tmp_path / "r"
+    assert settings.job.lateness == 120_000
+    assert (settings.events.folder, settings.events.topic) == (Path("/abs"), "t")
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ def test_flags_win_over_the_file_and_paths_are_the_files(tmp_path: Path) -> None
     [("9464", ("127.0.0.1", 9464)), ("0.0.0.0:80", ("0.0.0.0", 80)), ("[::1]:80", ("::1", 80)), ("", None)],
 )
 def test_an_address_is_on_this_machine_unless_it_says_more(text: str, address: tuple[str, int] | None) -> None:
-    given = {"observe": {"listen": text, "token": "secret"}}
-    assert read_settings(None, given).observe.listen == address
+    flags = {"observe": {"listen": text, "token": "secret"}}
+    assert read_settings(None, flags).observe.listen == address
 
 
 @pytest.mark.parametrize("text", ["65536", "host:", ":80:", "a b:80"])
@@ -172,9 +172,9 @@ def test_who_listens_to_other_machines_needs_a_token(
     else:
         assert read_settings(None, {"observe": {"listen": listen}}).observe.bearer_token() is None
     monkeypatch.setenv("CEP_TOKEN", "from outside")
-    given = read_settings(None, {"observe": {"listen": listen, "token": "env:CEP_TOKEN"}})
-    assert given.observe.bearer_token() == "from outside"
-    assert "from outside" not in repr(given)
+    settings = read_settings(None, {"observe": {"listen": listen, "token": "env:CEP_TOKEN"}})
+    assert settings.observe.bearer_token() == "from outside"
+    assert "from outside" not in repr(settings)
     monkeypatch.delenv("CEP_TOKEN")
     with pytest.raises(UsageError, match="CEP_TOKEN"):
         read_settings(None, {"observe": {"listen": listen, "token": "env:CEP_TOKEN"}})
@@ -185,9 +185,9 @@ def test_a_secret_comes_from_a_file_as_a_platform_mounts_it(tmp_path: Path) -> N
     (tmp_path / "..data" / "token").write_text("from a file\n")
     (tmp_path / "token").symlink_to(tmp_path / "..data" / "token")
     named = f"file:{tmp_path / 'token'}"
-    given = read_settings(None, {"observe": {"token": named}, "kafka": {"client": {"sasl.password": named}}})
-    assert given.observe.bearer_token() == given.kafka.client_settings()["sasl.password"] == "from a file"
-    assert "from a file" not in repr(given)
+    settings = read_settings(None, {"observe": {"token": named}, "kafka": {"client": {"sasl.password": named}}})
+    assert settings.observe.bearer_token() == settings.kafka.client_settings()["sasl.password"] == "from a file"
+    assert "from a file" not in repr(settings)
     for data, reason in (
         (None, "no such file"),
         (b"\n", "is empty"),

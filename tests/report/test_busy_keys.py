@@ -34,10 +34,10 @@ def bound_of(state: KeyedState, node: int) -> set[int]:
 
 
 def test_a_key_at_its_limit_is_told_first_with_all_of_it() -> None:
-    lines = [f"busy a@{1_000 + at}" for at in range(RUNS_PER_KEY_MAX + 50)]
+    lines = [f"busy a@{1_000 + number}" for number in range(RUNS_PER_KEY_MAX + 50)]
     rules = program(rule(PAIR, "pair"))
-    given = batch("idle a@1000", *lines, "idle a@60000", "calm a@60000")
-    state = advance(rules, None, given, 0).keyed_state
+    events = batch("idle a@1000", *lines, "idle a@60000", "calm a@60000")
+    state = advance(rules, None, events, 0).keyed_state
     first, second, third = busiest_keys([page_of(state)], 5)
     assert (first.rule_id, first.version, first.key, first.runs, first.bound) == (
         "pair", 1, "busy", RUNS_PER_KEY_MAX, RUNS_PER_KEY_MAX,
@@ -49,7 +49,7 @@ def test_a_key_at_its_limit_is_told_first_with_all_of_it() -> None:
 
 def test_events_that_one_run_has_bound_count_too() -> None:
     rules = program(rule(LOOP, "loop"))
-    state = advance(rules, None, batch(*(f"k a@{1_000 + at}" for at in range(300))), 0).keyed_state
+    state = advance(rules, None, batch(*(f"k a@{1_000 + number}" for number in range(300))), 0).keyed_state
     (busy,) = busiest_keys([page_of(state)], 5)
     assert busy.bound >= 300
     assert busy.fullness == max(busy.runs / RUNS_PER_KEY_MAX, busy.bound / NODES_PER_KEY_MAX)
@@ -60,17 +60,17 @@ def test_starts_that_rules_share() -> None:
     texts = [f"seq x -> y{n} within 1 min\nwhere x: e kind == a\n{later[n]}" for n in range(6)]
     rules = program(*(rule(text, f"r{n}") for n, text in enumerate(texts)))
     state = advance(rules, None, batch("k a@1000", "k a@2000", "j a@3000"), 0).keyed_state
-    found = [(busy.rule_id, busy.version, busy.key, busy.runs) for busy in busiest_keys([page_of(state)], 9)]
-    assert found == [(SHARED, 0, "k", 2), (SHARED, 0, "j", 1)]
+    rows = [(busy.rule_id, busy.version, busy.key, busy.runs) for busy in busiest_keys([page_of(state)], 9)]
+    assert rows == [(SHARED, 0, "k", 2), (SHARED, 0, "j", 1)]
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_counts_agree_with_a_walk_over_each_run(seed: int) -> None:
-    made = random_state(seed)
-    if made is None:
+    random_job = random_state(seed)
+    if random_job is None:
         return
-    rules, state = made.rules, made.keyed_state
-    found = busiest_keys(made.pages, 1_000_000)
+    rules, state = random_job.rules, random_job.keyed_state
+    busy_keys = busiest_keys(random_job.pages, 1_000_000)
     runs: Counter[tuple[str, str]] = Counter()
     bound: dict[tuple[str, str], set[int]] = {}
     keys = state.keys.to_pylist()
@@ -79,6 +79,6 @@ def test_counts_agree_with_a_walk_over_each_run(seed: int) -> None:
             pair = (rules.rules[state.run_rule[run]].deployed.rule_id, keys[state.run_key[run]])
             runs[pair] += 1
             bound.setdefault(pair, set()).update(bound_of(state, int(state.runs[run, y.RUN_NODE])))
-    told = {(busy.rule_id, busy.key): (busy.runs, busy.bound) for busy in found if busy.version and busy.runs}
-    assert told == {pair: (count, len(bound[pair])) for pair, count in runs.items()}
-    assert [busy.fullness for busy in found] == sorted((busy.fullness for busy in found), reverse=True)
+    counts = {(busy.rule_id, busy.key): (busy.runs, busy.bound) for busy in busy_keys if busy.version and busy.runs}
+    assert counts == {pair: (count, len(bound[pair])) for pair, count in runs.items()}
+    assert [busy.fullness for busy in busy_keys] == sorted((busy.fullness for busy in busy_keys), reverse=True)

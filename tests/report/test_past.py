@@ -41,18 +41,18 @@ def test_the_past_of_a_key_in_words() -> None:
     page = StoredPast(0, DOMAIN, encode_head(histories), written)
     head = encode_head(histories)
     (share,) = past_shares([StoredPast(0, DOMAIN, head), StoredPast(1, DOMAIN, head)], [{DOMAIN: program}])
-    told = {(part.kind, part.of): (part.rows, part.size, part.rules) for part in share.parts}
+    parts = {(part.kind, part.of): (part.rows, part.size, part.rules) for part in share.parts}
     windowed, single = ("beside_1 v1", "beside_3 v1", "beside_4 v1", "subject v1"), ("beside_2 v1",)
-    events, panes = ([s for s in histories.segments if bool(s.panes) == wanted] for wanted in (False, True))
+    events, panes = ([s for s in histories.segments if bool(s.panes) == has_panes] for has_panes in (False, True))
     size = 2 * sum(s.stored.size for s in events if s.stored)
-    assert told["kept events", "pay for 3 s"] == (2 * sum(map(len, events)), size, windowed)
-    (of_panes,) = (of for kind, of in told if kind == "panes")
-    assert told["panes", of_panes][::2] == (2 * sum(map(len, panes)), ("beside_5 v1",))
-    assert told["pinned events", "pay"] == (2 * 2, 2 * histories.pinned.nbytes, single)
-    assert told["carried", "count(pay over 3 s)"] == (2 * 2, 2 * 2 * 24, ("subject v1",))
-    assert told["carried", "count(pay over 3 s by way)"][::2] == (2 * 2, ("beside_4 v1",))
+    assert parts["kept events", "pay for 3 s"] == (2 * sum(map(len, events)), size, windowed)
+    (of_panes,) = (part_name for kind, part_name in parts if kind == "panes")
+    assert parts["panes", of_panes][::2] == (2 * sum(map(len, panes)), ("beside_5 v1",))
+    assert parts["pinned events", "pay"] == (2 * 2, 2 * histories.pinned.nbytes, single)
+    assert parts["carried", "count(pay over 3 s)"] == (2 * 2, 2 * 2 * 24, ("subject v1",))
+    assert parts["carried", "count(pay over 3 s by way)"][::2] == (2 * 2, ("beside_4 v1",))
     assert sum(part.size for part in share.parts if part.kind in ("kept events", "panes")) == share.size
-    assert len(told) == 3 + 4
+    assert len(parts) == 3 + 4
     (share,) = past_shares([StoredPast(0, DOMAIN, head)], [])
     assert {part.rules for part in share.parts} == {()}, "nobody asks for it any more"
     assert (share.domain, share.pages, share.keys, share.events) == (DOMAIN, 1, 2, len(histories))

@@ -38,11 +38,11 @@ def planned(text: str, arguments: dict[str, object] | None = None) -> Plan:
 
 
 def test_conditions_are_split_and_shared() -> None:
-    found = planned(TWO)
-    b = found.patterns[0].variables[1]
+    report = planned(TWO)
+    b = report.patterns[0].variables[1]
     assert (len(b.alone), len(b.with_run)) == (1, 1)
-    assert dict(found.shared)["status == approved"] == ("one.b", "two.a")
-    assert (found.conditions_written, found.conditions_evaluated) == (5, 3)
+    assert dict(report.shared)["status == approved"] == ("one.b", "two.a")
+    assert (report.conditions_written, report.conditions_evaluated) == (5, 3)
 
 
 def test_text() -> None:
@@ -83,19 +83,19 @@ def test_sizes(size: int, text: str) -> None:
 
 def test_pictures_are_well_formed_and_nothing_lies_outside() -> None:
     for seed in range(12):
-        for found in planned(random_file(seed)).patterns:
-            root = ET.fromstring(picture(found))
+        for pattern_plan in planned(random_file(seed)).patterns:
+            root = ET.fromstring(picture(pattern_plan))
             width, height = int(root.attrib["width"]), int(root.attrib["height"])
             boxes = [e for e in root.iter() if e.attrib.get("class", "").startswith("box")]
-            assert len(boxes) >= len(found.automaton.positions)
+            assert len(boxes) >= len(pattern_plan.automaton.positions)
             for box in boxes:
                 assert 0 <= int(box.attrib["x"]) <= width - int(box.attrib["width"])
                 assert 0 <= int(box.attrib["y"]) <= height - int(box.attrib["height"])
 
 
 def test_boxes_do_not_overlap() -> None:
-    for found in planned(TWO).patterns:
-        root = ET.fromstring(picture(found))
+    for pattern_plan in planned(TWO).patterns:
+        root = ET.fromstring(picture(pattern_plan))
         corners = [(e.attrib["x"], e.attrib["y"]) for e in root.iter() if e.attrib.get("rx") == "8"]
         assert len(corners) == len(set(corners))
 

@@ -29,8 +29,8 @@ def test_each_event_stands_at_its_time_on_the_line_of_its_variable() -> None:
     assert [circle.find(f"{SVG}title").text for circle in circles] == [  # type: ignore[union-attr]
         "e0 at 2026-03-01 00:00:00", "e2 at 2026-03-01 00:01:00", "e1 at 2026-03-01 00:00:30",
     ]  # fmt: skip
-    left, right, middle = (int(circle.get("cx", "")) for circle in circles)
-    assert (left + right) // 2 == middle
+    first, right, middle = (int(circle.get("cx", "")) for circle in circles)
+    assert (first + right) // 2 == middle
     assert len({circle.get("cy") for circle in circles}) == 2
 
 

@@ -101,11 +101,11 @@ def records(*names: str) -> list[UpsertRecord]:
 def transfers(seed: int, count: int) -> pa.Table:
     """Random transfers among few accounts, no two at one time."""
     random = Random(seed)
-    at, rows = 1_700_000_000_000, []
+    time_ms, rows = 1_700_000_000_000, []
     for number in range(count):
-        at += random.randint(1, 180_000)
+        time_ms += random.randint(1, 180_000)
         payer, payee = random.sample("abcdef", 2)
-        rows.append((f"t{number:04d}", at, payer, payee, random.randint(1, 400) / 4))
+        rows.append((f"t{number:04d}", time_ms, payer, payee, random.randint(1, 400) / 4))
     names = ("tx_id", "event_time", "payer", "payee", "amount")
     columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
     columns["event_time"] = pa.array(columns["event_time"], pa.timestamp("ms", "UTC"))
@@ -115,7 +115,7 @@ def transfers(seed: int, count: int) -> pa.Table:
 def circles(table: pa.Table) -> set[tuple[str, str, str, int]]:
     """(origin, via, target, time of the closing transfer) of every circle of three, by looking at all triples."""
     rows = [{**row, "ms": round(row["event_time"].timestamp() * 1_000)} for row in table.to_pylist()]
-    found = set()
+    matches = set()
     for one, two in product(rows, repeat=2):
         passed_on = one["payee"] == two["payer"] and one["payer"] != two["payee"] and one["amount"] >= two["amount"]
         if not (passed_on and 0 < two["ms"] - one["ms"] < TEN_MINUTES_MS):
@@ -124,5 +124,5 @@ def circles(table: pa.Table) -> set[tuple[str, str, str, int]]:
             comes_back = two["payee"] == three["payer"] and three["payee"] == one["payer"]
             timely = 0 < three["ms"] - two["ms"] < 2 * TEN_MINUTES_MS
             if comes_back and timely and two["amount"] >= three["amount"]:
-                found.add((one["payer"], two["payer"], three["payer"], three["ms"]))
-    return found
+                matches.add((one["payer"], two["payer"], three["payer"], three["ms"]))
+    return matches

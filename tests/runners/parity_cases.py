@@ -59,9 +59,9 @@ def drawn(seed: int, customers: int = 30) -> Stream:
     times = [orjson.loads(line)["event_time"] for line in lines]
     records: list[ControlRecord] = []
     while len(records) < _RULES_COUNT:
-        given = drawn_rule(random, f"drawn_{seed}_{len(records)}")
-        if not deploy([given]).set_aside:
-            records.append(given)
+        rule = drawn_rule(random, f"drawn_{seed}_{len(records)}")
+        if not deploy([rule]).set_aside:
+            records.append(rule)
     old, over = records[:2]
     assert isinstance(old, UpsertRecord)
     changed = drawn_rule(random, old.id)
@@ -119,14 +119,14 @@ def drawn_rule(random: Random, name: str) -> UpsertRecord:
 
 def _condition(random: Random, variable: str, place: int, *, repeats: bool) -> str:
     amount = f"amount {random.choice('<>')} {random.randint(1_000, 12_000) / 100:.2f}"
-    what = random.random()
-    if what < 0.3:
+    chance = random.random()
+    if chance < 0.3:
         return f"{amount} and {random.choice(_HISTORIES)}"
-    if what < 0.5 and place:
+    if chance < 0.5 and place:
         return "amount > a.amount"
-    if what < 0.6:
+    if chance < 0.6:
         return f"{amount} and event_time - {'a.' if place else ''}opened < {random.randint(1, 29)} d"
-    if what < 0.7 and repeats:
+    if chance < 0.7 and repeats:
         return f"{variable}.amount is null or amount > 1.1 * {variable}.amount"
     return amount
 
@@ -138,7 +138,7 @@ def hot() -> Stream:
         "  where  a: payment  amount < 5.00\n         b: payment  amount > 500.00\n"
         "  skip   none\n  emit   small = a.amount, large = b.amount\n}\n"
     )
-    given = UpsertRecord(
+    rule = UpsertRecord(
         id="hot", version=1, pattern="hot", status="live", severity="low", owner="o", message="{key}", source=source
     )
     lines = []
@@ -146,7 +146,7 @@ def hot() -> Stream:
         fields = {"tx_id": f"t{number}", "terminal_id": "1", "customer_id": "2" if number % 50 == 7 else "1"}
         amount = 900.0 if number % 1_150 == 1_149 else 1.0 + number % 3
         lines.append(orjson.dumps({"event_time": utc_text(_BEGIN_MS + 10_000 * number), **fields, "amount": amount}))
-    return Stream(lines, [given])
+    return Stream(lines, [rule])
 
 
 def losing() -> Stream:
@@ -171,8 +171,8 @@ def losing() -> Stream:
     ]  # fmt: skip
     lines = list(busy.lines)
     begin = orjson.loads(lines[-1])["event_time"]
-    given = {"event_time": begin, "terminal_id": "1", "customer_id": "3", "amount": 1.0}
-    vast = {**given, "amount": 80_000_000_000_000_000}
+    event = {"event_time": begin, "terminal_id": "1", "customer_id": "3", "amount": 1.0}
+    vast = {**event, "amount": 80_000_000_000_000_000}
     lines += [orjson.dumps({**vast, "tx_id": f"vast{n}"}) for n in range(4)]
     flaws: tuple[dict[str, object], ...] = (
         {"opened": "never"},
@@ -183,9 +183,9 @@ def losing() -> Stream:
     lines += [orjson.dumps({**vast, "tx_id": f"vast{4 + n}", **flaw}) for n, flaw in enumerate(flaws)]
     lines.append(orjson.dumps({**vast, "tx_id": "vast8"}).replace(b'"1"', b'"\xff"'))
     lines.append(orjson.dumps({**vast, "tx_id": "without key", "customer_id": {"id": 3}}))
-    lines.append(orjson.dumps({**given, "tx_id": "x" * (FIELD_BYTES_MAX + 1)}))
-    lines.append(orjson.dumps({**given, "tx_id": "wrong", "amount": "much"}))
-    lines.append(orjson.dumps({**given, "tx_id": "nobody", "customer_id": None}))
+    lines.append(orjson.dumps({**event, "tx_id": "x" * (FIELD_BYTES_MAX + 1)}))
+    lines.append(orjson.dumps({**event, "tx_id": "wrong", "amount": "much"}))
+    lines.append(orjson.dumps({**event, "tx_id": "nobody", "customer_id": None}))
     nobody = ("customer_id  string\n", "customer_id  string?\n")
     all_rules = [each for each in busy.records if isinstance(each, UpsertRecord)] + more
     return Stream(lines, [each.model_copy(update={"source": each.source.replace(*nobody)}) for each in all_rules])

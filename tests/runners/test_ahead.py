@@ -43,10 +43,10 @@ print(json.dumps([len(alerts), Compiled.names]))
 def types_of(monkeypatch: pytest.MonkeyPatch, number: int, work: Any) -> list[Any]:
     """Return the argument types with which a kernel of CARRIERS is called."""
     kernels: list[Any] = list(advance.CARRIERS)
-    seen: list[Any] = []
+    argument_types: list[Any] = []
 
     def call(*arguments: Any) -> int:
-        seen.append(tuple(map(typeof, arguments)))
+        argument_types.append(tuple(map(typeof, arguments)))
         return y.FULL_NOT
 
     call.__name__ = kernels[number].__name__
@@ -55,7 +55,7 @@ def types_of(monkeypatch: pytest.MonkeyPatch, number: int, work: Any) -> list[An
         patch.setattr(advance, "CARRIERS", tuple(kernels))
         patch.setattr(ahead, "CARRIERS", tuple(kernels))
         work()
-    return seen
+    return argument_types
 
 
 @pytest.mark.parametrize(("number", "pattern"), [(0, PATTERN), (1, NOT_PLAIN)])
@@ -92,9 +92,9 @@ def test_nothing_is_started_for_what_is_compiled(monkeypatch: pytest.MonkeyPatch
 def test_the_first_match_compiles_one_kernel_elsewhere(tmp_path: Path) -> None:
     environment = {**os.environ, "CEP_KERNEL_CACHE": str(tmp_path)}
     words = [sys.executable, "-c", FIRST_MATCH]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=900)
-    assert done.returncode == 0, done.stderr
-    alerts, compiled = json.loads(done.stdout)
+    process = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=900)
+    assert process.returncode == 0, process.stderr
+    alerts, compiled = json.loads(process.stdout)
     assert alerts == len(cep.parse(EVENT + PATTERN).match(payments()))
     assert "evaluate_blocks" in compiled
     assert "advance_plain_rules" not in compiled

@@ -33,9 +33,9 @@ def test_the_last_word_counts(kafka_broker: KafkaCluster) -> None:
     for version in (1, 2):
         book.apply(upsert(version), None)
         topic.publish(orjson.dumps(rule_status(book)))
-    found = wait_for_status(topic, lambda status: status["epoch"] == 2, 30.0)
-    assert found is not None
-    assert found["last_versions"] == {"r": 2}
+    job_status = wait_for_status(topic, lambda status: status["epoch"] == 2, 30.0)
+    assert job_status is not None
+    assert job_status["last_versions"] == {"r": 2}
     assert wait_for_status(topic, lambda status: status["epoch"] == 3, 0.0) is None
 
 

@@ -118,7 +118,7 @@ def test_both_live_runners_say_the_same_of_records_that_come_together(spark: Spa
     assert epochs == {f"r{number}": number + 1 for number in range(COMING + 1) if number != 2}, "in their order"
     # A held alert is a letter of `cep run`, and in a folder of its own on Spark.
     assert sorted(map(repr, live.letters)) == sorted(
-        repr(found) for found in map(orjson.loads, letters) if "held" not in found
+        repr(letter) for letter in map(orjson.loads, letters) if "held" not in letter
     )
-    told = orjson.loads((live.checkpoint.parent / "rule_status.json").read_bytes())
-    assert (told["epoch"], told["content_hash"]) == (status["epoch"], status["content_hash"])
+    job_status = orjson.loads((live.checkpoint.parent / "rule_status.json").read_bytes())
+    assert (job_status["epoch"], job_status["content_hash"]) == (status["epoch"], status["content_hash"])

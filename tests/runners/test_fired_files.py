@@ -77,11 +77,11 @@ def test_it_is_where_the_last_micro_batch_has_left_it(
         patched.setattr(fired_files, "_LINES_BYTES_MIN", lines_bytes)
         expected = FiredFiles(folder).memory
         files = FiredFiles(folder)
-        for number, (fired, before_ms, what) in enumerate(steps):
-            if what == "again":
+        for number, (fired, before_ms, action) in enumerate(steps):
+            if action == "again":
                 take(files, number, {("a", "c"): (7, *FOR), ("a", "g"): (8, *FOR)}, before_ms)
                 files = FiredFiles(folder)
-            elif what == "torn":
+            elif action == "torn":
                 begun = (folder / LINES).read_bytes() if (folder / LINES).exists() else None
                 take(files, number, {("a", "h"): (9, *FOR), ("a", "i"): (9, *FOR)})
                 after = (folder / LINES).read_bytes()
@@ -91,7 +91,7 @@ def test_it_is_where_the_last_micro_batch_has_left_it(
             take(files, number, fired, before_ms)
             expected.put(fired)
             expected.forget(before_ms)
-            if what == "new process":
+            if action == "new process":
                 files = FiredFiles(folder)
             assert files.memory.last == expected.last
             assert last_alerted(folder) == fired_json(expected.last)

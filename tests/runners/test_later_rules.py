@@ -133,33 +133,33 @@ def test_live_and_replay_differ_only_where_an_alert_says_so(seed: int) -> None:
         for change in changes:
             outcome = every.apply(change, None)
             assert outcome.kind == "applied", outcome.full_reason
-    found = lived(book, batch, cuts, later).to_pylist()
+    live_alerts = lived(book, batch, cuts, later).to_pylist()
     output = MatchOutput()
     match_events(Programs().of(every, schema)[DOMAIN], None, batch, TIME_MS_MAX, output)
     replayed = output.alert_table().to_pylist()
     assert all(alert["history_from"] is None for alert in replayed), "a replay has seen all"
     # The rules as the live job has them, whose epochs are in the order of their coming.
-    told = Rulebook(schema, (DOMAIN,))
-    told.apply(initial, None)
+    rulebook = Rulebook(schema, (DOMAIN,))
+    rulebook.apply(initial, None)
     for cut in sorted(later):
         for change in later[cut]:
-            told.apply(change, int(batch.time_ms[cut - 1]))
-    kept = {
+            rulebook.apply(change, int(batch.time_ms[cut - 1]))
+    pauses = {
         rule.rule_id: [(h.window, ms) for h, ms in zip(histories(rule.pattern), rule.complete_ms[1:], strict=False)]
-        for rule in told.deployed()
+        for rule in rulebook.deployed()
     }
 
     def lacks(alert: dict[str, object]) -> bool:
         start = np.array([int(alert["match_start"].timestamp() * 1_000)])  # type: ignore[attr-defined]
-        return bool(history_from_ms([], start, START_MS, kept[str(alert["rule_id"])])[0] > TIME_MS_MIN)
+        return bool(history_from_ms([], start, START_MS, pauses[str(alert["rule_id"])])[0] > TIME_MS_MIN)
 
     def same(alerts: list[dict[str, object]]) -> list[str]:
         return sorted(repr({k: v for k, v in alert.items() if k != "epoch"}) for alert in alerts)
 
-    assert same([a for a in found if a["history_from"] is None]) == same([a for a in replayed if not lacks(a)])
-    assert all(lacks(alert) == (alert["history_from"] is not None) for alert in found)
-    assert {a["rule_id"] for a in found} - {initial.id}, "rules that came later have alerts"
-    assert kept[initial.id] == []
+    assert same([a for a in live_alerts if a["history_from"] is None]) == same([a for a in replayed if not lacks(a)])
+    assert all(lacks(alert) == (alert["history_from"] is not None) for alert in live_alerts)
+    assert {a["rule_id"] for a in live_alerts} - {initial.id}, "rules that came later have alerts"
+    assert pauses[initial.id] == []
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -184,16 +184,16 @@ def test_a_rule_that_comes_to_busy_keys_says_both(seed: int, monkeypatch: pytest
     book, every = Rulebook(schema, (DOMAIN,)), Rulebook(schema, (DOMAIN,))
     assert [target.apply(initial, None).kind for target in (book, every)] == ["applied"] * 2
     assert {every.apply(change, None).kind for change in coming} == {"applied"}
-    found = {alert["alert_id"]: alert for alert in lived(book, batch, cuts, {cuts[1]: coming}).to_pylist()}
+    live_alerts = {alert["alert_id"]: alert for alert in lived(book, batch, cuts, {cuts[1]: coming}).to_pylist()}
     output = MatchOutput()
     match_events(Programs().of(every, schema)[DOMAIN], None, batch, TIME_MS_MAX, output)
     replayed = {alert["alert_id"]: alert for alert in output.alert_table().to_pylist()}
-    whole = {name for name, alert in found.items() if alert["history_from"] is None}
-    assert {repr(found[name]) for name in whole} <= {repr(alert) for alert in replayed.values()}
-    told = [alert for name, alert in found.items() if name not in whole]
-    assert all(alert["history_folded"] and alert["rule_id"] in ("r1", "r2", "r3") for alert in told)
-    assert {int(alert["history_from"].timestamp() * 1_000) for alert in told} == {from_ms}
-    assert any(alert["history_folded"] for name, alert in found.items() if name in whole), "later on all is known"
+    whole = {name for name, alert in live_alerts.items() if alert["history_from"] is None}
+    assert {repr(live_alerts[name]) for name in whole} <= {repr(alert) for alert in replayed.values()}
+    marked = [alert for name, alert in live_alerts.items() if name not in whole]
+    assert all(alert["history_folded"] and alert["rule_id"] in ("r1", "r2", "r3") for alert in marked)
+    assert {int(alert["history_from"].timestamp() * 1_000) for alert in marked} == {from_ms}
+    assert any(alert["history_folded"] for name, alert in live_alerts.items() if name in whole), "later on all is known"
 
 
 def payment_lines() -> list[bytes]:
@@ -202,11 +202,11 @@ def payment_lines() -> list[bytes]:
     columns = {name: column.to_pylist() for name, column in batch.columns.items()}
     return [
         orjson.dumps(
-            {"event_type": "payment", "tx_id": batch.event_id[at].as_py(), "event_time": utc_text(int(time_ms)),
-             "card_id": columns["card_id"][at], "shop_id": columns["shop_id"][at],
-             "amount": columns["amount"][at] / 100}
+            {"event_type": "payment", "tx_id": batch.event_id[row].as_py(), "event_time": utc_text(int(time_ms)),
+             "card_id": columns["card_id"][row], "shop_id": columns["shop_id"][row],
+             "amount": columns["amount"][row] / 100}
         )
-        for at, time_ms in enumerate(batch.time_ms.tolist())
+        for row, time_ms in enumerate(batch.time_ms.tolist())
     ]  # fmt: skip
 
 
@@ -217,9 +217,9 @@ def ran(
     for name in ("events", "control"):
         (folder / name).mkdir(parents=True)
     for number, (lines, records) in enumerate(phases):
-        for name, given in (("events", lines), ("control", records)):
-            if given:
-                write_file(folder / name / f"{number}.jsonl", given, number)
+        for name, content in (("events", lines), ("control", records)):
+            if content:
+                write_file(folder / name / f"{number}.jsonl", content, number)
         commits = Commits(StoreSettings(folder / "job", "memory"))
         engine = Engine(job, initial, commits.store, Workers(2))
         sources = Sources(FilesSource(folder / "events", follow=True), FilesSource(folder / "control", follow=True))
@@ -244,8 +244,8 @@ def test_both_live_runners_say_the_same_of_rules_that_come_later(spark: SparkSes
     parts = [lines[:150], lines[150:250], lines[250:]]
     first_ms = [time_ms(part[0]) for part in parts[1:]]
     later = [
-        [r.model_copy(update={"effective_at": utc_text(at)}).to_json() for r in coming[number::2]]
-        for number, at in enumerate(first_ms)
+        [r.model_copy(update={"effective_at": utc_text(start_ms)}).to_json() for r in coming[number::2]]
+        for number, start_ms in enumerate(first_ms)
     ]
     job = replace(make_job([there, *there_too]), levels_count=2)
     initial = tuple(r.to_json() for r in (there, *there_too))
@@ -253,14 +253,16 @@ def test_both_live_runners_say_the_same_of_rules_that_come_later(spark: SparkSes
     phases = [(parts[0], []), ([], later[0]), (parts[1], []), ([], later[1]), (parts[2], []), ([], [END])]
     for events, records in phases:
         live.phase([events] if events else [], records)
-    found = live.alerts()
-    assert found == ran(tmp_path / "embedded", job, initial, phases)
-    told = {(alert["rule_id"], alert["history_from"]) for alert in map(orjson.loads, found) if "history_from" in alert}
-    starts = {utc_text(at) for at in first_ms}
+    live_alerts = live.alerts()
+    assert live_alerts == ran(tmp_path / "embedded", job, initial, phases)
+    rules_and_times = {
+        (alert["rule_id"], alert["history_from"]) for alert in map(orjson.loads, live_alerts) if "history_from" in alert
+    }
+    starts = {utc_text(start_ms) for start_ms in first_ms}
     # The histories of the other rules were already stored: the payments by the first rule, their fields by the rules
     # that came before.
-    assert {name for name, at in told if at in starts} == {"r1", "r3", "r5", "heard", "silent"}
+    assert {name for name, moment in rules_and_times if moment in starts} == {"r1", "r3", "r5", "heard", "silent"}
     for name in ("heard", "silent"):  # events of the rule that came later, and their absence
-        own = [alert.get("history_from") for alert in map(orjson.loads, found) if alert["rule_id"] == name]
-        assert set(own) == {None, utc_text(first_ms[1])}, name
-    assert {"r2", "r4", "r6"} <= {orjson.loads(line)["rule_id"] for line in found}
+        times = [alert.get("history_from") for alert in map(orjson.loads, live_alerts) if alert["rule_id"] == name]
+        assert set(times) == {None, utc_text(first_ms[1])}, name
+    assert {"r2", "r4", "r6"} <= {orjson.loads(line)["rule_id"] for line in live_alerts}

@@ -66,8 +66,8 @@ SOURCE = EVENTS + "\n".join(f"pattern {name} {body}" for name, body in (MAKERS |
 
 
 def rule(name: str, version: int = 1, effective_ms: int | None = None) -> UpsertRecord:
-    found = written(name, SOURCE, name, None if effective_ms is None else utc_text(effective_ms))
-    return found.model_copy(update={"version": version})
+    record = written(name, SOURCE, name, None if effective_ms is None else utc_text(effective_ms))
+    return record.model_copy(update={"version": version})
 
 
 def job_of(groups: int = 4) -> Job:
@@ -81,32 +81,37 @@ def timeline(random: Random, lines: list[bytes], there: set[str], count: int) ->
     later = [n for n in range(3, len(lines)) if time_ms(lines[n]) > time_ms(lines[n - 1]) + 1]
     versions, switches = dict.fromkeys(there, 1), dict.fromkeys(MAKERS, 0)
     first: dict[str, UpsertRecord] = {name: rule(name) for name in there}
-    found: list[tuple[int, ControlRecord]] = []
+    records: list[tuple[int, ControlRecord]] = []
     for line in sorted(random.sample(later, count)):
         name = random.choice(sorted(MAKERS))
-        at = utc_text(random.randint(time_ms(lines[line - 1]) + 1, time_ms(lines[line])))
+        effective_at = utc_text(random.randint(time_ms(lines[line - 1]) + 1, time_ms(lines[line])))
         version = versions.get(name, 0) + 1
         kind = random.choice(("upsert", "retire", "pause", "resume", "rollback")) if name in versions else "upsert"
         on_update: Literal["drain", "restart", "carry"] = random.choice(("drain", "restart", "carry"))
         record: ControlRecord
         if kind in ("pause", "resume"):
             switches[name] += 1
-            made = PauseRecord if kind == "pause" else ResumeRecord
-            record = made(id=name, version=switches[name], effective_at=at)
+            record_class = PauseRecord if kind == "pause" else ResumeRecord
+            record = record_class(id=name, version=switches[name], effective_at=effective_at)
         else:
             versions[name] = version
             if kind == "retire":
-                record = RetireRecord(id=name, version=version, effective_at=at)
+                record = RetireRecord(id=name, version=version, effective_at=effective_at)
             elif kind == "rollback" and version > first[name].version:
                 back = first[name]
                 record = RollbackRecord(
-                    id=name, version=version, effective_at=at, to_version=back.version, rule=back, on_update=on_update
+                    id=name,
+                    version=version,
+                    effective_at=effective_at,
+                    to_version=back.version,
+                    rule=back,
+                    on_update=on_update,
                 )
             else:
-                record = rule(name, version).model_copy(update={"effective_at": at, "on_update": on_update})
+                record = rule(name, version).model_copy(update={"effective_at": effective_at, "on_update": on_update})
                 first.setdefault(name, record)
-        found.append((line, record))
-    return found
+        records.append((line, record))
+    return records
 
 
 def lived(
@@ -118,8 +123,8 @@ def lived(
     With a folder, it restarts now and then, from memory or RocksDB.
     """
     store: DurableStore = MemoryStore() if folder is None or random.random() < 0.5 else RocksStore(folder / "first")
-    given = tuple(record.to_json() for record in initial)
-    engine = Engine(job, given, store, Workers(random.randint(1, 2)))
+    first_records = tuple(record.to_json() for record in initial)
+    engine = Engine(job, first_records, store, Workers(random.randint(1, 2)))
     cuts = sorted({0, len(lines), *(line for line, _ in later), *random.sample(range(1, len(lines)), 14)})
     tables: list[pa.Table] = []
     letters: list[bytes] = []
@@ -135,7 +140,7 @@ def lived(
             engine.close()
             kind = MemoryStore.open if isinstance(store, MemoryStore) else RocksStore
             store = kind(folder / str(number))
-            engine = Engine(job, given, store, Workers(random.randint(1, 2)))
+            engine = Engine(job, first_records, store, Workers(random.randint(1, 2)))
             engine.restore()
     tables.append(engine.step([], (END,), {}).alerts)
     engine.close()
@@ -170,11 +175,11 @@ def by_rule(alerts: list[bytes]) -> set[str]:
 def test_a_job_finds_what_a_replay_with_the_same_records_finds(seed: int, tmp_path: Path) -> None:
     random = Random(f"levels {seed}")
     job, (initial, later, lines) = job_of(), drawn(random)
-    found, letters = lived(job, initial, later, lines, random, tmp_path)
+    alerts, letters = lived(job, initial, later, lines, random, tmp_path)
     assert letters == []
-    assert lived(job, initial, later, lines, random, None) == (found, []), "cut otherwise"
-    assert found == replayed(job, [*initial, *(record for _, record in later)], lines, tmp_path)
-    assert len(by_rule(found)) >= 4
+    assert lived(job, initial, later, lines, random, None) == (alerts, []), "cut otherwise"
+    assert alerts == replayed(job, [*initial, *(record for _, record in later)], lines, tmp_path)
+    assert len(by_rule(alerts)) >= 4
 
 
 def test_a_rule_that_nothing_feeds_yet_keeps_its_runs_when_something_does(tmp_path: Path) -> None:
@@ -196,9 +201,9 @@ def test_a_rule_that_nothing_feeds_yet_keeps_its_runs_when_something_does(tmp_pa
         RetireRecord(id="heard", version=2, effective_at=utc_text(START_MS + 36_000)),
     ]
     later = list(zip((3, 5, 7, 8), records, strict=True))
-    found = cut_at_each(job, initial, later, lines)
-    assert found == replayed(job, [*initial, *records], lines, tmp_path)
-    bound = {tuple(e["event_id"].split("~")[0] for e in a["events"]) for a in map(orjson.loads, found)}
+    alerts = cut_at_each(job, initial, later, lines)
+    assert alerts == replayed(job, [*initial, *records], lines, tmp_path)
+    bound = {tuple(e["event_id"].split("~")[0] for e in a["events"]) for a in map(orjson.loads, alerts)}
     assert ("t0", "t4") in bound, "t0 came before the rule that produces what its run waits for"
 
 
@@ -208,7 +213,7 @@ def cut_at_each(
     engine = Engine(job, tuple(record.to_json() for record in initial), MemoryStore(), Workers(1))
     tables = []
     for number, line in enumerate(lines):
-        records = tuple(record.to_json() for at, record in later if at == number)
+        records = tuple(record.to_json() for record_line, record in later if record_line == number)
         stepped = engine.step(decoded(job, [line]), records, {"p": (time_ms(line), False)})
         assert stepped.dead_letters == ()
         tables.append(stepped.alerts)

@@ -67,33 +67,37 @@ def events() -> list[dict[str, object]]:
 
 
 def records() -> list[ListRecord]:
-    found = []
-    for name, of, changes in (("blocked", "string", CHANGES), ("networks", "cidr", NETWORKS)):
+    list_records = []
+    for name, kind, changes in (("blocked", "string", CHANGES), ("networks", "cidr", NETWORKS)):
         for version, change, entries, number in changes:
-            at = utc_text(START_MS + number * STEP_MS)
-            fields = {"id": name, "of": of, "version": version, "change": change, "entries": entries}
-            found.append(ListRecord.model_validate({**fields, "effective_at": at}))
-    return found
+            effective_at = utc_text(START_MS + number * STEP_MS)
+            fields = {"id": name, "of": kind, "version": version, "change": change, "entries": entries}
+            list_records.append(ListRecord.model_validate({**fields, "effective_at": effective_at}))
+    return list_records
 
 
 def expected() -> set[tuple[str, str]]:
     """(rule, event) by plain sets and a walk over the events."""
-    blocked, networks, found = set(BLOCKED), False, set[tuple[str, str]]()
+    blocked, networks, matches = set(BLOCKED), False, set[tuple[str, str]]()
     past: dict[object, list[int]] = {}
     for n, event in enumerate(events()):
         for _, change, entries, number in CHANGES:
             if number == n:
-                own = set(entries)
-                blocked = {"add": blocked | own, "remove": blocked - own, "replace": own}[change]
+                change_entries = set(entries)
+                blocked = {
+                    "add": blocked | change_entries,
+                    "remove": blocked - change_entries,
+                    "replace": change_entries,
+                }[change]
         networks = 100 <= n < 180
         card = event["card_id"]
         if card in blocked or (networks and str(event["ip"]).startswith("10.0.0.")):
-            found.add(("listed", str(event["tx_id"])))
+            matches.add(("listed", str(event["tx_id"])))
         if card in blocked:
             past.setdefault(card, []).append(n)
         if sum(n - then < 60 for then in past.get(card, ())) > 2:
-            found.add(("often", str(event["tx_id"])))
-    return found
+            matches.add(("often", str(event["tx_id"])))
+    return matches
 
 
 @pytest.fixture
@@ -134,9 +138,9 @@ def words_of_phase(place: Path, number: int, verb: str) -> list[str]:
     It reads a third of the events, and the changes that start in it.
     """
     third = range(number * COUNT // 3, (number + 1) * COUNT // 3)
-    due = [(record, change[3]) for record, change in zip(records(), [*CHANGES, *NETWORKS], strict=True)]
-    own = [record.to_json() for record, start in due if start in third]
-    (place / "control" / f"{number}.jsonl").write_bytes(b"\n".join(own) + b"\n")
+    records_and_starts = [(record, change[3]) for record, change in zip(records(), [*CHANGES, *NETWORKS], strict=True)]
+    phase_records = [record.to_json() for record, start in records_and_starts if start in third]
+    (place / "control" / f"{number}.jsonl").write_bytes(b"\n".join(phase_records) + b"\n")
     (place / "events" / f"{number}.jsonl").write_text("\n".join(json.dumps(events()[n]) for n in third) + "\n")
     paths = ["--rules", str(place / "rules"), "--events", str(place / "events"), "--control", str(place / "control")]
     out = ["--alerts", str(place / "alerts"), "--key-groups", "4", "--available-now"]
@@ -144,15 +148,15 @@ def words_of_phase(place: Path, number: int, verb: str) -> list[str]:
 
 
 def test_the_reference_sees_every_change() -> None:
-    found = expected()
-    assert {rule for rule, _ in found} == {"listed", "often"}
-    assert 60 < len(found) < 2 * COUNT
+    matches = expected()
+    assert {rule for rule, _ in matches} == {"listed", "often"}
+    assert 60 < len(matches) < 2 * COUNT
 
 
 def test_a_replay_applies_each_version_to_its_own_interval(place: Path) -> None:
-    found = replayed(place, "embedded")
-    assert len(found) == len(set(found))
-    assert set(found) == expected()
+    matches = replayed(place, "embedded")
+    assert len(matches) == len(set(matches))
+    assert set(matches) == expected()
 
 
 @pytest.mark.parametrize("moves", [False, True])
@@ -166,20 +170,20 @@ def test_a_job_in_one_process_over_restarts(place: Path, moves: bool) -> None:
         (place / "job").rename(place / "old")
         assert main(["restore", "--from", str(place / "saved"), "--checkpoint", str(place / "job")]) == 0
     assert main(words_of_phase(place, 2, "run")) == 0
-    found = alerts(*sorted((place / "alerts").glob("*.jsonl")))
-    assert len(found) == len(set(found))
-    assert set(found) == expected()
+    matches = alerts(*sorted((place / "alerts").glob("*.jsonl")))
+    assert len(matches) == len(set(matches))
+    assert set(matches) == expected()
 
 
 def test_why_asks_the_list_of_that_time(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = replayed(place, "embedded")
+    matches = replayed(place, "embedded")
     capsys.readouterr()
     (alert,) = [
         json.loads(line)["alert_id"]
-        for line, own in zip((place / "alerts.jsonl").read_bytes().splitlines(), found, strict=True)
-        if own == min(found)
+        for line, match in zip((place / "alerts.jsonl").read_bytes().splitlines(), matches, strict=True)
+        if match == min(matches)
     ]
-    given = [
+    inputs = [
         "--rules",
         str(place / "rules"),
         "--control",
@@ -187,7 +191,7 @@ def test_why_asks_the_list_of_that_time(place: Path, capsys: pytest.CaptureFixtu
         "--events",
         str(place / "all.jsonl"),
     ]
-    assert main(["why", "--alert", alert, "--alerts", str(place / "alerts.jsonl"), *given]) == 0
+    assert main(["why", "--alert", alert, "--alerts", str(place / "alerts.jsonl"), *inputs]) == 0
     assert 'card_id = "c' in capsys.readouterr().out
 
 
@@ -206,6 +210,6 @@ def test_a_live_job_over_restarts(place: Path, monkeypatch: pytest.MonkeyPatch) 
     for number in range(3):
         assert main(words_of_phase(place, number, "live")) == 0
         (place / "patterns" / "lists" / "blocked.csv").write_text("blocked\nc5\n")
-    found = alerts(*sorted((place / "alerts").glob("*.jsonl")))
-    assert len(found) == len(set(found))
-    assert set(found) == expected()
+    matches = alerts(*sorted((place / "alerts").glob("*.jsonl")))
+    assert len(matches) == len(set(matches))
+    assert set(matches) == expected()

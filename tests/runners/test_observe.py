@@ -63,23 +63,23 @@ def test_every_total_is_a_metric() -> None:
     with served(("127.0.0.1", 0), observed) as address:
         status, text = get(address, "/metrics")
     assert status == 200
-    found = samples(text)
-    assert found["cep_events_total", ()] == 12
-    assert found["cep_late_events_total", ()] == 3
-    assert found["cep_poison_total", (("code", "missing_field"),)] == 2
-    assert found["cep_unkeyed_total", (("key", "card_id,merchant_id"),)] == 4
-    assert found["cep_alerts_total", (("rule", "card_testing"), ("version", "3"))] == 5
-    assert found["cep_runs", ()] == 9
-    assert found["cep_state_bytes", ()] == 1_000
-    assert 30 <= found["cep_watermark_delay_seconds", ()] < 600
-    assert found["cep_micro_batch_seconds", (("phase", "addBatch"),)] == 0.25
-    assert found["cep_micro_batch_seconds", (("phase", "matching"),)] == 0.125
-    assert found["cep_micro_batch_id", ()] == 17
-    assert found["cep_lag_records", (("partition", "payments[0]"),)] == 5
-    assert found["process_open_fds", ()] > 0, "the process is seen as well"
-    counted = sum(value for (name, _), value in found.items() if name.startswith("cep_") and name.endswith("_total"))
+    metrics = samples(text)
+    assert metrics["cep_events_total", ()] == 12
+    assert metrics["cep_late_events_total", ()] == 3
+    assert metrics["cep_poison_total", (("code", "missing_field"),)] == 2
+    assert metrics["cep_unkeyed_total", (("key", "card_id,merchant_id"),)] == 4
+    assert metrics["cep_alerts_total", (("rule", "card_testing"), ("version", "3"))] == 5
+    assert metrics["cep_runs", ()] == 9
+    assert metrics["cep_state_bytes", ()] == 1_000
+    assert 30 <= metrics["cep_watermark_delay_seconds", ()] < 600
+    assert metrics["cep_micro_batch_seconds", (("phase", "addBatch"),)] == 0.25
+    assert metrics["cep_micro_batch_seconds", (("phase", "matching"),)] == 0.125
+    assert metrics["cep_micro_batch_id", ()] == 17
+    assert metrics["cep_lag_records", (("partition", "payments[0]"),)] == 5
+    assert metrics["process_open_fds", ()] > 0, "the process is seen as well"
+    counted = sum(value for (name, _), value in metrics.items() if name.startswith("cep_") and name.endswith("_total"))
     assert counted == TOTALS.total() - TOTALS["runs"]
-    assert found["cep_matches_dropped_total", ()] == 0, "there before the first one"
+    assert metrics["cep_matches_dropped_total", ()] == 0, "there before the first one"
 
 
 def test_health_tells_stuck_from_idle() -> None:
@@ -116,9 +116,9 @@ def test_a_part_in_trouble_is_unhealthy_and_no_reason_for_a_restart() -> None:
     for _ in range(3):
         observed.note("brokers", None)
     assert observed.health()[0]
-    told = [json.loads(line) for line in lines.getvalue().splitlines()]
-    assert [(line["event"], line["part"]) for line in told] == [("unhealthy", "brokers"), ("healthy", "brokers")]
-    assert told[0]["reason"] == "kafka:9092 gave no answer"
+    log_lines = [json.loads(line) for line in lines.getvalue().splitlines()]
+    assert [(line["event"], line["part"]) for line in log_lines] == [("unhealthy", "brokers"), ("healthy", "brokers")]
+    assert log_lines[0]["reason"] == "kafka:9092 gave no answer"
     assert "kafka:9092" not in json.dumps(answer), "who asks has no token"
 
 
@@ -141,10 +141,12 @@ def test_latency_counts_each_alert_once_it_is_delivered() -> None:
     with pytest.raises(ValueError, match="refused"), observed.sending("alerts", table(alert(4, now_ms))):
         raise ValueError("refused")
     assert observed.sending_since_s == {}
-    found = samples(generate_latest(registry_of(observed)).decode())
-    below = {labels[0][1]: value for (name, labels), value in found.items() if name.endswith("latency_seconds_bucket")}
+    metrics = samples(generate_latest(registry_of(observed)).decode())
+    below = {
+        labels[0][1]: value for (name, labels), value in metrics.items() if name.endswith("latency_seconds_bucket")
+    }
     assert (below["0.01"], below["10.0"], below["60.0"], below["3600.0"], below["+Inf"]) == (1, 1, 2, 2, 3)
-    assert found["cep_alert_latency_seconds_count", ()] == 3
+    assert metrics["cep_alert_latency_seconds_count", ()] == 3
 
 
 def test_every_name_on_the_port_has_a_sentence() -> None:
@@ -154,7 +156,7 @@ def test_every_name_on_the_port_has_a_sentence() -> None:
     text = generate_latest(registry_of(observed)).decode()
     assert samples(text)["cep_held_total", (("reason", "shadow"), ("rule", "card_testing"))] == 5
     helps = [line.split(" ", 3) for line in text.splitlines() if line.startswith("# HELP cep_")]
-    assert [name for _, _, name, said in helps if len(said.split()) < 3 or said.startswith("Counter ")] == []
+    assert [name for _, _, name, text in helps if len(text.split()) < 3 or text.startswith("Counter ")] == []
 
 
 def test_nowhere_and_a_port_that_is_taken() -> None:
@@ -162,9 +164,9 @@ def test_nowhere_and_a_port_that_is_taken() -> None:
     with served(None, Observed(0)) as address:
         assert address is None
     with (
-        served(("127.0.0.1", 0), Observed(0)) as taken,
+        served(("127.0.0.1", 0), Observed(0)) as open_address,
         pytest.raises(UsageError, match="cannot listen"),
-        served(taken, Observed(0)),
+        served(open_address, Observed(0)),
     ):
         pass
     assert threading.active_count() == threads, "the server's thread has ended"

@@ -49,23 +49,25 @@ Found = tuple[list[bytes], Counter[str]]
 def ways(spark: SparkSession, folder: Path, stream: Stream, seed: int) -> dict[str, Found]:
     """Return the alerts and counters of each way."""
     random = np.random.default_rng(seed)
-    given = deploy(stream.records)
-    assert given.set_aside == ()
+    deployed = deploy(stream.records)
+    assert deployed.set_aside == ()
     lateness_ms = int(random.choice([0, 3_600_000]))
-    levels = len(by_level(given.rulebook.deployed(), given.schema))
-    job = Job(given.schema, given.key_domains, GROUPS, int(random.integers(1, 4)), lateness_ms, levels_count=levels)
+    levels = len(by_level(deployed.rulebook.deployed(), deployed.schema))
+    job = Job(
+        deployed.schema, deployed.key_domains, GROUPS, int(random.integers(1, 4)), lateness_ms, levels_count=levels
+    )
     history = folder / "history.jsonl"
     history.write_bytes(b"\n".join(stream.lines))
     arriving = disordered(stream.lines, lateness_ms, seed) if lateness_ms else stream.lines
-    policies = Policies.of(given.rulebook)
+    policies = Policies.of(deployed.rulebook)
 
     def sent(alerts: pa.Table) -> list[bytes]:
         return sorted(json_lines(suppress_alerts(alerts, policies, {}).alerts))
 
     # The live jobs of the tests get a watermark at the end of time, so the replay goes on to it, too.
     batch = replace(job, lateness_ms=0, to_the_end=True)
-    replayed = embedded.replay(batch, given.rulebook, read_pieces(history, job.schema), 2)
-    theirs = on_spark.replay(batch, given.rulebook, *on_spark.read_events(spark, history), 2)
+    replayed = embedded.replay(batch, deployed.rulebook, read_pieces(history, job.schema), 2)
+    theirs = on_spark.replay(batch, deployed.rulebook, *on_spark.read_events(spark, history), 2)
     return {
         "replay": (sent(replayed.alerts), replayed.counters),
         "replay on Spark": (sent(theirs.alerts), theirs.counters),
@@ -140,27 +142,27 @@ def test_rules_drawn_by_a_seed(seed: int, spark: SparkSession, tmp_path: Path) -
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=SLOW) for seed in (2, 3))])
 def test_events_of_one_millisecond_keep_their_order(seed: int, spark: SparkSession, tmp_path: Path) -> None:
-    found = ways(spark, tmp_path, tied(seed), seed)
-    counts = [counters["ties_out_of_order"] for _, counters in found.values()]
-    assert counts == [0] * len(found), "the source brings its events in order"
-    check(found)
+    results = ways(spark, tmp_path, tied(seed), seed)
+    counts = [counters["ties_out_of_order"] for _, counters in results.values()]
+    assert counts == [0] * len(results), "the source brings its events in order"
+    check(results)
 
 
 @SLOW
 def test_what_is_bounded_is_bounded_alike(spark: SparkSession, tmp_path: Path) -> None:
     """The oldest runs of a busy key have been evicted, and one payment completes more of them than it may."""
-    found = ways(spark, tmp_path, hot(), 5)
-    assert len(found["replay"][0]) == MATCHES_PER_EVENT_MAX
-    check(found)
+    results = ways(spark, tmp_path, hot(), 5)
+    assert len(results["replay"][0]) == MATCHES_PER_EVENT_MAX
+    check(results)
 
 
 @pytest.mark.parametrize("seed", [6, pytest.param(7, marks=SLOW)])
 def test_what_is_lost_is_counted_alike(seed: int, spark: SparkSession, tmp_path: Path) -> None:
     """Runs that leave for want of room, matches beyond a limit, sums beyond 64 bits, records that cannot be taken."""
-    found = ways(spark, tmp_path, losing(), seed)
+    results = ways(spark, tmp_path, losing(), seed)
     lost = {
         name: {counter: n for counter, n in counters.items() if is_loss(counter) and n}
-        for name, (_, counters) in found.items()
+        for name, (_, counters) in results.items()
     }
     assert lost["replay"].keys() >= {
         "runs_evicted", "rule_runs_evicted[hot@1]", "rule_runs_evicted[loop@1]", "matches_dropped",
@@ -174,4 +176,4 @@ def test_what_is_lost_is_counted_alike(seed: int, spark: SparkSession, tmp_path:
     assert lost["replay"]["unkeyed[customer_id]"] == 2
     for name, counted in lost.items():
         assert counted == lost["replay"], name
-    check(found)
+    check(results)

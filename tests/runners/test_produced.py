@@ -34,12 +34,12 @@ def run(path: Path, *names: str) -> Replayed:
 
 
 def found_in(replayed: Replayed) -> set[tuple[str, str, str, int]]:
-    found = set()
+    matches = set()
     for alert in replayed.alerts.to_pylist():
         origin, target = alert["key"].split(KEY_SEPARATOR)
         at_ms = round(alert["detected_at"].timestamp() * 1_000)
-        found.add((origin, json.loads(alert["measures"])["via"], target, at_ms))
-    return found
+        matches.add((origin, json.loads(alert["measures"])["via"], target, at_ms))
+    return matches
 
 
 def saved(folder: Path, table: pa.Table) -> Path:
@@ -80,8 +80,8 @@ def test_without_its_source_a_pattern_waits(tmp_path: Path) -> None:
 
 
 def test_a_shadow_rule_produces_nothing(tmp_path: Path) -> None:
-    given = [r.model_copy(update={"status": "shadow"}) if r.id == "passed_on" else r for r in records()]
-    deployment = deploy(given)
+    shadow_rules = [r.model_copy(update={"status": "shadow"}) if r.id == "passed_on" else r for r in records()]
+    deployment = deploy(shadow_rules)
     job = Job(deployment.schema, deployment.key_domains)
     history = read_pieces(saved(tmp_path, transfers(1, 60)), job.schema)
     assert embedded.replay(job, deployment.rulebook, history, 2).alerts.num_rows == 0
@@ -181,15 +181,15 @@ def test_what_is_made_of_events_says_what_those_say_of_the_past(
         return told(embedded.replay(job, deployment.rulebook, read_pieces(path, job.schema), 2))
 
     # Without `produce`, a pattern gives the alerts whose ids are in the ids of its derived events.
-    made = alerts(BUSY.replace("produce  burst", ""), "busy")
-    made |= alerts(BUSY.replace("produce  echo", ""), "busy", "relay")
+    derived = alerts(BUSY.replace("produce  burst", ""), "busy")
+    derived |= alerts(BUSY.replace("produce  echo", ""), "busy", "relay")
     ends = alerts(BUSY, "busy", "relay", "heard", "twice")
 
     def deep(known: Told) -> tuple[set[datetime], bool]:
         rule, since, is_folded, _, sources = known
-        below = [deep(made[source]) for source in sources if source in made]
+        below = [deep(derived[source]) for source in sources if source in derived]
         assert (rule == "busy") == (not below)
-        times = {one for found, _ in below for one in found}
+        times = {one for time_from, _ in below for one in time_from}
         if since is not None:
             times.add(since)
         return times, is_folded or any(folded for _, folded in below)
@@ -198,17 +198,17 @@ def test_what_is_made_of_events_says_what_those_say_of_the_past(
     # A burst is made of 30 minutes, an echo of that and of the bursts of 20 minutes.
     reach = timedelta(minutes=20) + timedelta(minutes=30) - timedelta(milliseconds=2)
     for rule, since, is_folded, start, sources in ends.values():
-        below = [deep(made[source]) for source in sources]
+        below = [deep(derived[source]) for source in sources]
         assert below
-        times = {one for found, _ in below for one in found}
+        times = {one for time_from, _ in below for one in time_from}
         if rule == "twice" and start - reach < first:
             times.add(first)
         assert since == (max(times) if times else None), rule
         assert is_folded == any(folded for _, folded in below)
     for rule in ("heard", "twice"):
-        own = [(since is None, is_folded) for name, since, is_folded, *_ in ends.values() if name == rule]
-        assert len(set(own)) >= 2, "some say it, some do not"
-        assert {is_folded for _, is_folded in own} == {True, False}
+        marks = [(since is None, is_folded) for name, since, is_folded, *_ in ends.values() if name == rule]
+        assert len(set(marks)) >= 2, "some say it, some do not"
+        assert {is_folded for _, is_folded in marks} == {True, False}
 
 
 def test_why_not_says_that_nobody_produces_what_a_rule_reads(
@@ -220,6 +220,6 @@ def test_why_not_says_that_nobody_produces_what_a_rule_reads(
         'owner = "me"\nmessage = "m"\n'
     )
     path = saved(tmp_path, transfers(1, 10))
-    given = ["--rules", str(tmp_path), "--rule", "circle", "--key", "a", "--key", "b", "--events", str(path)]
-    assert cli.main(["why-not", *given]) == 0
+    command = ["--rules", str(tmp_path), "--rule", "circle", "--key", "a", "--key", "b", "--events", str(path)]
+    assert cli.main(["why-not", *command]) == 0
     assert "hop, back: no rule in force produces them" in capsys.readouterr().out

@@ -92,8 +92,8 @@ def replayed(job: Job, rules: list[UpsertRecord], lines: list[bytes], folder: Pa
     path.write_bytes(b"\n".join(lines))
     # The live jobs of the tests get a watermark at the end of time, so the replay goes on to it, too.
     whole = replace(job, to_the_end=True)
-    found = embedded.replay(whole, rulebook, read_pieces(path, job.schema), 1).alerts
-    return {alert["alert_id"]: alert for alert in map(orjson.loads, json_lines(found))}
+    alerts = embedded.replay(whole, rulebook, read_pieces(path, job.schema), 1).alerts
+    return {alert["alert_id"]: alert for alert in map(orjson.loads, json_lines(alerts))}
 
 
 def decoded(job: Job, lines: list[bytes]) -> list[Decoded]:
@@ -143,23 +143,23 @@ def test_an_alert_that_says_nothing_lacks_nothing(seed: int, tmp_path: Path) -> 
     random.shuffle(initial)
     order = sorted(coming, key=lambda name: effective[name][::-1])
     later = [(effective[name][0], records[name].to_json()) for name in order]
-    found = lived(job, initial, later, lines, random)
-    assert found == lived(job, initial, later, lines, random), "cut otherwise"
-    whole = {name: alert for name, alert in found.items() if "history_from" not in alert}
+    alerts = lived(job, initial, later, lines, random)
+    assert alerts == lived(job, initial, later, lines, random), "cut otherwise"
+    whole = {name: alert for name, alert in alerts.items() if "history_from" not in alert}
     lacking = 0
     for count in range(len(order) + 1):  # as long as so many of them have come
         ideal = replayed(job, [*initial, *(rule(name) for name in order[:count])], [*before, *lines], tmp_path)
         from_ms, until_ms = ([0, *(effective[name][1] for name in order), TIME_MS_MAX])[count : count + 2]
-        here = {name for name, alert in found.items() if from_ms <= at(alert, "detected_at") < until_ms}
+        here = {name for name, alert in alerts.items() if from_ms <= at(alert, "detected_at") < until_ms}
         assert here & whole.keys() <= ideal.keys()
         assert all(whole[name]["measures"] == ideal[name]["measures"] for name in here & whole.keys())
         lacking += len(here - ideal.keys())
     assert lacking, "some are found because something was not there"
     # A replay with the same records gives the same, except for past events that were not stored for later rules.
-    told = replayed(job, [*initial, *(records[name] for name in order)], lines, tmp_path)
-    assert whole.keys() <= told.keys()
+    replayed_alerts = replayed(job, [*initial, *(records[name] for name in order)], lines, tmp_path)
+    assert whole.keys() <= replayed_alerts.keys()
     if not {"many", "few", "again"} & set(coming):  # these look back
-        assert found == told
+        assert alerts == replayed_alerts
 
 
 def test_a_pause_of_a_producer_begins_it_anew_and_one_that_is_retired_says_nothing(tmp_path: Path) -> None:
@@ -172,8 +172,8 @@ def test_a_pause_of_a_producer_begins_it_anew_and_one_that_is_retired_says_nothi
         ResumeRecord(id="drop", version=2, effective_at=utc_text(turn[1])),
         RetireRecord(id="drop", version=2, effective_at=utc_text(turn[2])),
     ]
-    found = lived(job, initial, [(0, change.to_json()) for change in changes], lines, random)
-    absent = [alert for alert in found.values() if alert["rule_id"] == "absent"]
+    alerts = lived(job, initial, [(0, change.to_json()) for change in changes], lines, random)
+    absent = [alert for alert in alerts.values() if alert["rule_id"] == "absent"]
     for alert in absent:
         start, detected = at(alert, "match_start"), at(alert, "detected_at")
         lacks = {START_MS} if start - 20_000 < START_MS and detected < turn[0] else set()

@@ -85,13 +85,13 @@ def drawn(random: Random, changes_count: int) -> tuple[list[UpsertRecord], Later
     first = [rule(name, alone=random.random() < 0.5) for name in ("absent", *others)]
     gaps = [n for n in range(3, len(lines)) if time_ms(lines[n]) > time_ms(lines[n - 1]) + 1]
     versions = {record.id: 1 for record in first}
-    known, switches = {record.id: record for record in first}, dict.fromkeys(RULES, 0)
+    first_versions, switches = {record.id: record for record in first}, dict.fromkeys(RULES, 0)
     later: Later = []
     for start in sorted(random.sample(gaps, changes_count)):
         name = random.choice(sorted(RULES))
         # Most come right before they begin, others long before, even before the first event.
         line = start if random.random() < 0.7 else random.randint(later[-1][0] if later else 0, start)
-        at = utc_text(random.randint(time_ms(lines[start - 1]) + 1, time_ms(lines[start])))
+        effective_at = utc_text(random.randint(time_ms(lines[start - 1]) + 1, time_ms(lines[start])))
         version = versions.get(name, 0) + 1
         kind = random.choice(("upsert", "upsert", "retire", "pause", "resume", "rollback"))
         on_update: Literal["drain", "restart", "carry"] = random.choice(("drain", "restart", "carry"))
@@ -100,21 +100,26 @@ def drawn(random: Random, changes_count: int) -> tuple[list[UpsertRecord], Later
             kind = "upsert"
         if kind in ("pause", "resume"):
             switches[name] += 1
-            made = PauseRecord if kind == "pause" else ResumeRecord
-            record = made(id=name, version=switches[name], effective_at=at)
+            record_class = PauseRecord if kind == "pause" else ResumeRecord
+            record = record_class(id=name, version=switches[name], effective_at=effective_at)
         else:
             versions[name] = version
             if kind == "retire":
-                record = RetireRecord(id=name, version=version, effective_at=at)
+                record = RetireRecord(id=name, version=version, effective_at=effective_at)
             elif kind == "rollback":
-                back = known[name]
+                back = first_versions[name]
                 record = RollbackRecord(
-                    id=name, version=version, effective_at=at, to_version=back.version, rule=back, on_update=on_update
+                    id=name,
+                    version=version,
+                    effective_at=effective_at,
+                    to_version=back.version,
+                    rule=back,
+                    on_update=on_update,
                 )
             else:
-                record = rule(name, version, at, alone=random.random() < 0.6)
+                record = rule(name, version, effective_at, alone=random.random() < 0.6)
                 record = record.model_copy(update={"on_update": on_update})
-                known.setdefault(name, record)
+                first_versions.setdefault(name, record)
         later.append((max(line, later[-1][0] if later else 0), record))
     return first, later, lines
 
@@ -123,8 +128,8 @@ def replayed(job: Job, given: Deployment, lines: list[bytes], folder: Path) -> l
     path = folder / "history.jsonl"
     path.write_bytes(b"\n".join(lines))
     # The live jobs of the tests get a watermark at the end of time, so the replay goes on to it, too.
-    own = Job(job.schema, given.key_domains, to_the_end=True)
-    return sorted(json_lines(embedded.replay(own, given.rulebook, read_pieces(path, job.schema), 1).alerts))
+    replay_job = Job(job.schema, given.key_domains, to_the_end=True)
+    return sorted(json_lines(embedded.replay(replay_job, given.rulebook, read_pieces(path, job.schema), 1).alerts))
 
 
 def cases(seed: int) -> tuple[Job, list[UpsertRecord], Later, list[bytes], Random]:
@@ -137,11 +142,11 @@ def cases(seed: int) -> tuple[Job, list[UpsertRecord], Later, list[bytes], Rando
 @pytest.mark.parametrize("seed", range(8))
 def test_a_replay_refuses_and_finds_what_the_job_did(seed: int, tmp_path: Path) -> None:
     job, initial, later, lines, random = cases(seed)
-    found, letters = lived(job, initial, later, lines, random, tmp_path)
-    given = as_the_job(job, initial, later)
-    assert letters == refusal_dead_letters(given.refused)
-    assert found == replayed(job, given, lines, tmp_path)
-    assert len(found) > 10
+    alerts, letters = lived(job, initial, later, lines, random, tmp_path)
+    deployed = as_the_job(job, initial, later)
+    assert letters == refusal_dead_letters(deployed.refused)
+    assert alerts == replayed(job, deployed, lines, tmp_path)
+    assert len(alerts) > 10
 
 
 @pytest.mark.spark
@@ -157,11 +162,11 @@ def test_on_spark_the_same(spark: SparkSession, tmp_path: Path) -> None:
             live.phase([], records)
         live.phase([lines[start:end]])
     live.phase([], [END])
-    given = as_the_job(job, initial, later)
-    assert given.refused
-    assert live.letters == [orjson.loads(letter) for letter in refusal_dead_letters(given.refused)]
-    assert sorted(live.alerts()) == replayed(job, given, lines, tmp_path)
+    deployed = as_the_job(job, initial, later)
+    assert deployed.refused
+    assert live.letters == [orjson.loads(letter) for letter in refusal_dead_letters(deployed.refused)]
+    assert sorted(live.alerts()) == replayed(job, deployed, lines, tmp_path)
     path = tmp_path / "history.jsonl"
     events, column = read_events(spark, path)
-    own = Job(job.schema, given.key_domains)
-    assert sorted(json_lines(replay(own, given.rulebook, events, column, 2).alerts)) == sorted(live.alerts())
+    replay_job = Job(job.schema, deployed.key_domains)
+    assert sorted(json_lines(replay(replay_job, deployed.rulebook, events, column, 2).alerts)) == sorted(live.alerts())

@@ -22,8 +22,8 @@ def status_of(**changes: Any) -> dict[str, Any]:
 
 
 def ids(alerts: pa.Table) -> list[str]:
-    found: list[str] = alerts["alert_id"].to_pylist()
-    return found
+    alert_ids: list[str] = alerts["alert_id"].to_pylist()
+    return alert_ids
 
 
 def test_a_batch_again_and_a_new_process_divide_alike(tmp_path: Path) -> None:
@@ -35,9 +35,9 @@ def test_a_batch_again_and_a_new_process_divide_alike(tmp_path: Path) -> None:
         for _ in range(2):
             assert ids(output.take(batch, None, number)[0]) == expected[number]
         output = RuleOutput(tmp_path, first)
-        again, held = output.take(batch, None, number)
+        again, held_counts = output.take(batch, None, number)
         assert ids(again) == expected[number]
-        assert held == ({} if number == 0 else {"held[suppressed@a]": 1, "alerts[a@1]": -1})
+        assert held_counts == ({} if number == 0 else {"held[suppressed@a]": 1, "alerts[a@1]": -1})
     lines = [orjson.loads(line) for f in sorted((tmp_path / "held").iterdir()) for line in f.read_bytes().splitlines()]
     assert [(line["held"], line["alert"]["alert_id"]) for line in lines] == [
         ("suppressed", "0002"), ("suppressed", "0004"),
@@ -45,14 +45,14 @@ def test_a_batch_again_and_a_new_process_divide_alike(tmp_path: Path) -> None:
 
 
 def test_a_new_status_holds_for_its_own_batch_and_is_published_after_it(tmp_path: Path) -> None:
-    told: list[dict[str, Any]] = []
-    output = RuleOutput(tmp_path, status_of(), lambda data: told.append(orjson.loads(data)))
+    statuses: list[dict[str, Any]] = []
+    output = RuleOutput(tmp_path, status_of(), lambda data: statuses.append(orjson.loads(data)))
     output.announce()
     status = orjson.dumps(status_of(suppress="1 s"))
     alerts, _ = output.take(table(alert(1, 5_000), alert(2, 5_001)), status, 7)
     assert ids(alerts) == ["0001"]
-    assert [found.get("batch_id") for found in told] == [None, 7]
-    assert RuleOutput(tmp_path, status_of()).status == told[1]
+    assert [status.get("batch_id") for status in statuses] == [None, 7]
+    assert RuleOutput(tmp_path, status_of()).status == statuses[1]
 
 
 def test_a_status_tells_versions_hashes_and_refusals() -> None:

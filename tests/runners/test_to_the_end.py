@@ -64,14 +64,14 @@ NAMES = ("absent", "late", "ordered", "produced", "chain", "again", "often")
 
 
 def deployed() -> Deployment:
-    given = deploy(
+    rules = deploy(
         UpsertRecord(
             id=name, version=1, pattern=name, status="live", severity="low", owner="o", message="m", source=SOURCE
         )
         for name in NAMES
     )
-    assert given.set_aside == ()
-    return given
+    assert rules.set_aside == ()
+    return rules
 
 
 def drawn(random: Random) -> list[tuple[int, bytes]]:
@@ -131,7 +131,7 @@ def check(history: History, random: Random, *, continues: bool) -> Counter[str]:
     """Cut the history at some times. Return how many alerts of each kind the cuts gave."""
     whole = history.alerts(history.job(), TIME_MS_MAX)
     assert not any(b'"unconfirmed"' in line for line in whole)
-    seen = Counter({"whole": len(whole)})
+    counts = Counter({"whole": len(whole)})
     for cut_ms in random.sample(sorted({time_ms for time_ms, _ in history.events})[1:], 2):
         part = history.alerts(history.job(), cut_ms)
         assert set(part) <= set(whole), cut_ms
@@ -140,10 +140,10 @@ def check(history: History, random: Random, *, continues: bool) -> Counter[str]:
         closed = history.alerts(history.job(to_the_end=True), cut_ms)
         marked = [line for line in closed if b'"unconfirmed":true' in line]
         assert set(closed) - set(marked) == set(part), cut_ms
-        seen.update(part=len(part), marked=len(marked), untrue=len(set(ids(marked)) - set(ids(whole))))
+        counts.update(part=len(part), marked=len(marked), untrue=len(set(ids(marked)) - set(ids(whole))))
         if continues:
             assert sorted(history.continued(cut_ms)) == sorted(whole), cut_ms
-    return seen
+    return counts
 
 
 def ids(lines: list[bytes]) -> list[str]:
@@ -151,16 +151,16 @@ def ids(lines: list[bytes]) -> list[str]:
 
 
 def check_seeds(first: int, count: int, folder: Path, replay: Replay, *, continues: bool) -> None:
-    given, seen = deployed(), Counter[str]()
+    rules, counts = deployed(), Counter[str]()
     for seed in range(first, first + count):
         random = Random(f"cut {seed}")
         place = folder / str(seed)
         place.mkdir()
         try:
-            seen += check(History(given, drawn(random), place, replay), random, continues=continues)
+            counts += check(History(rules, drawn(random), place, replay), random, continues=continues)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
-    assert min(seen["part"], seen["marked"], seen["untrue"]) > 0, "the seeds show something"
+    assert min(counts["part"], counts["marked"], counts["untrue"]) > 0, "the seeds show something"
 
 
 @pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=RELEASE) for n in range(AT_ONCE, SEEDS, AT_ONCE))])

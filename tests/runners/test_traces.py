@@ -104,12 +104,12 @@ class Receiver:
 def receiver() -> Iterator[Receiver]:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest  # noqa: PLC0415
 
-    found: list[Any] = []
+    requests: list[Any] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             assert self.path == "/v1/traces"
-            found.append(ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["Content-Length"]))))
+            requests.append(ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(200)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -119,7 +119,7 @@ def receiver() -> Iterator[Receiver]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield Receiver(f"http://127.0.0.1:{server.server_port}", found)
+    yield Receiver(f"http://127.0.0.1:{server.server_port}", requests)
     server.shutdown()
     server.server_close()
 
@@ -147,10 +147,10 @@ def test_a_job_sends_its_micro_batches(
     assert sum(facts(span)["cep.events"] for span in batches) == len(morning())
     ids = [facts(span)["cep.batch_id"] for span in batches]
     assert ids == list(range(ids[0], ids[0] + len(ids)))
-    own = {span.span_id for span in batches}
+    batch_ids = {span.span_id for span in batches}
     phases = [span for _, span in spans if span.name != "micro_batch"]
     assert {span.name for span in phases} == {"decoding", "matching", "commit", "sinks"}
-    assert all(span.parent_span_id in own for span in phases)
+    assert all(span.parent_span_id in batch_ids for span in phases)
     alerts = sum(facts(span)["cep.alerts"] for span in phases if span.name == "sinks")
     assert alerts == sum(len(file.read_bytes().splitlines()) for file in (tmp_path / "alerts").glob("*.jsonl"))
     assert "traces" not in capsys.readouterr().err
@@ -159,9 +159,9 @@ def test_a_job_sends_its_micro_batches(
 def test_a_collector_that_is_away_is_a_line_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
-    said = io.StringIO()
-    with open_traces(Log("json", said)) as traces:
+    log = io.StringIO()
+    with open_traces(Log("json", log)) as traces:
         traces.micro_batch(1, {"matching": 1.0}, {})
-    lines = [orjson.loads(line) for line in said.getvalue().splitlines()]
+    lines = [orjson.loads(line) for line in log.getvalue().splitlines()]
     assert lines
     assert {line["event"] for line in lines} == {"traces"}

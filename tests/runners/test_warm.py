@@ -49,8 +49,8 @@ def test_nothing_is_left_to_compile(tmp_path: Path) -> None:
     events.write_bytes(b"".join(line + b"\n" for line in json_lines(build(3, StreamSize(cards_count=50)).payments)))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     words = [sys.executable, "-c", PROGRAM, str(events), str(tmp_path / "alerts.jsonl")]
-    done = subprocess.run(words, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(words, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
 
 
 def test_it_can_be_ended() -> None:

@@ -92,9 +92,9 @@ def test_a_job_is_ready_once_it_has_caught_up_with_its_topic() -> None:
             if position is not None:
                 observed.positions = {"payments[0]": position}
                 watch.look()
-            said = observed.ready()[1]
-            assert said["lag_records"] == (80 if position is None else 100 - position)
-            assert said["ready"] == observed.health()[1]["ready"] == is_ready
+            report = observed.ready()[1]
+            assert report["lag_records"] == (80 if position is None else 100 - position)
+            assert report["ready"] == observed.health()[1]["ready"] == is_ready
         kafka.send("payments", ({"value": b"{}", "partition": 0} for _ in range(50)))
         watch.look()
         assert (observed.ready()[0], sum(observed.lags.values())) == (True, 50), "a later lag is for alarms"

@@ -73,8 +73,8 @@ def _kafka(kafka: KafkaCluster) -> Iterator[Subject]:
 
     def delivered() -> list[str]:
         keys = [record.key() for record in consumed(kafka, to.topic, 6)]
-        found = sorted(str(key, "ascii") for key in keys if key)
-        return found if kafka.is_real else sorted(set(found))  # the mock forgets the alerts of a micro-batch
+        alert_ids = sorted(str(key, "ascii") for key in keys if key)
+        return alert_ids if kafka.is_real else sorted(set(alert_ids))  # the mock forgets the alerts of a micro-batch
 
     yield Subject(KafkaTransactionSink(to), delivered)
 

@@ -59,8 +59,8 @@ def plain(alert: dict[str, Any]) -> bytes:
             return [{name: written(inner) for name, inner in item.items()} for item in value]
         return value
 
-    kept = {n: written(v) for n, v in alert.items() if v or n not in OFTEN_NOTHING}
-    return orjson.dumps(kept | {"measures": orjson.Fragment(alert["measures"])})
+    columns = {n: written(v) for n, v in alert.items() if v or n not in OFTEN_NOTHING}
+    return orjson.dumps(columns | {"measures": orjson.Fragment(alert["measures"])})
 
 
 @settings(max_examples=50)
@@ -70,7 +70,9 @@ def test_each_line_is_that_of_its_alert_alone(data: st.DataObject) -> None:
         pa.string(): st.none() | TEXTS,
         pa.int32(): st.none() | st.integers(-(2**31), 2**31 - 1),
         pa.bool_(): st.booleans(),
-        pa.timestamp("ms", "UTC"): TIMES.map(lambda at: at.replace(microsecond=at.microsecond // 1_000 * 1_000)),
+        pa.timestamp("ms", "UTC"): TIMES.map(
+            lambda moment: moment.replace(microsecond=moment.microsecond // 1_000 * 1_000)
+        ),
     }
     bound = st.fixed_dictionaries(
         {"variable": TEXTS, "event_id": TEXTS, "event_time": by_type[pa.timestamp("ms", "UTC")]}
@@ -84,7 +86,7 @@ def test_each_line_is_that_of_its_alert_alone(data: st.DataObject) -> None:
     columns["origins"] = st.none() | st.lists(origins, min_size=1, max_size=3)
     rows = data.draw(st.lists(st.fixed_dictionaries(columns), min_size=1, max_size=4))
     table = pa.Table.from_pylist(rows, schema=ALERT_SCHEMA)
-    wanted = [plain(alert) for alert in table.to_pylist()]
-    assert list(json_lines(table)) == wanted
-    assert list(json_lines(table.slice(1))) == wanted[1:]
-    assert list(json_lines(pa.concat_tables([table.slice(1), table]))) == wanted[1:] + wanted
+    expected = [plain(alert) for alert in table.to_pylist()]
+    assert list(json_lines(table)) == expected
+    assert list(json_lines(table.slice(1))) == expected[1:]
+    assert list(json_lines(pa.concat_tables([table.slice(1), table]))) == expected[1:] + expected

@@ -285,9 +285,9 @@ def test_a_job_that_has_lost_its_memory_is_told_what_the_topic_got(kafka_broker:
     first._transactions._producer.flush(TIMEOUT_S)
     now_ms = int(time.time() * 1_000)
     later = KafkaTransactionSink(to)  # ends the open transaction of the first one
-    told = later.recall(3, now_ms)
-    assert told.number == 4
-    assert sorted(told.alert_ids) == names(0, 25), "of an hour before too, which does no harm"
+    recalled = later.recall(3, now_ms)
+    assert recalled.number == 4
+    assert sorted(recalled.alert_ids) == names(0, 25), "of an hour before too, which does no harm"
     assert later.recall(4, now_ms).alert_ids == frozenset(), "nothing came behind it"
     assert later.recall(7, now_ms).number == 7
     wrong_ms = now_ms + 2 * 3_600_000

@@ -20,9 +20,9 @@ pytestmark = pytest.mark.skipif(not IS_THERE, reason="no PostgreSQL on the path"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RealPostgres]:
-    found = RealPostgres()
-    yield found
-    found.close()
+    postgres = RealPostgres()
+    yield postgres
+    postgres.close()
 
 
 @pytest.fixture

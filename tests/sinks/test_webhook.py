@@ -40,9 +40,9 @@ def receiver() -> Iterator[Receiver]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            found.paths.append(self.path)
-            found.requests.append(({name.lower(): value for name, value in self.headers.items()}, body))
-            self.send_response(found.answers.pop(0) if found.answers else 204)
+            state.paths.append(self.path)
+            state.requests.append(({name.lower(): value for name, value in self.headers.items()}, body))
+            self.send_response(state.answers.pop(0) if state.answers else 204)
             self.send_header("Content-Length", "0")
             self.end_headers()
 
@@ -50,10 +50,10 @@ def receiver() -> Iterator[Receiver]:
             """Say nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        found = Receiver(server)
+        state = Receiver(server)
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield found
+        yield state
         server.shutdown()
         thread.join()
 
@@ -96,8 +96,8 @@ def test_an_answer_that_concerns_the_receiver_is_no_loss(receiver: Receiver, tmp
     assert len({body for _, body in receiver.requests}) == 1
     assert not (tmp_path / "letters").exists()
     assert set(reasons.values()) <= SINK_REASONS.keys()
-    found = [reasons[status] for status in (301, 302, 401, 403, 404, 429, 500, 503)]
-    assert found == ["missing", "missing", "access", "access", "missing", "busy", "busy", "busy"]
+    parts = [reasons[status] for status in (301, 302, 401, 403, 404, 429, 500, 503)]
+    assert parts == ["missing", "missing", "access", "access", "missing", "busy", "busy", "busy"]
 
 
 @pytest.mark.parametrize("status", OF_ALERTS)

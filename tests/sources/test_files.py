@@ -105,5 +105,5 @@ def test_times_of_old_parquet_are_exact_and_far_ones_stay_far(tmp_path: Path) ->
     table = pa.table({"i": ["a", "b"], "k": ["k", "k"], "event_time": pa.array(moments, pa.timestamp("us"))})
     pq.write_table(table, tmp_path / "old.parquet", use_deprecated_int96_timestamps=True)
     fields = (Field("i", Type(Kind.ID)), Field("k", Type(Kind.STRING)), Field("event_time", Type(Kind.TIME)))
-    found = read_key(tmp_path, Schema((EventType("e", fields),)), ("k",), "k")
-    assert found.batch.time_ms.tolist() == [1_772_359_200_123, 221_845_305_600_000]
+    history = read_key(tmp_path, Schema((EventType("e", fields),)), ("k",), "k")
+    assert history.batch.time_ms.tolist() == [1_772_359_200_123, 221_845_305_600_000]

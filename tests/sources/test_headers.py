@@ -85,8 +85,8 @@ def test_both_readers_of_a_topic_give_headers(kafka_broker: KafkaCluster) -> Non
     while len(live) < 30:
         live += [value for chunk in source.poll(100, 0.5) for value in chunk.values]
     source.close()
-    wanted = OffsetRange(topic, 0, 0, latest_offsets(settings, [topic])[topic][0])
+    offsets = OffsetRange(topic, 0, 0, latest_offsets(settings, [topic])[topic][0])
     ranged = [
-        value for batch in read_range(settings, wanted, headers=("card",)) for value in batch["value"].to_pylist()
+        value for batch in read_range(settings, offsets, headers=("card",)) for value in batch["value"].to_pylist()
     ]
     assert [orjson.loads(value) for value in live] == [orjson.loads(value) for value in ranged] == expected

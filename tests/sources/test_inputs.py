@@ -23,8 +23,8 @@ STATM = Path("/proc/self/statm")
 def test_a_wildcard_stands_for_its_files_each_once(tmp_path: Path) -> None:
     for name in ("a.jsonl", "b.jsonl", "c.csv"):
         (tmp_path / name).write_text("")
-    given = given_inputs([tmp_path / "b.jsonl", tmp_path / "*.jsonl", tmp_path / "a.jsonl", tmp_path / "gone"])
-    assert [path.name for path in given] == ["b.jsonl", "a.jsonl", "gone"]
+    paths = given_inputs([tmp_path / "b.jsonl", tmp_path / "*.jsonl", tmp_path / "a.jsonl", tmp_path / "gone"])
+    assert [path.name for path in paths] == ["b.jsonl", "a.jsonl", "gone"]
     with pytest.raises(SourceError, match="no file matches"):
         given_inputs([tmp_path / "*.parquet"])
 

@@ -97,8 +97,8 @@ class _Moving:
     def offsets_for_times(self, wanted: list[TopicPartition], timeout: float) -> list[TopicPartition]:
         if self._refusals:
             raise KafkaException(KafkaError(self._refusals.pop()))
-        found: list[TopicPartition] = self._own.offsets_for_times(wanted, timeout=timeout)
-        return found
+        offsets: list[TopicPartition] = self._own.offsets_for_times(wanted, timeout=timeout)
+        return offsets
 
 
 def test_partitions_that_move_are_asked_again(kafka: MockKafka, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,18 +242,18 @@ def test_idle_consumers_are_reused_and_bounded(monkeypatch: pytest.MonkeyPatch) 
         return FakeConsumer([[FakeMessage(i) for i in range(5)]])
 
     monkeypatch.setattr(source, "_connect", connect)
-    wanted = OffsetRange("t", 0, 0, 5)
-    first, second = (read_range(KafkaSettings("fake:1", wait_ms=50), wanted) for _ in range(2))
+    offsets = OffsetRange("t", 0, 0, 5)
+    first, second = (read_range(KafkaSettings("fake:1", wait_ms=50), offsets) for _ in range(2))
     next(first)
     next(second)
     assert len(connected) == 2, "two reads at a time have a consumer each"
     first.close()
     second.close()
     with pytest.raises(SourceError):  # the same fake again, which has no more messages
-        list(read_range(KafkaSettings("fake:1", wait_ms=50), wanted))
+        list(read_range(KafkaSettings("fake:1", wait_ms=50), offsets))
     assert len(connected) == 2
     for number in range(2 * KAFKA_IDLE_CONSUMERS_MAX):
-        list(read_range(KafkaSettings(f"fake:{number}"), wanted))
+        list(read_range(KafkaSettings(f"fake:{number}"), offsets))
     assert len(idle._idle) == KAFKA_IDLE_CONSUMERS_MAX
 
 
@@ -291,14 +291,14 @@ def answer_for_ids(topic_id: str | None) -> Future[Any]:
 def test_an_outage_is_not_taken_for_brokers_without_ids(
     answers: list[str | None], answers_others: bool, ids: list[str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left = list(answers)
+    remaining_answers = list(answers)
 
     def list_topics(*_: str, **__: float) -> None:
         if not answers_others:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
     client = SimpleNamespace(
-        describe_topics=lambda *_, **__: {"t": answer_for_ids(left.pop(0))}, list_topics=list_topics
+        describe_topics=lambda *_, **__: {"t": answer_for_ids(remaining_answers.pop(0))}, list_topics=list_topics
     )
     monkeypatch.setattr(source, "AdminClient", lambda _: client)
     settings = KafkaSettings(f"nobody-{len(answers)}-{answers_others}:1")

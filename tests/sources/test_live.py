@@ -31,12 +31,12 @@ ROWS = [orjson.loads(record(tx_id=f"t{n}", event_time=GOOD_MS + n)) for n in ran
 
 def drain(source: LiveSource, records_max: int = 50) -> list[str]:
     """The ids of all that comes until nothing does."""
-    found: list[str] = []
+    event_ids: list[str] = []
     while chunks := source.poll(records_max, 0.05):
         for part in decode_chunks(ONE, chunks).parts:
             assert not part.poison
-            found += part.event_id.to_pylist()
-    return found
+            event_ids += part.event_id.to_pylist()
+    return event_ids
 
 
 def write(folder: Path, kind: str, name: str, rows: list[dict[str, object]]) -> None:
@@ -144,19 +144,19 @@ def test_lines_of_a_pipe_however_they_are_cut() -> None:
     text = b"\n".join(map(orjson.dumps, ROWS))
 
     def produce() -> None:
-        for at in range(0, len(text), 777):
-            os.write(writing, text[at : at + 777])
+        for start in range(0, len(text), 777):
+            os.write(writing, text[start : start + 777])
         os.close(writing)
 
     thread = threading.Thread(target=produce)
     thread.start()
     source = LinesSource(reading)
-    found: list[str] = []
+    event_ids: list[str] = []
     while not source.ended:
-        found += drain(source)
+        event_ids += drain(source)
     thread.join()
     os.close(reading)
-    assert found == [row["tx_id"] for row in ROWS]
+    assert event_ids == [row["tx_id"] for row in ROWS]
     assert source.positions() == {"lines": 500}
 
 
@@ -165,11 +165,11 @@ def test_a_line_that_is_too_long_is_cut(lines: list[bytes], block_bytes: int) ->
     data, cutter = b"\n".join(lines), LineCutter(7)
     with patch.object(json_lines, "RECORD_BYTES_MAX", 4):
         pieces = [(piece, cutter.position) for piece in whole_lines(io.BytesIO(data), cutter, block_bytes)]
-    assert all(piece.endswith(b"\n") and data[at - 8 : at - 7] == b"\n" for piece, at in pieces[:-1])
+    assert all(piece.endswith(b"\n") and data[end - 8 : end - 7] == b"\n" for piece, end in pieces[:-1])
     assert cutter.position == 7 + len(data)
     cut = b"".join(piece for piece, _ in pieces).split(b"\n")
-    for line, left in zip(data.split(b"\n"), cut, strict=True):
-        assert left == line if len(line) <= 4 else line.startswith(left) and len(left) > 4
+    for line, cut_line in zip(data.split(b"\n"), cut, strict=True):
+        assert cut_line == line if len(line) <= 4 else line.startswith(cut_line) and len(cut_line) > 4
 
 
 def test_a_line_without_an_end_is_joined_once() -> None:

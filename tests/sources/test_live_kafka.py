@@ -22,16 +22,16 @@ from tests.real_kafka import KafkaCluster, MockCluster, RealKafka
 
 def drain(source: TopicSource, count: int) -> dict[str, list[bytes]]:
     """Return the values of each lane: wait for `count` of them, and then until every lane has reached its end."""
-    found: dict[str, list[bytes]] = {}
+    values_by_lane: dict[str, list[bytes]] = {}
     deadline_s = time.monotonic() + 30
     while time.monotonic() < deadline_s:
         chunks: list[Chunk] = source.poll(100, 0.1)
         for chunk in chunks:
-            found.setdefault(chunk.lane, []).extend(chunk.values)
+            values_by_lane.setdefault(chunk.lane, []).extend(chunk.values)
         at_end = source.ended or not any(source.behind().values())
-        if not chunks and sum(map(len, found.values())) >= count and at_end:
-            return found
-    pytest.fail(f"{sum(map(len, found.values()))} of {count} records came")
+        if not chunks and sum(map(len, values_by_lane.values())) >= count and at_end:
+            return values_by_lane
+    pytest.fail(f"{sum(map(len, values_by_lane.values()))} of {count} records came")
 
 
 def send(kafka_broker: KafkaCluster, topic: str, first: int, end: int) -> dict[int, list[bytes]]:
@@ -49,8 +49,8 @@ def test_every_record_of_every_partition_in_order_and_again_from_a_position(kafk
     kafka_broker.create(topic)
     sent = send(kafka_broker, topic, 0, 300)
     source = TopicSource(KafkaSettings(kafka_broker.address), topic)
-    found = drain(source, 300)
-    assert found == {f"{topic}[{p}]": values for p, values in sent.items()}
+    values_by_lane = drain(source, 300)
+    assert values_by_lane == {f"{topic}[{p}]": values for p, values in sent.items()}
     assert set(source.behind()) == {f"{topic}[{p}]" for p in range(4)}
     positions = source.positions()
     source.close()
@@ -65,17 +65,17 @@ def test_partitions_that_are_let_go_and_taken_again_lose_and_double_nothing(kafk
     topic, chance = f"live-{uuid.uuid4().hex[:8]}", Random(5)
     kafka_broker.create(topic)
     sent = send(kafka_broker, topic, 0, 3_000)
-    source, found = TopicSource(KafkaSettings(kafka_broker.address), topic), dict[str, list[bytes]]()
+    source, values_by_lane = TopicSource(KafkaSettings(kafka_broker.address), topic), dict[str, list[bytes]]()
     deadline_s = time.monotonic() + 30
-    while sum(map(len, found.values())) < 3_000 and time.monotonic() < deadline_s:
+    while sum(map(len, values_by_lane.values())) < 3_000 and time.monotonic() < deadline_s:
         lanes = {lane for lane in source.behind() if chance.random() < 0.4}
         source.hold(lanes)
         for chunk in source.poll(chance.randrange(1, 200), 0.05):
             assert chunk.lane not in lanes
-            found.setdefault(chunk.lane, []).extend(chunk.values)
+            values_by_lane.setdefault(chunk.lane, []).extend(chunk.values)
     source.hold(())
     assert source.poll(10, 0.2) == []
-    assert found == {f"{topic}[{p}]": values for p, values in sent.items()}
+    assert values_by_lane == {f"{topic}[{p}]": values for p, values in sent.items()}
     assert not any(source.behind().values())
     source.close()
 
@@ -158,7 +158,7 @@ def test_a_client_that_has_stopped_is_replaced(
     kafka_broker.create(topic)
     sent = send(kafka_broker, topic, 0, 30)
     source = TopicSource(KafkaSettings(kafka_broker.address), topic)
-    found = drain(source, 30)
+    values_by_lane = drain(source, 30)
     client = source._consumer
     client.pause([TopicPartition(topic, partition) for partition in stopped])
     more = send(kafka_broker, topic, 30, 90)
@@ -166,8 +166,8 @@ def test_a_client_that_has_stopped_is_replaced(
     monkeypatch.setattr(live_kafka, "_STUCK_S", 1.0)
     monkeypatch.setattr(live_kafka, "_POLLS_MIN", 3)
     for lane, values in drain(source, 60).items():
-        found[lane] += values
-    assert found == {f"{topic}[{p}]": sent[p] + more[p] for p in range(3)}
+        values_by_lane[lane] += values
+    assert values_by_lane == {f"{topic}[{p}]": sent[p] + more[p] for p in range(3)}
     assert source._consumer is not client
     source.close()
 
@@ -228,8 +228,8 @@ def test_offsets_to_begin_and_to_end_at(kafka_broker: KafkaCluster) -> None:
     ending = f'{{"{topic}": {{"0": 12, "1": 3, "2": -1, "3": 0}}}}'
     source = TopicSource(KafkaSettings(kafka_broker.address), topic, starting, ending)
     source.seek({})
-    found = drain(source, 27)
-    assert found == {f"{topic}[0]": sent[0][5:12], f"{topic}[2]": sent[2]}
+    values_by_lane = drain(source, 27)
+    assert values_by_lane == {f"{topic}[0]": sent[0][5:12], f"{topic}[2]": sent[2]}
     assert source.ended
     positions = source.positions()
     assert positions == {f"{topic}[0]": 12, f"{topic}[1]": 20, f"{topic}[2]": 20, f"{topic}[3]": 0}

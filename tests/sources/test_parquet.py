@@ -77,11 +77,11 @@ def test_rows_are_those_of_arrow_in_batches_of_bounded_bytes(seed: int, tmp_path
     with patch.object(parquet, "BATCH_BYTES_MAX", _LIMIT):
         batches = list(read_batches(path, columns, random.choice((1, 13, 1_000))))
     names = table.column_names if columns is None else columns
-    wanted = pq.read_table(path).select(names)
-    seen = pa.Table.from_batches(batches)
-    assert seen.schema.names == names
+    expected = pq.read_table(path).select(names)
+    joined = pa.Table.from_batches(batches)
+    assert joined.schema.names == names
     for name in names:  # a list that may be too large is null
-        values = zip(seen[name].to_pylist(), wanted[name].to_pylist(), strict=True)
+        values = zip(joined[name].to_pylist(), expected[name].to_pylist(), strict=True)
         assert all(one == other or (name == "list" and one is None) for one, other in values)
     # Long values may stand together in a page, whose mean is all that its header says.
     assert all(batch.num_rows == 1 or in_memory(batch) <= 10 * _LIMIT for batch in batches)

@@ -39,8 +39,8 @@ ROWS = [
 
 
 def ids(path: Path) -> list[str]:
-    found = read_pieces(path, ONE)
-    decoded = [piece.decode() for piece in found.pieces]
+    pieces = read_pieces(path, ONE)
+    decoded = [piece.decode() for piece in pieces.pieces]
     assert all(not part.poison for part in decoded)
     return [i for part in decoded for i in part.event_id.to_pylist()]
 
@@ -66,8 +66,8 @@ def test_every_record_once_in_order(kind: str, block: int, tmp_path: Path, monke
 @given(st.lists(st.sampled_from([b"", b" ", b"\t\r", b'{"a": 1}', b" {} ", b"{", b"x", b"\xff{"])), st.booleans())
 def test_lines_are_those_that_hold_something(lines: list[bytes], has_end: bool) -> None:
     block = b"\n".join(lines) + (b"\n" if has_end else b"")
-    wanted = [line for line in io.BytesIO(block).read().split(b"\n") if line.strip()]
-    assert json_values(block).to_pylist() == wanted
+    full_lines = [line for line in io.BytesIO(block).read().split(b"\n") if line.strip()]
+    assert json_values(block).to_pylist() == full_lines
 
 
 def test_a_record_set_aside_is_shown_with_all_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,8 +108,10 @@ def test_shares_have_each_line_once_and_read_no_line_twice(lengths: list[int], s
             read.append(json_lines.lines_between(file, start, min(start + share, len(data))))
             counts.append(file.count)
     lines, cut = data.split(b"\n"), b"".join(part if part.endswith(b"\n") else part + b"\n" for part in read if part)
-    for line, seen in zip([line for line in lines if line], [line for line in cut.split(b"\n") if line], strict=True):
-        assert seen == line if len(line) <= longest else line.startswith(seen) and len(seen) > longest
+    for line, cut_line in zip(
+        [line for line in lines if line], [line for line in cut.split(b"\n") if line], strict=True
+    ):
+        assert cut_line == line if len(line) <= longest else line.startswith(cut_line) and len(cut_line) > longest
     assert all(count <= share + 1 + longest + 1 for count in counts)
 
 

@@ -99,21 +99,21 @@ def test_the_draft_is_accepted_verbatim(name: str, tmp_path: Path, capsys: pytes
     path = tmp_path / f"{name}.csv"
     path.write_text(text)
     assert cli.main(["describe", str(path)]) == 0
-    said = capsys.readouterr().out
-    flags = shlex.split(said.splitlines()[0].removeprefix("# read it with: "))
+    draft = capsys.readouterr().out
+    flags = shlex.split(draft.splitlines()[0].removeprefix("# read it with: "))
     rules = tmp_path / "rules"
     rules.mkdir()
     key = id_ or "row_id"
-    (rules / "p.cep").write_text(f"{said}pattern p by {key} {{ seq a where a: {name} event_time is not null }}\n")
+    (rules / "p.cep").write_text(f"{draft}pattern p by {key} {{ seq a where a: {name} event_time is not null }}\n")
     (rules / "p.toml").write_text(RULE)
     out = tmp_path / "alerts.jsonl"
-    asked = ["replay", "--rules", str(rules), "--events", str(path), "--out", str(out)]
-    assert cli.main([*asked, *flags]) == 0
+    command = ["replay", "--rules", str(rules), "--events", str(path), "--out", str(out)]
+    assert cli.main([*command, *flags]) == 0
     alerts = [json.loads(line) for line in out.read_text().splitlines()]
-    found = sorted((datetime.fromisoformat(alert["detected_at"]), alert["key"]) for alert in alerts)
+    alert_keys = sorted((datetime.fromisoformat(alert["detected_at"]), alert["key"]) for alert in alerts)
     frame = pd.read_csv(io.StringIO(text), dtype=str)
     ids = list(frame[id_]) if id_ else [f"{name}.csv:{row}" for row in (1, 2, 3, 4)]
-    assert found == sorted(zip(times, ids, strict=True))
+    assert alert_keys == sorted(zip(times, ids, strict=True))
 
 
 LABELS = {
@@ -127,7 +127,7 @@ FIRST, ROWS = datetime(2022, 9, 1, tzinfo=UTC), 960
 Line = Callable[[int, datetime, float, int], str]
 LINES: dict[str, tuple[Line, str, str]] = {
     "creditcard": (
-        lambda n, at, amount, fraud: f'{(at - FIRST).total_seconds():g},{n % 7},0.5,{amount},"{fraud}"',
+        lambda n, time, amount, fraud: f'{(time - FIRST).total_seconds():g},{n % 7},0.5,{amount},"{fraud}"',
         "Amount",
         "",
     ),
@@ -142,23 +142,23 @@ LINES: dict[str, tuple[Line, str, str]] = {
         "card1",
     ),
     "cards": (
-        lambda n, at, amount, fraud: (
-            f"{n % 90},0,{at:%Y},{at.month},{at.day},{at:%H:%M},${amount},Swipe Transaction,{n % 50},La Verne,91750.0,"
+        lambda n, t, amount, fraud: (
+            f"{n % 90},0,{t:%Y},{t.month},{t.day},{t:%H:%M},${amount},Swipe Transaction,{n % 50},La Verne,91750.0,"
             f"5300,,{'Yes' if fraud else 'No'}"
         ),
         "Amount",
         "User",
     ),
     "aml": (
-        lambda n, at, amount, fraud: (
-            f"{at:%Y/%m/%d %H:%M},0{n % 9},8000A{n % 90},010,8000B{n % 50},{amount},US Dollar,{amount},Cheque,{fraud}"
+        lambda n, time, amount, fraud: (
+            f"{time:%Y/%m/%d %H:%M},0{n % 9},8000A{n % 90},010,8000B{n % 50},{amount},US Dollar,{amount},Cheque,{fraud}"
         ),
         "Amount_Received",
         "Account",
     ),
     "sparkov": (
-        lambda n, at, amount, fraud: (
-            f"{n},{at:%Y-%m-%d %H:%M:%S},{n % 90},f_Lind,misc_net,{amount},Jen,3495,1988-03-09,t{n},{n},{fraud}"
+        lambda n, time, amount, fraud: (
+            f"{n},{time:%Y-%m-%d %H:%M:%S},{n % 90},f_Lind,misc_net,{amount},Jen,3495,1988-03-09,t{n},{n},{fraud}"
         ),
         "amt",
         "cc_num",
@@ -198,7 +198,7 @@ def test_the_other_verbs_accept_it_too(name: str, tmp_path: Path, capsys: pytest
     labelled = ["--rules", str(rules), *read, "--labels", LABELS[name]]
     first = pd.read_csv(io.StringIO(text), dtype=str)[id_][0] if id_ else f"{name}.csv:1"
     count, features = f"n=count({name} over 1 h by {key})", ["--declare", str(rules / "e.cep"), "--out"]
-    asked = {
+    words_by_verb = {
         "replay": ["--rules", str(rules), *read, "--out", alerts],
         "backtest": [*labelled, "--json", str(tmp_path / "f.json")],
         "report": [*labelled, "--out", str(tmp_path / "r.html"), "--thresholds", "none"],
@@ -210,7 +210,7 @@ def test_the_other_verbs_accept_it_too(name: str, tmp_path: Path, capsys: pytest
         "why-not": ["--rules", str(rules), "--rule", "p", "--key", first, *read],
     }
     codes: dict[str, tuple[int, str]] = {}
-    for verb, words in asked.items():
+    for verb, words in words_by_verb.items():
         code = cli.main([verb, *words])
         printed = capsys.readouterr()
         # There is an alert, so that `why-not` ends with 1. A set without customers has no key for sequences.
@@ -274,9 +274,9 @@ def test_a_frame_is_read_by_its_draft_as_the_file_is(name: str, kind: str, tmp_p
     rules = cep.parse(f"{draft.text}\npattern p by {key} {{ seq a where a: {name} event_time is not null }}\n")
     forms: Any = draft.forms
     alerts = rules.match(frame, columns=draft.columns, strict=True, **forms).table
-    found = list(zip(alerts["detected_at"].to_pylist(), alerts["key"].to_pylist(), strict=True))
+    alert_keys = list(zip(alerts["detected_at"].to_pylist(), alerts["key"].to_pylist(), strict=True))
     ids = list(pd.read_csv(io.StringIO(text), dtype=str)[id_]) if id_ else ["1", "2", "3", "4"]
-    assert sorted(found) == sorted(zip(times, ids, strict=True))
+    assert sorted(alert_keys) == sorted(zip(times, ids, strict=True))
 
 
 def test_the_rows_of_a_query_have_no_number() -> None:

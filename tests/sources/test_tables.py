@@ -31,8 +31,12 @@ def decoded(paths: list[Path], schema: Schema = SCHEMA, mapping: FieldMapping = 
 
 def parquet(path: Path, **columns: pa.Array) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    given = {"i": pa.array([path.stem]), "event_time": pa.array([T0], pa.timestamp("us", "UTC")), "h": pa.array(["x"])}
-    pq.write_table(pa.table(given | columns), path)
+    required = {
+        "i": pa.array([path.stem]),
+        "event_time": pa.array([T0], pa.timestamp("us", "UTC")),
+        "h": pa.array(["x"]),
+    }
+    pq.write_table(pa.table(required | columns), path)
     return path
 
 

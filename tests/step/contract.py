@@ -180,9 +180,9 @@ def pages_give_back_what_was_put(case: Case) -> None:
     pages.put(slots, opened, program)
     case.close()
     pages = level_ports(case).pages[CARD]
-    taken, orphans_count = pages.take(slots, program)
-    assert taken is not None
-    assert (sorted(taken.keys.to_pylist()), len(taken), orphans_count) == (sorted(opened.keys.to_pylist()), 20, 0)
+    runs, orphans_count = pages.take(slots, program)
+    assert runs is not None
+    assert (sorted(runs.keys.to_pylist()), len(runs), orphans_count) == (sorted(opened.keys.to_pylist()), 20, 0)
     some = pages.slots(batch.key[:1])
     alone, _ = pages.take(some, program)
     assert alone is not None
@@ -191,9 +191,9 @@ def pages_give_back_what_was_put(case: Case) -> None:
     case.close()
     pages = level_ports(case).pages[CARD]
     assert pages.take(some, program) == (None, 0), "an empty page is removed"
-    left, _ = pages.take(slots, program)
-    assert left is not None
-    assert len(left) == 20 - len(alone)
+    other_runs, _ = pages.take(slots, program)
+    assert other_runs is not None
+    assert len(other_runs) == 20 - len(alone)
     nobody = pa.array([], TEXT)
     assert pages.touched(nobody, MINUTE_MS - 1).tolist() == [], "nothing has expired"
     rest = np.setdiff1d(slots, some)
@@ -350,8 +350,8 @@ def step_7_matches_alike_wherever_the_stream_is_cut(case: Case) -> None:
         number += size
     driver.do(controls=[HeartbeatRecord(event_time=utc_text(DAY_MS)).to_json()])
     output = MatchOutput()
-    for at, key in ((CARD, "card"), (SHOP, "shop")):
-        match_events(PROGRAMS[key,], None, events(at, *texts), DAY_MS, output)
+    for domain, key in ((CARD, "card"), (SHOP, "shop")):
+        match_events(PROGRAMS[key,], None, events(domain, *texts), DAY_MS, output)
     expected = [orjson.loads(line) for line in json_lines(output.alert_table())]
     assert len(expected) > 20
     assert {alert["alert_id"] for alert in driver.alerts} == {alert["alert_id"] for alert in expected}

@@ -22,5 +22,5 @@ def test_counts_are_added_as_by_update(before: dict[str, int], more: dict[str, i
 
 @given(COUNTS)
 def test_what_says_nothing_is_left_out(counts: dict[str, int]) -> None:
-    said = nonzero(Counter(counts))
-    assert dict(said) == {name: count for name, count in counts.items() if count != 0}
+    counters = nonzero(Counter(counts))
+    assert dict(counters) == {name: count for name, count in counts.items() if count != 0}

@@ -37,15 +37,15 @@ def _array(ids: Iterable[tuple[int, int]]) -> NDArray[np.uint64]:
 
 @given(IDS, IDS)
 def test_pairs_are_judged_by_those_before_them(before: list[tuple[int, int]], now: list[tuple[int, int]]) -> None:
-    kept: dict[int, int] = {}
-    assert duplicates.judged(_array(before)).tolist() == _plain(before, kept)
-    stored = duplicates.merged(np.empty((2, 0), np.uint64), _array(kept.items()))
-    secret, seen = duplicates.from_bytes(duplicates.to_bytes(SECRET[0], stored))
+    stored_digests: dict[int, int] = {}
+    assert duplicates.judged(_array(before)).tolist() == _plain(before, stored_digests)
+    stored = duplicates.merged(np.empty((2, 0), np.uint64), _array(stored_digests.items()))
+    secret, seen_digests = duplicates.from_bytes(duplicates.to_bytes(SECRET[0], stored))
     assert secret.tolist() == SECRET[0].tolist()
-    verdicts = duplicates.judged_by(_array(now), seen)
-    assert verdicts.tolist() == _plain(now, kept)
-    whole = duplicates.merged(seen, _array(now)[:, verdicts == NEW])
-    assert whole.T.tolist() == [[i, c] for i, c in sorted(kept.items())]
+    verdicts = duplicates.judged_by(_array(now), seen_digests)
+    assert verdicts.tolist() == _plain(now, stored_digests)
+    whole = duplicates.merged(seen_digests, _array(now)[:, verdicts == NEW])
+    assert whole.T.tolist() == [[i, c] for i, c in sorted(stored_digests.items())]
 
 
 def _plain(pairs: Iterable[tuple[int, int]], kept: dict[int, int]) -> list[int]:
@@ -94,16 +94,19 @@ def test_an_event_of_several_keys_is_settled_once_and_alike_for_all() -> None:
     ]
     job = Job(ONE, (("card_id",), ("retries",)), dedup_ms=DAY_MS)
     valid = validate_events(job, decode(records))
-    output, seen = MatchOutput(), PlainIds()
-    fresh, letters = duplicates.drop_duplicates(job, {n: [b] for n, b in enumerate(valid.batches)}, 0, seen, output)
+    output, seen_ids = MatchOutput(), PlainIds()
+    fresh, letters = duplicates.drop_duplicates(job, {n: [b] for n, b in enumerate(valid.batches)}, 0, seen_ids, output)
     assert [[batch.key.to_pylist() for batch in fresh[n]] for n in (0, 1)] == [[["c1", "decoy"]], [["5", "5"]]]
     assert all(set(batch.columns) == set(data_columns(ONE)) for n in (0, 1) for batch in fresh[n])
     assert (output.counters["duplicates"], output.counters["reused_ids"]) == (1, 1)
     assert [(letter["code"], letter["event_id"], letter["key"]) for letter in letters] == [("reused_id", "t1", "c1")]
     history = MatchOutput()
-    told = [duplicates.first_ones(job, n, [batch], history) for n, batch in enumerate(valid.batches)]
-    assert [batch.key.to_pylist() for batch, _ in told] == [["c1", "decoy"], ["5", "5"]]
-    assert (history.counters, [letter for _, of in told for letter in of]) == (output.counters, letters)
+    firsts = [duplicates.first_ones(job, n, [batch], history) for n, batch in enumerate(valid.batches)]
+    assert [batch.key.to_pylist() for batch, _ in firsts] == [["c1", "decoy"], ["5", "5"]]
+    assert (history.counters, [letter for _, letters_of_key in firsts for letter in letters_of_key]) == (
+        output.counters,
+        letters,
+    )
 
 
 class PlainIds:
@@ -117,11 +120,11 @@ class PlainIds:
 
     def take(self, number: int, bucket: int, ids: NDArray[np.uint64], keys: pa.Array) -> NDArray[np.uint8]:
         assert ids.shape == (2, len(keys))
-        kept = self.held.setdefault((number, bucket), {})
-        return np.array(_plain(map(tuple, ids.T.tolist()), kept), np.uint8)
+        stored_digests = self.held.setdefault((number, bucket), {})
+        return np.array(_plain(map(tuple, ids.T.tolist()), stored_digests), np.uint8)
 
     def forget(self, oldest: int) -> None:
-        self.held = {at: ids for at, ids in self.held.items() if at[1] >= oldest}
+        self.held = {bucket: ids for bucket, ids in self.held.items() if bucket[1] >= oldest}
 
 
 def routed(job: Job, records: Sequence[bytes]) -> EventBatch:
@@ -133,17 +136,17 @@ def routed(job: Job, records: Sequence[bytes]) -> EventBatch:
 def test_an_event_on_time_comes_once_however_the_stream_is_cut(times: list[int], size: int, lateness: int) -> None:
     """One micro-batch may move the watermark by more than the window. An event's id is its time."""
     job = Job(ONE, KEY, dedup_ms=lateness + 1)
-    seen, output = PlainIds(), MatchOutput()
+    seen_ids, output = PlainIds(), MatchOutput()
     came: list[int] = []
     expected: set[int] = set()
     times = [1_770_000_000_000 + ms for ms in times]
     watermark = 0
-    for at in range(0, len(times), size):
-        part = times[at : at + size]
+    for start in range(0, len(times), size):
+        part = times[start : start + size]
         records = [record(tx_id=str(ms), event_time=utc_text(ms)) for ms in part]
-        fresh, letters = duplicates.drop_duplicates(job, {0: [routed(job, records)]}, watermark, seen, output)
+        fresh, letters = duplicates.drop_duplicates(job, {0: [routed(job, records)]}, watermark, seen_ids, output)
         assert not letters
-        came += [ms for found in fresh[0] for ms in found.time_ms.tolist() if ms >= watermark]
+        came += [ms for batch in fresh[0] for ms in batch.time_ms.tolist() if ms >= watermark]
         expected |= {ms for ms in part if ms >= watermark}
         watermark = max(watermark, max(part) - lateness)
     assert sorted(came) == sorted(expected)
@@ -158,22 +161,22 @@ Coming = list[tuple[int, int]]
 def passed(coming: Coming, cuts: list[int]) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, int]], int]:
     """Return for these cuts: ids and times that are not duplicates, the same without late ones, the counter."""
     job = Job(ONE, KEY, lateness_ms=LATENESS_MS, dedup_ms=WINDOW_MS)
-    seen, output, watermark_ms = PlainIds(), MatchOutput(), 0
-    found: Counter[tuple[int, int]] = Counter()
+    seen_ids, output, watermark_ms = PlainIds(), MatchOutput(), 0
+    fresh_ids: Counter[tuple[int, int]] = Counter()
     matched: Counter[tuple[int, int]] = Counter()
     rest, sizes = list(coming), iter([*cuts, *([1] * len(coming))])
     while rest:
         size = next(sizes)
         part, rest = rest[:size], rest[size:]
         records = [record(tx_id=f"{event_id}", event_time=utc_text(BASE_MS + ms)) for event_id, ms in part]
-        for fresh in duplicates.drop_duplicates(job, {0: [routed(job, records)]}, watermark_ms, seen, output)[0][0]:
-            at = [
+        for fresh in duplicates.drop_duplicates(job, {0: [routed(job, records)]}, watermark_ms, seen_ids, output)[0][0]:
+            ids_and_times = [
                 (int(i), ms - BASE_MS) for i, ms in zip(fresh.event_id.to_pylist(), fresh.time_ms.tolist(), strict=True)
             ]
-            found.update(at)
-            matched.update((i, ms) for i, ms in at if BASE_MS + ms >= watermark_ms)
+            fresh_ids.update(ids_and_times)
+            matched.update((i, ms) for i, ms in ids_and_times if BASE_MS + ms >= watermark_ms)
         watermark_ms = max(watermark_ms, *(BASE_MS + ms - LATENESS_MS for _, ms in part))
-    return found, matched, output.counters["duplicates"] + output.counters["reused_ids"]
+    return fresh_ids, matched, output.counters["duplicates"] + output.counters["reused_ids"]
 
 
 @given(COMING, CUTS)
@@ -182,25 +185,25 @@ def test_what_an_event_counts_as_is_not_for_the_cuts_to_say(coming: Coming, cuts
 
     Earlier events move the watermark at most. An event that does not lag with respect to them does not lag for any cut.
     """
-    found, matched, counted = passed(coming, cuts)
-    assert counted == len(coming) - found.total(), "each event counts once"
+    fresh_ids, matched, counted = passed(coming, cuts)
+    assert counted == len(coming) - fresh_ids.total(), "each event counts once"
     width = duplicates.bucket_width(WINDOW_MS)
-    behind_ms = [max((ms for _, ms in coming[:at]), default=0) - coming[at][1] for at in range(len(coming))]
+    behind_ms = [max((ms for _, ms in coming[:index]), default=0) - coming[index][1] for index in range(len(coming))]
     for event_id, bucket in {(event_id, (BASE_MS + ms) // width) for event_id, ms in coming}:
-        own = [at for at, (i, ms) in enumerate(coming) if i == event_id and (BASE_MS + ms) // width == bucket]
-        times = {coming[at] for at in own}
-        assert sum(matched[at] for at in times) <= 1
-        if behind_ms[own[0]] <= LATENESS_MS and len(times) == 1:
-            assert sum(matched[at] for at in times) == 1, "on time whatever the cuts"
-        if all(behind_ms[at] <= LATENESS_MS + WINDOW_MS for at in own):
-            assert sum(found[at] for at in times) == 1, "the others are duplicates"
+        indexes = [index for index, (i, ms) in enumerate(coming) if i == event_id and (BASE_MS + ms) // width == bucket]
+        times = {coming[index] for index in indexes}
+        assert sum(matched[time] for time in times) <= 1
+        if behind_ms[indexes[0]] <= LATENESS_MS and len(times) == 1:
+            assert sum(matched[time] for time in times) == 1, "on time whatever the cuts"
+        if all(behind_ms[index] <= LATENESS_MS + WINDOW_MS for index in indexes):
+            assert sum(fresh_ids[time] for time in times) == 1, "the others are duplicates"
 
 
 def test_behind_the_window_each_is_late_also_within_a_micro_batch() -> None:
     coming = [(1, 90), (2, 0), (2, 0), (3, 60), (3, 60)]
     for cuts in ([1, 4], [1, 1, 3], [1, 2, 1, 1]):
-        found, matched, counted = passed(coming, cuts)
-        assert (found[2, 0], found[3, 60], matched.total(), counted) == (2, 1, 1, 1)
+        fresh_ids, matched, counted = passed(coming, cuts)
+        assert (fresh_ids[2, 0], fresh_ids[3, 60], matched.total(), counted) == (2, 1, 1, 1)
 
 
 def test_a_history_counts_ids_as_a_stream_does_that_is_never_late() -> None:
@@ -210,8 +213,8 @@ def test_a_history_counts_ids_as_a_stream_does_that_is_never_late() -> None:
     first, letters = duplicates.first_ones(job, 0, [routed(job, records)], output)
     assert len(letters) == output.counters["reused_ids"] == output.counters.total() > 0, "their times differ"
     for cuts in ([len(coming)], [1] * len(coming), [7, 1, 50]):
-        found, _, counted = passed(coming, cuts)
-        assert (found.total(), counted) == (len(first), len(letters))
+        fresh_ids, _, counted = passed(coming, cuts)
+        assert (fresh_ids.total(), counted) == (len(first), len(letters))
     assert len(first) == 3 * len(coming) // duplicates.bucket_width(WINDOW_MS), "in each bucket once"
 
 
@@ -227,11 +230,16 @@ def test_an_id_counts_in_its_key_group_whatever_is_looked_at_together() -> None:
         of_replay: Counter[tuple[str, str, int]] = Counter()
         of_stream: Counter[tuple[str, str, int]] = Counter()
         for part in parts:
-            seen = SeenOfLevel([b"card"], 4)
+            seen_ids = SeenOfLevel([b"card"], 4)
             first, _ = duplicates.first_ones(job, 0, [part], MatchOutput())
-            (fresh,) = duplicates.drop_duplicates(job, {0: [part]}, 0, seen, MatchOutput())[0][0]
-            for found, counted in ((first, of_replay), (fresh, of_stream)):
+            (fresh,) = duplicates.drop_duplicates(job, {0: [part]}, 0, seen_ids, MatchOutput())[0][0]
+            for first_batch, counted in ((first, of_replay), (fresh, of_stream)):
                 counted.update(
-                    zip(found.key.to_pylist(), found.event_id.to_pylist(), found.time_ms.tolist(), strict=True)
+                    zip(
+                        first_batch.key.to_pylist(),
+                        first_batch.event_id.to_pylist(),
+                        first_batch.time_ms.tolist(),
+                        strict=True,
+                    )
                 )
         assert of_replay == of_stream == expected

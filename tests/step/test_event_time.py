@@ -71,11 +71,11 @@ class Partitions:
     def look(self, now_ms: int, read: Mapping[str, tuple[int, ...]], behind: str = "") -> None:
         """Do one micro-batch with events of these times, by partition."""
         self.late += sum(ms < self.watermark_ms for times in read.values() for ms in times)
-        found = {
+        partition_times = {
             name: read_time(np.array(times, np.int64), now_ms, self.ahead_ms, is_behind=name in behind)
             for name, times in read.items()
         }
-        read_times = TimesRead(found, now_ms=now_ms)
+        read_times = TimesRead(partition_times, now_ms=now_ms)
         self.times = merge_times(self.times, read_times, IDLE_MS, self.watermark_ms, self.ahead_ms)
         assert times_from_json(times_json(self.times)) == self.times
         self.watermark_ms = max(self.watermark_ms, watermark_of(self.times, self.lateness_ms, IDLE_MS, now_ms))
@@ -98,14 +98,14 @@ def test_nothing_in_order_is_late_however_unevenly_partitions_are_read() -> None
             read: dict[str, tuple[int, ...]] = {}
             for name in waiting:
                 quota = chance.choice([0, 0, 1, 20])
-                taken, waiting[name] = waiting[name][:quota], waiting[name][quota:]
-                if taken:
-                    read[name] = tuple(taken)
+                records_read, waiting[name] = waiting[name][:quota], waiting[name][quota:]
+                if records_read:
+                    read[name] = tuple(records_read)
             now_ms += chance.choice([0, 1, 5])
-            job.look(now_ms, read, "".join(name for name, left in waiting.items() if left))
+            job.look(now_ms, read, "".join(name for name, records in waiting.items() if records))
             # An unread partition reports that it has waiting events.
-            for name, left in waiting.items():
-                if left and name not in read:
+            for name, unread in waiting.items():
+                if unread and name not in read:
                     job.look(now_ms, {name: ()}, name)
         assert job.late == 0, f"seed {seed}"
         job.settle(now_ms)
@@ -129,14 +129,14 @@ def test_what_is_produced_within_the_lateness_is_never_late_however_it_is_split_
             for _ in range(chance.choice((0, 1, 30, 400))):
                 if produced:
                     waiting[chance.choices(list(waiting), shares)[0]].append(produced.pop(0))
-            held = too_far_ahead(job.times, ahead_ms)
-            assert not held or {name for name, left in waiting.items() if left} - held, "somebody is read"
+            paused = too_far_ahead(job.times, ahead_ms)
+            assert not paused or {name for name, records in waiting.items() if records} - paused, "somebody is read"
             read: dict[str, tuple[int, ...]] = dict.fromkeys(waiting, ())
-            for name in set(waiting) - held:
+            for name in set(waiting) - paused:
                 quota = chance.choice((0, 1, 5))
                 read[name], waiting[name] = tuple(waiting[name][:quota]), waiting[name][quota:]
             now_ms += chance.choice((0, 1, 5, 3 * IDLE_MS))
-            job.look(now_ms, read, "".join(name for name, left in waiting.items() if left))
+            job.look(now_ms, read, "".join(name for name, records in waiting.items() if records))
         assert job.late == 0, f"seed {seed}"
 
 
@@ -256,7 +256,7 @@ def test_the_watermark_never_passes_the_clock_and_comes_to_the_end() -> None:
     """For any events: an event that arrives within the lateness of its time is never late."""
     for seed in range(200):
         chance = random.Random(seed)
-        job, now_ms, taken = Partitions("abc"), NOW_MS, [0]
+        job, now_ms, times_ms = Partitions("abc"), NOW_MS, [0]
         for _ in range(40):
             now_ms += chance.choice([0, 1, 7, 100])
             read = {
@@ -264,12 +264,12 @@ def test_the_watermark_never_passes_the_clock_and_comes_to_the_end() -> None:
                 for name in chance.sample("abc", chance.randint(0, 3))
             }
             job.look(now_ms, read)
-            taken += [ms for times in read.values() for ms in times if ms <= now_ms + AHEAD_MS]
+            times_ms += [ms for times in read.values() for ms in times if ms <= now_ms + AHEAD_MS]
             assert job.watermark_ms <= now_ms, f"seed {seed}"
         assert times_from_json(times_json(job.times)) == job.times
         end_ms = job.settle(now_ms)
         assert end_ms <= now_ms + AHEAD_MS + IDLE_MS + 1
-        assert job.watermark_ms == max(taken), f"seed {seed}"
+        assert job.watermark_ms == max(times_ms), f"seed {seed}"
 
 
 @pytest.mark.parametrize("seed", seeds(300, 60))
@@ -296,10 +296,10 @@ def test_events_of_now_make_nothing_of_a_backlog_late(seed: int) -> None:
         read: dict[str, tuple[int, ...]] = {}
         for name in chance.sample(names, chance.randint(1, len(names))):
             quota = chance.randint(1, size)
-            taken, waiting[name] = waiting[name][:quota], waiting[name][quota:]
-            late += sum(ms < job.watermark_ms for ms, is_honest in taken if is_honest)
-            read[name] = tuple(ms for ms, _ in taken)
-        job.look(now_ms, read, "".join(name for name, left in waiting.items() if left))
+            records, waiting[name] = waiting[name][:quota], waiting[name][quota:]
+            late += sum(ms < job.watermark_ms for ms, is_honest in records if is_honest)
+            read[name] = tuple(ms for ms, _ in records)
+        job.look(now_ms, read, "".join(name for name, records in waiting.items() if records))
         assert all(len(time.support) <= SUPPORT_PARTS_MAX for time in job.times.values())
     assert late == 0
     job.settle(now_ms)

@@ -33,8 +33,8 @@ def test_a_heartbeat_counts_if_a_person_has_signed_it() -> None:
         assert [letter["cause"] for letter in letters] == [cause, cause]
         assert [letters[0]["what"], letters[1]["code"]] == ["heartbeat", "control_refused"]
         assert (counters["control_unverified"], heartbeat_ms) == (1, TIME_MS_MIN)
-    for asked, record in ((TRUST, good), (None, plain)):
+    for job_trust, record in ((TRUST, good), (None, plain)):
         book = new_book()
-        book.accepted.trust = asked
+        book.accepted.trust = job_trust
         lines, counters, heartbeat_ms = apply_records(book, (record.to_json(),), None)
         assert (lines, counters["control_heartbeat"], heartbeat_ms) == ([], 1, plain.event_time_ms)

@@ -55,8 +55,8 @@ def test_programs_are_kept_within_a_bound() -> None:
 
 def test_a_step_counts_alerts_by_rule_and_version() -> None:
     compiled, output = program(rule(PAIR, "r1"), rule(PAIR, "r2", version=3)), MatchOutput()
-    kept = match_events(compiled, None, batch("x a@1", "y a@1", "x b@2"), 2, output)
-    match_events(compiled, kept, batch("y b@3", "z b@3"), END_MS, output)
+    state = match_events(compiled, None, batch("x a@1", "y a@1", "x b@2"), 2, output)
+    match_events(compiled, state, batch("y b@3", "z b@3"), END_MS, output)
     assert (output.counters["alerts[r1@1]"], output.counters["alerts[r2@3]"]) == (2, 2)
     assert output.alert_table().num_rows == 4
     assert output.counters["runs_started"] == 4
@@ -131,9 +131,9 @@ def test_a_value_of_another_type_is_no_description_of_a_job(path: tuple[str | in
     data: Any = json.loads(json.dumps(Job(SCHEMA, (DOMAIN,)).to_json()))
     assert Job.from_json(data) == Job(SCHEMA, (DOMAIN,))
     *outer, last = path
-    at = data
+    node = data
     for step in outer:
-        at = at[step]
-    at[last] = value
+        node = node[step]
+    node[last] = value
     with pytest.raises(TypeError, match=" is "):
         Job.from_json(data)

@@ -53,8 +53,8 @@ class PlainPages(SinglePages):
         return (key_hashes(keys) % np.uint64(self.count)).astype(np.int64)
 
     def touched(self, keys: pa.Array, watermark_ms: int) -> NDArray[np.int64]:
-        due = {slot for slot, (_, deadline_ms) in self.held.items() if deadline_ms <= watermark_ms}
-        return np.array(sorted({*self.slots(keys).tolist(), *due}), np.int64)
+        expired_slots = {slot for slot, (_, deadline_ms) in self.held.items() if deadline_ms <= watermark_ms}
+        return np.array(sorted({*self.slots(keys).tolist(), *expired_slots}), np.int64)
 
     def stored(self) -> list[int]:
         return list(self.held)

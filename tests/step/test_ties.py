@@ -27,17 +27,17 @@ def test_an_event_counts_if_it_stands_before_one_that_was_matched(seed: int) -> 
     random = Random(seed)
     events = [(random.randint(0, 3), f"{'x' * random.randint(0, 2)}{number}") for number in range(12)]
     last: LastEvent | None = None
-    done: list[Tied] = []
+    matched: list[Tied] = []
     for first in range(0, 12, 3):
         arrived = events[first : first + 3]
         batch = batch_of(arrived, 7)
-        expected = [e for e in arrived if done and key(e) < max(map(key, done))]
+        expected = [e for e in arrived if matched and key(e) < max(map(key, matched))]
         rows = [] if last is None else out_of_order(batch, 7, last).tolist()
         assert sorted(key(arrived[row]) for row in rows) == sorted(map(key, expected))
         last = last_matched([batch_of([(999, "late")], 6), batch], 7, last)
-        done += arrived
+        matched += arrived
         assert last is not None
-        assert (last.us, last.event_id) == max(done, key=key)
+        assert (last.us, last.event_id) == max(matched, key=key)
 
 
 def key(event: Tied) -> tuple[int, int, str]:

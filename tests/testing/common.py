@@ -15,12 +15,12 @@ event login { login_id id  event_time time  card string  amount decimal(2)  devi
 
 
 def checked(text: str) -> Checked:
-    found = load_text(EVENTS + text)
-    assert found.ok, shown(found)
-    return found
+    loaded = load_text(EVENTS + text)
+    assert loaded.ok, shown(loaded)
+    return loaded
 
 
 def verdict_of(pattern: str, script: str, test: str = "", header: str = "pattern p by card") -> Verdict:
     """The one test of a pattern over `pay` and `login`."""
-    found = checked(f'{header} {{ {pattern} }}\ntest "t" of p {test} {{ {script} }}')
-    return run_test(found.schema, found.tests[0])
+    loaded = checked(f'{header} {{ {pattern} }}\ntest "t" of p {test} {{ {script} }}')
+    return run_test(loaded.schema, loaded.tests[0])

@@ -43,8 +43,8 @@ class Fraud:
     def fields(self, event: ScriptedEvent) -> tuple[Field, ...]:
         """Return the fields of an event, without the key and the id."""
         event_type = self.schema.event_types[self.schema.code(event.event_type)]
-        given = dict(event.fields)
-        return tuple(f for f in event_type.fields if f.name in given and f.name not in self.pattern.key)
+        values = dict(event.fields)
+        return tuple(f for f in event_type.fields if f.name in values and f.name not in self.pattern.key)
 
     def changed(self, event: ScriptedEvent, name: str, **values: Slot) -> ScriptedEvent:
         """Return another event with these values; `name` makes its id."""
@@ -216,12 +216,12 @@ def _alerted(fraud: Fraud, variants: Sequence[Events]) -> list[bool]:
     program = compile_rules(fraud.schema, fraud.pattern.key, (rule,))
     matches = advance(program, None, batch_of(fraud.schema, numbered, fraud.pattern.key, START_MS), TIME_MS_MAX).matches
     keys = matches.keys.to_pylist()
-    found = {
+    alerted_numbers = {
         int(keys[key].partition("|")[0])
         for key, is_match in zip(matches.key, matches.completed, strict=True)
         if is_match
     }
-    return [number in found for number in range(len(variants))]
+    return [number in alerted_numbers for number in range(len(variants))]
 
 
 def row(name: str, outcomes: dict[str, bool | None]) -> str:

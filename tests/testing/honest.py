@@ -99,35 +99,35 @@ def _takings(life: _Life) -> None:
 def _logins(life: _Life) -> None:
     for day in range(DAYS):
         for place in ("home", "office"):
-            at = life.at(day)
+            time_ms = life.at(day)
             source = "office" if place == "office" and life.chance(0.3) else f"{place} of {life.name}"
             while life.chance(0.06):
-                life.login(at, source, ok=False)
-                at += 10_000
-            life.login(at, source, ok=True)
+                life.login(time_ms, source, ok=False)
+                time_ms += 10_000
+            life.login(time_ms, source, ok=True)
 
 
 def _changes(life: _Life) -> None:
     """Make the rare changes of a life. Each comes alone, except that a move or a new phone brings several."""
-    at = life.at(int(life.random.integers(10, DAYS - 12)))
+    time_ms = life.at(int(life.random.integers(10, DAYS - 12)))
     if life.chance(0.08):
-        life.step(at, "device_added")
-        _pay(life, at + _MINUTE_MS, "shop", 30)
+        life.step(time_ms, "device_added")
+        _pay(life, time_ms + _MINUTE_MS, "shop", 30)
     if life.chance(0.03):
-        life.step(at, "address_changed")
-        life.money(at, "outgoing", "transfer", "mover", 900)
+        life.step(time_ms, "address_changed")
+        life.money(time_ms, "outgoing", "transfer", "mover", 900)
     if life.chance(0.3):
-        life.step(at, "payee_added", "new one")
-        _pay(life, at + _MINUTE_MS, "new one", 60)
+        life.step(time_ms, "payee_added", "new one")
+        _pay(life, time_ms + _MINUTE_MS, "new one", 60)
     if life.chance(0.02):
-        life.step(at, "limit_raised")
-        _pay(life, at + _DAY_MS * 2, "car dealer", 9_000)
+        life.step(time_ms, "limit_raised")
+        _pay(life, time_ms + _DAY_MS * 2, "car dealer", 9_000)
     for share, step in _ALONE:
         if life.chance(share):
-            life.step(at, step)
+            life.step(time_ms, step)
     for share, direction, means, other, amount, country in _RARE_MONEY:
         if life.chance(share):
-            life.money(at, direction, means, other, amount, country)
+            life.money(time_ms, direction, means, other, amount, country)
 
 
 def honest_months(seed: int) -> pa.Table:

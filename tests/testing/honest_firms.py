@@ -45,8 +45,8 @@ def _sessions(draw: Draw, number: int) -> list[Row]:
                 rows.append(_session(user, _START_MS + day * _DAY_MS + hours * _HOUR_MS, device, where))
             place = other
         elif draw.random() < 0.6:
-            known = None if draw.random() < 0.1 else place
-            rows.append(_session(user, _at(draw, day), devices[int(draw.random() < 0.3)], known))
+            shown_place = None if draw.random() < 0.1 else place
+            rows.append(_session(user, _at(draw, day), devices[int(draw.random() < 0.3)], shown_place))
     return rows
 
 
@@ -67,15 +67,15 @@ def _staff(draw: Draw, number: int) -> list[Row]:
 
     for day in (day for day in range(DAYS) if day % 7 < 5):
         for call in range(int(draw.integers(4, 12))):
-            at, customer, case = _at(draw, day, 8, 17), int(draw.integers(3_000)), f"{employee}-{day}-{call}"
-            act(at, customer, "viewed", case if draw.random() < 0.9 else None)
+            time_ms, customer, case = _at(draw, day, 8, 17), int(draw.integers(3_000)), f"{employee}-{day}-{call}"
+            act(time_ms, customer, "viewed", case if draw.random() < 0.9 else None)
             then = draw.random()
             if then < 0.05:
-                act(at + 120_000, customer, "contact_changed" if then < 0.03 else "password_reset", case)
+                act(time_ms + 120_000, customer, "contact_changed" if then < 0.03 else "password_reset", case)
             elif then < 0.07:
-                act(at + 120_000, customer, "limit_changed" if then < 0.06 else "waived", case)
+                act(time_ms + 120_000, customer, "limit_changed" if then < 0.06 else "waived", case)
             elif then < 0.1:
-                act(at + 180_000, customer, "paid_out", case, round(float(draw.uniform(5, 2_000)), 2))
+                act(time_ms + 180_000, customer, "paid_out", case, round(float(draw.uniform(5, 2_000)), 2))
         if number % 10 == 0 and day % 7 == 4:
             for look in range(20):
                 act(
@@ -103,11 +103,11 @@ def _loans(draw: Draw, number: int) -> list[Row]:
         step(_at(draw, begin, 9 + offer, 10 + offer), "applied", (lender + offer) % 6, credit)
     step(_at(draw, begin + 2), "drawn", lender, credit)
     for month in (1, 2):
-        at = _at(draw, begin + 2 + month * 22 + (int(draw.integers(1, 9)) if draw.random() < 0.1 else 0))
-        step(at, "repaid", lender, credit / 24)
+        time_ms = _at(draw, begin + 2 + month * 22 + (int(draw.integers(1, 9)) if draw.random() < 0.1 else 0))
+        step(time_ms, "repaid", lender, credit / 24)
         if draw.random() < 0.02:
-            step(at + 3 * _DAY_MS, "returned", lender, credit / 24)
-            step(at + 5 * _DAY_MS, "repaid", lender, credit / 24)
+            step(time_ms + 3 * _DAY_MS, "returned", lender, credit / 24)
+            step(time_ms + 5 * _DAY_MS, "repaid", lender, credit / 24)
     if draw.random() < 0.2:
         step(_at(draw, begin + 10), "drawn", lender, credit / 4)
     return rows
@@ -128,11 +128,11 @@ def _wallets(draw: Draw, number: int) -> list[Row]:
         if day % 7 == number % 7:
             move(_at(draw, day, 1, 2), "deposited", float(draw.uniform(0.05, 2)), "interest")
         if draw.random() < 0.1:
-            at, worth = _at(draw, day), float(draw.lognormal(5.5, 1.3))
-            move(at, "bought", worth)
+            time_ms, worth = _at(draw, day), float(draw.lognormal(5.5, 1.3))
+            move(time_ms, "bought", worth)
             if draw.random() < 0.3:  # a small sum first, and the whole hours later
                 for hours, share in ((1, 0.01), (3, 0.95)):
-                    move(at + hours * _HOUR_MS, "withdrawn", worth * share, chest)
+                    move(time_ms + hours * _HOUR_MS, "withdrawn", worth * share, chest)
         if draw.random() < 0.05:
             move(_at(draw, day), "sold", float(draw.lognormal(5, 1)))
         if draw.random() < 0.01:

@@ -168,9 +168,9 @@ def _beside(pattern: PatternIR, test: PatternTest, durations: bool) -> Iterator[
         if (param.type.kind is Kind.DURATION) != durations or param.type.kind not in _NUMBERS:
             continue
         others = {name: value for name, value in arguments.items() if name != param.name}
-        at = _slot(param, arguments.get(param.name))
-        step = abs(at) * _SMALL_STEP if param.type.kind is Kind.FLOAT else 1
-        for value in (at - step, at + step):
+        default = _slot(param, arguments.get(param.name))
+        step = abs(default) * _SMALL_STEP if param.type.kind is Kind.FLOAT else 1
+        for value in (default - step, default + step):
             moved = ParamDecl(param.name, param.type, value)
             bound, _ = bind(replace(pattern, params=tuple(moved if p is param else p for p in pattern.params)), others)
             if bound is not None:

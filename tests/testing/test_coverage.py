@@ -18,34 +18,34 @@ pattern p(n: int = 2) by card {
 
 
 def coverage(*scripts: str) -> Coverage:
-    found = checked(PATTERN + "\n".join(f'test "{n}" of p {script}' for n, script in enumerate(scripts)))
-    tested = [run_test(found.schema, test) for test in found.tests]
-    return coverage_of(found.patterns["p"], (trace for t in tested for trace in t.traces.values()))
+    loaded = checked(PATTERN + "\n".join(f'test "{n}" of p {script}' for n, script in enumerate(scripts)))
+    tested = [run_test(loaded.schema, test) for test in loaded.tests]
+    return coverage_of(loaded.patterns["p"], (trace for t in tested for trace in t.traces.values()))
 
 
 def test_without_tests_there_is_nothing() -> None:
-    found = coverage_of(checked(PATTERN).patterns["p"], ())
-    assert (found.states.counts, found.transitions.counts, found.outcomes.counts) == ((0, 0), (0, 0), (0, 0))
+    covered = coverage_of(checked(PATTERN).patterns["p"], ())
+    assert (covered.states.counts, covered.transitions.counts, covered.outcomes.counts) == ((0, 0), (0, 0), (0, 0))
 
 
 def test_what_no_test_reached_is_named() -> None:
-    found = coverage("{ c1: 0s pay amount=1 ok=true  1s pay amount=50 ok=true  expect none }")
-    assert found.states.missing() == ["b", "c"]
-    assert found.transitions.missing() == [
+    covered = coverage("{ c1: 0s pay amount=1 ok=true  1s pay amount=50 ok=true  expect none }")
+    assert covered.states.missing() == ["b", "c"]
+    assert covered.transitions.missing() == [
         "a -> a", "a -> b", "a -> c", "b -> !d until the time is up", "c -> !d until the time is up",
     ]  # fmt: skip
-    assert found.outcomes.missing() == [
+    assert covered.outcomes.missing() == [
         "a: ok == true is not true", "b: amount > 100.00 is true", "b: amount > 100.00 is not true",
         "d: ok == false is true", "d: ok == false is not true",
     ]  # fmt: skip
 
 
 def test_several_tests_add_up_also_with_other_parameters() -> None:
-    found = coverage(
+    covered = coverage(
         "{ c1: 0s pay amount=1 ok=true x2 every 1s  5s pay amount=200 ok=true  6s pay amount=9 ok=true  expect match }",
         "with (n = 1) { c1: 0s pay amount=1 ok=true  5s login  expect match }",
         "{ c1: 0s pay amount=1 ok=true x2 every 1s  5s pay amount=50  6s login  7s pay  expect none }",
     )
-    assert found.states.missing() == []
-    assert found.transitions.missing() == []
-    assert found.outcomes.missing() == []
+    assert covered.states.missing() == []
+    assert covered.transitions.missing() == []
+    assert covered.outcomes.missing() == []

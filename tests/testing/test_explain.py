@@ -11,8 +11,8 @@ from tests.testing.common import verdict_of
 
 def story(pattern: str, events: str, header: str = "pattern p by card") -> list[str]:
     """The lines for the key c1."""
-    found = verdict_of(pattern, f"c1: {events} expect matches 0", header=header)
-    return Explainer(found.traces["c1"], clock).lines()
+    verdict = verdict_of(pattern, f"c1: {events} expect matches 0", header=header)
+    return Explainer(verdict.traces["c1"], clock).lines()
 
 
 WHERE = "where a: pay amount < 10  b: pay amount > 100"
@@ -156,14 +156,14 @@ def test_what_stopped_a_run(pattern: str, events: str, lines: list[str]) -> None
 
 
 def test_a_match_covers_others() -> None:
-    found = verdict_of(
+    verdict = verdict_of(
         f"seq a -> b ->> c {WHERE} c: pay ok == true skip to next", "c1: 0s pay amount=1 expect matches 0"
     )
-    assert found.traces["c1"].emitted() == []
-    found = verdict_of(
+    assert verdict.traces["c1"].emitted() == []
+    verdict = verdict_of(
         f"seq a -> b {WHERE} skip past last", "c1: 0s pay amount=1 1s pay amount=2 2s pay amount=200 expect match"
     )
-    explainer = Explainer(found.traces["c1"], clock)
+    explainer = Explainer(verdict.traces["c1"], clock)
     assert [s.reached for s in explainer.furthest()] == [
         "a 0 s → b 2 s · match at 2 s",
         "a 1 s → b 2 s · then nothing more",
@@ -178,13 +178,13 @@ def test_long_runs_and_many_runs_are_cut() -> None:
 
 
 def test_the_path_of_a_match() -> None:
-    found = verdict_of(
+    verdict = verdict_of(
         """seq a -> b where a: pay amount < 10  b: pay amount > 10 * a.amount and kind == web
            emit s = a.amount + b.amount""",
         "c1: 0s pay amount=1 2s pay amount=200 kind=web expect match",
     )
-    explainer = Explainer(found.traces["c1"], clock)
-    (match,) = found.traces["c1"].emitted()
+    explainer = Explainer(verdict.traces["c1"], clock)
+    (match,) = verdict.traces["c1"].emitted()
     assert explainer.path(match.run) == [
         ("0 s", "e00001", "a", "amount = 1.00"),
         ("2 s", "e00002", "b", "amount = 200.00, 10 * a.amount = 10.00, kind = web"),

@@ -35,15 +35,15 @@ EVENTS = "c1: 0s pay amount=1.50  1m pay amount=200 km=12.3456 kind=web  c2: 2m 
     ],
 )
 def test_passes(expects: str) -> None:
-    found = verdict_of(PAIR, f"{EVENTS} {expects}")
-    assert found.differences == ()
-    assert found.outcome is Outcome.PASSED
+    verdict = verdict_of(PAIR, f"{EVENTS} {expects}")
+    assert verdict.differences == ()
+    assert verdict.outcome is Outcome.PASSED
 
 
 @pytest.mark.parametrize(("amount", "expects"), [("null", "expect none"), ("200", "expect matches 1")])
 def test_a_value_that_cannot_be_read_is_null(amount: str, expects: str) -> None:
-    found = verdict_of(PAIR, f"c1: 0s pay amount=1.50  1m pay amount={amount} {expects}")
-    assert found.outcome is Outcome.PASSED
+    verdict = verdict_of(PAIR, f"c1: 0s pay amount=1.50  1m pay amount={amount} {expects}")
+    assert verdict.outcome is Outcome.PASSED
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,11 @@ def test_a_value_that_cannot_be_read_is_null(amount: str, expects: str) -> None:
     ],
 )
 def test_fails(expects: str, lines: list[str]) -> None:
-    found = verdict_of(PAIR, f"{EVENTS} {expects}")
-    assert found.outcome is Outcome.FAILED
-    got = [f"{title} {line}" for title, line in difference_lines(found)]
-    assert len(got) == len(lines)
-    assert all(line.startswith(start) for line, start in zip(got, lines, strict=True)), got
+    verdict = verdict_of(PAIR, f"{EVENTS} {expects}")
+    assert verdict.outcome is Outcome.FAILED
+    printed = [f"{title} {line}" for title, line in difference_lines(verdict)]
+    assert len(printed) == len(lines)
+    assert all(line.startswith(start) for line, start in zip(printed, lines, strict=True)), printed
 
 
 def test_time_outs_are_compared_if_one_is_expected_or_nothing_may_come() -> None:
@@ -79,8 +79,8 @@ def test_time_outs_are_compared_if_one_is_expected_or_nothing_may_come() -> None
     events = "c1: 0s pay amount=1  c2: 1m pay amount=2"
     assert verdict_of(pattern, f"{events} expect matches 0").outcome is Outcome.PASSED
     assert verdict_of(pattern, f"{events} expect timeout on c1 at 5m expect timeout on c2").outcome is Outcome.PASSED
-    found = verdict_of(pattern, f"{events} expect timeout on c1 at 6m")
-    lines = [f"{title} {line}" for title, line in difference_lines(found)]
+    verdict = verdict_of(pattern, f"{events} expect timeout on c1 at 6m")
+    lines = [f"{title} {line}" for title, line in difference_lines(verdict)]
     assert lines == [
         "expected timeout on c1 at 6 min", "got timeout on c1 at 5 min { first: 1.00 }", "expected nothing more",
         "got timeout on c2 at 6 min { first: 2.00 }",
@@ -99,8 +99,8 @@ def test_a_time_out_has_values_of_its_own() -> None:
         'expect timeout on c1 at 5m { n: 2.00, later: null, k: "c1" } expect timeout on c2 { n: 4.00, later: 3.00 }'
     )
     assert verdict_of(pattern, f"{events} {expects}").outcome is Outcome.PASSED
-    found = verdict_of(pattern, f"{events} expect timeout on c1 {{ n: 2.01 }} expect timeout on c2 {{ later: 3.00 }}")
-    lines = [f"{title} {line}" for title, line in difference_lines(found)]
+    verdict = verdict_of(pattern, f"{events} expect timeout on c1 {{ n: 2.01 }} expect timeout on c2 {{ later: 3.00 }}")
+    lines = [f"{title} {line}" for title, line in difference_lines(verdict)]
     assert lines == [
         "expected timeout on c1 { n: 2.01 }", 'got timeout on c1 at 5 min { n: 2.00, later: null, k: "c1" }',
     ]  # fmt: skip
@@ -129,8 +129,8 @@ def test_events_of_one_time_come_as_they_are_written_or_by_their_given_ids() -> 
 
 def test_a_known_gap_fails_nothing_and_says_when_it_passes() -> None:
     assert verdict_of(PAIR, f"{EVENTS} todo expect none").outcome is Outcome.GAP
-    found = verdict_of(PAIR, f'{EVENTS} todo "why" expect matches 2')
-    assert (found.outcome, found.differences) == (Outcome.GAP, ())
+    verdict = verdict_of(PAIR, f'{EVENTS} todo "why" expect matches 2')
+    assert (verdict.outcome, verdict.differences) == (Outcome.GAP, ())
 
 
 def test_keys_of_several_fields() -> None:
@@ -142,14 +142,14 @@ def test_keys_of_several_fields() -> None:
       c(card = "x", device = "z"): 1s login
       expect match on a at 5s
     }"""
-    found = checked(text)
-    assert run_test(found.schema, found.tests[0]).outcome is Outcome.PASSED
+    loaded = checked(text)
+    assert run_test(loaded.schema, loaded.tests[0]).outcome is Outcome.PASSED
 
 
 def test_a_pattern_that_does_not_become_an_automaton_is_an_error() -> None:
-    found = verdict_of("seq (a -> b){600} where a: pay  b: pay", "c1: 0s pay expect none")
-    assert found.outcome is Outcome.BROKEN
-    assert "NFA states" in found.error
+    verdict = verdict_of("seq (a -> b){600} where a: pay  b: pay", "c1: 0s pay expect none")
+    assert verdict.outcome is Outcome.BROKEN
+    assert "NFA states" in verdict.error
 
 
 def test_a_test_without_events() -> None:
@@ -159,9 +159,9 @@ def test_a_test_without_events() -> None:
 def test_a_key_with_too_many_steps_is_tested_but_not_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace, "TRACE_STEPS_MAX", 5_000)
     events = "c1: 0s pay amount=1 x150 every 1s expect none"
-    found = verdict_of("seq a ->> b ->> c where a: pay  b: pay  c: pay ok == true", events)
-    assert found.outcome is Outcome.PASSED
-    assert found.error.startswith("c1 is not explained: steps of a trace")
+    verdict = verdict_of("seq a ->> b ->> c where a: pay  b: pay  c: pay ok == true", events)
+    assert verdict.outcome is Outcome.PASSED
+    assert verdict.error.startswith("c1 is not explained: steps of a trace")
 
 
 LISTED = """
@@ -174,6 +174,6 @@ test "another list" of p with (watch = nobody) { c1: 0s pay  expect none }
 
 
 def test_a_test_sees_the_lists_of_its_file() -> None:
-    found = checked(LISTED)
-    verdicts = [run_test(found.schema, test, given_lists(found).timelines()) for test in found.tests]
+    loaded = checked(LISTED)
+    verdicts = [run_test(loaded.schema, test, given_lists(loaded).timelines()) for test in loaded.tests]
     assert [(verdict.outcome, verdict.error) for verdict in verdicts] == [(Outcome.PASSED, "")] * 3

@@ -57,6 +57,6 @@ def test_a_near_miss_has_a_reason(case: Planted) -> None:
         assert answer.matches == []
         assert answer.reasons
         assert all(details for _, details in answer.reasons)
-    told = why(World(deployment().schema), rule, batch, case.tx_ids)
-    assert told.matches == []
-    assert told.reasons
+    near_miss = why(World(deployment().schema), rule, batch, case.tx_ids)
+    assert near_miss.matches == []
+    assert near_miss.reasons

@@ -114,8 +114,8 @@ def test_printed_sides_prove_the_verdict(seed: int) -> None:
         event: Mapping[str, Slot] = {**events[-1].fields, **past.get(event_id(events[-1].order), {})}
         bound = {"a": [e.fields for e in events[:-1]]}
         printed = dict(operands(part, event, bound))
-        left, right = readable(part.left, printed), readable(part.right, printed)
+        left_side, right = readable(part.left, printed), readable(part.right, printed)
         verdict = engine_verdict(schema, pattern, events)
-        read = left is not None and right is not None and OPERATORS[part.op](left, right)
+        read = left_side is not None and right is not None and OPERATORS[part.op](left_side, right)
         assert read == verdict, (show_expr(part), printed, event, bound)
         judged += 1

@@ -35,8 +35,8 @@ def traced(case: Case, own: list[Event]) -> Trace:
 def answers(case: Case) -> Answers:
     matches: list[Found] = []
     timeouts: list[Found] = []
-    for key, own in case.events.items():
-        trace = traced(case, own)
+    for key, events in case.events.items():
+        trace = traced(case, events)
         names = tuple(p.variable for p in trace.automaton.positions)
         conditions = Conditions(case.pattern, names, trace.events)
         for match in trace.emitted():
@@ -58,10 +58,10 @@ def engine_answers(case: Case) -> Answers:
     """As sets: groups and alternatives can bind the same events in two ways, of which an alert is made once."""
     program = program_of(SCHEMA, case.pattern)
     advanced = advance(program, None, batch_of(SCHEMA, case.events), END_MS)
-    found = list(_found(program, advanced.matches))
+    matches = list(_found(program, advanced.matches))
     return Answers(
-        frozenset(one for timed_out, one in found if not timed_out),
-        frozenset(one for timed_out, one in found if timed_out),
+        frozenset(one for timed_out, one in matches if not timed_out),
+        frozenset(one for timed_out, one in matches if timed_out),
     )
 
 

@@ -27,20 +27,20 @@ EXPRESSIONS = [
 
 
 def both(pattern: str) -> tuple[Verdict, PatternIR]:
-    found = verdict_of(
+    verdict = verdict_of(
         pattern,
         'c1: 0s pay amount=1.50 km=0.5 note="x" ok=true  1s pay amount=2.25 km=0.25 note="x" ok=true'
         "  90s pay amount=200.10 km=48.85 kind=web  expect matches 1",
     )
-    return found, found.test.pattern
+    return verdict, verdict.test.pattern
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_the_engine_and_the_trace_emit_the_same(expression: str) -> None:
     where = "where a: pay amount < 10  b: pay amount > 100  c: pay amount > 1000"
-    found, pattern = both(f"seq a{{2}} -> c? -> b within 5 min {where} emit x = {expression}")
-    ((_, value, _),) = found.matches[0].values
-    trace = found.traces["c1"]
+    verdict, pattern = both(f"seq a{{2}} -> c? -> b within 5 min {where} emit x = {expression}")
+    ((_, value, _),) = verdict.matches[0].values
+    trace = verdict.traces["c1"]
     conditions = Conditions(pattern, tuple(p.variable for p in trace.automaton.positions), trace.events)
     (match,) = trace.emitted()
     mine = value_of(pattern.measures[0].value, {}, conditions.bound(match.run))
@@ -50,8 +50,8 @@ def test_the_engine_and_the_trace_emit_the_same(expression: str) -> None:
 
 @pytest.mark.parametrize("text", ["a%", "%b", "_b", "a_", "%", "ab", "b%", "a.b"])
 def test_texts(text: str) -> None:
-    found, _ = both(f'seq a where a: pay note like "{text}" or starts_with(note, "{text}") or note == "x" skip none')
-    assert len(found.traces["c1"].emitted()) == 2
+    verdict, _ = both(f'seq a where a: pay note like "{text}" or starts_with(note, "{text}") or note == "x" skip none')
+    assert len(verdict.traces["c1"].emitted()) == 2
 
 
 def test_an_integer_that_leaves_64_bits_is_the_bound() -> None:
@@ -91,9 +91,9 @@ EVENT: Fields = {
     ],
 )
 def test_functions_of_one_event(condition: str, holds: bool | None) -> None:
-    found = load_text(f"{EVENTS} pattern p by card {{ seq a where a: pay {condition} }}")
-    assert found.ok, shown(found)
-    where = found.patterns["p"].variables[0].where
+    loaded = load_text(f"{EVENTS} pattern p by card {{ seq a where a: pay {condition} }}")
+    assert loaded.ok, shown(loaded)
+    where = loaded.patterns["p"].variables[0].where
     assert where is not None
     assert value_of(where, EVENT, {}) is holds
 

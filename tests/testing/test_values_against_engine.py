@@ -90,12 +90,12 @@ def events_of(random: Random) -> list[Event]:
     """Events with the values at which arithmetic turns, around changes of the clock."""
     change_ms = random.choice((1_572_148_800_000, 1_604_196_000_000, 1_648_342_800_000))
     events = random_events(random, 40, lambda: change_ms + random.randint(-DAY_MS, DAY_MS) // 60_000 * 60_000)
-    found: list[Event] = []
+    events_with_fields: list[Event] = []
     for event in events:
         awkward = {"f": random.choice(FLOATS)} if random.random() < 0.5 else {}
         fields = {**event.fields, **awkward, "s": random.choice((None, *TEXTS))}
-        found.append(replace(event, fields=fields))
-    return found
+        events_with_fields.append(replace(event, fields=fields))
+    return events_with_fields
 
 
 def same(mine: Value, engines: Value) -> bool:
@@ -120,12 +120,12 @@ def test_conditions(seed: int) -> None:
     for _ in range(15):
         expressions = Expressions(random)
         text = expressions.truth(3) if random.random() < 0.5 else expressions.of_text_or_time()
-        asked = asked_for(f"seq a where a: e {text}")
-        if asked is None:
+        bound = asked_for(f"seq a where a: e {text}")
+        if bound is None:
             continue
         events = events_of(random)
-        mine = {event_id(e.order) for e in events if value_of(condition_of(asked), e.fields, {}) is True}
-        assert mine == taken(asked, events), text
+        mine = {event_id(e.order) for e in events if value_of(condition_of(bound), e.fields, {}) is True}
+        assert mine == taken(bound, events), text
         taken_count, left_count = taken_count + len(mine), left_count + len(events) - len(mine)
     assert taken_count
     assert left_count
@@ -138,15 +138,20 @@ def test_measures(seed: int) -> None:
     for _ in range(8):
         expressions = Expressions(random, "a.")
         text = random.choice((expressions.number, expressions.exact))(2)
-        asked = asked_for(f"seq a where a: e emit m = {text}")
-        if asked is None:
+        bound = asked_for(f"seq a where a: e emit m = {text}")
+        if bound is None:
             continue
         events = events_of(random)
-        answers = engine_answers(program_of(SCHEMA, asked), whole(batch_of(SCHEMA, {"x": events})))
-        found = {ids[0]: values[0][1] for _, ((_, ids),), _, values in answers.matches}
+        answers = engine_answers(program_of(SCHEMA, bound), whole(batch_of(SCHEMA, {"x": events})))
+        values_by_event = {ids[0]: values[0][1] for _, ((_, ids),), _, values in answers.matches}
         for event in events:
-            mine = value_of(asked.measures[0].value, {}, {"a": [event.fields]})
-            assert same(mine, found[event_id(event.order)]), (text, event.fields, mine, found[event_id(event.order)])
+            mine = value_of(bound.measures[0].value, {}, {"a": [event.fields]})
+            assert same(mine, values_by_event[event_id(event.order)]), (
+                text,
+                event.fields,
+                mine,
+                values_by_event[event_id(event.order)],
+            )
             compared += 1
     assert compared
 
@@ -159,13 +164,13 @@ def test_aggregates(seed: int) -> None:
     """Aggregates over the events of a loop: sums that overflow, NaN, and both zeros."""
     random = Random(seed)
     fields = [f"m{n} = {fn}(a.{f})" for n, (fn, f) in enumerate((fn, f) for fn in AGGREGATES for f in ("f", "d"))]
-    asked = pattern(f"seq a{{3,6}} strict where a: e emit {', '.join(fields)}")
+    loop_pattern = pattern(f"seq a{{3,6}} strict where a: e emit {', '.join(fields)}")
     events = events_of(random)
-    answers = engine_answers(program_of(SCHEMA, asked), whole(batch_of(SCHEMA, {"x": events})))
+    answers = engine_answers(program_of(SCHEMA, loop_pattern), whole(batch_of(SCHEMA, {"x": events})))
     by_id = {event_id(e.order): e.fields for e in events}
     assert len(answers.matches) > 50
     for _, ((_, ids),), _, values in answers.matches:
         bound = {"a": [by_id[i] for i in ids]}
-        for measure, (name, engines) in zip(asked.measures, values, strict=True):
+        for measure, (name, engines) in zip(loop_pattern.measures, values, strict=True):
             mine = value_of(measure.value, {}, bound)
             assert same(mine, engines), (fields, name, bound, mine, engines)

@@ -104,8 +104,8 @@ def repeated_pairs(build: Path) -> int:
     places: dict[bytes, set[str]] = defaultdict(set)
     for source in python_files(build):
         lines = [line.strip() for line in source.text.splitlines() if not _THIN.fullmatch(line.strip())]
-        for at in range(len(lines) - REPEATED_LINES + 1):
-            run = "\n".join(lines[at : at + REPEATED_LINES])
+        for start in range(len(lines) - REPEATED_LINES + 1):
+            run = "\n".join(lines[start : start + REPEATED_LINES])
             places[hashlib.sha256(run.encode()).digest()].add(source.name)
     pairs = (combinations(sorted(names), 2) for names in places.values() if 1 < len(names) <= PLACES_MAX)
     return len({pair for some in pairs for pair in some})
@@ -143,25 +143,25 @@ def _traced(build: Path, folder: Path, words: tuple[str, ...]) -> tuple[int, int
     answer = folder / "answer.json"
     environment = {**os.environ, "PYTHONPATH": str(build), "NUMBA_DISABLE_JIT": "1"}
     command = [sys.executable, "-c", _TRACED, str(build), str(answer), *words]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if not answer.exists():
-        sys.exit(done.stderr)
+        sys.exit(process.stderr)
     code, modules, deepest = json.loads(answer.read_text())
     return code, modules, deepest
 
 
 def figures(build: Path) -> dict[str, str]:
     """Return all figures of a build by name."""
-    found = {name: f"{lines} ({files})" for name, (files, lines) in rooms(build).items()}
+    values = {name: f"{lines} ({files})" for name, (files, lines) in rooms(build).items()}
     parameters = kernel_parameters(build)
-    found["parameters of a kernel, most"] = (
+    values["parameters of a kernel, most"] = (
         f"{max(parameters)} of {len(parameters)} kernels, median {median(parameters):.0f}"
     )
-    found["pairs of files that repeat six lines"] = str(repeated_pairs(build))
-    found |= dict(sentences(build))
+    values["pairs of files that repeat six lines"] = str(repeated_pairs(build))
+    values |= dict(sentences(build))
     with tempfile.TemporaryDirectory() as folder:
-        found |= dict(hops(build, Path(folder)))
-    return found
+        values |= dict(hops(build, Path(folder)))
+    return values
 
 
 def main(others: list[str]) -> int:

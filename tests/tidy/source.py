@@ -44,9 +44,9 @@ def statements(parent: ast.AST) -> Iterator[ast.AST]:
 @cache
 def sources(folder: str) -> tuple[Source, ...]:
     """Every Python file below the folder, in the order of their paths."""
-    found = []
+    files = []
     for path in sorted((ROOT / folder).rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        found.append(Source(str(path.relative_to(ROOT)), text))
-    assert found, f"no Python files below {folder}"
-    return tuple(found)
+        files.append(Source(str(path.relative_to(ROOT)), text))
+    assert files, f"no Python files below {folder}"
+    return tuple(files)

@@ -85,19 +85,21 @@ def package(module: str) -> str:
 
 
 def violations(source: Source) -> Iterator[str]:
-    own = package(source.module)
-    for found in imports(source):
-        place = f"{source.name}:{found.line}"
-        if found.module.startswith("cep."):
-            other = package(found.module)
-            if own and other and other != own and FLOORS[other] >= FLOORS[own]:
-                yield f"{place} {own} (floor {FLOORS[own]}) imports {other} (floor {FLOORS[other]})"
-            if other != own and not is_at_door(found.module, other):
+    own_package = package(source.module)
+    for imported in imports(source):
+        place = f"{source.name}:{imported.line}"
+        if imported.module.startswith("cep."):
+            other = package(imported.module)
+            if own_package and other and other != own_package and FLOORS[other] >= FLOORS[own_package]:
+                yield f"{place} {own_package} (floor {FLOORS[own_package]}) imports {other} (floor {FLOORS[other]})"
+            if other != own_package and not is_at_door(imported.module, other):
                 yield f"{place} {other} is entered by {', '.join(sorted(DOORS[other]))} only"
-            allowed = any(source.module.startswith(here) and found.module.startswith(of) for here, of in LOCAL_IMPORTS)
-            if found.is_local and not allowed:
-                yield f"{place} imports {found.module} inside a function"
-        yield from (f"{place} {reason}" for reason in misplaced(source, own, found.module.split(".")[0]))
+            allowed = any(
+                source.module.startswith(here) and imported.module.startswith(target) for here, target in LOCAL_IMPORTS
+            )
+            if imported.is_local and not allowed:
+                yield f"{place} imports {imported.module} inside a function"
+        yield from (f"{place} {reason}" for reason in misplaced(source, own_package, imported.module.split(".")[0]))
 
 
 def imported_modules(files: Iterable[Source]) -> dict[str, set[str]]:
@@ -106,7 +108,7 @@ def imported_modules(files: Iterable[Source]) -> dict[str, set[str]]:
     modules = {source.module for source in files}
     return {
         source.module: {
-            module for found in imports(source) for module in packages_of(found.module) if module in modules
+            module for imported in imports(source) for module in packages_of(imported.module) if module in modules
         }
         - {source.module}
         for source in files

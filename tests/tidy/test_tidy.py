@@ -52,22 +52,22 @@ def state_names(tree: ast.Module) -> Iterator[int]:
 
 @pytest.mark.parametrize("source", ALL, ids=lambda source: source.name)
 def test_a_file_is_tidy(source: Source) -> None:
-    found, tree = [], source.parse()
+    faults, tree = [], source.parse()
     lines_count = len(source.text.splitlines())
     if lines_count > FILE_LINES_MAX:
-        found.append(f"{lines_count} lines, the cap is {FILE_LINES_MAX}: cut it where the representation changes")
+        faults.append(f"{lines_count} lines, the cap is {FILE_LINES_MAX}: cut it where the representation changes")
     for function in functions(tree):
         name = f"{source.name}:{function.name}"
         size = lines_without_docstring(function)
         if size > FUNCTION_LINES_MAX and name not in LONG_FUNCTIONS:
-            found.append(f"{name} has {size} lines, the cap is {FUNCTION_LINES_MAX}")
+            faults.append(f"{name} has {size} lines, the cap is {FUNCTION_LINES_MAX}")
     if source.name != "tests/tidy/test_tidy.py":
         for number, line in enumerate(source.text.splitlines(), start=1):
             if LEFTOVERS.search(line):
-                found.append(f"{source.name}:{number} unfinished: {line.strip()}")
+                faults.append(f"{source.name}:{number} unfinished: {line.strip()}")
     if source.name.startswith("cep/"):
-        found.extend(f"{source.name}:{line} bare `state`: {BARE_STATE}" for line in state_names(tree))
-    assert found == []
+        faults.extend(f"{source.name}:{line} bare `state`: {BARE_STATE}" for line in state_names(tree))
+    assert faults == []
 
 
 def test_exceptions_are_still_needed() -> None:
@@ -80,17 +80,17 @@ def test_exceptions_are_still_needed() -> None:
 
 
 def test_a_module_says_who_tests_it_and_that_exists() -> None:
-    found = []
+    faults = []
     for source in sources("cep"):
         if source.name.endswith("__init__.py"):
             continue
         docstring = module_docstring(source)
         if "Tested by:" not in docstring:
-            found.append(f"{source.name} does not say `Tested by:`")
+            faults.append(f"{source.name} does not say `Tested by:`")
             continue
         paths = re.findall(r"tests/[\w/.]+\w", docstring.split("Tested by:")[1])
-        found.extend(f"{source.name} names {path}, which is not there" for path in paths if not (ROOT / path).exists())
-    assert found == []
+        faults.extend(f"{source.name} names {path}, which is not there" for path in paths if not (ROOT / path).exists())
+    assert faults == []
 
 
 def test_the_files_that_a_module_names_are_there() -> None:

@@ -38,8 +38,8 @@ def morning(seed: int = 3) -> tuple[bytes, ...]:
 
 def suppressing() -> list[UpsertRecord]:
     """All rules of this repository, and three that would fire on many payments; one of them escalates."""
-    given = rules()
-    base = given["small_then_large"]
+    rules_by_id = rules()
+    base = rules_by_id["small_then_large"]
     source = (
         f"{base.source}\npattern often by card_id {{\n  seq    one\n  where  one: transaction  amount > 90.00\n"
         "  emit   amount = one.amount\n}\n"
@@ -47,7 +47,11 @@ def suppressing() -> list[UpsertRecord]:
     often = base.model_copy(update={"pattern": "often", "source": source, "params": {}, "message": "{key}"})
     times = {"often_short": "2 h", "often_long": "2 d"}
     more = often.model_copy(update={"id": "often_more", "suppress": "2 d", "escalate": "amount"})
-    return [*given.values(), *(often.model_copy(update={"id": id_, "suppress": ms}) for id_, ms in times.items()), more]
+    return [
+        *rules_by_id.values(),
+        *(often.model_copy(update={"id": id_, "suppress": ms}) for id_, ms in times.items()),
+        more,
+    ]
 
 
 def deployment(given: Iterable[ControlRecord] | None = None) -> Deployment:

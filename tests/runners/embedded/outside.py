@@ -29,11 +29,11 @@ class TwoLanes:
     def give(self, count: int) -> list[Chunk]:
         """The next lines, so many at most."""
         end = min(len(self.lines), self.at + count)
-        given = self.lines[self.at : end]
+        lines = self.lines[self.at : end]
         self.ended = end == len(self.lines)
         self.at = end
-        lanes = {lane: given[number::2] for number, lane in enumerate(("a", "b"))}
-        return [Chunk(lane, pa.array(own, pa.large_binary())) for lane, own in lanes.items() if own]
+        lanes = {lane: lines[number::2] for number, lane in enumerate(("a", "b"))}
+        return [Chunk(lane, pa.array(values, pa.large_binary())) for lane, values in lanes.items() if values]
 
     def hold(self, lanes: Collection[str]) -> None:
         """Give all the same."""

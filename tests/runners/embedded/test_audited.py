@@ -49,10 +49,10 @@ class Plain:
         place(self.folder / "control", name, lines)
 
     def run(self, checkpoint: str = "job", *more: str) -> int:
-        at = self.folder / checkpoint
+        job_folder = self.folder / checkpoint
         return main([
             "run", "--rules", str(self.folder / "rules"), "--events", str(self.folder / "events"), "--checkpoint",
-            str(at), "--alerts", str(at / "alerts"), "--available-now", *more,
+            str(job_folder), "--alerts", str(job_folder / "alerts"), "--available-now", *more,
         ])  # fmt: skip
 
     @property
@@ -103,9 +103,9 @@ def test_a_trail_without_signers_goes_on_over_restarts(
     assert main(["audit", "verify", str(folder), "--head", head_of(lines)]) == 0
     capsys.readouterr()
     assert main(["audit", "show", str(folder)]) == 0
-    said = capsys.readouterr().out
-    assert "Ada (not signed)" in said
-    assert f"{RULE}/snooze/{KEY}" in said
+    printed = capsys.readouterr().out
+    assert "Ada (not signed)" in printed
+    assert f"{RULE}/snooze/{KEY}" in printed
     path = job.folder / "audit.jsonl"
     for wrong in (
         lines[:-1], lines[1:], [*lines[:4], *lines[5:]], [*lines[:4], lines[5], lines[4], *lines[6:]],
@@ -143,21 +143,23 @@ def test_an_erased_key_leaves_no_byte_and_the_trail_is_whole(tmp_path: Path, is_
     assert job.run("job", *job.control) == 0
     if is_stopped_for_good:
         assert job.run() == 0, "its rules no longer change, and its trail is still there"
-    at, count = job.folder / "job", len(job.trail())
+    job_folder, count = job.folder / "job", len(job.trail())
     ways = ways_to_write([KEY])
     assert any(way in line for way in ways for line in job.trail())
-    assert main(["erase", "--key", f"card_id={KEY}", "--checkpoint", str(at)]) == 0
-    assert not [path for path in at.rglob("*") if path.is_file() and any(way in path.read_bytes() for way in ways)]
+    assert main(["erase", "--key", f"card_id={KEY}", "--checkpoint", str(job_folder)]) == 0
+    assert not [
+        path for path in job_folder.rglob("*") if path.is_file() and any(way in path.read_bytes() for way in ways)
+    ]
     lines = job.trail()
     entry = orjson.loads(lines[-1])
     assert (entry["what"], entry["keys"], entry["lines"]) == ("erasure", {"card_id": 1}, [count - 1])
     assert entry["signers_version"] is None
-    assert main(["audit", "verify", str(at / "dead_letters"), "--head", head_of(lines)]) == 0
+    assert main(["audit", "verify", str(job_folder / "dead_letters"), "--head", head_of(lines)]) == 0
     shutil.rmtree(job.folder / "control")  # the records name the key
     job.send("2.jsonl", with_nonce(ResumeRecord(id=RULE, version=2)))
     assert job.run("job", *job.control) == 0
     assert job.trail()[:-1] == lines
-    assert main(["audit", "verify", str(at / "dead_letters"), "--head", head_of(job.trail())]) == 0
+    assert main(["audit", "verify", str(job_folder / "dead_letters"), "--head", head_of(job.trail())]) == 0
 
 
 def test_a_trail_in_a_topic_and_in_files(
@@ -194,9 +196,9 @@ def test_a_trail_in_a_topic_and_in_files(
     assert job.run(*run) == 0
     assert main(["audit", "verify", str(copy), *broker, *status]) == 0
     assert main([*verify, *status]) == 0
-    said = read_status(Topic(kafka_broker.address, f"{name}-status"))
-    assert said is not None
-    assert said["audit"] == {"count": len(after), "hash": orjson.loads(after[-1])["hash"]}
+    job_status = read_status(Topic(kafka_broker.address, f"{name}-status"))
+    assert job_status is not None
+    assert job_status["audit"] == {"count": len(after), "hash": orjson.loads(after[-1])["hash"]}
 
     # Without both the job cannot report a head.
     other = [*broker, "--status-topic", f"{name}-other"]

@@ -186,21 +186,21 @@ def test_lives_whose_folders_are_lost(seed: int, topics: Topics, tmp_path: Path)
             shutil.rmtree(folder)
     else:
         pytest.fail(f"it never came to its end, seed {seed}")
-    wanted = sorted(expected(list(day()), GIVEN, tmp_path))
-    assert alerts_of(topics, len(wanted)) == wanted, f"seed {seed}"
+    expected_alerts = sorted(expected(list(day()), GIVEN, tmp_path))
+    assert alerts_of(topics, len(expected_alerts)) == expected_alerts, f"seed {seed}"
     assert lost > 0, f"seed {seed}"
     assert stored(topics) == local(folder), "the topic has what the store has"
 
 
 def stored(topics: Topics) -> dict[bytes, bytes]:
-    found: dict[bytes, bytes] = {}
-    wanted = OffsetRange(topics.changelog, 0, 0, topics.end())
-    for records in read_range(KafkaSettings(topics.kafka.address), wanted):
+    entries: dict[bytes, bytes] = {}
+    offsets = OffsetRange(topics.changelog, 0, 0, topics.end())
+    for records in read_range(KafkaSettings(topics.kafka.address), offsets):
         for name, value in zip(records.column("key").to_pylist(), records.column("value").to_pylist(), strict=True):
-            found.pop(name, None)
+            entries.pop(name, None)
             if value is not None:
-                found[name] = value
-    return found
+                entries[name] = value
+    return entries
 
 
 def local(folder: Path) -> dict[bytes, bytes]:
@@ -219,8 +219,8 @@ def test_a_changelog_that_begins_late_and_a_topic_of_others(topics: Topics, tmp_
     assert topics.end() > 0
     shutil.rmtree(folder)
     assert live(folder, topics, lines, 3, Steps(100_000))
-    wanted = sorted(expected(list(day()), GIVEN, tmp_path))
-    assert alerts_of(topics, len(wanted)) == wanted
+    expected_alerts = sorted(expected(list(day()), GIVEN, tmp_path))
+    assert alerts_of(topics, len(expected_alerts)) == expected_alerts
     topics.kafka.send(topics.alerts, [{"value": b"{}", "partition": 0}])
     foreign = Topics(topics.kafka, topics.alerts, f"foreign-{uuid.uuid4().hex[:8]}")
     topics.kafka.create(foreign.changelog, 1)
@@ -347,7 +347,7 @@ def test_killed_without_notice_and_without_its_folder(kafka_broker: KafkaCluster
         "--alerts", f"kafka:{alerts}", "--checkpoint", str(tmp_path / "job"), "--key-groups", "16",
         "--changelog", state, "--max-records", "200",
     ]  # fmt: skip
-    wanted = sorted(expected(lines, GIVEN, tmp_path))
+    expected_alerts = sorted(expected(lines, GIVEN, tmp_path))
     for number in range(3):
         before, third = (
             lines[: number * len(lines) // 3],
@@ -361,10 +361,10 @@ def test_killed_without_notice_and_without_its_folder(kafka_broker: KafkaCluster
             process.kill()
             process.communicate()
             shutil.rmtree(tmp_path / "job")
-    found = consumed(kafka_broker.address, alerts, lambda values: len(values) >= len(wanted) - 1)
+    alerts_found = consumed(kafka_broker.address, alerts, lambda values: len(values) >= len(expected_alerts) - 1)
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=WAIT_S)
-    assert process.returncode == 0, said.decode()
-    assert b"the job goes on" in said
-    assert f"state is read from topic {state}".encode() in said
-    assert sorted(found) == wanted
+    _, log = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0, log.decode()
+    assert b"the job goes on" in log
+    assert f"state is read from topic {state}".encode() in log
+    assert sorted(alerts_found) == expected_alerts

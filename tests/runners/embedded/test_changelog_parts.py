@@ -45,12 +45,12 @@ class Topic(InMemory):
 
     def read(self, _: object, wanted: OffsetRange, rows_max: int = 7) -> Iterator[pa.Table]:
         """As `read_range`, some records at a time, the older ones of a key left out."""
-        latest = {name: at for at, (name, _) in enumerate(self.entries)}
-        kept = [at for at in range(wanted.start, wanted.end) if latest[self.entries[at][0]] == at]
-        for start in range(0, len(kept), rows_max):
-            rows = kept[start : start + rows_max]
-            names, values = zip(*(self.entries[at] for at in rows), strict=True)
-            times = [1_000 + at for at in rows]
+        latest = {name: offset for offset, (name, _) in enumerate(self.entries)}
+        offsets = [offset for offset in range(wanted.start, wanted.end) if latest[self.entries[offset][0]] == offset]
+        for start in range(0, len(offsets), rows_max):
+            rows = offsets[start : start + rows_max]
+            names, values = zip(*(self.entries[offset] for offset in rows), strict=True)
+            times = [1_000 + offset for offset in rows]
             columns = {"key": pa.array(names, pa.binary()), "value": pa.array(values, pa.binary())}
             yield pa.table({**columns, "timestamp": times, "offset": rows})
 
@@ -68,10 +68,10 @@ class Log(Changelog):
 
 @pytest.fixture
 def topic(monkeypatch: pytest.MonkeyPatch) -> Topic:
-    found = Topic()
+    fake_topic = Topic()
     monkeypatch.setattr(changelog, "CHANGELOG_PART_BYTES", PART_BYTES)
-    monkeypatch.setattr(changelog, "read_range", found.read)
-    return found
+    monkeypatch.setattr(changelog, "read_range", fake_topic.read)
+    return fake_topic
 
 
 def test_a_part_fits_into_a_record_with_its_key() -> None:
@@ -141,9 +141,9 @@ def test_parts_that_are_missing_or_of_another_build_are_refused(topic: Topic, tm
     batch.put(key(1), bytes(range(25)))
     log.take(batch, store, ListStore(tmp_path), 1)
     entries = log.hand_over()[0]
-    for at, (name, value) in enumerate(entries):
+    for index, (name, value) in enumerate(entries):
         if changelog._PARTS.begin <= name < changelog._PARTS.end:
-            topic.entries[:] = entries[:at] + entries[at + 1 :]
+            topic.entries[:] = entries[:index] + entries[index + 1 :]
             with pytest.raises(StateCorruptError, match="topic state has 2 of the 3 parts of an entry"):
                 Log(topic).replay(MemoryStore(), tmp_path)
         if value is not None and value.startswith(changelog._MARK):
@@ -173,8 +173,8 @@ def test_a_job_whose_panes_and_heads_are_larger_than_a_record(
     part_bytes = RECORD_BYTES // 2
     monkeypatch.setattr(changelog, "CHANGELOG_PART_BYTES", part_bytes)
     monkeypatch.setattr("cep.nfa.histories.HISTORY_EVENTS_MAX", 12)
-    given = deployment(records())
-    job = Job(given.schema, given.key_domains, JOB.groups_count, 1)
+    deployed = deployment(records())
+    job = Job(deployed.schema, deployed.key_domains, JOB.groups_count, 1)
     monkeypatch.setattr("tests.runners.embedded.test_changelog.JOB", job)
     monkeypatch.setattr(
         "tests.runners.embedded.test_changelog.INITIAL", tuple(record.to_json() for record in records())
@@ -186,8 +186,8 @@ def test_a_job_whose_panes_and_heads_are_larger_than_a_record(
     assert not live(folder, topics, lines, seed, Steps(12 + seed, "5"))
     shutil.rmtree(folder)
     assert live(folder, topics, lines, seed + 1, Steps(100_000))
-    wanted = sorted(expected(lines, given, tmp_path))
-    assert alerts_of(topics, len(wanted)) == wanted
+    expected_alerts = sorted(expected(lines, deployed, tmp_path))
+    assert alerts_of(topics, len(expected_alerts)) == expected_alerts
     with StoreSettings(folder).open(folder / "store" / "store") as store:
         heads, panes = largest(store, job)
     assert heads > RECORD_BYTES

@@ -115,8 +115,8 @@ def test_crashes_redelivery_and_a_sink_that_refuses(seed: int, backend: str, tmp
     random = np.random.default_rng(seed)
     original = disordered(list(morning()), LATENESS_MS, seed)
     lines = list(original)
-    for at in sorted(random.integers(200, len(lines), 10).tolist(), reverse=True):
-        lines[at:at] = lines[at - 30 : at]  # the source itself delivers twice
+    for position in sorted(random.integers(200, len(lines), 10).tolist(), reverse=True):
+        lines[position:position] = lines[position - 30 : position]  # the source itself delivers twice
     broker = Broker()
     for life in range(300):
         sink = BrokerSink(broker, np.random.default_rng([seed, life]), 0.03)
@@ -135,8 +135,10 @@ def test_files_hold_each_alert_once(tmp_path: Path) -> None:
     for life in range(100):
         if run(tmp_path / "job", FileSink(tmp_path / "alerts"), lines, life, Steps(9 + 4 * life)):
             break
-    found = [line for path in sorted((tmp_path / "alerts").iterdir()) for line in path.read_bytes().splitlines()]
-    assert sorted(found) == sorted(expected(list(morning()), GIVEN, tmp_path))
+    lines_of_files = [
+        line for path in sorted((tmp_path / "alerts").iterdir()) for line in path.read_bytes().splitlines()
+    ]
+    assert sorted(lines_of_files) == sorted(expected(list(morning()), GIVEN, tmp_path))
 
 
 @pytest.mark.slow
@@ -157,8 +159,8 @@ def test_without_its_store_a_job_goes_on_from_the_checkpoint_and_sends_nothing_a
             else:
                 (store / (store / "CURRENT").read_text().strip()).write_bytes(b"torn")
     assert harmed > 0
-    found = [line for path in sorted(alerts.iterdir()) for line in path.read_bytes().splitlines()]
-    assert sorted(found) == sorted(expected(list(day()), GIVEN, tmp_path))
+    lines_of_files = [line for path in sorted(alerts.iterdir()) for line in path.read_bytes().splitlines()]
+    assert sorted(lines_of_files) == sorted(expected(list(day()), GIVEN, tmp_path))
 
 
 def test_a_store_that_is_behind_another_process_is_not_gone_on_with(tmp_path: Path) -> None:
@@ -274,8 +276,8 @@ def test_a_store_that_was_brought_back_is_not_checkpointed_before_it_has_a_commi
             assert len(checkpoint_numbers(Target(str(job / "checkpoints")))) == 1
             assert len(list(alerts.iterdir())) > 1
             shutil.rmtree(job / "store")
-    found = [line for path in sorted(alerts.iterdir()) for line in path.read_bytes().splitlines()]
-    assert sorted(found) == sorted(expected(list(morning()), GIVEN, tmp_path))
+    lines_of_files = [line for path in sorted(alerts.iterdir()) for line in path.read_bytes().splitlines()]
+    assert sorted(lines_of_files) == sorted(expected(list(morning()), GIVEN, tmp_path))
 
 
 def test_a_folder_belongs_to_one_process(tmp_path: Path) -> None:

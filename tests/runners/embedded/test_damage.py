@@ -66,8 +66,8 @@ def in_json(data: bytes) -> bytes:
 
 def in_index(data: bytes) -> bytes:
     """Apply the change to a rulebook, whose index is JSON in JSON."""
-    found = orjson.loads(data)
-    return orjson.dumps(found | {"index": in_json(found["index"].encode()).decode()})
+    fields = orjson.loads(data)
+    return orjson.dumps(fields | {"index": in_json(fields["index"].encode()).decode()})
 
 
 BY_NAMESPACE = {PAGES: byte_at(3), PAST: byte_at(3), SEGMENTS: byte_at(3), ADDED_WAITING: byte_at(8 + 3)}
@@ -76,7 +76,7 @@ BY_KEY = {HEAD: in_json, RULEBOOK: in_index}
 
 
 @pytest.mark.parametrize(
-    "of", [pytest.param(of, marks=() if of == PAGES else LATER) for of in (*BY_NAMESPACE, *BY_KEY)]
+    "of", [pytest.param(entry, marks=() if entry == PAGES else LATER) for entry in (*BY_NAMESPACE, *BY_KEY)]
 )
 def test_a_later_format_in_the_store_is_named_and_nothing_is_lost(of: bytes, folder: Path, wanted: list[bytes]) -> None:
     before: dict[bytes, bytes] = {}
@@ -111,12 +111,16 @@ def test_a_checkpoint_of_a_later_format_is_named_and_stays(
         body = in_json(good.partition(b"\n")[2])
         path.write_bytes(sha256(body).hexdigest().encode() + b"\n" + body)
     else:
-        found = Manifest.from_bytes(good, path.name)
-        (file,) = (file for file in found.files if file.name == PAYLOAD)
+        manifest = Manifest.from_bytes(good, path.name)
+        (file,) = (file for file in manifest.files if file.name == PAYLOAD)
         body = in_json((path.parent / FOLDER / file.sha256).read_bytes())
         other = replace(file, size=len(body), sha256=sha256(body).hexdigest())
         (path.parent / FOLDER / other.sha256).write_bytes(body)
-        path.write_bytes(replace(found, files=tuple(other if own == file else own for own in found.files)).to_bytes())
+        path.write_bytes(
+            replace(
+                manifest, files=tuple(other if old_file == file else old_file for old_file in manifest.files)
+            ).to_bytes()
+        )
     if is_lost:
         shutil.rmtree(store_folder(folder / "job"))
     for _ in range(2):

@@ -35,15 +35,15 @@ def feed(
     engine: Engine, pieces: Sequence[Sequence[bytes]], counters: Counter[str], commit: int | None = None
 ) -> list[bytes]:
     """The alerts of all pieces, one micro-batch each; with a commit after each, numbered from `commit` on."""
-    found: list[bytes] = []
+    alerts: list[bytes] = []
     for number, piece in enumerate(pieces):
         times = {"p": (latest_ms(piece), False)} if piece else {}
         stepped = engine.step(decoded(engine.job, piece), (), times)
-        found += json_lines(stepped.alerts)
+        alerts += json_lines(stepped.alerts)
         counters.update(stepped.counters)
         if commit is not None:
             save(engine, commit + number)
-    return found
+    return alerts
 
 
 def finish(engine: Engine, counters: Counter[str]) -> list[bytes]:
@@ -78,10 +78,10 @@ def test_the_alerts_of_the_replay_whatever_the_pieces(
             make_job(lateness_ms, pages, order), INITIAL, store, Workers(workers, page_bytes_max=page_bytes)
         )
         counters: Counter[str] = Counter()
-        found = feed(engine, cut(arriving, 40, seed=pages), counters, 1) + finish(engine, counters)
+        alerts = feed(engine, cut(arriving, 40, seed=pages), counters, 1) + finish(engine, counters)
         assert engine.loads_count > 0 or page_bytes is None
-    assert sorted(found) == sorted(expected(lines, GIVEN, tmp_path))
-    assert len(found) > 20
+    assert sorted(alerts) == sorted(expected(lines, GIVEN, tmp_path))
+    assert len(alerts) > 20
     assert counters["late_events"] == 0
     assert counters["events"] == counters["records"] == len(lines)
 
@@ -97,11 +97,11 @@ def test_another_engine_goes_on_from_what_was_saved(kind: str, tmp_path: Path, m
     job = make_job(5 * MINUTE_MS, pages=2, dedup_ms=60 * MINUTE_MS)
     store: DurableStore = MemoryStore() if kind == "memory" else RocksStore(tmp_path / "0")
     counters: Counter[str] = Counter()
-    found: list[bytes] = []
+    alerts: list[bytes] = []
     engine = Engine(job, INITIAL, store, Workers(1, page_bytes_max=None if kind == "memory" else 30_000))
     for number, piece in enumerate(cut(lines, 5, seed=2)):
         # Each piece comes with the end of the one before: repeated records have no effect.
-        found += feed(engine, cut(piece, 8, seed=number), counters, 1 + number * 10)
+        alerts += feed(engine, cut(piece, 8, seed=number), counters, 1 + number * 10)
         target = tmp_path / f"{number + 1}"
         store.checkpoint(target)
         feed(engine, [piece[-50:], list(day(4))[:200]], Counter())
@@ -112,9 +112,9 @@ def test_another_engine_goes_on_from_what_was_saved(kind: str, tmp_path: Path, m
         engine.restore()
         again = feed(engine, [piece[-50:]], counters)
         assert again == []
-    found += finish(engine, counters)
+    alerts += finish(engine, counters)
     store.close()
-    assert sorted(found) == sorted(expected(list(day()), GIVEN, tmp_path))
+    assert sorted(alerts) == sorted(expected(list(day()), GIVEN, tmp_path))
     assert counters["duplicates"] == 5 * 50 - counters["late_events"]
 
 
@@ -124,7 +124,7 @@ def test_a_store_of_an_earlier_build_keeps_its_number_of_pages(tmp_path: Path, m
     store = MemoryStore()
     monkeypatch.setattr(engine_module, "PAGES_A_PART", 256)
     engine = Engine(make_job(pages=2), INITIAL, store, Workers(2))
-    found = feed(engine, cut(lines[:1_000], 4, seed=1), counters, 1)
+    alerts = feed(engine, cut(lines[:1_000], 4, seed=1), counters, 1)
     engine.close()
     monkeypatch.undo()
     for key, value in list(store.scan(prefix_range(STORE_GROUP, b"", b"engine", b"times"))):
@@ -134,17 +134,17 @@ def test_a_store_of_an_earlier_build_keeps_its_number_of_pages(tmp_path: Path, m
     for part in (lines[1_000:2_000], lines[2_000:]):
         engine = Engine(make_job(pages=2), INITIAL, store, Workers(3))
         engine.restore()
-        found += feed(engine, cut(part, 4, seed=2), counters, 10 if part[0] == lines[1_000] else 20)
-    found += finish(engine, counters)
-    assert sorted(found) == sorted(expected(lines, GIVEN, tmp_path))
+        alerts += feed(engine, cut(part, 4, seed=2), counters, 10 if part[0] == lines[1_000] else 20)
+    alerts += finish(engine, counters)
+    assert sorted(alerts) == sorted(expected(lines, GIVEN, tmp_path))
 
 
 def test_processes_with_a_range_each_find_it_all_together(tmp_path: Path) -> None:
-    lines, found = list(day()), []
+    lines, alerts = list(day()), []
     for first, end in ((0, 5), (5, 16)):
         engine = Engine(make_job(), INITIAL, MemoryStore(), Workers(2, first, end))
-        found += feed(engine, cut(lines, 10, seed=1), Counter()) + finish(engine, Counter())
-    assert sorted(found) == sorted(expected(lines, GIVEN, tmp_path))
+        alerts += feed(engine, cut(lines, 10, seed=1), Counter()) + finish(engine, Counter())
+    assert sorted(alerts) == sorted(expected(lines, GIVEN, tmp_path))
 
 
 def test_a_key_that_loses_partial_matches_is_named() -> None:

@@ -31,12 +31,12 @@ def make_job(lateness_ms: int, levels_count: int = 3) -> Job:
 
 def found_in(stepped: Stepped) -> dict[str, tuple[str, str, str, int]]:
     """Alert id → (origin, via, target, time)."""
-    found = {}
+    matches = {}
     for alert in stepped.alerts.to_pylist():
         origin, target = alert["key"].split(KEY_SEPARATOR)
         at_ms = round(alert["detected_at"].timestamp() * 1_000)
-        found[alert["alert_id"]] = (origin, json.loads(alert["measures"])["via"], target, at_ms)
-    return found
+        matches[alert["alert_id"]] = (origin, json.loads(alert["measures"])["via"], target, at_ms)
+    return matches
 
 
 @pytest.mark.parametrize(("workers", "lateness_ms"), [(1, 0), (3, 0), (2, 400_000)])
@@ -50,13 +50,13 @@ def test_circles_are_found_however_the_stream_is_cut(workers: int, lateness_ms: 
     cuts = [0, *sorted(random.sample(range(1, len(table)), 9)), len(table)]
     store = MemoryStore()
     engine = Engine(job, INITIAL, store, Workers(workers))
-    found: dict[str, tuple[str, str, str, int]] = {}
+    matches: dict[str, tuple[str, str, str, int]] = {}
     counted, alerts = 0, 0
     for number, (first, end) in enumerate(pairwise(cuts)):
         part = table.take(order[first:end])
         decoded = decode_table(job.schema, part, str)
         stepped = engine.step([decoded], (), {"p": (int(decoded.time_ms.max()), False)})
-        found |= found_in(stepped)
+        matches |= found_in(stepped)
         alerts += stepped.alerts.num_rows
         counted += stepped.counters["events"]
         if number % 3 == 1:
@@ -68,9 +68,9 @@ def test_circles_are_found_however_the_stream_is_cut(workers: int, lateness_ms: 
             engine.restore()
     last = engine.step([], (END,), {})
     engine.close()
-    found |= found_in(last)
-    assert set(found.values()) == circles(table)
-    assert len(found) == alerts + last.alerts.num_rows, "no alert comes twice"
+    matches |= found_in(last)
+    assert set(matches.values()) == circles(table)
+    assert len(matches) == alerts + last.alerts.num_rows, "no alert comes twice"
     assert counted == len(table)
 
 

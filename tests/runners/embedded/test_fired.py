@@ -42,9 +42,9 @@ def restored(store: MemoryStore) -> StoredLastAlerts:
 def test_a_commit_of_the_job_writes_what_has_changed_of_fifty_thousand_keys() -> None:
     """A start reads the same memory; forgotten keys are gone from the store."""
     records = suppressing()
-    given, store = deployment(records), MemoryStore()
+    deployed, store = deployment(records), MemoryStore()
     engine = Engine(
-        Job(given.schema, given.key_domains, 8), tuple(record.to_json() for record in records), store, Workers(1)
+        Job(deployed.schema, deployed.key_domains, 8), tuple(record.to_json() for record in records), store, Workers(1)
     )
     lines = list(day()[:1_000])
     engine._memory.put(
@@ -59,8 +59,8 @@ def test_a_commit_of_the_job_writes_what_has_changed_of_fifty_thousand_keys() ->
         stepped = engine.step(decoded(engine.job, piece), (), {"p": (latest_ms(piece), False)} if piece else {})
         batch = WriteBatch()
         engine.save(batch, number)
-        own = [len(k) + len(v) for _, k, v in batch.changes if split_key(k).namespace in (FIRED, b"engine")]
-        sizes.append(sum(own))
+        entry_sizes = [len(k) + len(v) for _, k, v in batch.changes if split_key(k).namespace in (FIRED, b"engine")]
+        sizes.append(sum(entry_sizes))
         alerts.append(stepped.alerts.num_rows)
         store.write(batch)
     assert sizes[0] > 30 * MANY, "all of it, once"
@@ -69,7 +69,9 @@ def test_a_commit_of_the_job_writes_what_has_changed_of_fifty_thousand_keys() ->
     assert len(engine._memory.last) > MANY
     last = dict(engine._memory.last)
     engine.close()
-    again = Engine(Job(given.schema, given.key_domains, 8), tuple(r.to_json() for r in records), store, Workers(1))
+    again = Engine(
+        Job(deployed.schema, deployed.key_domains, 8), tuple(r.to_json() for r in records), store, Workers(1)
+    )
     again.restore()
     assert again._memory.last == last
     batch = WriteBatch()
@@ -125,21 +127,21 @@ def test_a_version_with_another_time_holds_back_alike_however_the_stream_is_cut(
             update={"suppress": suppress[1], "version": 2}
         ),
     ]
-    given = deployment(records)
-    job = Job(given.schema, given.key_domains, 4)
-    whole = sorted(expected(lines, given, tmp_path))
+    deployed = deployment(records)
+    job = Job(deployed.schema, deployed.key_domains, 4)
+    whole = sorted(expected(lines, deployed, tmp_path))
     for pieces in ([lines], cut(lines, 5, seed=5), [[line] for line in lines]):
         engine = Engine(job, (records[0].to_json(),), MemoryStore(), Workers(1))
-        found: list[bytes] = []
+        alerts: list[bytes] = []
         began = False
         for piece in pieces:
             starts = bool(piece) and not began and latest_ms(piece) >= start_ms + 110_000
             began |= starts
             controls = (records[1].to_json(),) if starts else ()
             times = {"p": (latest_ms(piece), False)} if piece else {}
-            found += json_lines(engine.step(decoded(job, piece), controls, times).alerts)
+            alerts += json_lines(engine.step(decoded(job, piece), controls, times).alerts)
         engine.close()
-        assert sorted(found) == whole
+        assert sorted(alerts) == whole
     assert 2 < len(whole) < len(lines)
 
 

@@ -159,7 +159,7 @@ def test_a_burst_that_is_read_lane_by_lane_makes_nothing_late(tmp_path: Path) ->
     start_ms = NOW_MS - 600 * MINUTE_MS
     times = [start_ms + card * MINUTE_MS for card in range(500)]
     lines = [(ms, line) for card, ms in enumerate(times) for line in fraud(card, ms)]
-    lines.sort(key=lambda at: at[0] + chance.randrange(lateness_ms // 2))
+    lines.sort(key=lambda time_and_line: time_and_line[0] + chance.randrange(lateness_ms // 2))
     pieces = [(lane, [line for _, line in lines[number::4]]) for number, lane in enumerate("abcd")]
     job = Job1(tmp_path, Lanes(pieces, "abcd"), job=Job(DEPLOYED.schema, (("card",),), 2, lateness_ms=lateness_ms))
     job.tick_ms = 300
@@ -183,7 +183,7 @@ def test_bursts_and_an_old_heartbeat_on_a_broker_make_nothing_late(
     rules_folder(tmp_path)
     end_ms = NOW_MS + 19_999_002
     lines = [(ms, line) for card in range(20_000) for ms in [NOW_MS + 1_000 * card] for line in fraud(card, ms)]
-    lines.sort(key=lambda at: at[0] + chance.randrange(5 * MINUTE_MS))
+    lines.sort(key=lambda time_and_line: time_and_line[0] + chance.randrange(5 * MINUTE_MS))
     kafka_broker.send(topic, [{"value": line, "partition": chance.randrange(4)} for _, line in lines])
     beat = HeartbeatRecord(event_time=utc_text(end_ms)).to_json()
     kafka_broker.send(f"{topic}-control", [{"key": "heartbeat", "value": beat, "partition": 0}])
@@ -244,7 +244,7 @@ def test_events_of_now_hide_nothing_of_a_backlog(piece: int, tmp_path: Path) -> 
     start_ms = NOW_MS - 180 * MINUTE_MS
     lines = [line for card in range(CARDS) for line in fraud(card, start_ms + card * MINUTE_MS)]
     lines[1:1] = [payment(f"now{n}", "c99", NOW_MS - n, 1) for n in range(3)]
-    source = Greedy([("a", lines[at : at + piece]) for at in range(0, len(lines), piece)], "a")
+    source = Greedy([("a", lines[start : start + piece]) for start in range(0, len(lines), piece)], "a")
     job = Job1(tmp_path, source)
     job.start().run(threading.Event(), until_end=True)
     job.end()

@@ -34,8 +34,8 @@ def unsuppressed(seed: int) -> Stream:
 
 
 def make_engine(stream: Stream, *, is_audited: bool = False) -> Engine:
-    given = deploy(stream.records)
-    job = Job(given.schema, given.key_domains, 4, 1, 0, is_audited=is_audited)
+    deployed = deploy(stream.records)
+    job = Job(deployed.schema, deployed.key_domains, 4, 1, 0, is_audited=is_audited)
     return Engine(job, tuple(record.to_json() for record in stream.records), MemoryStore(), Workers(1))
 
 
@@ -55,12 +55,12 @@ def test_an_alert_after_a_gap_names_it_unless_nothing_of_it_could_matter(seed: i
     save(engine, 9)
     again = Engine(engine.job, (), engine.store, Workers(1))  # the decision outlives the process
     again.restore()
-    found = feed(again, cut(stream.lines[end:], 3, seed), counters) + finish(again, counters)
-    wrong = list(map(orjson.loads, set(found) - right))
+    alerts = feed(again, cut(stream.lines[end:], 3, seed), counters) + finish(again, counters)
+    wrong = list(map(orjson.loads, set(alerts) - right))
     assert all("history_from" in alert for alert in wrong)
     assert all(utc_ms(alert["history_from"]) > latest_ms(gone) for alert in wrong)
     later_ms = now_ms + 40 * 24 * HOUR_MS
-    late = [alert for alert in map(orjson.loads, found) if utc_ms(alert["events"][0]["event_time"]) > later_ms]
+    late = [alert for alert in map(orjson.loads, alerts) if utc_ms(alert["events"][0]["event_time"]) > later_ms]
     assert all("history_from" not in alert for alert in late), "no window is that long"
 
 
@@ -71,10 +71,10 @@ def test_the_audit_of_a_job_has_a_line_about_it() -> None:
     now_ms = latest_ms(stream.lines)
     letters += engine.accept_gaps({"p[1]": (5, 9), "p[0]": (7, 8)}, now_ms).dead_letters
     lines = [letter for letter in letters if is_audit(letter)]
-    said = orjson.loads(lines[-1])
-    assert (said["what"], said["offsets"]) == ("gap", {"p[0]": [7, 8], "p[1]": [5, 9]})
-    assert utc_ms(said["history_from"]) == now_ms + (engine.job.ahead_ms or 0) + 1
+    gap_line = orjson.loads(lines[-1])
+    assert (gap_line["what"], gap_line["offsets"]) == ("gap", {"p[0]": [7, 8], "p[1]": [5, 9]})
+    assert utc_ms(gap_line["history_from"]) == now_ms + (engine.job.ahead_ms or 0) + 1
     head = engine.audit_head()
     assert head is not None
-    assert head["hash"] == said["hash"]
+    assert head["hash"] == gap_line["hash"]
     engine.close()

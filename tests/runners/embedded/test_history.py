@@ -39,27 +39,27 @@ def test_the_alerts_of_the_replay(
     if values is not None:
         for module in ("known_sub_keys", "remembered", "retained"):
             monkeypatch.setattr(f"cep.histories.{module}.HISTORY_VALUES_MAX", values)
-    given = deployment(records())
+    deployed = deployment(records())
     lines = history_lines()[:9_000]
-    job = Job(given.schema, given.key_domains, 16, pages)
+    job = Job(deployed.schema, deployed.key_domains, 16, pages)
     initial = tuple(record.to_json() for record in records())
     store = RocksStore(tmp_path / "rocks") if page_bytes else MemoryStore()
     engine = Engine(job, initial, store, Workers(1, page_bytes_max=page_bytes))
     counters: Counter[str] = Counter()
     pieces = cut(lines, 12, seed=pages)
-    found = feed(engine, pieces[:6], counters, 1)
+    alerts = feed(engine, pieces[:6], counters, 1)
     store.checkpoint(tmp_path / "saved")
     engine.close()
     store.close()
     again = RocksStore(tmp_path / "saved") if page_bytes else MemoryStore.open(tmp_path / "saved")
     engine = Engine(job, initial, again, Workers(2, page_bytes_max=page_bytes))
     engine.restore()
-    found += feed(engine, pieces[6:], counters, 7) + finish(engine, counters)
+    alerts += feed(engine, pieces[6:], counters, 7) + finish(engine, counters)
     again.close()
-    replayed = expected(lines, given, tmp_path)
-    assert sorted(found) == sorted(replayed)
-    said = [any(name in line for line in replayed) for name in (b'"history_folded":true', b'"history_cut":true')]
-    assert said == [limit is not None, values is not None]
+    replayed = expected(lines, deployed, tmp_path)
+    assert sorted(alerts) == sorted(replayed)
+    has_marks = [any(name in line for line in replayed) for name in (b'"history_folded":true', b'"history_cut":true')]
+    assert has_marks == [limit is not None, values is not None]
     for name in NAMES:
         assert any(name.encode() in line for line in replayed), name
 

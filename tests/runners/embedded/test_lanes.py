@@ -209,8 +209,8 @@ def test_sinks_that_fail_at_drawn_calls_have_all_alerts_in_their_order(
         pytest.fail("it never came to its end")
     names, lines = wanted()
     for kind, receiver in zip(kinds, receivers, strict=True):
-        got = list(dict.fromkeys(receiver.names()))
-        assert got == names, f"all of them in their order, seed {seed}"
+        received = list(dict.fromkeys(receiver.names()))
+        assert received == names, f"all of them in their order, seed {seed}"
         if not lost or kind is Telling:
             assert receiver.names() == names, f"and none twice, seed {seed}"
     assert set(letters.names()) == set(lines)
@@ -259,7 +259,7 @@ def test_a_sink_that_hangs_delays_no_other_and_gets_all_after_a_restart(tmp_path
 
 
 def test_the_alerts_of_a_sink_that_is_gone_go_to_a_new_one_or_are_told(tmp_path: Path) -> None:
-    told: list[tuple[str, int]] = []
+    abandoned_lines: list[tuple[str, int]] = []
     names, _ = wanted()
     receivers = {name: Receiver() for name in ("file", "new hook", "later hook")}
 
@@ -267,7 +267,11 @@ def test_the_alerts_of_a_sink_that_is_gone_go_to_a_new_one_or_are_told(tmp_path:
         sinks = [Link(receivers.get(name, Receiver()), Random(1), 2.0 if name == away else 0.0) for name in chosen]
         stop = threading.Event()
         return Outlets(
-            sinks, None, patience=Patience(stop, pause_s=60.0), names=chosen, abandoned=lambda *line: told.append(line)
+            sinks,
+            None,
+            patience=Patience(stop, pause_s=60.0),
+            names=chosen,
+            abandoned=lambda *line: abandoned_lines.append(line),
         )
 
     def stop_with_a_backlog(process: Process) -> None:
@@ -284,14 +288,14 @@ def test_the_alerts_of_a_sink_that_is_gone_go_to_a_new_one_or_are_told(tmp_path:
     again = Process(tmp_path / "job", outlets("file", "new hook"))
     assert again.live(again.to_the_end(Random(0)))
     assert receivers["file"].names() == receivers["new hook"].names() == names
-    assert told == []
+    assert abandoned_lines == []
     shutil.rmtree(tmp_path / "job")
     receivers["file"].taken.clear()
     stop_with_a_backlog(Process(tmp_path / "job", outlets("file", "hook", away="hook")))
     alone = Process(tmp_path / "job", outlets("file"))
     assert alone.live(alone.to_the_end(Random(0)))
     assert receivers["file"].names() == names
-    assert [name for name, _ in told] == ["hook"]
+    assert [name for name, _ in abandoned_lines] == ["hook"]
     late = Process(tmp_path / "job", outlets("file", "later hook"))
     assert late.live(late.to_the_end(Random(0)))
     assert receivers["later hook"].names() == [], "a further sink gets the alerts from its beginning on"

@@ -28,10 +28,10 @@ def wait_for(is_so: Callable[[], bool]) -> None:
 def test_one_has_it_and_a_newcomer_does_not_take_it(kafka_broker: KafkaCluster) -> None:
     if not kafka_broker.is_real:
         return
-    topic, taken = f"lease-{uuid.uuid4().hex[:8]}", threading.Event()
+    topic, is_lost = f"lease-{uuid.uuid4().hex[:8]}", threading.Event()
     kafka_broker.create(topic, 1, cleanup_policy="compact")
     settings = KafkaSettings(kafka_broker.address)
-    first = Lease(settings, topic, taken.set)
+    first = Lease(settings, topic, is_lost.set)
     wait_for(first.is_here)
     with Lease(settings, topic) as second:
         threads = [thread for thread in threading.enumerate() if thread.name == "cep-lease"]
@@ -42,7 +42,7 @@ def test_one_has_it_and_a_newcomer_does_not_take_it(kafka_broker: KafkaCluster) 
         first.close()
         wait_for(second.is_here)
         assert not first.is_here()
-        assert not taken.is_set()
+        assert not is_lost.is_set()
         # As after a silence: by its own clock it is not sure, and the number shows that another process took the lease.
         second._sure_until_s = 0.0
         assert second._number is not None
@@ -61,8 +61,8 @@ def test_an_outage_longer_than_the_lease_takes_it_from_nobody() -> None:
         raise pytest.skip.Exception(str(error)) from error
     with kafka:
         kafka.create("lease", 1, cleanup_policy="compact")
-        taken = threading.Event()
-        with Lease(KafkaSettings(kafka.address), "lease", taken.set) as lease:
+        is_lost = threading.Event()
+        with Lease(KafkaSettings(kafka.address), "lease", is_lost.set) as lease:
             wait_for(lease.is_here)
             for end in (kafka.kill, kafka.stop):
                 end()
@@ -71,4 +71,4 @@ def test_an_outage_longer_than_the_lease_takes_it_from_nobody() -> None:
                 assert not lease.is_here()
                 kafka.start()
                 wait_for(lease.is_here)
-            assert not taken.is_set()
+            assert not is_lost.is_set()

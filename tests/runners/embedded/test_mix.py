@@ -37,19 +37,19 @@ class Lanes:
     """Partitions of a topic as lists; each poll gives some records of some of them."""
 
     def __init__(self, records: list[tuple[int, bytes]], partitions: int, random: np.random.Generator) -> None:
-        self._lanes = {f"t[{p}]": [value for at, value in records if at == p] for p in range(partitions)}
+        self._lanes = {f"t[{p}]": [value for partition, value in records if partition == p] for p in range(partitions)}
         self._at: Positions = dict.fromkeys(self._lanes, 0)
         self._random = random
 
     def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
-        found = []
+        chunks = []
         for lane, values in self._lanes.items():
-            at = self._at[lane]
-            taken = values[at : at + int(self._random.integers(0, records_max))]
-            if taken:
-                found.append(Chunk(lane, pa.array(taken, pa.large_binary())))
-                self._at[lane] += len(taken)
-        return found
+            position = self._at[lane]
+            lane_values = values[position : position + int(self._random.integers(0, records_max))]
+            if lane_values:
+                chunks.append(Chunk(lane, pa.array(lane_values, pa.large_binary())))
+                self._at[lane] += len(lane_values)
+        return chunks
 
     def positions(self) -> Positions:
         return dict(self._at)
@@ -91,9 +91,9 @@ def test_a_mix_of_everything_gives_what_replay_finds(
     random = np.random.default_rng(seed)
     lines = payments(40 + seed)
     stream = mix(lines, seed, partitions, lateness_ms)
-    given = rules()
-    job = replace(make_job(given.values(), lateness_ms), dedup_ms=DEDUP_MS)
-    initial = tuple(record.to_json() for record in given.values())
+    rules_by_id = rules()
+    job = replace(make_job(rules_by_id.values(), lateness_ms), dedup_ms=DEDUP_MS)
+    initial = tuple(record.to_json() for record in rules_by_id.values())
     (tmp_path / "control").mkdir()
     for number in range(3):  # of the second start on the first phase's records are read already
         sent = stream.first if number == 0 else [*stream.first, *stream.second]
@@ -107,8 +107,8 @@ def test_a_mix_of_everything_gives_what_replay_finds(
         Runner(engine, sources, outlets, commits, pace).run(threading.Event(), until_end=True)
         for opened in (sources, outlets, engine, commits):
             opened.close()
-    found = [line for path in (tmp_path / "alerts").iterdir() for line in path.read_bytes().splitlines()]
-    assert sorted(found) == sorted(expected(stream.clean, deployment(given.values()), tmp_path))
+    alerts = [line for path in (tmp_path / "alerts").iterdir() for line in path.read_bytes().splitlines()]
+    assert sorted(alerts) == sorted(expected(stream.clean, deployment(rules_by_id.values()), tmp_path))
     totals, wrong = commits.totals, stream.wrong
     assert (totals["duplicates"], totals["late_events"]) == (wrong["duplicates"], wrong["late_events"])
     assert sum(n for name, n in totals.items() if name.startswith("poison[")) == wrong["poison"]

@@ -167,14 +167,16 @@ def test_what_was_brought_back_asks_again_until_a_commit_keeps_the_answer(tmp_pa
     with Process(replace(settings, checkpoint_ms=0)) as job:
         job.commit()
     shutil.rmtree(tmp_path / "job" / "store")
-    asked = []
+    from_checkpoint = []
     for _ in range(2):  # each of them ends before its first commit
         with Process(settings) as job:
-            asked.append(job.commits.from_checkpoint)
+            from_checkpoint.append(job.commits.from_checkpoint)
     with Process(settings) as job:
-        asked.append(job.commits.from_checkpoint)
+        from_checkpoint.append(job.commits.from_checkpoint)
         job.commit()
     with Process(settings) as job:
         assert job.number == 2
-        asked.append(job.commits.from_checkpoint)
-    assert asked == [True, True, True, False], "the last one goes on here, though no checkpoint has its commit"
+        from_checkpoint.append(job.commits.from_checkpoint)
+    assert from_checkpoint == [True, True, True, False], (
+        "the last one goes on here, though no checkpoint has its commit"
+    )

@@ -81,12 +81,12 @@ def written(folder: Path) -> list[bytes]:
 
 def test_a_sink_that_is_away_is_tried_until_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "UNDELIVERED_MAX", 2)  # and nothing is read for a sink that does not take
-    said: list[SinkAwayError | None] = []
-    patience = Patience(threading.Event(), lambda _, error: said.append(error), 0.0)
+    reports: list[SinkAwayError | None] = []
+    patience = Patience(threading.Event(), lambda _, error: reports.append(error), 0.0)
     live(tmp_path / "job", Away(FileSink(tmp_path / "alerts"), Random(1)), patience)
     assert written(tmp_path / "alerts") == sorted(expected(morning(), GIVEN, tmp_path))
-    assert patience.retries == len([error for error in said if error is not None]) > 0
-    assert said[-1] is None, "it is back"
+    assert patience.retries == len([error for error in reports if error is not None]) > 0
+    assert reports[-1] is None, "it is back"
 
 
 def test_a_job_that_is_stopped_in_an_outage_sends_its_alerts_after_the_next_start(tmp_path: Path) -> None:
@@ -126,9 +126,9 @@ def test_a_job_that_waits_for_a_sink_is_live_and_neither_ready_nor_healthy() -> 
     assert observed.ready()[0] is False, "one of two sinks is still away"
     observed.away("kafka:alerts", None)
     assert [ask()[0] for ask in (observed.live, observed.ready, observed.health)] == [True, True, True]
-    told = [orjson.loads(line) for line in lines.getvalue().splitlines()]
-    assert [(line["event"], line["part"]) for line in told] == [("unhealthy", "sinks"), ("healthy", "sinks")]
-    assert told[0]["reason"] == "3 alerts did not reach topic alerts"
+    log_lines = [orjson.loads(line) for line in lines.getvalue().splitlines()]
+    assert [(line["event"], line["part"]) for line in log_lines] == [("unhealthy", "sinks"), ("healthy", "sinks")]
+    assert log_lines[0]["reason"] == "3 alerts did not reach topic alerts"
 
 
 class Asleep(Lines):

@@ -56,29 +56,29 @@ def test_pages_are_a_dictionary_whatever_fits_in_memory_and_stays_open(
     store = MemoryStore()
     bytes_max = (None, 2, 40_000, 10**9)[seed]
     share = open_share(store, bytes_max)
-    kept, pages = share.stored_pages[0], share.pages[0]
+    stored, pages = share.stored_pages[0], share.pages[0]
     slots = pages.slots(keyed_state.keys)
-    known: dict[int, KeyedState] = {}
+    states: dict[int, KeyedState] = {}
     chosen, was_open = slots[:0], 0
     for number in range(60):
         others = random.choice(np.unique(slots), int(random.integers(1, 12)), replace=False)
         chosen = np.unique(np.concatenate([chosen, others[:3]]) if number % 3 == 0 else others)
         before, orphans = pages.take(chosen, program)
-        held = [known[slot] for slot in chosen.tolist() if slot in known]
+        chosen_states = [states[slot] for slot in chosen.tolist() if slot in states]
         assert orphans == 0
         assert sorted([] if before is None else before.keys.to_pylist()) == sorted(
-            key for state in held for key in state.keys.to_pylist()
+            key for state in chosen_states for key in state.keys.to_pylist()
         )
         for slot in chosen.tolist():
-            own, _ = pages.take(np.array([slot]), program)
-            assert (own is None) == (slot not in known)
-            if own is not None:
-                assert encode_page(own) == encode_page(known[slot])
-        wanted = np.isin(slots, chosen) & (random.random(len(slots)) < 0.7)
-        after = select_keys(keyed_state, wanted, program.row_registers)
+            page_state, _ = pages.take(np.array([slot]), program)
+            assert (page_state is None) == (slot not in states)
+            if page_state is not None:
+                assert encode_page(page_state) == encode_page(states[slot])
+        is_changed = np.isin(slots, chosen) & (random.random(len(slots)) < 0.7)
+        after = select_keys(keyed_state, is_changed, program.row_registers)
         pages.put(chosen, after, program)
         assert not pages.open_bytes or len(chosen) >= open_min
-        assert pages.open_bytes <= kept.open_bytes_max
+        assert pages.open_bytes <= stored.open_bytes_max
         was_open += pages.open_bytes > 0
         if random.random() < 0.5:  # or the next `take` is of other pages, or of more than these
             pages.close()
@@ -87,47 +87,47 @@ def test_pages_are_a_dictionary_whatever_fits_in_memory_and_stays_open(
             chosen.tolist(), partition_keys(after, part, len(chosen), program.row_registers), strict=True
         ):
             deadline_ms = state.expiry_min
-            assert pages.open_bytes or kept.deadlines[slot] == (NEVER if deadline_ms is None else deadline_ms)
-            known.pop(slot, None)
+            assert pages.open_bytes or stored.deadlines[slot] == (NEVER if deadline_ms is None else deadline_ms)
+            states.pop(slot, None)
             if deadline_ms is not None:
-                known[slot] = state
+                states[slot] = state
         if number % 5 == 0:
             pages.close()
             batch = WriteBatch()
-            kept.save(batch)
-            kept.shapes.save(batch)
+            stored.save(batch)
+            stored.shapes.save(batch)
             store.write(batch)
-            assert sum(len(page) for page in kept._encoded if page is not None) == kept.cached_bytes
-            assert bytes_max is None or kept.cached_bytes <= bytes_max // 2, "the rest is for histories"
-    assert (kept.loads > 0) == (seed in (1, 2))
+            assert sum(len(page) for page in stored._encoded if page is not None) == stored.cached_bytes
+            assert bytes_max is None or stored.cached_bytes <= bytes_max // 2, "the rest is for histories"
+    assert (stored.loads > 0) == (seed in (1, 2))
     assert (was_open > 0) == (open_min < 100 and seed != 1)
 
 
 def test_what_is_due_is_touched_once_its_time_has_come(whole: tuple[Program, KeyedState]) -> None:
     program, keyed_state = whole
     share = open_share(MemoryStore(), None)
-    kept, pages = share.stored_pages[0], share.pages[0]
+    stored, pages = share.stored_pages[0], share.pages[0]
     slots = np.unique(pages.slots(keyed_state.keys))
     pages.put(slots, keyed_state, program)
     nobody = pa.array([], TEXT)
-    for watermark_ms in np.sort(kept.deadlines[slots]).tolist()[:5]:
+    for watermark_ms in np.sort(stored.deadlines[slots]).tolist()[:5]:
         assert set(pages.touched(nobody, watermark_ms - 1).tolist()) < set(pages.touched(nobody, watermark_ms).tolist())
-        assert pages.touched(nobody, watermark_ms).tolist() == np.flatnonzero(kept.deadlines <= watermark_ms).tolist()
+        assert pages.touched(nobody, watermark_ms).tolist() == np.flatnonzero(stored.deadlines <= watermark_ms).tolist()
 
 
 def test_dropped_pages_are_counted_and_gone(whole: tuple[Program, KeyedState]) -> None:
     program, keyed_state = whole
     store = MemoryStore()
     share = open_share(store, None)
-    kept, pages = share.stored_pages[0], share.pages[0]
+    stored, pages = share.stored_pages[0], share.pages[0]
     pages.put(np.unique(pages.slots(keyed_state.keys)), keyed_state, program)
     batch = WriteBatch()
-    kept.save(batch)
+    stored.save(batch)
     store.write(batch)
     assert store.sizes().entries_count > 0
     assert pages.drop() == len(keyed_state)
     batch = WriteBatch()
-    kept.save(batch)
+    stored.save(batch)
     store.write(batch)
     assert store.sizes().entries_count == 0
 
@@ -136,24 +136,24 @@ def test_what_a_store_holds_and_what_it_lacks(whole: tuple[Program, KeyedState])
     program, keyed_state = whole
     store = MemoryStore()
     share = open_share(store, 2)
-    kept, pages = share.stored_pages[0], share.pages[0]
+    stored, pages = share.stored_pages[0], share.pages[0]
     pages.put(np.unique(pages.slots(keyed_state.keys)), keyed_state, program)
     batch = WriteBatch()
-    kept.save(batch)
+    stored.save(batch)
     store.write(batch)
     programs = {JOB.domains[0]: program}
     with pytest.raises(StateCorruptError, match="which the store lacks"):
         list(stored_states(store, 1, JOB.domains, programs, 0))
     batch = WriteBatch()
-    kept.shapes.save(batch)
+    stored.shapes.save(batch)
     store.write(batch)
-    found = [
+    keys = [
         key
         for g in range(4)
         for _, state in stored_states(store, g, JOB.domains, programs, 0)
         for key in state.keys.to_pylist()
     ]
-    assert sorted(found) == sorted(keyed_state.keys.to_pylist())
+    assert sorted(keys) == sorted(keyed_state.keys.to_pylist())
     store.delete_range(group_range(0, 4))
     with pytest.raises(StateCorruptError, match="the store lacks it"):
-        pages.take(np.flatnonzero(kept.deadlines != NEVER), program)
+        pages.take(np.flatnonzero(stored.deadlines != NEVER), program)

@@ -53,7 +53,7 @@ def run(path: Path, given: list[Any], workers: int = 2) -> Replayed:
 def test_it_finds_what_the_oracle_finds(history: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "_EVENTS_AT_ONCE", 1_000)
     replayed = run(history / "events.parquet", records("rising", "terminal_quiet"))
-    found = {
+    alerts = {
         (
             alert["rule_id"],
             alert["key"],
@@ -65,20 +65,20 @@ def test_it_finds_what_the_oracle_finds(history: Path, monkeypatch: pytest.Monke
     table = transactions()
     expected = oracle_alerts(table, "rising") | oracle_alerts(table, "terminal_quiet")
     last_ms = max(table["event_time"].cast(pa.int64()).to_pylist())
-    assert found == {alert for alert in expected if alert[-1] <= last_ms}, "no absence is certain after the last event"
+    assert alerts == {alert for alert in expected if alert[-1] <= last_ms}, "no absence is certain after the last event"
     assert replayed.counters["events"] == replayed.counters["records"] == len(table)
 
 
 @pytest.mark.slow
 @pytest.mark.always
 def test_files_threads_and_shares_do_not_matter(history: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = records(*BY_CUSTOMER, *BY_TERMINAL)
-    expected = run(history / "events.parquet", given, workers=1)
+    rules_of_test = records(*BY_CUSTOMER, *BY_TERMINAL)
+    expected = run(history / "events.parquet", rules_of_test, workers=1)
     assert expected.alerts.num_rows > 1_000
     monkeypatch.setattr(pieces, "PIECE_ROWS", 777)
     for kind, workers, at_once in (("parquet", 4, 500), ("csv", 2, 5_000), ("jsonl", 3, 2_000)):
         monkeypatch.setattr(embedded, "_EVENTS_AT_ONCE", at_once)
-        replayed = run(history / f"events.{kind}", given, workers)
+        replayed = run(history / f"events.{kind}", rules_of_test, workers)
         assert replayed.dead_letters == ()
         assert replayed.alerts.equals(expected.alerts), kind
 
@@ -87,7 +87,7 @@ def test_files_threads_and_shares_do_not_matter(history: Path, monkeypatch: pyte
 def test_it_is_the_replay_on_spark_byte_for_byte(spark: SparkSession, history: Path, tmp_path: Path) -> None:
     times = sorted(transactions()["event_time"].cast(pa.int64()).to_pylist())
     first, *others = records(*BY_CUSTOMER, *BY_TERMINAL)
-    given: list[ControlRecord] = [
+    control_records: list[ControlRecord] = [
         first,
         *others,
         first.model_copy(
@@ -98,10 +98,10 @@ def test_it_is_the_replay_on_spark_byte_for_byte(spark: SparkSession, history: P
     lines = (history / "events.jsonl").read_bytes().splitlines()
     path = tmp_path / "events.jsonl"
     path.write_bytes(b"\n".join([*lines[:50], b"{", b"", lines[0].replace(b'"amount":', b'"amount":"x'), *lines[50:]]))
-    deployment = deploy(given)
+    deployment = deploy(control_records)
     job = Job(deployment.schema, deployment.key_domains)
     theirs = on_spark.replay(job, deployment.rulebook, *on_spark.read_events(spark, path), 2)
-    ours = run(path, given)
+    ours = run(path, control_records)
     assert list(json_lines(ours.alerts)) == list(json_lines(theirs.alerts))
     assert ours.alerts.num_rows > 1_000
     assert sorted(ours.dead_letters) == sorted(theirs.dead_letters)
@@ -135,11 +135,11 @@ def test_replay_imports_neither_spark_nor_java(tmp_path: Path) -> None:
     environment = {"PATH": "", "JAVA_HOME": str(tmp_path), "HOME": str(tmp_path), "PYTHONPATH": str(rules.parent)}
     # Without this, all kernels are compiled again for the new home.
     environment["CEP_KERNEL_CACHE"] = str(Path(numba.config.CACHE_DIR).parents[1])  # type: ignore[attr-defined]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment, timeout=120
     )
-    assert done.returncode == 0, done.stderr
-    assert "the embedded engine takes its place" in " ".join(done.stderr.split())  # lines break anywhere
+    assert process.returncode == 0, process.stderr
+    assert "the embedded engine takes its place" in " ".join(process.stderr.split())  # lines break anywhere
     assert (tmp_path / "alerts.jsonl").read_bytes() == b""
     assert (tmp_path / "alerts.jsonl.dead.jsonl").exists()
 

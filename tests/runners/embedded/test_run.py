@@ -57,13 +57,13 @@ def test_a_rule_that_is_published_while_the_job_runs(at_once: bool, tmp_path: Pa
     lines = list(day())
     noon_ms = time_ms(lines[len(lines) // 2])
     later = [line for line in lines if time_ms(line) >= noon_ms]
-    known = rules()
-    late_rule = known.pop("impossible_travel").model_copy(update={"effective_at": utc_text(noon_ms)})
+    first_rules = rules()
+    late_rule = first_rules.pop("impossible_travel").model_copy(update={"effective_at": utc_text(noon_ms)})
     place(tmp_path / "events", "1.jsonl", lines[: len(lines) - len(later)])
     (tmp_path / "control").mkdir()
     job = Job(GIVEN.schema, GIVEN.key_domains, 8)
     commits = Commits(StoreSettings(tmp_path / "job", "rocksdb"))
-    engine = Engine(job, tuple(r.to_json() for r in known.values()), commits.store, Workers(2))
+    engine = Engine(job, tuple(r.to_json() for r in first_rules.values()), commits.store, Workers(2))
     sources = Sources(FilesSource(tmp_path / "events", follow=True), FilesSource(tmp_path / "control", follow=True))
     outlets = Outlets((FileSink(tmp_path / "alerts"),), DeadLetterFiles(tmp_path / "letters"))
     totals: Counter[str] = Counter()
@@ -88,8 +88,8 @@ def test_a_rule_that_is_published_while_the_job_runs(at_once: bool, tmp_path: Pa
     guard.cancel()
     engine.close()
     commits.close()
-    given = deployment([*known.values(), late_rule])
-    assert sorted(written(tmp_path / "alerts")) == sorted(expected(lines, given, tmp_path))
+    deployed = deployment([*first_rules.values(), late_rule])
+    assert sorted(written(tmp_path / "alerts")) == sorted(expected(lines, deployed, tmp_path))
     assert [orjson.loads(line)["code"] for line in written(tmp_path / "letters")] == ["control_unreadable"]
     assert commits.totals.pop("alerts_delivered[sink 0]") == len(written(tmp_path / "alerts"))
     assert commits.totals == totals
@@ -112,15 +112,15 @@ def consumed(address: str, topic: str, enough: Callable[[list[bytes]], bool]) ->
         }
     )
     consumer.subscribe([topic])
-    found: list[bytes] = []
+    values: list[bytes] = []
     deadline_s = time.monotonic() + WAIT_S
-    while not enough(found) and time.monotonic() < deadline_s:
+    while not enough(values) and time.monotonic() < deadline_s:
         for message in consumer.consume(1_000, 0.2):
             value = message.value()
             if message.error() is None and value is not None:
-                found.append(value)
+                values.append(value)
     consumer.close()
-    return found
+    return values
 
 
 def test_avro_from_a_topic(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
@@ -164,11 +164,11 @@ def test_from_kafka_to_kafka_killed_at_any_time(kafka_broker: KafkaCluster, tmp_
         "--alerts", f"kafka:{alerts}", "--checkpoint", str(tmp_path / "job"), "--lateness", f"{lateness_ms} ms",
         "--key-groups", "16", "--checkpoint-interval", "200 ms", "--max-records", "200",
     ]  # fmt: skip
-    parts = [[*lines[at::4], ends[at]] for at in range(4)]
+    parts = [[*lines[lane::4], ends[lane]] for lane in range(4)]
     for number in range(4):
         # A quarter of each partition's records at a time.
         quarters = [part[number * len(part) // 4 : (number + 1) * len(part) // 4] for part in parts]
-        kafka_broker.send(events, [{"value": v, "partition": p} for p, own in enumerate(quarters) for v in own])
+        kafka_broker.send(events, [{"value": v, "partition": p} for p, quarter in enumerate(quarters) for v in quarter])
         before = set((tmp_path / "job" / "checkpoints").glob("*.manifest"))
         process = start(*arguments)
         deadline_s = time.monotonic() + WAIT_S
@@ -179,16 +179,16 @@ def test_from_kafka_to_kafka_killed_at_any_time(kafka_broker: KafkaCluster, tmp_
         if number < 3:
             process.kill()
             process.communicate()
-    wanted = sorted(expected([*day(), *ends], GIVEN, tmp_path))
-    found = consumed(kafka_broker.address, alerts, lambda values: len(values) >= len(wanted))
+    expected_alerts = sorted(expected([*day(), *ends], GIVEN, tmp_path))
+    alerts_found = consumed(kafka_broker.address, alerts, lambda values: len(values) >= len(expected_alerts))
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=WAIT_S)
-    assert process.returncode == 0, said.decode()
-    assert b"the job goes on" in said
+    _, log = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0, log.decode()
+    assert b"the job goes on" in log
     if isinstance(kafka_broker, RealKafka):
-        assert sorted(found) == wanted
+        assert sorted(alerts_found) == expected_alerts
     else:  # the mock also shows uncommitted records
-        assert sorted(set(found)) == wanted
+        assert sorted(set(alerts_found)) == expected_alerts
 
 
 @pytest.mark.slow
@@ -203,24 +203,24 @@ def test_a_machine_that_is_lost_sends_no_alert_twice(kafka_broker: KafkaCluster,
         "--alerts", f"kafka:{alerts}", "--checkpoint", str(tmp_path / "job"), "--key-groups", "16",
         "--checkpoint-target", str(tmp_path / "far"), "--checkpoint-interval", "1 h", "--max-records", "200",
     ]  # fmt: skip
-    found: list[bytes] = []
+    alerts_sent: list[bytes] = []
     for number in range(3):
         third = lines[number * len(lines) // 3 : (number + 1) * len(lines) // 3]
         kafka_broker.send(events, [{"value": line, "partition": 0} for line in third])
         if number > 0:
             process = start(*arguments)
-            before = len(found)
-            found = consumed(kafka_broker.address, alerts, lambda values, known=before: len(values) > known)  # type: ignore[misc]
+            before = len(alerts_sent)
+            alerts_sent = consumed(kafka_broker.address, alerts, lambda values, old=before: len(values) > old)  # type: ignore[misc]
             process.kill()
             process.communicate()
-            assert len(found) > before
+            assert len(alerts_sent) > before
             shutil.rmtree(tmp_path / "job")
         process = start(*arguments, "--available-now")
-        _, said = process.communicate(timeout=WAIT_S)
-        assert process.returncode == 0, said.decode()
-        assert (b"the job goes on" in said) == (number > 0)
-        found = consumed(kafka_broker.address, alerts, lambda values: len(values) >= 5)
-    wanted = sorted(expected(lines, GIVEN, tmp_path))
-    found = consumed(kafka_broker.address, alerts, lambda values: len(values) >= len(wanted))
+        _, log = process.communicate(timeout=WAIT_S)
+        assert process.returncode == 0, log.decode()
+        assert (b"the job goes on" in log) == (number > 0)
+        alerts_sent = consumed(kafka_broker.address, alerts, lambda values: len(values) >= 5)
+    expected_alerts = sorted(expected(lines, GIVEN, tmp_path))
+    alerts_sent = consumed(kafka_broker.address, alerts, lambda values: len(values) >= len(expected_alerts))
     if kafka_broker.is_real:
-        assert sorted(found) == wanted
+        assert sorted(alerts_sent) == expected_alerts

@@ -111,8 +111,8 @@ def test_a_key_of_a_stopped_and_of_a_running_job(tmp_path: Path, capsys: pytest.
     assert run(tmp_path / "job") == 0
     capsys.readouterr()
     assert main(["state", "--checkpoint", str(tmp_path / "job"), "--json"]) == 0
-    held = json.loads(capsys.readouterr().out)
-    assert held["runs"] > 100
+    state = json.loads(capsys.readouterr().out)
+    assert state["runs"] > 100
     key = json.loads(day()[2_990])["card_id"]
     assert main(["state", "--checkpoint", str(tmp_path / "job"), "--key", key, "--json"]) == 0
     stored = json.loads(capsys.readouterr().out)
@@ -122,15 +122,15 @@ def test_a_key_of_a_stopped_and_of_a_running_job(tmp_path: Path, capsys: pytest.
 
     def ask() -> None:
         deadline_s = time.monotonic() + WAIT_S
-        said = ""
-        while "/key?key=" not in said and time.monotonic() < deadline_s:
+        log = ""
+        while "/key?key=" not in log and time.monotonic() < deadline_s:
             time.sleep(0.05)
-            said += capsys.readouterr().err
-        address = said.split("/key?key=… at ")[1].split()[0]
+            log += capsys.readouterr().err
+        address = log.split("/key?key=… at ")[1].split()[0]
         while time.monotonic() < deadline_s and answers[-1:] != [stored]:
             try:
-                with urllib.request.urlopen(f"http://{address}/key?key={key}", timeout=10) as found:
-                    answers.append(json.loads(found.read()))
+                with urllib.request.urlopen(f"http://{address}/key?key={key}", timeout=10) as response:
+                    answers.append(json.loads(response.read()))
             except urllib.error.HTTPError as error:
                 answers.append(error.code)
             time.sleep(0.05)
@@ -151,15 +151,15 @@ def test_a_running_job_answers_nobody_about_a_key_unless_it_was_asked_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place(tmp_path / "events", 0, day()[:100])
-    said: list[str] = []
+    log_parts: list[str] = []
     refused: list[tuple[int, str]] = []
 
     def ask() -> None:
         deadline_s = time.monotonic() + WAIT_S
-        while "/metrics" not in "".join(said) and time.monotonic() < deadline_s:
+        while "/metrics" not in "".join(log_parts) and time.monotonic() < deadline_s:
             time.sleep(0.05)
-            said.append(capsys.readouterr().err)
-        address = re.findall(r"/metrics.*? at (\S+)", "".join(said))[0]
+            log_parts.append(capsys.readouterr().err)
+        address = re.findall(r"/metrics.*? at (\S+)", "".join(log_parts))[0]
         try:
             urllib.request.urlopen(f"http://{address}/key?key=c1", timeout=10).close()
         except urllib.error.HTTPError as error:

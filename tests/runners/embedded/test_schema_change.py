@@ -33,8 +33,8 @@ NAMES = ("card_testing", "small_then_large", "rising_amounts")
 def changed(schema: Schema) -> Schema:
     """Without a field that these rules do not read, with a new one, and with an amount that may be null."""
     (transaction,) = schema.event_types
-    kept = [field for field in transaction.fields if field.name != "channel"]
-    fields = [replace(f, type=f.type.as_nullable()) if f.name == "amount" else f for f in kept]
+    other_fields = [field for field in transaction.fields if field.name != "channel"]
+    fields = [replace(f, type=f.type.as_nullable()) if f.name == "amount" else f for f in other_fields]
     return Schema((replace(transaction, fields=(*fields, Field("device", Type(Kind.STRING, nullable=True)))),))
 
 
@@ -51,27 +51,27 @@ def run(folder: Path, job: Job, initial: tuple[bytes, ...]) -> None:
 
 
 def test_state_is_kept(tmp_path: Path) -> None:
-    given = list(rules(*NAMES).values())
-    initial = tuple(record.to_json() for record in given)
-    deployment = deploy(given)
+    rules_of_test = list(rules(*NAMES).values())
+    initial = tuple(record.to_json() for record in rules_of_test)
+    deployment = deploy(rules_of_test)
     job = Job(deployment.schema, deployment.key_domains, 8, lateness_ms=LATENESS_MS)
     (tmp_path / "events").mkdir()
     lines = disordered(morning(), LATENESS_MS, 5)
     half = len(lines) // 2
-    for at in range(half, len(lines), 9):
-        lines[at] = orjson.dumps({**orjson.loads(lines[at]), "amount": None, "device": "d"})
+    for number in range(half, len(lines), 9):
+        lines[number] = orjson.dumps({**orjson.loads(lines[number]), "amount": None, "device": "d"})
     write_file(tmp_path / "events" / "0.jsonl", lines[:half], 0)
     run(tmp_path, job, initial)
     after = replace(job, schema=changed(job.schema))
     write_file(tmp_path / "events" / "1.jsonl", lines[half:], 1)
     run(tmp_path, after, initial)
-    found = [line for path in (tmp_path / "alerts").iterdir() for line in path.read_bytes().splitlines()]
+    alerts = [line for path in (tmp_path / "alerts").iterdir() for line in path.read_bytes().splitlines()]
 
     path = tmp_path / "history.jsonl"
     path.write_bytes(b"\n".join(lines))
     book = Rulebook(after.schema, after.domains)
-    assert all(book.apply(record, None).kind == "applied" for record in given)
+    assert all(book.apply(record, None).kind == "applied" for record in rules_of_test)
     replayed = embedded.replay(replace(after, lateness_ms=0), book, read_pieces(path, after.schema), 1)
     assert not any(name.startswith("poison[") for name in replayed.counters)
-    assert sorted(found) == sorted(json_lines(replayed.alerts))
-    assert found
+    assert sorted(alerts) == sorted(json_lines(replayed.alerts))
+    assert alerts

@@ -59,42 +59,46 @@ def test_ids_of_an_earlier_build_are_refused() -> None:
 
 @given(STEPS)
 def test_what_was_seen_is_known_and_found_again(steps: list[tuple[int, int, list[int], str]]) -> None:
-    store, seen = MemoryStore(), SeenOfLevel(NAMES, GROUPS)
+    store, seen_ids = MemoryStore(), SeenOfLevel(NAMES, GROUPS)
     expected: dict[tuple[int, int], dict[int, tuple[int, str]]] = {}  # id → content, key
     groups = dict(zip(KEYS.to_pylist(), key_groups(KEYS, GROUPS).tolist(), strict=True))
     secrets: dict[tuple[int, int, int], list[int]] = {}
     oldest = 0
-    for at, (number, drawn, ids, what) in enumerate(steps):
+    for step_number, (number, drawn, ids, action) in enumerate(steps):
         bucket = max(drawn, oldest)  # a forgotten bucket is never queried
-        known = expected.setdefault((number, bucket), {})
+        bucket_ids = expected.setdefault((number, bucket), {})
         keys = KEYS.take(pa.array([id_ % 10 for id_ in ids], pa.int64()))  # events of one id have one key
-        own = seen.secrets(number, bucket, keys).tolist()
+        secrets_of_ids = seen_ids.secrets(number, bucket, keys).tolist()
         verdicts = []
-        for id_, key, secret in zip(ids, keys.to_pylist(), own, strict=True):
-            is_new = id_ % 50 not in known
-            content, _ = known.setdefault(id_ % 50, (id_, key))
+        for id_, key, secret in zip(ids, keys.to_pylist(), secrets_of_ids, strict=True):
+            is_new = id_ % 50 not in bucket_ids
+            content, _ = bucket_ids.setdefault(id_ % 50, (id_, key))
             verdicts.append(NEW if is_new else SAME if content == id_ else OTHER)
             if is_new:
                 assert secrets.setdefault((number, bucket, groups[key]), secret) == secret, "as long as there are ids"
-        assert seen.take(number, bucket, _pairs(ids), keys).tolist() == verdicts
-        if what == "forget":
+        assert seen_ids.take(number, bucket, _pairs(ids), keys).tolist() == verdicts
+        if action == "forget":
             oldest = bucket
-            seen.forget(oldest)
-            expected = {of: ids_ for of, ids_ in expected.items() if of[1] >= oldest}
-        if what in ("commit", "restart"):
-            commit(seen, store, at, whole=False)
-        if what == "whole":
+            seen_ids.forget(oldest)
+            expected = {bucket_key: ids_ for bucket_key, ids_ in expected.items() if bucket_key[1] >= oldest}
+        if action in ("commit", "restart"):
+            commit(seen_ids, store, step_number, whole=False)
+        if action == "whole":
             store.delete_range(prefix_range(STORE_GROUP, b"", ADDED_SEEN))
-            commit(seen, store, at, whole=True)
-        if what == "restart":
-            seen = SeenOfLevel(NAMES, GROUPS)
-            seen.restore(store, range(GROUPS))
-            seen.forget(oldest)  # as the next micro-batch does
+            commit(seen_ids, store, step_number, whole=True)
+        if action == "restart":
+            seen_ids = SeenOfLevel(NAMES, GROUPS)
+            seen_ids.restore(store, range(GROUPS))
+            seen_ids.forget(oldest)  # as the next micro-batch does
     for group in range(GROUPS):
-        told = {(number, bucket): duplicates.from_bytes(data) for number, bucket, data in seen.of_group(group)}
-        own_pairs = {
-            of: sorted([id_, content] for id_, (content, key) in ids_.items() if groups[key] == group)
-            for of, ids_ in expected.items()
+        stored_buckets = {
+            (number, bucket): duplicates.from_bytes(data) for number, bucket, data in seen_ids.of_group(group)
         }
-        assert {of: pairs.T.tolist() for of, (_, pairs) in told.items()} == {of: i for of, i in own_pairs.items() if i}
-        assert all(secret.tolist() == secrets[*of, group] for of, (secret, _) in told.items())
+        own_pairs = {
+            bucket_key: sorted([id_, content] for id_, (content, key) in ids_.items() if groups[key] == group)
+            for bucket_key, ids_ in expected.items()
+        }
+        assert {bucket_key: pairs.T.tolist() for bucket_key, (_, pairs) in stored_buckets.items()} == {
+            bucket_key: i for bucket_key, i in own_pairs.items() if i
+        }
+        assert all(secret.tolist() == secrets[*bucket_key, group] for bucket_key, (secret, _) in stored_buckets.items())

@@ -111,11 +111,11 @@ def test_who_dies_between_two_sinks_leaves_nobody_short(seed: int, tmp_path: Pat
         dying.dies_in = 1 << 30
         shutil.rmtree(folder / "store")  # it goes back to its newest checkpoint
     live(folder, sinks, lines, seed * 10 + 9)
-    wanted = Counter(orjson.loads(line)["alert_id"] for line in expected(list(day()), GIVEN, tmp_path))
+    expected_counts = Counter(orjson.loads(line)["alert_id"] for line in expected(list(day()), GIVEN, tmp_path))
     for sink in sinks:
-        assert set(sink.ids()) == set(wanted), "nothing is missing"
+        assert set(sink.ids()) == set(expected_counts), "nothing is missing"
         if isinstance(sink, Telling):
-            assert sink.ids() == wanted, "and nothing came twice"
+            assert sink.ids() == expected_counts, "and nothing came twice"
 
 
 def table(*ids: str) -> pa.Table:

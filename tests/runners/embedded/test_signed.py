@@ -175,9 +175,9 @@ def verify_topic(kafka: KafkaCluster, job: SignedJob, capsys: pytest.CaptureFixt
     assert main([*verify, "--head", f"{int(last['number'])}:{last['hash']}"]) == 0
     capsys.readouterr()
     assert main(["audit", "show", "--dead-letter-topic", name, *broker]) == 0
-    said = capsys.readouterr().out
-    assert said.count("first ") == len(job.records)
-    numbers = [line.split()[0] for line in said.splitlines() if line[0] != " "]
+    printed = capsys.readouterr().out
+    assert printed.count("first ") == len(job.records)
+    numbers = [line.split()[0] for line in printed.splitlines() if line[0] != " "]
     assert numbers == ["line", *map(str, range(1, len(job.audit()) + 1))]
     verify_erasure(kafka, job, name, capsys)
     kafka.send(name, [{"value": job.audit()[1].replace(b"Bob", b"Eve"), "partition": 1}])
@@ -207,9 +207,9 @@ def verify_erasure(kafka: KafkaCluster, job: SignedJob, name: str, capsys: pytes
     quick = job.folder / "quick.toml"
     quick.write_text('[kafka.client]\n"message.timeout.ms" = "500"\n')
     assert main([*away, "--conf", str(quick)]) == Exit.FINDINGS
-    said = capsys.readouterr().out
-    assert "NOT WRITTEN" in said
-    (line,) = (line.encode() for line in said.splitlines() if line.startswith("{"))
+    printed = capsys.readouterr().out
+    assert "NOT WRITTEN" in printed
+    (line,) = (line.encode() for line in printed.splitlines() if line.startswith("{"))
     kafka.send(name, [{"value": line, "partition": 0}])
     assert main([*erase, "--dead-letter-topic", name, *broker]) == 0
     assert '"erasure"' not in capsys.readouterr().out
@@ -217,8 +217,8 @@ def verify_erasure(kafka: KafkaCluster, job: SignedJob, name: str, capsys: pytes
     assert main([*verify, "--status-topic", job.status.name]) == 0, "the job knows all of them"
     assert job.verify(copy) == 0
     assert len(written(copy)) == count + 3
-    said = capsys.readouterr().out
-    assert f"{count + 3} line(s)" in said
+    printed = capsys.readouterr().out
+    assert f"{count + 3} line(s)" in printed
 
 
 def replay(job: SignedJob) -> None:

@@ -225,10 +225,10 @@ class Life:
             workers = Workers(chance.randrange(1, 4), page_bytes_max=50_000 if world.backend == "rocksdb" else None)
             engine = Engine(JOB, INITIAL, commits.store, workers)
             runner = Runner(engine, Sources(source, None), outlets, commits, Pace(chance.choice((0, 0, 3_600_000))))
-            held = commits
+            current_commits = commits
 
             def before_poll() -> None:
-                assert held.undelivered_count <= HELD_MAX, "nothing is read for a sink that does not take"
+                assert current_commits.undelivered_count <= HELD_MAX, "nothing is read for a sink that does not take"
 
             source.before_poll = before_poll
             self._work(runner, source, commits, engine)
@@ -292,14 +292,14 @@ class Life:
         files = {n: {f.sha256 for f in read_manifest(world.target, n).files} for n in numbers if n not in world.torn}
         others = set[str]().union(*(files[number] for number in files if number != numbers[-1]))
         folder = world.job / "checkpoints"
-        own = [folder / FOLDER / name for name in sorted(files[numbers[-1]] - others)]
-        path = chance.choice([*own, folder / f"checkpoint-{numbers[-1]:08}.manifest"])
+        own_files = [folder / FOLDER / name for name in sorted(files[numbers[-1]] - others)]
+        path = chance.choice([*own_files, folder / f"checkpoint-{numbers[-1]:08}.manifest"])
         good = path.read_bytes()
         path.unlink()  # the store may have the same file under another name
         if chance.random() < 0.7 or path.parent == folder:
-            at = chance.randrange(len(good)) if good else 0
-            changed = bytes([good[at] ^ 255]) + good[at + 1 :] if good and chance.random() < 0.5 else b""
-            path.write_bytes(good[:at] + changed)
+            position = chance.randrange(len(good)) if good else 0
+            changed = bytes([good[position] ^ 255]) + good[position + 1 :] if good and chance.random() < 0.5 else b""
+            path.write_bytes(good[:position] + changed)
         world.torn.add(numbers[-1])
 
 
@@ -307,10 +307,12 @@ def _torn(store: Path, synced: Mapping[str, int], chance: Random) -> bool:
     """Lose a part of the log after its last sync, as if it was never written."""
     for path in sorted(store.glob("*.log")):
         data = path.read_bytes()
-        kept = synced.get(path.name, len(data))
-        if kept < len(data):
-            at = chance.randrange(kept, len(data))
-            path.write_bytes(data[:at] if chance.random() < 0.5 else data[:at] + bytes(len(data) - at))
+        synced_bytes = synced.get(path.name, len(data))
+        if synced_bytes < len(data):
+            position = chance.randrange(synced_bytes, len(data))
+            path.write_bytes(
+                data[:position] if chance.random() < 0.5 else data[:position] + bytes(len(data) - position)
+            )
             return True
     return False
 
@@ -328,12 +330,12 @@ def _changed(store: Path, synced: Mapping[str, int], chance: Random) -> bool:
 
 def _files(folder: Path, pattern: str = "*") -> dict[Path, tuple[int, int]]:
     """Return size and time of change of each file; RocksDB may remove files at the same time."""
-    found: dict[Path, tuple[int, int]] = {}
+    size_and_time: dict[Path, tuple[int, int]] = {}
     for path in folder.glob(pattern):
         with suppress(FileNotFoundError):
             about = path.stat()
-            found[path] = about.st_size, about.st_mtime_ns
-    return found
+            size_and_time[path] = about.st_size, about.st_mtime_ns
+    return size_and_time
 
 
 def test_a_log_that_goes_while_it_is_looked_at_has_no_bytes(tmp_path: Path) -> None:
@@ -391,11 +393,11 @@ def test_a_job_over_many_lives(seed: int, tmp_path: Path, monkeypatch: pytest.Mo
     with small_disk(tmp_path / "disk", DISK_MB) as disk:
         world = World(seed, backend, disk, tmp_path / "alerts", lines, Random(seed))
         lives = lived(world, monkeypatch)
-    found = [line for path in sorted(world.alerts.iterdir()) for line in path.read_bytes().splitlines()]
-    assert sorted(found) == sorted(expected(list(morning()), GIVEN, tmp_path)), f"seed {seed}: {world.met}"
+    alerts = [line for path in sorted(world.alerts.iterdir()) for line in path.read_bytes().splitlines()]
+    assert sorted(alerts) == sorted(expected(list(morning()), GIVEN, tmp_path)), f"seed {seed}: {world.met}"
     assert lives > 3, f"seed {seed}: {world.met}"
-    wanted, got, again = uninterrupted(lines), world.totals, world.again
-    assert got["records"] == len(lines) + again, f"seed {seed}"
-    assert got["duplicates"] + got["late_events"] == again, f"seed {seed}"
-    for name in wanted.keys() - CUT_COUNTERS:
-        assert got[name] - again * (name in SOURCE_COUNTERS) == wanted[name], f"seed {seed}: {name}"
+    expected_totals, totals, again = uninterrupted(lines), world.totals, world.again
+    assert totals["records"] == len(lines) + again, f"seed {seed}"
+    assert totals["duplicates"] + totals["late_events"] == again, f"seed {seed}"
+    for name in expected_totals.keys() - CUT_COUNTERS:
+        assert totals[name] - again * (name in SOURCE_COUNTERS) == expected_totals[name], f"seed {seed}: {name}"

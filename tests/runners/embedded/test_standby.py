@@ -61,8 +61,8 @@ def test_a_store_of_before_is_not_gone_on_with(lives: tuple[int, int], topics: T
     for number, steps in enumerate(lives):
         assert not live(tmp_path / f"{number}" / "job", topics, lines, number, Steps(steps))
     assert live(tmp_path / "0" / "job", topics, lines, 9, Steps(1_000_000))
-    wanted = sorted(expected(list(day()), GIVEN, tmp_path))
-    assert alerts_of(topics, len(wanted)) == wanted
+    expected_alerts = sorted(expected(list(day()), GIVEN, tmp_path))
+    assert alerts_of(topics, len(expected_alerts)) == expected_alerts
 
 
 class Scripted(Changelog):
@@ -73,10 +73,10 @@ class Scripted(Changelog):
         self.script = script
 
     def follow(self, store: object, lists_folder: Path) -> int:
-        given = self.script.pop(0)
-        if isinstance(given, Exception):
-            raise given
-        return given
+        answer = self.script.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
 
 def test_a_standby_waits_through_an_outage_and_ends_with_the_lease(tmp_path: Path) -> None:

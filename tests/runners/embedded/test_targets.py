@@ -31,8 +31,8 @@ def test_the_place_that_was_asked_for_is_remembered_until_another_is(
     assert target_of(tmp_path / "job").url == str(tmp_path / "elsewhere")
     assert remembered_target(tmp_path / "job", "memory://far").url == "memory://far"
     assert target_of(tmp_path / "job").url == "memory://far"
-    own = default_target(tmp_path / "job").url
-    assert remembered_target(tmp_path / "job", None).url == target_of(tmp_path / "job").url == own
+    default_url = default_target(tmp_path / "job").url
+    assert remembered_target(tmp_path / "job", None).url == target_of(tmp_path / "job").url == default_url
 
 
 def test_a_damaged_place_is_named(tmp_path: Path) -> None:

@@ -42,10 +42,10 @@ def run(lines: list[bytes], size: int, records: list[bytes], job: Job, *, restar
 @pytest.mark.parametrize("seed", range(3))
 def test_events_in_order_give_the_alerts_of_the_replay(seed: int, tmp_path: Path) -> None:
     stream = tied(seed)
-    given = deploy(stream.records)
-    job = Job(given.schema, given.key_domains, 4)
+    deployed = deploy(stream.records)
+    job = Job(deployed.schema, deployed.key_domains, 4)
     lines, records = stream.lines[:120], [record.to_json() for record in stream.records]
-    replayed = sorted(expected(lines, given, tmp_path))
+    replayed = sorted(expected(lines, deployed, tmp_path))
     assert replayed
     assert run(lines, 1 + 3 * seed, records, job, restart=False) == (replayed, 0)
 
@@ -54,16 +54,16 @@ def test_events_in_order_give_the_alerts_of_the_replay(seed: int, tmp_path: Path
 def test_what_comes_out_of_order_is_counted(seed: int, tmp_path: Path) -> None:
     """Two events of a millisecond are exchanged: the live job cannot know, so it says so, after a restart too."""
     stream, random = tied(seed), Random(seed)
-    given = deploy(stream.records)
-    job = Job(given.schema, given.key_domains, 4)
+    deployed = deploy(stream.records)
+    job = Job(deployed.schema, deployed.key_domains, 4)
     lines, records = stream.lines[:60], [record.to_json() for record in stream.records]
     same = [n for n in range(len(lines) - 1) if time_of(lines[n]) == time_of(lines[n + 1])]
     first = random.choice(same)
     lines[first], lines[first + 1] = lines[first + 1], lines[first]
-    replayed = sorted(expected(lines, given, tmp_path))
+    replayed = sorted(expected(lines, deployed, tmp_path))
     _, ties = run(lines, 1, records, job, restart=seed == 0)
     assert ties == 1
-    job_of_late = Job(given.schema, given.key_domains, 4, lateness_ms=1)
+    job_of_late = Job(deployed.schema, deployed.key_domains, 4, lateness_ms=1)
     assert run(lines, 1, records, job_of_late, restart=False) == (replayed, 0), "with a lateness, ties meet"
 
 

@@ -50,9 +50,9 @@ def test_a_topic_that_was_created_again_ends_the_job(
     kafka_broker.send(topics[number], records[number] * 2)  # all offsets of the old one are there
     capsys.readouterr()
     assert run(kafka_broker, tmp_path / "job", *topics) == Exit.FINAL
-    said = capsys.readouterr().err
-    assert f"cep: topic {topics[number]} was deleted and created again" in said
-    assert "start with a new checkpoint" in said
+    message = capsys.readouterr().err
+    assert f"cep: topic {topics[number]} was deleted and created again" in message
+    assert "start with a new checkpoint" in message
     restore = ["restore", "--from", str(saved), "--checkpoint"]
     assert main([*restore, str(tmp_path / "restored")]) == 0
     assert run(kafka_broker, tmp_path / "restored", *topics) == Exit.FINAL

@@ -48,8 +48,8 @@ def in_order(batch: EventBatch | None) -> list[tuple[int, int]]:
     """Return (time, id) in the order of a matcher: by time, then by arrival."""
     if batch is None:
         return []
-    found = zip(batch.time_ms.tolist(), map(int, batch.event_id.to_pylist()), strict=True)
-    return sorted(found, key=lambda event: event[0])
+    pairs = zip(batch.time_ms.tolist(), map(int, batch.event_id.to_pylist()), strict=True)
+    return sorted(pairs, key=lambda event: event[0])
 
 
 @given(STEPS, st.sampled_from([3, 10, 1 << 16]))
@@ -62,23 +62,23 @@ def test_each_event_is_due_once_and_those_of_one_time_as_they_came(
     is_ordered = True
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(waiting_module, "_RUN_EVENTS_MAX", run_events)
-        for at, (times, asked_ms, what) in enumerate(steps):
+        for step_number, (times, asked_ms, action) in enumerate(steps):
             due_ms = latest_ms = max(latest_ms, asked_ms)
             new = events(times, first) if times else None
             waits += zip(times, range(first, first + len(times)), strict=True)
             first += len(times)
             expected = sorted((event for event in waits if event[0] < due_ms), key=lambda event: event[0])
             waits = [event for event in waits if event[0] >= due_ms]
-            found = in_order(share.release(0, new, due_ms))
-            assert (found == expected) if is_ordered else (sorted(found) == sorted(expected))
+            released = in_order(share.release(0, new, due_ms))
+            assert (released == expected) if is_ordered else (sorted(released) == sorted(expected))
             batch = WriteBatch()
-            if what in ("commit", "restart"):
-                share.save_changes(batch, at.to_bytes(8, "big") + b"\0\0")
-            if what == "whole":
+            if action in ("commit", "restart"):
+                share.save_changes(batch, step_number.to_bytes(8, "big") + b"\0\0")
+            if action == "whole":
                 batch.delete_range(prefix_range(STORE_GROUP, b"", ADDED_WAITING))
                 share.save_whole(batch)
             store.write(batch)
-            if what == "restart":
+            if action == "restart":
                 share, is_ordered = fresh_share(), False  # by key group, each of which has its order
                 share.restore(store)
         assert sorted(in_order(share.release(0, None, 61))) == sorted(waits)
@@ -91,9 +91,9 @@ def test_a_micro_batch_moves_little_of_what_waits(monkeypatch: pytest.MonkeyPatc
 
     def counting(batch: EventBatch, rows: np.ndarray) -> EventBatch:
         nonlocal moved
-        found = take(batch, rows)
-        moved += len(found)
-        return found
+        taken_rows = take(batch, rows)
+        moved += len(taken_rows)
+        return taken_rows
 
     share, random = fresh_share(), np.random.default_rng(1)
     size, waiting_count = 50, 20_000
@@ -103,8 +103,8 @@ def test_a_micro_batch_moves_little_of_what_waits(monkeypatch: pytest.MonkeyPatc
     for number in range(1_200):
         times = number * size + random.integers(0, size, size)
         times[0] = 10**9
-        due = share.release(0, events(times.tolist(), number * size), number * size - waiting_count)
-        due_count += 0 if due is None else len(due)
+        released = share.release(0, events(times.tolist(), number * size), number * size - waiting_count)
+        due_count += 0 if released is None else len(released)
     assert due_count > 30_000
     assert moved < 1_200 * size * 25
     assert len(share._ordered[0]) < 40

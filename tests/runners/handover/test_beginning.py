@@ -29,17 +29,17 @@ KEPT = GroupState({1: b"page"}, {1: 77}, {0: b"events"}, {(0, 3): b"ids"})
 def test_a_key_group_begins_with_its_own(tmp_path: Path) -> None:
     groups = [(0, []), (2, entries_of(JOB, 1, 2, KEPT))]
     assert write_beginning(tmp_path, BEGINS, groups) == 4
-    found = read_beginning(tmp_path)
-    assert found is not None
-    assert found.groups == (2,)
-    assert group_beginning(tmp_path, found, JOB, 1, 2) == KEPT
-    assert group_beginning(tmp_path, found, JOB, 0, 2) == GroupState()
-    assert group_beginning(tmp_path, found, JOB, 1, 0) == GroupState()
-    assert found.partition_times() == {"pay-ments-0": TIMES["pay-ments[0]"], "source": TIMES["files"]}
+    beginning = read_beginning(tmp_path)
+    assert beginning is not None
+    assert beginning.groups == (2,)
+    assert group_beginning(tmp_path, beginning, JOB, 1, 2) == KEPT
+    assert group_beginning(tmp_path, beginning, JOB, 0, 2) == GroupState()
+    assert group_beginning(tmp_path, beginning, JOB, 1, 0) == GroupState()
+    assert beginning.partition_times() == {"pay-ments-0": TIMES["pay-ments[0]"], "source": TIMES["files"]}
     assert read_beginning(tmp_path / "elsewhere") is None
     (tmp_path / "begins" / "group-00002.cep").unlink()
     with pytest.raises(StateCorruptError, match=r"group-00002\.cep"):
-        group_beginning(tmp_path, found, JOB, 1, 2)
+        group_beginning(tmp_path, beginning, JOB, 1, 2)
     path = tmp_path / "begins" / "begins.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 9}))
     with pytest.raises(StateFormatError, match="another format"):

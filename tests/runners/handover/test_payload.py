@@ -29,8 +29,8 @@ def test_a_field_that_is_absent_or_of_another_type_is_refused(value: Any) -> Non
             continue
         whole = json.loads(GOOD.to_bytes())
         fields = whole
-        for at in path:
-            fields = fields[at]
+        for step in path:
+            fields = fields[step]
         if value == "absent":
             del fields[last]
         else:

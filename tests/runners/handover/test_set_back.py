@@ -57,9 +57,9 @@ def test_a_job_goes_on_behind_the_time_that_it_was_set_back_to(
     capsys.readouterr()
     restore = ["restore", "--from", place, "--checkpoint", str(tmp_path / "new"), "--watermark-back", BACK]
     assert main(restore) == Exit.USAGE, "it is not confirmed"
-    told = capsys.readouterr()
-    assert f"from {FAR[:-1]}" in told.out
-    assert "--yes" in told.err
+    printed = capsys.readouterr()
+    assert f"from {FAR[:-1]}" in printed.out
+    assert "--yes" in printed.err
     assert not (tmp_path / "new").exists()
     assert main([*restore, "--yes"]) == 0
     frauds = [line for card in range(20, 40) for line in fraud(card, PAST_MS + 10 * card)]

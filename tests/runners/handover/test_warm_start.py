@@ -63,12 +63,12 @@ def warm_start(
     lines: Sequence[bytes], records: Sequence[UpsertRecord], folder: Path, until_ms: int | None
 ) -> list[bytes]:
     """Replay these lines up to the cut and leave the state in the folder; returns the alerts."""
-    given = deploy(records)
+    deployed = deploy(records)
     path = folder.with_suffix(".jsonl")
     path.write_bytes(b"\n".join(lines))
     ending = Ending(folder, until_ms)
-    job = job_until(job_for(given), ending)
-    replayed = embedded.replay(job, given.rulebook, read_pieces(path, job.schema), 2, ending=ending)
+    job = job_until(job_for(deployed), ending)
+    replayed = embedded.replay(job, deployed.rulebook, read_pieces(path, job.schema), 2, ending=ending)
     assert replayed.until_ms is not None
     initial = tuple(record.to_json() for record in records)
     finish(folder, replayed.state_files, About(job, initial, replayed.since_ms, replayed.until_ms))
@@ -86,23 +86,23 @@ CASES: dict[str, tuple[Callable[[], list[bytes]], Callable[[], list[UpsertRecord
 @pytest.mark.parametrize("name", CASES)
 def test_replay_and_then_live_are_a_replay_of_everything(name: str, share: float, tmp_path: Path) -> None:
     lines, records = CASES[name][0](), CASES[name][1]()
-    at = int(len(lines) * share)
-    until_ms = time_ms(lines[at])
+    cut_line = int(len(lines) * share)
+    until_ms = time_ms(lines[cut_line])
     before = sum(time_ms(line) < until_ms for line in lines)
     # Both sources hold more than their part.
-    found = warm_start(lines[: at + OVERLAP], records, tmp_path / "warm", until_ms)
+    alerts = warm_start(lines[: cut_line + OVERLAP], records, tmp_path / "warm", until_ms)
     warm = open_warm_start(str(tmp_path / "warm"))
-    given = deploy(records)
+    deployed = deploy(records)
     # The live job has other key groups and pages, and several workers.
-    job = replace(job_for(given, 24, 3), begins_ms=warm.about.until_ms)
+    job = replace(job_for(deployed, 24, 3), begins_ms=warm.about.until_ms)
     counters: Counter[str] = Counter()
     engine = Engine(job, warm.about.rules, MemoryStore(), Workers(3))
     engine.begin(warm)
-    rest = feed(engine, cut(lines[at - OVERLAP :], 6, seed=at), counters) + end_of_time(engine, counters)
-    assert sorted(found + rest) == sorted(expected(lines, given, tmp_path))
-    assert found
+    rest = feed(engine, cut(lines[cut_line - OVERLAP :], 6, seed=cut_line), counters) + end_of_time(engine, counters)
+    assert sorted(alerts + rest) == sorted(expected(lines, deployed, tmp_path))
+    assert alerts
     assert rest
-    assert counters["events_before_start"] == before - (at - OVERLAP)
+    assert counters["events_before_start"] == before - (cut_line - OVERLAP)
     assert counters["late_events"] == 0
 
 
@@ -134,21 +134,21 @@ def unread(kept: StoredSegment) -> Block:
 
 def test_what_spark_begins_with_is_whole(tmp_path: Path) -> None:
     """Every page of histories that is not over has its head, and every segment that a head names is there."""
-    given = histories()
-    warm_start(history_lines()[:2_000], given, tmp_path / "warm", None)
+    rules_of_test = histories()
+    warm_start(history_lines()[:2_000], rules_of_test, tmp_path / "warm", None)
     warm = open_warm_start(str(tmp_path / "warm"))
-    deployment, checkpoint = deploy(given), tmp_path / "checkpoint"
+    deployment, checkpoint = deploy(rules_of_test), tmp_path / "checkpoint"
     job = replace(job_for(deployment, 8, 2), begins_ms=warm.about.until_ms)
     begin_warm(warm, job, deployment.rulebook, checkpoint)
     begins = read_beginning(checkpoint)
     assert begins is not None
     segments = 0
     for group in range(8):
-        kept = group_beginning(checkpoint, begins, job, 0, group)
-        assert kept.heads.keys() == kept.over.keys()
-        for page, head in kept.heads.items():
+        group_state = group_beginning(checkpoint, begins, job, 0, group)
+        assert group_state.heads.keys() == group_state.over.keys()
+        for page, head in group_state.heads.items():
             named = digests_of(decode_head(head, unread))
-            assert {(page, number) for number in named} <= kept.segments.keys()
+            assert {(page, number) for number in named} <= group_state.segments.keys()
             segments += len(named)
     assert segments > 8
 
@@ -168,8 +168,8 @@ def test_a_job_without_the_keys_of_the_state_is_refused(tmp_path: Path) -> None:
     records = list(rules().values())
     warm_start(list(day())[:400], records, tmp_path / "warm", None)
     warm = open_warm_start(str(tmp_path / "warm"))
-    given = deploy(records)
-    engine = Engine(Job(given.schema, given.key_domains[:1], 16), warm.about.rules, MemoryStore(), Workers(1))
+    deployed = deploy(records)
+    engine = Engine(Job(deployed.schema, deployed.key_domains[:1], 16), warm.about.rules, MemoryStore(), Workers(1))
     with pytest.raises(UsageError, match="is missing"):
         engine.begin(warm)
 
@@ -197,17 +197,17 @@ def test_a_job_with_other_levels_than_the_state_is_refused(tmp_path: Path) -> No
 def test_the_verbs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`cep replay --savepoint` and `cep run --from`, stopped and started again in the middle."""
     lines = list(day())
-    at = len(lines) // 2
-    until = utc_text(time_ms(lines[at]))
+    cut = len(lines) // 2
+    until = utc_text(time_ms(lines[cut]))
     history, events = (
-        place(tmp_path / "history", lines[: at + OVERLAP]),
-        place(tmp_path / "events", lines[at - OVERLAP :]),
+        place(tmp_path / "history", lines[: cut + OVERLAP]),
+        place(tmp_path / "events", lines[cut - OVERLAP :]),
     )
     control = place(tmp_path / "control", [END])
     (tmp_path / "alerts").mkdir()
     replay = ["replay", "--rules", RULES, "--engine", "embedded", "--key-groups", "16"]
     # Without a savepoint, `--until` only ends the history.
-    earlier = place(tmp_path / "earlier", [line for line in lines if time_ms(line) < time_ms(lines[at])])
+    earlier = place(tmp_path / "earlier", [line for line in lines if time_ms(line) < time_ms(lines[cut])])
     assert main([*replay, "--events", str(history), "--out", str(tmp_path / "cut.jsonl"), "--until", until]) == 0
     assert main([*replay, "--events", str(earlier), "--out", str(tmp_path / "earlier.jsonl")]) == 0
     assert (tmp_path / "cut.jsonl").read_bytes() == (tmp_path / "earlier.jsonl").read_bytes() != b""
@@ -225,13 +225,13 @@ def test_the_verbs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--rules", RULES, "--events", str(events), "--available-now"]) == 0
     everything = place(tmp_path / "everything", lines)
     assert main([*replay, "--events", str(everything), "--out", str(tmp_path / "all.jsonl")]) == 0
-    found = [
+    alerts = [
         line
         for path in (tmp_path / "alerts").rglob("*.jsonl")
         if ".held" not in path.name
         for line in path.read_bytes().splitlines()
     ]
-    assert sorted(found) == sorted((tmp_path / "all.jsonl").read_bytes().splitlines())
+    assert sorted(alerts) == sorted((tmp_path / "all.jsonl").read_bytes().splitlines())
 
 
 def test_what_cannot_be_begun_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

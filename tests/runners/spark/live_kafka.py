@@ -130,23 +130,23 @@ def mix(lines: Sequence[bytes], seed: int, partitions: int, lateness_ms: int, de
             events.append((partition, line))
             sent.append(events[-1])
             last_ms = max(last_ms, time_ms(line))
-            what = chance.random()
-            if what < 0.05:  # at once, or some records later, and maybe from another partition
+            share = chance.random()
+            if share < 0.05:  # at once, or some records later, and maybe from another partition
                 place, again = events[max(0, len(events) - 1 - chance.choice([0, 0, 5]))]
                 if time_ms(again) < last_ms - dedup_ms:
                     continue
                 sent.append((chance.randrange(used) if lateness_ms else place, again))
                 wrong["duplicates"] += 1
-            elif what < 0.06:
+            elif share < 0.06:
                 sent.append((partition, changed(line, amount=9_999.0)))
                 wrong["reused_ids"] += 1
-            elif what < 0.07:
+            elif share < 0.07:
                 decoys.append(changed(line, card_id=f"decoy-{len(decoys)}"))
                 sent.insert(-1, (partition, decoys[-1]))
-            elif what < 0.09:
+            elif share < 0.09:
                 sent.append((partition, chance.choice([b"{broken", b"[]", b"", b'{"tx_id": "no more"}'])))
                 wrong["poison"] += 1
-            elif what < 0.11 and number == 1:
+            elif share < 0.11 and number == 1:
                 is_known, copies = chance.random() < 0.5, chance.choice([1, 2])
                 event = {
                     **orjson.loads(line),

@@ -40,7 +40,7 @@ class Numbers(AdmittedReader):
 
 def batches(source: Numbers, start: Mapping[str, Any] | None, *, is_asked_as_now: bool) -> list[list[Any]]:
     """The micro-batches until nothing is new, as Spark 4.2 asks for them, or as 4.1 does."""
-    done: list[list[Any]] = []
+    plans: list[list[Any]] = []
     while True:
         if is_asked_as_now:
             start = source.initialOffset() if start is None else start
@@ -49,8 +49,8 @@ def batches(source: Numbers, start: Mapping[str, Any] | None, *, is_asked_as_now
             end = source.latestOffset()
             start = source.initialOffset() if start is None else start
         if end == start:
-            return done
-        done.append(source.partitions(start, end))
+            return plans
+        plans.append(source.partitions(start, end))
         start = end
 
 

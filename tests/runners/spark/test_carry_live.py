@@ -17,6 +17,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 @pytest.mark.parametrize("seed", range(3))
 def test_all_runners_agree(spark: SparkSession, seed: int, tmp_path: Path) -> None:
     case = drawn(seed)
-    found = ways(spark, tmp_path, Stream(case.lines, list(case.versions("carry"))), seed)
-    alerts = {way: alerts for way, (alerts, _) in found.items()}
+    results = ways(spark, tmp_path, Stream(case.lines, list(case.versions("carry"))), seed)
+    alerts = {way: alerts for way, (alerts, _) in results.items()}
     assert all(of_way == alerts["replay"] for of_way in alerts.values()), seed

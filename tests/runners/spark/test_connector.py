@@ -77,31 +77,33 @@ def test_a_job_that_changes_over(
     for records, which in ((stream.first, "spark"), (stream.second[:half], "spark"), (stream.second[half:], "client")):
         send(kafka_broker, topic, records)
         run(words, which)
-    given = rules()
-    job = replace(make_job(given.values(), LATENESS_MS), dedup_ms=DAY_MS)
+    rules_by_id = rules()
+    job = replace(make_job(rules_by_id.values(), LATENESS_MS), dedup_ms=DAY_MS)
     (tmp_path / "clean").mkdir()
     write_file(tmp_path / "clean" / "events.jsonl", stream.clean, 0)
-    wanted = [orjson.loads(line) for line in rows(replayed(spark, tmp_path / "clean", job, given.values()).alerts)]
-    assert wanted
-    found = read_alerts(tmp_path / "alerts")
-    assert sorted(map(orjson.dumps, found)) == sorted(map(orjson.dumps, wanted))
+    expected_alerts = [
+        orjson.loads(line) for line in rows(replayed(spark, tmp_path / "clean", job, rules_by_id.values()).alerts)
+    ]
+    assert expected_alerts
+    alerts = read_alerts(tmp_path / "alerts")
+    assert sorted(map(orjson.dumps, alerts)) == sorted(map(orjson.dumps, expected_alerts))
 
 
 def run(words: list[str], connector: str) -> None:
     """One start of the job, in a process that has the connector's jars from the beginning."""
     command = [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", *words]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, "--connector", connector], env=on_this_spark(), capture_output=True,
         text=True, check=False, timeout=WAIT_S, cwd=ROOT,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
 
 
 def test_settings_of_librdkafka_in_the_words_of_java() -> None:
-    given = {"security.protocol": "SASL_SSL", "sasl.mechanisms": "SCRAM-SHA-512", "sasl.username": 'a"b',
+    client_settings = {"security.protocol": "SASL_SSL", "sasl.mechanisms": "SCRAM-SHA-512", "sasl.username": 'a"b',
              "sasl.password": "c\\d", "ssl.ca.location": "/ca.pem", "ssl.keystore.location": "/c.p12",
              "ssl.keystore.password": "p"}  # fmt: skip
-    assert java_settings(given) == {
+    assert java_settings(client_settings) == {
         "security.protocol": "SASL_SSL",
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": "/ca.pem",
@@ -133,10 +135,10 @@ def test_a_job_that_cannot_start_says_why(
     spark: SparkSession, tmp_path: Path, records_max: int | None, said: str
 ) -> None:
     """The session of the tests has no connector."""
-    given = rules()
+    rules_by_id = rules()
     topic = TopicSource("127.0.0.1:9", "t", records_max, connector=JVM)
-    initial = tuple(record.to_json() for record in given.values())
-    settings = LiveSettings(make_job(given.values()), initial, topic, None, tmp_path / "job" / "query")
+    initial = tuple(record.to_json() for record in rules_by_id.values())
+    settings = LiveSettings(make_job(rules_by_id.values()), initial, topic, None, tmp_path / "job" / "query")
     output = LiveOutput(tmp_path / "job", DeadLetterFiles(tmp_path / "letters"), [], lambda _: None)
     with pytest.raises(UsageError, match=said):
         start_live(spark, settings, output)

@@ -45,8 +45,8 @@ Driver stacktrace: SQLSTATE: XXKST"""
 )
 def test_our_error_is_what_is_raised(page: str, kind: type[CepError], message: str) -> None:
     before = "cep.base.errors.SourceError: no answer\n\nThe above exception was the direct cause of the following:\n\n"
-    for told in (f"cep.base.errors.{kind.__name__}: {message}", f"{before}cep.base.errors.{kind.__name__}: {message}"):
-        error = failure_of(page.format(told))
+    for text in (f"cep.base.errors.{kind.__name__}: {message}", f"{before}cep.base.errors.{kind.__name__}: {message}"):
+        error = failure_of(page.format(text))
         assert (type(error), str(error)) == (kind, message)
 
 

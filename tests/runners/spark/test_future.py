@@ -88,7 +88,10 @@ def test_the_clock_of_a_micro_batch_is_that_of_its_plan(source: str, spark: Spar
             if source == "folder":
                 write_file(tmp_path / "events" / f"{number}.jsonl", lines, number)
             else:
-                kafka.send("future", [{"value": line, "partition": at % 2} for at, line in enumerate(lines)])
+                kafka.send(
+                    "future",
+                    [{"value": line, "partition": number_of_line % 2} for number_of_line, line in enumerate(lines)],
+                )
 
         edge_ms = int(time.time() * 1_000) + HOUR_MS
         frauds = [line for card in range(10) for line in fraud(card, edge_ms - 2 * HOUR_MS + 10 * card)]

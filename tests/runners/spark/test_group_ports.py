@@ -41,9 +41,9 @@ def test_contract_inside_a_query(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "checks.txt").write_text("".join(f"{check.__name__}\n" for check in CHECKS))
     checks = spark.readStream.format("text").load(str(tmp_path / "in")).groupBy("value")
-    found = checks.transformWithState(Checker(), "check string, outcome string", "Append", "None")
+    check_outcomes = checks.transformWithState(Checker(), "check string, outcome string", "Append", "None")
     query = (
-        found.writeStream.foreachBatch(
+        check_outcomes.writeStream.foreachBatch(
             lambda batch, _: outcomes.update((row.check, row.outcome) for row in batch.collect())
         )
         .option("checkpointLocation", str(tmp_path / "checkpoint"))

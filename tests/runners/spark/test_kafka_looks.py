@@ -137,8 +137,8 @@ def test_what_waits_holds_the_watermark_though_nothing_of_it_is_read(stream: Str
     stream.send(0, PAST_MS + 10, PAST_MS + 20)
     stream.send(1, PAST_MS + 1)
     end = Position.from_json(stream.reader.latestOffset(stream.at, stream.reader.getDefaultReadLimit()))
-    held = Position({"looks": {**end.offsets["looks"], 1: 0}}, {"looks": [1]}, end.topic_ids, end.look)
-    (task,) = stream.reader.partitions(stream.at, held.to_json())
+    position = Position({"looks": {**end.offsets["looks"], 1: 0}}, {"looks": [1]}, end.topic_ids, end.look)
+    (task,) = stream.reader.partitions(stream.at, position.to_json())
     assert task.times.partitions.keys() == {"looks-0", "looks-1"}  # type: ignore[attr-defined]
     assert task.times.partitions["looks-1"].is_behind  # type: ignore[attr-defined]
 
@@ -148,7 +148,7 @@ def test_a_heartbeat_is_planned_behind_all_that_stood_before_it(stream: Stream) 
     stream.kafka.create("control")
     options = {"bootstrap.servers": stream.kafka.address, "topic": "control", "startingOffsets": "earliest"}
     control = KafkaDataSource({**options, "plansLate": "true"}).streamReader(StructType())
-    at, beats = control.initialOffset(), list[int]()
+    position, beats = control.initialOffset(), list[int]()
 
     def send(number: int) -> None:
         stream.send(0, PAST_MS + number)
@@ -158,8 +158,8 @@ def test_a_heartbeat_is_planned_behind_all_that_stood_before_it(stream: Stream) 
         stream.at = stream.reader.latestOffset(stream.at, stream.reader.getDefaultReadLimit())
         if number:
             send(number)
-        at = control.latestOffset(at, control.getDefaultReadLimit())
-        beats.append(Position.from_json(at).offsets["control"][0])
+        position = control.latestOffset(position, control.getDefaultReadLimit())
+        beats.append(Position.from_json(position).offsets["control"][0])
         assert beats[-1] <= Position.from_json(stream.at).offsets["looks"][0], "each has an event before it"
     assert beats == [0, 0, 1, 2]
 

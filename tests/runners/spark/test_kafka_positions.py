@@ -26,8 +26,8 @@ from tests.real_kafka import TIMEOUT_S, KafkaCluster, add_partitions
 
 
 def reader(kafka: KafkaCluster, topic: str, **options: str) -> KafkaStreamReader:
-    given = {"bootstrap.servers": kafka.address, "topic": topic, "startingOffsets": "earliest", **options}
-    return KafkaDataSource(given).streamReader(StructType())
+    source_options = {"bootstrap.servers": kafka.address, "topic": topic, "startingOffsets": "earliest", **options}
+    return KafkaDataSource(source_options).streamReader(StructType())
 
 
 def new_topic(kafka: KafkaCluster, partitions: int = 2) -> str:
@@ -60,10 +60,15 @@ def test_planning_loads_nothing_that_decodes(kafka_broker: KafkaCluster) -> None
     topic = new_topic(kafka_broker)
     send(kafka_broker, topic, range(10))
     job = json.dumps({"idle_ms": 1_000, "ahead_ms": 1_000})
-    given = {"bootstrap.servers": kafka_broker.address, "topic": topic, "startingOffsets": "earliest", "job": job}
-    command = [sys.executable, "-c", PLANNING, json.dumps(given)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert (done.stdout, done.returncode) == ("2 False\n", 0), done.stderr
+    source_options = {
+        "bootstrap.servers": kafka_broker.address,
+        "topic": topic,
+        "startingOffsets": "earliest",
+        "job": job,
+    }
+    command = [sys.executable, "-c", PLANNING, json.dumps(source_options)]
+    process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (process.stdout, process.returncode) == ("2 False\n", 0), process.stderr
 
 
 def plan_until_refused(stream: KafkaStreamReader, start: dict[str, Any]) -> None:
@@ -173,18 +178,18 @@ def test_a_start_by_time(kafka_broker: KafkaCluster) -> None:
     send(kafka_broker, topic, range(100))
     with pytest.raises(UsageError, match="startingOffsets or startingTimestamp, not both"):
         reader(kafka_broker, topic, startingTimestamp="40500")
-    given = {"bootstrap.servers": kafka_broker.address, "topic": topic, "startingTimestamp": "40500"}
-    stream = KafkaDataSource(given).streamReader(StructType())
+    source_options = {"bootstrap.servers": kafka_broker.address, "topic": topic, "startingTimestamp": "40500"}
+    stream = KafkaDataSource(source_options).streamReader(StructType())
     assert planned(stream, stream.initialOffset())[1] == list(range(40, 100))
-    late = KafkaDataSource({**given, "startingTimestamp": "9000000"}).streamReader(StructType())
+    late = KafkaDataSource({**source_options, "startingTimestamp": "9000000"}).streamReader(StructType())
     assert planned(late, late.initialOffset())[1] == []
-    until = KafkaDataSource({**given, "endingTimestamp": "50000"}).streamReader(StructType())
+    until = KafkaDataSource({**source_options, "endingTimestamp": "50000"}).streamReader(StructType())
     assert planned(until, until.initialOffset())[1] == list(range(40, 49))
-    batch = KafkaDataSource({**given, "endingTimestamp": "50000"}).reader(StructType())
+    batch = KafkaDataSource({**source_options, "endingTimestamp": "50000"}).reader(StructType())
     tasks = batch.partitions()
     assert all(isinstance(task, TaskRanges) for task in tasks)
-    found = [int(v) for task in tasks for part in batch.read(task) for v in part.column("value").to_pylist()]
-    assert sorted(found) == list(range(40, 49))
+    values = [int(v) for task in tasks for part in batch.read(task) for v in part.column("value").to_pylist()]
+    assert sorted(values) == list(range(40, 49))
 
 
 def test_records_of_a_transaction_count_when_it_is_committed(kafka_broker: KafkaCluster) -> None:
@@ -207,8 +212,8 @@ def test_records_of_a_transaction_count_when_it_is_committed(kafka_broker: Kafka
 
 
 def test_what_is_refused(kafka_broker: KafkaCluster) -> None:
-    given = {"bootstrap.servers": kafka_broker.address, "topic": "t"}
+    source_options = {"bootstrap.servers": kafka_broker.address, "topic": "t"}
     with pytest.raises(UsageError, match="is for streaming"):
-        KafkaEventsSource(given).reader(StructType())
+        KafkaEventsSource(source_options).reader(StructType())
     with pytest.raises(UsageError, match="needs option job"):
-        next(KafkaEventsSource(given).streamReader(StructType()).read(TaskRanges(())))
+        next(KafkaEventsSource(source_options).streamReader(StructType()).read(TaskRanges(())))

@@ -50,10 +50,10 @@ def read(spark: SparkSession, kafka: MockKafka, topic: str, **options: str) -> D
 def stream(spark: SparkSession, kafka: MockKafka, topic: str, checkpoint: Path, **options: str) -> list[list[int]]:
     """Return the numbers of each micro-batch, until the query has read the records from before its start."""
     reader = spark.readStream.format("cep-kafka").option("bootstrap.servers", kafka.address).option("topic", topic)
-    seen: list[list[int]] = []
+    micro_batches: list[list[int]] = []
 
     def collect(frame: DataFrame, _: int) -> None:
-        seen.append(sorted(int(value) for value in frame.toArrow()["value"].to_pylist()))
+        micro_batches.append(sorted(int(value) for value in frame.toArrow()["value"].to_pylist()))
 
     query = (
         reader.options(**{"startingOffsets": "earliest", **options})
@@ -64,7 +64,7 @@ def stream(spark: SparkSession, kafka: MockKafka, topic: str, checkpoint: Path, 
         .start()
     )
     assert query.awaitTermination(WAIT_S)
-    return seen
+    return micro_batches
 
 
 @pytest.mark.spark

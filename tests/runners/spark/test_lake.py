@@ -65,8 +65,8 @@ def write_payments(folder: Path) -> None:
     deltalake = pytest.importorskip("deltalake")
     table = with_an_end()
     size = -(-table.num_rows // COMMITS)
-    for at in range(0, table.num_rows, size):
-        deltalake.write_deltalake(str(folder), table.slice(at, size), mode="append")
+    for start in range(0, table.num_rows, size):
+        deltalake.write_deltalake(str(folder), table.slice(start, size), mode="append")
 
 
 def wait_for(path: Path, process: subprocess.Popen[bytes], folder: Path) -> None:
@@ -114,5 +114,5 @@ def test_killed_and_started_again_it_has_the_alerts_of_the_replay_once(killed: t
         assert not (tmp_path / "alerts.parquet").exists(), "it was killed on its way"
     process = start(tmp_path, jars, environment)
     assert process.wait(WAIT_S) == 0, (tmp_path / "log.txt").read_text()[-5000:]
-    found = pq.read_table(tmp_path / "alerts.parquet").select(ALERT_SCHEMA.names).cast(ALERT_SCHEMA)
-    assert sort_alerts(found).equals(expected.table)
+    alerts = pq.read_table(tmp_path / "alerts.parquet").select(ALERT_SCHEMA.names).cast(ALERT_SCHEMA)
+    assert sort_alerts(alerts).equals(expected.table)

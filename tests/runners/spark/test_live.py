@@ -41,16 +41,16 @@ def as_records(*given: UpsertRecord) -> tuple[bytes, ...]:
 def test_replay_and_live_agree(
     spark: SparkSession, tmp_path: Path, files: int, partitions: int, pages: int, lateness_ms: int
 ) -> None:
-    given = rules()
+    rules_by_id = rules()
     lines = payments(21)
     arriving = disordered(lines, lateness_ms, 4) if lateness_ms else lines
-    job = make_job(given.values(), lateness_ms, pages)
-    live = LiveRun(spark, tmp_path, job, as_records(*given.values()), partitions)
+    job = make_job(rules_by_id.values(), lateness_ms, pages)
+    live = LiveRun(spark, tmp_path, job, as_records(*rules_by_id.values()), partitions)
     live.phase(split(arriving, files))
     live.phase([], [END])
-    found = replayed(spark, tmp_path / "events", job, given.values())
-    assert found.alerts.num_rows == 44, "what the stream has planted"
-    assert live.alerts() == rows(found.alerts)
+    replay_result = replayed(spark, tmp_path / "events", job, rules_by_id.values())
+    assert replay_result.alerts.num_rows == 44, "what the stream has planted"
+    assert live.alerts() == rows(replay_result.alerts)
     assert live.totals["events"] == len(lines)
     assert live.totals["late_events"] == 0
     assert live.letters == []
@@ -58,13 +58,13 @@ def test_replay_and_live_agree(
 
 @pytest.mark.parametrize("lateness_ms", [pytest.param(0, marks=RELEASE), LATENESS_MS])
 def test_rules_that_are_added_changed_and_retired_midway(spark: SparkSession, tmp_path: Path, lateness_ms: int) -> None:
-    given = rules()
-    initial = [rule for name, rule in given.items() if name != "small_then_large"]
+    rules_by_id = rules()
+    initial = [rule for name, rule in rules_by_id.items() if name != "small_then_large"]
     lines = payments(22)
     parts = split(lines, 6)
-    job = make_job(given.values(), lateness_ms, 2)
-    added = given["small_then_large"].model_copy(update={"effective_at": utc_text(time_ms(parts[3][0]))})
-    stricter = given["card_testing"].model_copy(
+    job = make_job(rules_by_id.values(), lateness_ms, 2)
+    added = rules_by_id["small_then_large"].model_copy(update={"effective_at": utc_text(time_ms(parts[3][0]))})
+    stricter = rules_by_id["card_testing"].model_copy(
         update={"version": 2, "params": {"tries": 4}, "effective_at": utc_text(time_ms(parts[4][0]))}
     )
     retired = RetireRecord(id="rising_amounts", version=2, effective_at=utc_text(time_ms(parts[4][300])))
@@ -74,18 +74,18 @@ def test_rules_that_are_added_changed_and_retired_midway(spark: SparkSession, tm
     live.phase(parts[2:3], [stricter.to_json()])
     live.phase(parts[3:])
     live.phase([], [END])
-    found = replayed(spark, tmp_path / "events", job, [*initial, added, retired, stricter])
-    assert live.alerts() == rows(found.alerts)
-    by_rule = {(a["rule_id"], a["version"]) for a in found.alerts.to_pylist()}
+    replay_result = replayed(spark, tmp_path / "events", job, [*initial, added, retired, stricter])
+    assert live.alerts() == rows(replay_result.alerts)
+    by_rule = {(a["rule_id"], a["version"]) for a in replay_result.alerts.to_pylist()}
     assert {("small_then_large", 1), ("card_testing", 1), ("card_testing", 2), ("rising_amounts", 1)} <= by_rule
     assert (live.totals["control_applied"], live.totals["control_heartbeat"]) == (3, 1)
     assert live.totals["rule_late_ms"] == 0
 
 
 def test_bad_records_are_set_aside_and_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
-    given = rules("card_testing", "small_then_large")
+    rules_by_id = rules("card_testing", "small_then_large")
     lines = payments(23)
-    job = make_job(given.values())
+    job = make_job(rules_by_id.values())
     good = orjson.loads(lines[len(lines) // 2])
     bad = [
         b"{broken",
@@ -95,8 +95,8 @@ def test_bad_records_are_set_aside_and_nothing_else(spark: SparkSession, tmp_pat
     ]
     flawed = orjson.dumps({**good, "tx_id": "FLAWED", "card_id": "other", "amount": "much"})
     middle = len(lines) // 2
-    broken_rule = given["card_testing"].model_copy(update={"version": 2, "source": "pattern card_testing {"})
-    live = LiveRun(spark, tmp_path, job, as_records(*given.values()))
+    broken_rule = rules_by_id["card_testing"].model_copy(update={"version": 2, "source": "pattern card_testing {"})
+    live = LiveRun(spark, tmp_path, job, as_records(*rules_by_id.values()))
     live.phase(
         split([*lines[:middle], *bad, flawed, *lines[middle:]], 3), [b'{"kind": "nonsense"}', broken_rule.to_json()]
     )
@@ -105,7 +105,7 @@ def test_bad_records_are_set_aside_and_nothing_else(spark: SparkSession, tmp_pat
     clean = tmp_path / "clean"
     clean.mkdir()
     (clean / "events.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    assert live.alerts() == rows(replayed(spark, clean, job, given.values()).alerts)
+    assert live.alerts() == rows(replayed(spark, clean, job, rules_by_id.values()).alerts)
     assert live.totals["events"] == len(lines) + 2
     assert live.totals["records"] == len(lines) + 2 + len(bad)
     assert (live.totals["flawed_events"], live.totals["bad_values[wrong_value@amount]"]) == (1, 1)
@@ -124,14 +124,14 @@ def test_bad_records_are_set_aside_and_nothing_else(spark: SparkSession, tmp_pat
 def test_a_key_that_loses_partial_matches_is_named(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = rules("card_testing")
+    rules_by_id = rules("card_testing")
     one = orjson.loads(payments(23)[0])
     dust = {**one, "status": "declined", "amount": "0.50", "card_id": "hot"}
     lines = [
         orjson.dumps({**dust, "tx_id": f"t{n}", "event_time": f"2026-03-01T10:00:00.{n // 1_000:03}{n % 1_000:03}Z"})
         for n in range(1_100)
     ]
-    live = LiveRun(spark, tmp_path, make_job(given.values()), as_records(*given.values()))
+    live = LiveRun(spark, tmp_path, make_job(rules_by_id.values()), as_records(*rules_by_id.values()))
     live.phase([lines])
     (letter,) = live.letters
     assert (letter["code"], letter["rule_id"], letter["key"]) == ("runs_evicted", "card_testing", "hot")
@@ -139,8 +139,8 @@ def test_a_key_that_loses_partial_matches_is_named(
 
 
 def test_partial_matches_expire_when_their_key_never_comes_back(spark: SparkSession, tmp_path: Path) -> None:
-    given = rules("card_testing", "small_then_large", "impossible_travel")
-    live = LiveRun(spark, tmp_path, make_job(given.values()), as_records(*given.values()))
+    rules_by_id = rules("card_testing", "small_then_large", "impossible_travel")
+    live = LiveRun(spark, tmp_path, make_job(rules_by_id.values()), as_records(*rules_by_id.values()))
     live.phase([payments(24)])
 
     def pages() -> int:
@@ -152,8 +152,8 @@ def test_partial_matches_expire_when_their_key_never_comes_back(spark: SparkSess
 
 
 def test_runs_are_dropped_when_a_key_loses_its_last_rule(spark: SparkSession, tmp_path: Path) -> None:
-    given = rules("card_testing", "dormant_then_large")
-    live = LiveRun(spark, tmp_path, make_job(given.values()), as_records(*given.values()))
+    rules_by_id = rules("card_testing", "dormant_then_large")
+    live = LiveRun(spark, tmp_path, make_job(rules_by_id.values()), as_records(*rules_by_id.values()))
     account = live.job.domains.index(("account_id",))
 
     def account_pages() -> int:

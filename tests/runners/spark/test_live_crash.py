@@ -60,12 +60,12 @@ def committed(kafka: KafkaCluster, topic: str) -> list[tuple[bytes | None, bytes
         places = [TopicPartition(topic, partition, OFFSET_END) for partition in partitions]
         ends = {p.partition: p.offset for p in consumer.offsets_for_times(places, timeout=TIMEOUT_S)}
         consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
-        found: list[tuple[bytes | None, bytes]] = []
+        records: list[tuple[bytes | None, bytes]] = []
         give_up_s = time.monotonic() + TIMEOUT_S
         while any(place.offset < ends[place.partition] for place in consumer.position(places)):
             assert time.monotonic() < give_up_s, "the topic is not read to its end"
-            found += [(m.key(), m.value() or b"") for m in consumer.consume(1_000, 0.2) if m.error() is None]
-        return found
+            records += [(m.key(), m.value() or b"") for m in consumer.consume(1_000, 0.2) if m.error() is None]
+        return records
     finally:
         consumer.close()
 
@@ -176,20 +176,20 @@ class Deployed:
 
     def check(self, spark: SparkSession) -> None:
         """Check the topics: the alerts of the replay of the events that count, and every letter, each once."""
-        given, problems = read_rules(self.folder / "rules")
+        rules_of_job, problems = read_rules(self.folder / "rules")
         assert problems == []
         clean = self.folder / "clean"
         clean.mkdir()
         write_file(clean / "events.jsonl", self.stream.clean, 0)
-        found = replayed(spark, clean, make_job(given), given)
-        in_topic, wanted = committed(self.kafka, f"alerts-{self.name}"), rows(found.alerts)
-        assert sorted(value for _, value in in_topic) == wanted
+        replay_result = replayed(spark, clean, make_job(rules_of_job), rules_of_job)
+        in_topic, expected_alerts = committed(self.kafka, f"alerts-{self.name}"), rows(replay_result.alerts)
+        assert sorted(value for _, value in in_topic) == expected_alerts
         if self.postgres is not None:
             with psycopg.connect(self.postgres.address) as connection:
                 table = connection.execute("select alert_id, alert::text from cep_alerts").fetchall()
-            assert sorted(text.encode() for _, text in table) == wanted
+            assert sorted(text.encode() for _, text in table) == expected_alerts
             assert [name for name, text in table if orjson.loads(text)["alert_id"] != name] == []
-        assert sorted(self.webhook.lines.values()) == wanted
+        assert sorted(self.webhook.lines.values()) == expected_alerts
         assert (self.webhook.changed, self.webhook.wrong_batches) == ([], [])
         assert self.webhook.again.keys() <= self.killed, "only what was killed comes again"
         assert [key for key, value in in_topic if orjson.loads(value)["alert_id"].encode() != key] == []
@@ -259,15 +259,15 @@ def test_killed_between_two_steps_of_the_protocol(
 
 def python_workers(process: subprocess.Popen[bytes]) -> list[int]:
     """The processes of the job that are forks of Spark's Python daemon, which has a process group of its own."""
-    found: dict[int, int] = {}
+    parents: dict[int, int] = {}
     for folder in Path("/proc").iterdir():
         try:
             ours = folder.name.isdigit() and os.getsid(int(folder.name)) == process.pid
             if ours and b"cep.runners.spark.daemon" in (folder / "cmdline").read_bytes():
-                found[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ProcessLookupError):
             continue
-    return [number for number, parent in found.items() if parent in found]
+    return [number for number, parent in parents.items() if parent in parents]
 
 
 def wait_for_batches(job: Deployed, count: int) -> None:
@@ -292,9 +292,9 @@ def wait_for_state(job: Deployed) -> None:
     query = job.checkpoint / "query"
     give_up_s = time.monotonic() + WAIT_S
     while job.started[-1].poll() is None:
-        done = max(map(version, (query / "commits").glob("[0-9]*")), default=-1)
-        kept = max(map(version, (query / "state" / "0").glob("*/*.changelog")), default=0)
-        if kept > done + 1:  # state of micro-batch N has version N + 1
+        committed_batch = max(map(version, (query / "commits").glob("[0-9]*")), default=-1)
+        state_version = max(map(version, (query / "state" / "0").glob("*/*.changelog")), default=0)
+        if state_version > committed_batch + 1:  # state of micro-batch N has version N + 1
             return
         assert time.monotonic() < give_up_s, job.log()
         time.sleep(POLL_S)
@@ -359,9 +359,9 @@ def test_killed_at_any_time(spark: SparkSession, own_broker: RealKafka, tmp_path
     with contextlib.closing(job):
         for victim in victims:
             hits[victim] += strike(victim, job, chance)
-            done, totals = read_progress(job.checkpoint)
+            batch, totals = read_progress(job.checkpoint)
             print(
-                f"seed {seed}: killed the {victim}, {dict(hits)} hit; micro-batch {done} is done, {totals['records']}"
+                f"seed {seed}: killed the {victim}, {dict(hits)} hit; micro-batch {batch} is done, {totals['records']}"
             )
             assert totals["records"] < job.sent, "the job had nothing left to do"
         assert hits.total() >= len(victims) - 2, "most kills come while records flow"

@@ -58,9 +58,9 @@ def test_spark_and_one_process_read_the_same(spark: SparkSession, tmp_path: Path
     source, expected, reasons = FilesSource(events, follow=False), Counter[str](), list[bytes]()
     while not source.ended:
         for part in decode_chunks(job.schema, source.poll(50_000, 0.0)).parts:
-            taken = validate_events(job, part)
-            expected.update(taken.counters)
-            reasons += taken.dead_letters
+            valid = validate_events(job, part)
+            expected.update(valid.counters)
+            reasons += valid.dead_letters
     assert {name: reports[-1].totals[name] for name in expected} == expected
     assert expected["poison[unreadable_file]"] == len(BROKEN_FORMS) - 1
     assert expected["events"] == sum(report.alerts.num_rows for report in reports)

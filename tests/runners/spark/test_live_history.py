@@ -71,16 +71,16 @@ def history_lines() -> list[bytes]:
 
 @pytest.mark.parametrize(("files", "pages"), [(3, 2)])
 def test_replay_and_live_agree(spark: SparkSession, tmp_path: Path, files: int, pages: int) -> None:
-    given, lines = records(), history_lines()
-    job = make_job(given, 0, pages)
-    live = LiveRun(spark, tmp_path, job, tuple(record.to_json() for record in given))
+    rules_of_test, lines = records(), history_lines()
+    job = make_job(rules_of_test, 0, pages)
+    live = LiveRun(spark, tmp_path, job, tuple(record.to_json() for record in rules_of_test))
     parts = split(lines, files)
     live.phase(parts[:1])
     live.phase(parts[1:])
     live.phase([], [END])
-    found = replayed(spark, tmp_path / "events", job, given)
-    assert set(found.alerts["rule_id"].to_pylist()) == set(NAMES)
-    assert live.alerts() == rows(found.alerts)
+    replay_result = replayed(spark, tmp_path / "events", job, rules_of_test)
+    assert set(replay_result.alerts["rule_id"].to_pylist()) == set(NAMES)
+    assert live.alerts() == rows(replay_result.alerts)
 
 
 def _rows(table: pa.Table) -> list[dict[str, object]]:

@@ -40,12 +40,12 @@ def test_a_mix_of_everything_gives_what_replay_finds(
     spark: SparkSession, kafka_broker: KafkaCluster, tmp_path: Path, seed: int, partitions: int, records: int | None,
     lateness_ms: int,
 ) -> None:  # fmt: skip
-    given = rules()
+    rules_by_id = rules()
     lines = payments(40 + seed)
     partitions = partitions_of(kafka_broker, partitions)
     stream = mix(lines, seed, partitions, lateness_ms)
-    job = replace(make_job(given.values(), lateness_ms), dedup_ms=DEDUP_MS)
-    initial = tuple(record.to_json() for record in given.values())
+    job = replace(make_job(rules_by_id.values(), lateness_ms), dedup_ms=DEDUP_MS)
+    initial = tuple(record.to_json() for record in rules_by_id.values())
     live = TopicRun(spark, kafka_broker, tmp_path / "job", job, initial, partitions, records)
     live.phase(stream.first)
     live.phase(stream.second)
@@ -53,7 +53,7 @@ def test_a_mix_of_everything_gives_what_replay_finds(
     clean = tmp_path / "clean"
     clean.mkdir()
     write_file(clean / "events.jsonl", stream.clean, 0)
-    assert live.alerts() == rows(replayed(spark, clean, job, given.values()).alerts)
+    assert live.alerts() == rows(replayed(spark, clean, job, rules_by_id.values()).alerts)
     assert live.totals["duplicates"] == stream.wrong["duplicates"]
     assert live.totals["late_events"] == stream.wrong["late_events"]
     assert sum(n for name, n in live.totals.items() if name.startswith("poison[")) == stream.wrong["poison"]
@@ -62,8 +62,8 @@ def test_a_mix_of_everything_gives_what_replay_finds(
     assert live.totals["reused_ids"] == stream.wrong["reused_ids"]
     late = {letter["event_id"] for letter in live.letters() if letter["code"] == "late"}
     assert len(late) == stream.wrong["late_ids"]
-    seen = [report.watermark_ms for report in live.reports if report.watermark_ms is not None]
-    assert seen == sorted(seen)
+    watermarks_ms = [report.watermark_ms for report in live.reports if report.watermark_ms is not None]
+    assert watermarks_ms == sorted(watermarks_ms)
 
 
 def forking_processes(spark: SparkSession) -> set[str]:
@@ -75,10 +75,10 @@ def forking_processes(spark: SparkSession) -> set[str]:
 
 
 def test_in_order_of_arrival_nothing_waits(spark: SparkSession, kafka_broker: KafkaCluster, tmp_path: Path) -> None:
-    given = rules("card_testing", "small_then_large")
+    rules_by_id = rules("card_testing", "small_then_large")
     lines = payments(51)
-    job = replace(make_job(given.values()), order=ARRIVAL)
-    initial = tuple(record.to_json() for record in given.values())
+    job = replace(make_job(rules_by_id.values()), order=ARRIVAL)
+    initial = tuple(record.to_json() for record in rules_by_id.values())
     live = TopicRun(spark, kafka_broker, tmp_path / "job", job, initial, partitions_of(kafka_broker, 2))
     before = forking_processes(spark)
     live.phase([(hash(line) % 2, line) for line in lines])
@@ -87,5 +87,5 @@ def test_in_order_of_arrival_nothing_waits(spark: SparkSession, kafka_broker: Ka
     clean.mkdir()
     write_file(clean / "events.jsonl", lines, 0)
     # Both rules end in an event, so all is found without a heartbeat; and one micro-batch brings it into order.
-    assert live.alerts() == rows(replayed(spark, clean, job, given.values()).alerts)
+    assert live.alerts() == rows(replayed(spark, clean, job, rules_by_id.values()).alerts)
     assert live.totals["late_events"] == 0

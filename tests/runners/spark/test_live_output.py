@@ -39,7 +39,7 @@ from tests.webhook import url_of
 
 def micro_batch(first: int) -> pa.Table:
     """Two alerts from two tasks, a dead letter, two late events, counters."""
-    found = [
+    kinds_and_payloads = [
         (ALERTS, encode_alerts(alert_table(first + 1, 1))),
         (COUNTERS, b'{"events": 5, "alerts[x@1]": 1}'),
         (LATE, json.dumps([{"event_id": "b"}, {"event_id": "a"}]).encode()),
@@ -47,7 +47,7 @@ def micro_batch(first: int) -> pa.Table:
         (ALERTS, encode_alerts(alert_table(first, 1))),
         (COUNTERS, b'{"events": 2}'),
     ]
-    kinds, payloads = zip(*found, strict=True)
+    kinds, payloads = zip(*kinds_and_payloads, strict=True)
     return pa.table({"kind": pa.array(kinds), "payload": pa.array(payloads, pa.binary())})
 
 
@@ -90,13 +90,13 @@ def test_a_bad_control_record_goes_to_a_topic_with_its_diagnostics(tmp_path: Pat
         output.rules = RuleOutput(tmp_path, rule_status(new_book()))
         output.take_table(table, 7)
         output.close()
-    told = [orjson.loads(record.value() or b"") for record in consumed(kafka_broker, topic, 3)]
-    found = {letter["code"]: letter for letter in told}
-    assert sorted(letter["code"] for letter in told) == ["control_refused", "control_unreadable", "late"]
-    refused = found["control_refused"]
+    letters_in_topic = [orjson.loads(record.value() or b"") for record in consumed(kafka_broker, topic, 3)]
+    letters_by_code = {letter["code"]: letter for letter in letters_in_topic}
+    assert sorted(letter["code"] for letter in letters_in_topic) == ["control_refused", "control_unreadable", "late"]
+    refused = letters_by_code["control_refused"]
     assert (refused["rule_id"], refused["version"], refused["content_hash"]) == ("r", 2, content_hash(broken))
     assert [diagnostic["code"] for diagnostic in refused["diagnostics"]] == ["CEP417"]
-    assert {(letter["epoch"], letter["rulebook"]) for letter in found.values()} == {(1, book.content_hash)}
+    assert {(letter["epoch"], letter["rulebook"]) for letter in letters_by_code.values()} == {(1, book.content_hash)}
 
 
 def test_a_micro_batch_without_rows(tmp_path: Path) -> None:
@@ -108,13 +108,13 @@ def test_a_micro_batch_without_rows(tmp_path: Path) -> None:
 
 def test_a_sink_that_is_away_delays_no_micro_batch_and_gets_all_in_their_order(tmp_path: Path) -> None:
     """A webhook refuses access, then one alert. A folder gets the alerts at once; a stop leaves the rest in files."""
-    said: list[tuple[str, str]] = []
+    reports: list[tuple[str, str]] = []
     is_back, is_away_again = threading.Event(), threading.Event()
     receiver = Judge(lambda names: 403 if not is_back.is_set() else 422 if "a1" in names else 204)
     url, letters = url_of(receiver.server), DeadLetterFiles(tmp_path / "letters", "refused")
 
     def away(name: str, error: SinkAwayError | None) -> None:
-        said.append((name, "" if error is None else error.reason))
+        reports.append((name, "" if error is None else error.reason))
         if error is not None and is_back.is_set():
             is_away_again.set()
 
@@ -143,7 +143,7 @@ def test_a_sink_that_is_away_delays_no_micro_batch_and_gets_all_in_their_order(t
     assert receiver.taken == ["a0", "a2", "a3", "a4", "a5"]
     assert first.totals["alerts_refused[hook]"] == 1
     assert first.totals["alerts_delivered[hook]"] == 6
-    assert (said[0], said[-1]) == (("hook", "access"), ("hook", ""))
+    assert (reports[0], reports[-1]) == (("hook", "access"), ("hook", ""))
     (letter,) = [
         orjson.loads(line) for line in (tmp_path / "letters" / f"refused-{0:019}.jsonl").read_bytes().splitlines()
     ]

@@ -53,10 +53,17 @@ def nothing_is_left() -> Iterator[None]:
 
 def start(folder: Path, *more: str, source: Sequence[str] = ()) -> subprocess.Popen[bytes]:
     """The job, as the leader of a process group that has Spark's Java in it. It reads a folder, or from `source`."""
-    given = source or ("--events", str(folder / "events"), "--max-files", "1", "--control", str(folder / "control"))
+    source_flags = source or (
+        "--events",
+        str(folder / "events"),
+        "--max-files",
+        "1",
+        "--control",
+        str(folder / "control"),
+    )
     command = "import sys; from cep.cli.main import main; sys.exit(main())"
     words: Sequence[str] = (
-        "live", "--rules", str(ROOT / "rules"), *given, "--checkpoint", str(folder / "checkpoint"),
+        "live", "--rules", str(ROOT / "rules"), *source_flags, "--checkpoint", str(folder / "checkpoint"),
         "--alerts", str(folder / "alerts"), "--key-groups", "8", *more,
     )  # fmt: skip
     with (folder / "log").open("ab") as log:
@@ -86,9 +93,9 @@ def end(process: subprocess.Popen[bytes], number: signal.Signals) -> int:
 
 
 def assert_alerts_are_those_of_replay(spark: SparkSession, folder: Path) -> None:
-    given = rules()
-    found = replayed(spark, folder / "events", make_job(given.values()), given.values())
-    alerts = [orjson.loads(line) for line in rows(found.alerts)]
+    rules_by_id = rules()
+    replay_result = replayed(spark, folder / "events", make_job(rules_by_id.values()), rules_by_id.values())
+    alerts = [orjson.loads(line) for line in rows(replay_result.alerts)]
     assert sorted(map(orjson.dumps, read_alerts(folder / "alerts"))) == sorted(map(orjson.dumps, alerts))
 
 
@@ -133,15 +140,15 @@ def test_a_job_sees_an_outage_of_brokers_and_outlives_it(tmp_path: Path) -> None
         wait_for(lambda: f"cep_events_total {len(lines)}.0" in lines_of_metrics(port))
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_S) == 0, (tmp_path / "log").read_text()
-    told = [orjson.loads(line) for line in (tmp_path / "log").read_bytes().splitlines() if line.startswith(b"{")]
-    assert [line["event"] for line in told if line.get("part") == "brokers"] == ["unhealthy", "healthy"]
+    log_lines = [orjson.loads(line) for line in (tmp_path / "log").read_bytes().splitlines() if line.startswith(b"{")]
+    assert [line["event"] for line in log_lines if line.get("part") == "brokers"] == ["unhealthy", "healthy"]
 
 
 @pytest.mark.slow
 def test_a_job_outlives_an_outage_that_is_longer_than_a_query_waits(tmp_path: Path) -> None:
     """The query ends after half a minute without brokers; the driver starts it again until they are back."""
     (before, between, behind), end = sent_in_parts(3)
-    wanted = expected([*before, *between, *behind, end], deployment(), tmp_path)
+    expected_alerts = expected([*before, *between, *behind, end], deployment(), tmp_path)
     port, log = free_port(), tmp_path / "log"
     with RealKafka() as kafka:
         kafka.create("payments", 2)
@@ -161,11 +168,11 @@ def test_a_job_outlives_an_outage_that_is_longer_than_a_query_waits(tmp_path: Pa
         wait_for(lambda: status(port, "/health") == 200)
         kafka.send("payments", [{"value": line, "partition": n} for line in behind for n in (0, 1)])
         kafka.send("payments", [{"value": end, "partition": n} for n in (0, 1)])
-        wait_for(lambda: len(alerts_in(tmp_path)) >= len(wanted))
+        wait_for(lambda: len(alerts_in(tmp_path)) >= len(expected_alerts))
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_S) == 0, log.read_text()
     ids = sorted(str(alert["alert_id"]) for alert in alerts_in(tmp_path))
-    assert ids == sorted(orjson.loads(line)["alert_id"] for line in wanted)
+    assert ids == sorted(orjson.loads(line)["alert_id"] for line in expected_alerts)
 
 
 def alerts_in(folder: Path) -> list[dict[str, object]]:
@@ -176,8 +183,8 @@ def alerts_in(folder: Path) -> list[dict[str, object]]:
 def workers() -> list[int]:
     """The Python processes of all live jobs, forked by daemons of ours."""
     words = ["ps", "-A", "-ww", "-o", "pid=,ppid=,args="]
-    told = subprocess.run(words, capture_output=True, check=True, text=True).stdout
-    processes = [line.split(maxsplit=2) for line in told.splitlines()]
+    process_list = subprocess.run(words, capture_output=True, check=True, text=True).stdout
+    processes = [line.split(maxsplit=2) for line in process_list.splitlines()]
     loaded = {int(pid): int(parent) for pid, parent, args in processes if f"{daemon.MODULE} pyspark.worker" in args}
     return [pid for pid, parent in loaded.items() if parent in loaded]
 
@@ -220,23 +227,28 @@ def test_what_a_job_tells_of_itself_a_clean_stop_and_no_other_job_in_its_place(t
     settings = ("--lateness", "1 min", "--dedup", "1 d")
     process = start(tmp_path, *settings, "--listen", "127.0.0.1:0", "--log", "json")
     wait_for_batch(process, tmp_path, 1)
-    told = [orjson.loads(line) for line in (tmp_path / "log").read_bytes().splitlines() if line.startswith(b"{")]
-    (port,) = (line["port"] for line in told if line["event"] == "started")
+    log_lines = [orjson.loads(line) for line in (tmp_path / "log").read_bytes().splitlines() if line.startswith(b"{")]
+    (port,) = (line["port"] for line in log_lines if line["event"] == "started")
     deadline_s = time.monotonic() + WAIT_S
-    found = metrics(f"127.0.0.1:{port}")
-    while found["cep_micro_batch_id"] < 1 or "cep_state_bytes" not in found:
-        assert time.monotonic() < deadline_s, found
+    values_by_name = metrics(f"127.0.0.1:{port}")
+    while values_by_name["cep_micro_batch_id"] < 1 or "cep_state_bytes" not in values_by_name:
+        assert time.monotonic() < deadline_s, values_by_name
         time.sleep(0.1)
-        found = metrics(f"127.0.0.1:{port}")
-    assert (found["cep_events_total"], found["cep_records_total"]) == (len(lines) + 11, len(lines) + 13)
-    assert (found["cep_late_events_total"], found["cep_duplicates_total"]) == (1, 10)
-    assert sum(n for name, n in found.items() if name.startswith("cep_poison_total")) == 2
+        values_by_name = metrics(f"127.0.0.1:{port}")
+    assert (values_by_name["cep_events_total"], values_by_name["cep_records_total"]) == (
+        len(lines) + 11,
+        len(lines) + 13,
+    )
+    assert (values_by_name["cep_late_events_total"], values_by_name["cep_duplicates_total"]) == (1, 10)
+    assert sum(n for name, n in values_by_name.items() if name.startswith("cep_poison_total")) == 2
     alerts = Counter(f'{{rule="{a["rule_id"]}",version="{a["version"]}"}}' for a in read_alerts(tmp_path / "alerts"))
-    assert alerts == {name.removeprefix("cep_alerts_total"): n for name, n in found.items() if "alerts_total" in name}
+    assert alerts == {
+        name.removeprefix("cep_alerts_total"): n for name, n in values_by_name.items() if "alerts_total" in name
+    }
     for name in ("cep_runs", "cep_runs_expired_total", "cep_watermark_delay_seconds", "cep_state_bytes"):
-        assert found[name] > 0, name
+        assert values_by_name[name] > 0, name
     phases = {"latestOffset", "addBatch", "walCommit", "commitOffsets", "matching", "sinks", "records"}
-    assert phases <= phases_ms(found).keys()
+    assert phases <= phases_ms(values_by_name).keys()
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S) as answer:
         assert missing(answer.read().decode(), is_embedded=False) == set(), "alert rules and the dashboard ask for it"
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=WAIT_S) as answer:

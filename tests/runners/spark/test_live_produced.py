@@ -25,11 +25,11 @@ def _job(lateness_ms: int) -> Job:
 
 
 def _lines(seed: int, count: int) -> list[bytes]:
-    found = []
+    lines = []
     for row in transfers(seed, count).to_pylist():
         stamp = row["event_time"].strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
-        found.append(orjson.dumps({**row, "event_time": stamp, "event_type": "transfer"}))
-    return found
+        lines.append(orjson.dumps({**row, "event_time": stamp, "event_type": "transfer"}))
+    return lines
 
 
 @pytest.mark.parametrize(
@@ -43,11 +43,11 @@ def test_live_finds_what_replay_finds(
     live = LiveRun(spark, tmp_path, job, tuple(r.to_json() for r in records()), partitions)
     live.phase(split(arriving, files))
     live.phase([], [END])
-    found = replayed(spark, tmp_path / "events", job, records())
-    assert found.alerts.num_rows == len(circles(transfers(5, 150))) > 0
-    assert live.alerts() == rows(found.alerts)
+    replay_result = replayed(spark, tmp_path / "events", job, records())
+    assert replay_result.alerts.num_rows == len(circles(transfers(5, 150))) > 0
+    assert live.alerts() == rows(replay_result.alerts)
     counted = ("events", "events_produced", "alerts[circle@1]")
-    assert [live.totals[name] for name in counted] == [found.counters[name] for name in counted]
+    assert [live.totals[name] for name in counted] == [replay_result.counters[name] for name in counted]
     assert live.totals["late_events"] == 0
     assert live.letters == []
 

@@ -68,8 +68,8 @@ def test_a_version_that_is_over_is_forgotten_at_its_time(job_rules: JobRules) ->
     after = change_rules(job_rules, before, (retire.to_json(),), SEEN_MS).after
     assert after.forget_ms == SEEN_MS + 60_000
     assert forget_rules(job_rules, after, after.forget_ms - 1).digest == after.digest
-    left = forget_rules(job_rules, after, after.forget_ms)
-    assert [rule.rule_id for rule in left.rulebook.deployed()] == ["small_then_large"]
+    rules_after = forget_rules(job_rules, after, after.forget_ms)
+    assert [rule.rule_id for rule in rules_after.rulebook.deployed()] == ["small_then_large"]
 
 
 def test_what_is_refused_is_told_and_heartbeats_are_read(job_rules: JobRules) -> None:

@@ -74,9 +74,9 @@ def wait_until(is_so: Callable[[], bool], process: subprocess.Popen[bytes], log:
 
 def last_error(log: Path) -> str:
     """The last line only says which page to read."""
-    *_, said, page = log.read_text().splitlines()
+    *_, message, page = log.read_text().splitlines()
     assert page.startswith("read on: "), page
-    return said
+    return message
 
 
 def test_the_life_of_a_topic(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
@@ -110,9 +110,9 @@ def test_the_life_of_a_topic(kafka_broker: KafkaCluster, tmp_path: Path) -> None
         send(kafka_broker, topic, [(0, line) for line in pair("c3", "10:10")])
         process = start(tmp_path, kafka_broker, topic)
         assert process.wait(WAIT_S) == Exit.FINAL, log.read_text()
-        said = last_error(log)
-        assert said.startswith(f"cep: topic {topic} was deleted and created again")
-        assert said.endswith("start with a new checkpoint directory")
+        message = last_error(log)
+        assert message.startswith(f"cep: topic {topic} was deleted and created again")
+        assert message.endswith("start with a new checkpoint directory")
         assert alerted() == {"c1", "c2"}
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -155,8 +155,8 @@ def test_records_whose_schemas_a_registry_has(form: str, kafka_broker: KafkaClus
             values = protobuf_values(client, topic, events, descriptors)
             words = ["--format", "protobuf", "--schema-file", str(descriptors), "--message", "shop.Payment"]
         send(kafka_broker, topic, [(0, value) for value in [*values, b"\xff"]])
-        given = "\n".join(f"{json.dumps(name)} = {json.dumps(value)}" for name, value in settings)
-        (tmp_path / "cep.toml").write_text(f"[events.registry]\n{given}\n")
+        toml_lines = "\n".join(f"{json.dumps(name)} = {json.dumps(value)}" for name, value in settings)
+        (tmp_path / "cep.toml").write_text(f"[events.registry]\n{toml_lines}\n")
         process = start(tmp_path, kafka_broker, topic, "--conf", str(tmp_path / "cep.toml"), *words, "--available-now")
         try:
             assert process.wait(WAIT_S) == 0, (tmp_path / "log").read_text()

@@ -30,17 +30,17 @@ def test_files_are_made_as_before(spark: SparkSession, tmp_path: Path) -> None:
         stream.close()
 
     put()
-    made = tmp_path / "deep" / "file"
-    assert made.read_bytes() == CONTENT
+    created = tmp_path / "deep" / "file"
+    assert created.read_bytes() == CONTENT
     with private_files():
         (tmp_path / "plain").touch()
-    assert made.stat().st_mode == (tmp_path / "plain").stat().st_mode
+    assert created.stat().st_mode == (tmp_path / "plain").stat().st_mode
     assert not readable_by_others(tmp_path / "deep")
     for text, mode in (("600", 0o600), ("755", 0o755), ("444", 0o444), ("1777", 0o1777)):
         files.setPermission(path, jvm.org.apache.hadoop.fs.permission.FsPermission(text))
-        assert made.stat().st_mode & 0o7777 == mode
+        assert created.stat().st_mode & 0o7777 == mode
     files.setPermission(path, jvm.org.apache.hadoop.fs.permission.FsPermission("600"))
-    made.write_bytes(b"Offsets")
+    created.write_bytes(b"Offsets")
     with pytest.raises(Py4JJavaError, match="ChecksumException"):
         files.open(path).read()
 

@@ -72,20 +72,22 @@ class Case:
         """The alerts of a replay of every event once, with the change in its place, as far as they go out."""
         path = folder / "history.jsonl"
         path.write_bytes(b"\n".join(dict.fromkeys(self.lines)))
-        given = deploy(rules().values())
+        deployed = deploy(rules().values())
         if self.change is not None:
-            assert given.rulebook.apply(self.change, None).kind == "applied"
+            assert deployed.rulebook.apply(self.change, None).kind == "applied"
         # The live jobs of the tests get a watermark at the end of time, so the replay goes on to it, too.
-        job = Job(given.schema, given.key_domains, to_the_end=True)
-        found = embedded.replay(job, given.rulebook, read_pieces(path, job.schema), 1).alerts
-        return sorted(json_lines(suppress_alerts(found, Policies.of(given.rulebook), {}).alerts))
+        job = Job(deployed.schema, deployed.key_domains, to_the_end=True)
+        alerts = embedded.replay(job, deployed.rulebook, read_pieces(path, job.schema), 1).alerts
+        return sorted(json_lines(suppress_alerts(alerts, Policies.of(deployed.rulebook), {}).alerts))
 
 
 def case(seed: int) -> Case:
     random = np.random.default_rng(seed)
     lines = disordered(payments(seed), LATENESS_MS, seed)
-    for at in sorted(random.integers(50, len(lines), 300).tolist(), reverse=True):
-        lines.insert(at, lines[at - int(random.integers(1, 40))])  # within the window, before and after the cut
+    for position in sorted(random.integers(50, len(lines), 300).tolist(), reverse=True):
+        lines.insert(
+            position, lines[position - int(random.integers(1, 40))]
+        )  # within the window, before and after the cut
     cut = int(random.integers(len(lines) // 3, len(lines) * 2 // 3))
     at_ms = time_ms(lines[cut]) + 1_800_000  # it is known before the cut, and holds after it
     old = rules()["card_testing"]
@@ -119,37 +121,37 @@ def place(folder: Path, files: Sequence[Sequence[bytes]], first: int) -> None:
 def test_from_one_process_to_spark(
     seed: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = case(seed)
+    moved_case = case(seed)
     folder = tmp_path / "job"
-    live = LiveRun(spark, folder, given.job, given.initial, partitions=3)
+    live = LiveRun(spark, folder, moved_case.job, moved_case.initial, partitions=3)
     (folder / "alerts").mkdir()
-    place(folder / "events", split(given.lines[: given.cut], 2), 0)
+    place(folder / "events", split(moved_case.lines[: moved_case.cut], 2), 0)
     assert run(folder, tmp_path / "one") == 0
-    place(folder / "control", [changes_of(given)], 2)
+    place(folder / "control", [changes_of(moved_case)], 2)
     live.files_count = 3
     assert run(folder, tmp_path / "one") == 0
     assert main(["savepoint", "--checkpoint", str(tmp_path / "one"), "--to", str(tmp_path / "saved")]) == 0
     restore = ["restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(folder / "checkpoint")]
     assert main([*restore, "--engine", "spark"]) == 0
     # As a second `cep live` would: it goes on, with the same rules, and may not be another job.
-    assert open_checkpoint(folder / "checkpoint", given.job, ()) == (given.initial, True)
+    assert open_checkpoint(folder / "checkpoint", moved_case.job, ()) == (moved_case.initial, True)
     with pytest.raises(UsageError, match="other lateness"):
-        open_checkpoint(folder / "checkpoint", replace(given.job, lateness_ms=1), ())
+        open_checkpoint(folder / "checkpoint", replace(moved_case.job, lateness_ms=1), ())
 
-    rest = split(given.lines[given.cut :], 3)
+    rest = split(moved_case.lines[moved_case.cut :], 3)
     with monkeypatch.context() as patched:
         patched.setattr(LiveOutput, "take_table", _refuse)
         with pytest.raises(SinkError, match="between two steps"):
             live.phase(rest[:1])  # keyed state is written, and the micro-batch is done again
     live.phase(rest[1:])
     live.phase([], [END])
-    expected = given.expected(tmp_path)
+    expected = moved_case.expected(tmp_path)
     first = written(folder / "alerts")
     assert 0 < len(first) < len(expected)
     assert sorted([*first, *live.alerts()]) == expected
     assert live.reports[0].batch_id > 1, "numbers go on, so that no file of alerts is written over"
-    assert live.totals["events"] == len(given.lines)
-    assert live.totals["duplicates"] == len(given.lines) - len(set(given.lines))
+    assert live.totals["events"] == len(moved_case.lines)
+    assert live.totals["duplicates"] == len(moved_case.lines) - len(set(moved_case.lines))
 
 
 def _refuse(*_: object) -> None:
@@ -158,24 +160,24 @@ def _refuse(*_: object) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_from_spark_to_two_processes(seed: int, spark: SparkSession, tmp_path: Path) -> None:
-    given = case(seed)
+    moved_case = case(seed)
     folder = tmp_path / "job"
-    live = LiveRun(spark, folder, given.job, given.initial, partitions=3)
+    live = LiveRun(spark, folder, moved_case.job, moved_case.initial, partitions=3)
     checkpoint = folder / "checkpoint"
-    open_checkpoint(checkpoint, given.job, given.initial)
-    live.phase(split(given.lines[: given.cut // 2], 2), changes_of(given))
-    live.phase([given.lines[given.cut // 2 : given.cut]])
+    open_checkpoint(checkpoint, moved_case.job, moved_case.initial)
+    live.phase(split(moved_case.lines[: moved_case.cut // 2], 2), changes_of(moved_case))
+    live.phase([moved_case.lines[moved_case.cut // 2 : moved_case.cut]])
     saved = tmp_path / "saved"
     assert len(save_for_both(spark, checkpoint, Target(str(saved))).groups) == GROUPS
     (folder / "alerts").mkdir()
-    place(folder / "events", split(given.lines[given.cut :], 2), live.files_count)
+    place(folder / "events", split(moved_case.lines[moved_case.cut :], 2), live.files_count)
     for name, groups in (("left", "0-4"), ("right", "5-7")):
         assert main(["restore", "--from", str(saved), "--checkpoint", str(tmp_path / name), "--groups", groups]) == 0
         assert run(folder, tmp_path / name, "--groups", groups) == 0
     place(folder / "control", [[END]], 90)
     for name, groups in (("left", "0-4"), ("right", "5-7")):
         assert run(folder, tmp_path / name, "--groups", groups) == 0
-    expected = given.expected(tmp_path)
+    expected = moved_case.expected(tmp_path)
     assert 0 < len(live.alerts()) < len(expected)
     assert sorted([*live.alerts(), *written(folder / "alerts")]) == expected
 
@@ -184,11 +186,11 @@ def test_a_topic_is_read_on_where_the_other_has_stopped(
     spark: SparkSession, kafka_broker: KafkaCluster, tmp_path: Path
 ) -> None:
     """One process, then Spark, then one process again, each with a third of the topic's records."""
-    given = case(9)
+    moved_case = case(9)
     folder = tmp_path / "job"
-    live = TopicRun(spark, kafka_broker, folder, given.job, given.initial, 4, 500)
+    live = TopicRun(spark, kafka_broker, folder, moved_case.job, moved_case.initial, 4, 500)
     (folder / "alerts").mkdir()
-    records = [(number % 3, line) for number, line in enumerate(given.lines)]
+    records = [(number % 3, line) for number, line in enumerate(moved_case.lines)]
     first, second, third = (records[len(records) * n // 3 : len(records) * (n + 1) // 3] for n in range(3))
 
     def run_topic(checkpoint: Path) -> None:
@@ -209,18 +211,18 @@ def test_a_topic_is_read_on_where_the_other_has_stopped(
     run_topic(tmp_path / "two")
     write_file(folder / "control" / "end.jsonl", [END], 90)
     run_topic(tmp_path / "two")
-    found = sorted([*written(folder / "alerts"), *live.alerts()])
-    assert found == replace(given, change=None).expected(tmp_path)
+    alerts = sorted([*written(folder / "alerts"), *live.alerts()])
+    assert alerts == replace(moved_case, change=None).expected(tmp_path)
     assert json.loads((folder / "checkpoint" / "progress.json").read_bytes())["totals"]["events"] == len(first + second)
 
 
 def test_there_and_back_is_the_same(spark: SparkSession, tmp_path: Path) -> None:
     """A savepoint of Spark, loaded into Spark and saved once more without an event in between, has equal entries."""
-    given = case(7)
-    live = LiveRun(spark, tmp_path / "job", given.job, given.initial)
+    moved_case = case(7)
+    live = LiveRun(spark, tmp_path / "job", moved_case.job, moved_case.initial)
     checkpoint = tmp_path / "job" / "checkpoint"
-    open_checkpoint(checkpoint, given.job, given.initial)
-    live.phase([given.lines[: given.cut]])
+    open_checkpoint(checkpoint, moved_case.job, moved_case.initial)
+    live.phase([moved_case.lines[: moved_case.cut]])
     first = save_for_both(spark, checkpoint, Target(str(tmp_path / "first")))
     loaded = load_for_spark(Target(str(tmp_path / "first")), tmp_path / "again")
     assert loaded.entries > GROUPS

@@ -56,11 +56,13 @@ def test_match_on_an_older_spark(version: str, tmp_path: Path) -> None:
     table = with_type(with_an_end(), {"event_time": pa.timestamp("us", "UTC")})
     pq.write_table(table, tmp_path / "payments.parquet")
     words = [sys.executable, "-m", "tests.runners.spark.match_job", "local[2]", str(tmp_path)]
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=WAIT_S)
-    assert done.returncode == 0, done.stderr[-5000:]
-    found = pq.read_table(tmp_path / "alerts.parquet").select(ALERT_SCHEMA.names).cast(ALERT_SCHEMA)
-    assert found.num_rows > 0
-    assert sort_alerts(found).equals(rules.match(table, cores=2).table)
+    process = subprocess.run(
+        words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=WAIT_S
+    )
+    assert process.returncode == 0, process.stderr[-5000:]
+    alerts = pq.read_table(tmp_path / "alerts.parquet").select(ALERT_SCHEMA.names).cast(ALERT_SCHEMA)
+    assert alerts.num_rows > 0
+    assert sort_alerts(alerts).equals(rules.match(table, cores=2).table)
 
 
 @pytest.mark.spark
@@ -72,16 +74,16 @@ def test_a_short_set_on_the_oldest_spark_with_streams(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "pytest", "-q", "-m", "", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'set'}"]
     files = [f"tests/runners/spark/{name}" for name in SHORT_SET]
     environment = {**os.environ, "CEP_SPARK": OLDER[0]}
-    done = subprocess.run(
+    process = subprocess.run(
         [*words, *files], cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=WAIT_S
     )
-    assert done.returncode == 0, done.stdout[-5000:]
-    assert f"{len(SHORT_SET)} passed" in done.stdout, done.stdout[-5000:]
-    assert f"on Spark {OLDER[0]}" in done.stdout, done.stdout[-5000:]
+    assert process.returncode == 0, process.stdout[-5000:]
+    assert f"{len(SHORT_SET)} passed" in process.stdout, process.stdout[-5000:]
+    assert f"on Spark {OLDER[0]}" in process.stdout, process.stdout[-5000:]
 
 
 @pytest.mark.spark
 def test_a_process_that_a_test_starts_is_on_the_same_spark() -> None:
     words = [sys.executable, "-c", "import pyspark; print(pyspark.__version__)"]
-    done = subprocess.run(words, env=on_this_spark(), capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == pyspark.__version__
+    process = subprocess.run(words, env=on_this_spark(), capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == pyspark.__version__

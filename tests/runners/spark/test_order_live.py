@@ -47,9 +47,9 @@ def test_a_topic_keeps_the_order_of_events_of_one_time(
         sent += [changed(line, kind="c" if b'"a"' in line else "a")] if number % 11 == 0 else []
     half = len(sent) // 2
     again = sent[half - 20 : half]
-    given = deploy(stream.records)
+    deployed = deploy(stream.records)
     initial = tuple(record.to_json() for record in stream.records)
-    job = Job(given.schema, given.key_domains, 8, dedup_ms=DEDUP_MS_DEFAULT)
+    job = Job(deployed.schema, deployed.key_domains, 8, dedup_ms=DEDUP_MS_DEFAULT)
     live = TopicRun(spark, kafka_broker, tmp_path / "live", job, initial, 1, records_per_trigger=150)
     live.phase([(0, line) for line in sent[:half]])
     live.phase([(0, line) for line in [*again, *sent[half:]]])
@@ -59,11 +59,11 @@ def test_a_topic_keeps_the_order_of_events_of_one_time(
     history.mkdir()
     (history / "events.jsonl").write_bytes(b"\n".join([*sent[:half], *again, *sent[half:]]))
     batch = replace(job, to_the_end=True)
-    expected = replay(batch, given.rulebook, read_pieces(history, job.schema), 2)
+    expected = replay(batch, deployed.rulebook, read_pieces(history, job.schema), 2)
     assert expected.alerts.num_rows > 20
     once = tmp_path / "once.jsonl"
     once.write_bytes(b"\n".join(stream.lines))
-    clean = replay(replace(batch, dedup_ms=0), given.rulebook, read_pieces(once, job.schema), 2)
+    clean = replay(replace(batch, dedup_ms=0), deployed.rulebook, read_pieces(once, job.schema), 2)
     assert rows(expected.alerts) == rows(clean.alerts), "repeats change nothing"
     theirs = replayed(spark, history, batch, stream.records)
     assert rows(theirs.alerts) == rows(expected.alerts)
@@ -92,10 +92,10 @@ def test_a_topic_keeps_the_order_of_events_of_one_time(
     ]
     for _ in range(2):  # a second start reads no record again
         assert main([*map(str, words), "--available-now", "--max-records", "70", "--rejected-max", "0.5"]) == 0
-    found = [line for path in (folder / "alerts").iterdir() for line in path.read_bytes().splitlines()]
+    alerts = [line for path in (folder / "alerts").iterdir() for line in path.read_bytes().splitlines()]
     names = ("alert_id", "detected_at")
 
     def facts(lines: list[bytes]) -> list[tuple[object, ...]]:
         return sorted(tuple(orjson.loads(line)[name] for name in names) for line in lines)
 
-    assert facts(found) == facts(rows(expected.alerts))
+    assert facts(alerts) == facts(rows(expected.alerts))

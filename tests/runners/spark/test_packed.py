@@ -38,22 +38,22 @@ RECORDS = [
 def packed(records: list[bytes], batches: int = 1) -> list[dict[str, Any]]:
     """The packed rows of records that come in one or more batches."""
     size = -(-len(records) // batches)
-    given = [
+    record_batches = [
         pa.record_batch([pa.array(records[i : i + size], pa.binary())], names=["value"])
         for i in range(0, len(records), size)
     ]
-    return [row for batch in packer(JOB, "value")(iter(given)) for row in batch.to_pylist()]
+    return [row for batch in packer(JOB, "value")(iter(record_batches)) for row in batch.to_pylist()]
 
 
 @pytest.mark.parametrize("batches", [1, 2])
 def test_an_event_is_routed_once_to_each_key_that_it_has(batches: int) -> None:
-    found: dict[int, list[str]] = {0: [], 1: []}
+    ids_by_domain: dict[int, list[str]] = {0: [], 1: []}
     for row in packed(RECORDS, batches):
         if row["kind"] == EVENTS:
             share = decode_batch(row["payload"])
-            found[row["domain"]] += share.event_id.to_pylist()
+            ids_by_domain[row["domain"]] += share.event_id.to_pylist()
             assert set(key_groups(share.key, JOB.groups_count).tolist()) == {row["key_group"]}
-    assert {domain: sorted(ids) for domain, ids in found.items()} == {0: ["l1", "t1", "t2"], 1: ["l1", "l2"]}
+    assert {domain: sorted(ids) for domain, ids in ids_by_domain.items()} == {0: ["l1", "t1", "t2"], 1: ["l1", "l2"]}
 
 
 def test_what_cannot_be_read_is_set_aside_and_all_is_counted() -> None:
@@ -97,17 +97,17 @@ def test_mapped_records_are_packed_like_plain_ones_from_folders_and_topics() -> 
     plain = [record(event_type="payment", tx_id=f"t{n}", card_id=f"c{n}") for n in range(5)]
     nested = [json.dumps({"after": json.loads(value), "op": "c"}).encode() for value in plain]
     mapping = mapping_of(["*=after"])
-    given = {"bootstrap.servers": "x", "topic": "t", "mapping": mapping.to_json()}
-    form = parse_options(given).form
+    source_options = {"bootstrap.servers": "x", "topic": "t", "mapping": mapping.to_json()}
+    form = parse_options(source_options).form
     assert form == RecordFormat(mapping=mapping)
 
     def rows(values: list[bytes], pack: Callable[..., Any]) -> list[dict[str, Any]]:
         batch = pa.record_batch([pa.array(values, pa.binary())], names=["value"])
         return [row for packed_batch in pack(iter([batch])) for row in packed_batch.to_pylist()]
 
-    wanted = rows(plain, packer(JOB, "value"))
-    assert rows(nested, packer(JOB, "value", mapping=mapping)) == wanted
-    assert rows(nested, packer(JOB, "value", partial(decode, form))) == wanted
+    expected = rows(plain, packer(JOB, "value"))
+    assert rows(nested, packer(JOB, "value", mapping=mapping)) == expected
+    assert rows(nested, packer(JOB, "value", partial(decode, form))) == expected
     table = pa.Table.from_pylist([json.loads(value) for value in nested])
     packs = packer(JOB, None, mapping=mapping)(iter(table.to_batches()))
-    assert [row for batch in packs for row in batch.to_pylist()] == wanted
+    assert [row for batch in packs for row in batch.to_pylist()] == expected

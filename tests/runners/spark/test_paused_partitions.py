@@ -59,9 +59,9 @@ OFFSETS = st.dictionaries(st.sampled_from("ab"), st.dictionaries(st.integers(0, 
 
 @given(OFFSETS, OFFSETS, st.sets(st.builds(partition_name, st.sampled_from("ab"), st.integers(0, 3))))
 def test_what_is_held_stays_and_the_plan_comes_to_an_end(start: Offsets, more: Offsets, paused: set[str]) -> None:
-    end = {topic: dict(of) for topic, of in start.items()}
-    for topic, of in more.items():
-        for partition, count in of.items():
+    end = {topic: dict(counts) for topic, counts in start.items()}
+    for topic, counts in more.items():
+        for partition, count in counts.items():
             partitions = end.setdefault(topic, {})
             partitions[partition] = partitions.get(partition, 0) + count
     planned = without_paused(ranges_between(start, end), end, paused)
@@ -85,8 +85,8 @@ def test_a_job_that_catches_up_reads_partitions_in_step(spark: SparkSession, tmp
         (tmp_path / name).mkdir()
     with MockKafka() as kafka:
         kafka.create("step")
-        for partition, of in enumerate(lines):
-            kafka.send("step", [{"value": line, "partition": partition} for line in of])
+        for partition, partition_lines in enumerate(lines):
+            kafka.send("step", [{"value": line, "partition": partition} for line in partition_lines])
         fired = live(spark, tmp_path, TopicSource(kafka.address, "step", records_per_trigger=30))
     cards = [*(f"c{card}" for card in range(120)), *(f"c{1_000 + hour}" for hour in range(10))]
     assert set(cards) <= set(fired)
@@ -100,7 +100,10 @@ def test_a_job_that_catches_up_reads_partitions_in_step(spark: SparkSession, tmp
 
 def _ahead_ms(lines: list[list[bytes]], plan: dict[int, int]) -> int:
     """Return how far the quiet partition has been read ahead of the busy one."""
-    busy, quiet = (utc_ms(json.loads(of[plan[partition] - 1])["event_time"]) for partition, of in enumerate(lines))
+    busy, quiet = (
+        utc_ms(json.loads(partition_lines[plan[partition] - 1])["event_time"])
+        for partition, partition_lines in enumerate(lines)
+    )
     return quiet - busy
 
 
@@ -108,6 +111,6 @@ def _plans(folder: Path) -> list[dict[int, int]]:
     """Return the end of each partition, plan by plan."""
     plans = []
     for path in sorted((p for p in folder.iterdir() if p.name.isdigit()), key=lambda p: int(p.name)):
-        said = next(json.loads(line) for line in path.read_text().splitlines() if '"topic_ids"' in line)
-        plans.append(Position.from_json(said).offsets["step"])
+        position = next(json.loads(line) for line in path.read_text().splitlines() if '"topic_ids"' in line)
+        plans.append(Position.from_json(position).offsets["step"])
     return plans

@@ -39,8 +39,8 @@ def test_a_place_is_one_folder_and_one_start(tmp_path: Path) -> None:
 
 
 def test_a_stage_refuses_before_it_touches_anything(tmp_path: Path) -> None:
-    given = rules("card_testing")
-    job_rules = JobRules(make_job(given.values()), (), RulebookStore(tmp_path))
+    rules_by_id = rules("card_testing")
+    job_rules = JobRules(make_job(rules_by_id.values()), (), RulebookStore(tmp_path))
     untouched = cast("GroupParts", None)
     with pytest.raises(StoreError, match="does not see"):
         MatchStage(job_rules, 0, None, Place(tmp_path, "another token"), untouched)
@@ -52,8 +52,10 @@ def test_a_stage_refuses_before_it_touches_anything(tmp_path: Path) -> None:
 def test_a_job_with_an_executor_elsewhere_refuses_and_goes_on_once_that_is_mended(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = rules("card_testing")
-    job = LiveRun(spark, tmp_path, make_job(given.values()), tuple(rule.to_json() for rule in given.values()))
+    rules_by_id = rules("card_testing")
+    job = LiveRun(
+        spark, tmp_path, make_job(rules_by_id.values()), tuple(rule.to_json() for rule in rules_by_id.values())
+    )
     with monkeypatch.context() as elsewhere:
         seen_by_tasks = staticmethod(lambda directory: Place(directory / "of-the-executor", "token"))
         elsewhere.setattr(Place, "of_driver", seen_by_tasks)

@@ -22,8 +22,8 @@ print(type(processor).__name__, *{"numba", "numpy", "pyarrow", "pandas"} & sys.m
 
 
 def test_what_matches_is_not_loaded_to_ask_what_is_kept(tmp_path: Path) -> None:
-    given = rules("card_testing")
-    job_rules = JobRules(make_job(given.values()), (), RulebookStore(tmp_path))
+    rules_by_id = rules("card_testing")
+    job_rules = JobRules(make_job(rules_by_id.values()), (), RulebookStore(tmp_path))
     processor = MatchProcessor(partial(MatchStage, job_rules, 0, None, None))
     words = [sys.executable, "-c", _LOADED]
     ended = subprocess.run(words, input=pickle.dumps(processor), capture_output=True, check=True)

@@ -55,7 +55,7 @@ def test_a_quiet_partition_holds_up_no_alert(spark: SparkSession, tmp_path: Path
             *fraud(1, PAST_MS + HOUR_MS),
             payment("z", "z", PAST_MS + 2 * HOUR_MS, 1),
         ]
-        kafka.send("quiet", [{"value": line, "partition": min(at, 1)} for at, line in enumerate(lines)])
+        kafka.send("quiet", [{"value": line, "partition": min(number, 1)} for number, line in enumerate(lines)])
         source = TopicSource(kafka.address, "quiet")
         assert run(spark, tmp_path, source, idle_ms=500, ends=False) == ["c1"]
 
@@ -67,8 +67,10 @@ def test_what_a_stopped_job_has_read_is_matched_at_the_end(spark: SparkSession, 
     with MockKafka() as kafka:
         kafka.create("quiet")
         lines = [*fraud(2, PAST_MS - HOUR_MS), payment("q", "q", PAST_MS, 1), *fraud(1, PAST_MS + HOUR_MS)]
-        sent = [(min(at // 3, 1), line) for at, line in enumerate(lines)]
-        sent += [(at, payment(f"z{at}", "z", PAST_MS + 2 * HOUR_MS, 1)) for at in range(1, PARTITIONS)]
+        sent = [(min(number // 3, 1), line) for number, line in enumerate(lines)]
+        sent += [
+            (partition, payment(f"z{partition}", "z", PAST_MS + 2 * HOUR_MS, 1)) for partition in range(1, PARTITIONS)
+        ]
         kafka.send("quiet", [{"value": line, "partition": partition} for partition, line in sent])
         source = TopicSource(kafka.address, "quiet")
         assert run(spark, tmp_path, source, idle_ms=HOUR_MS, ends=False) == ["c2"], "it stops at the first alert"

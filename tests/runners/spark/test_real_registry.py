@@ -37,9 +37,9 @@ def test_a_job_gives_the_alerts_of_the_replay(
         str(tmp_path / "alerts"), "--key-groups", "4", "--available-now",
     ]  # fmt: skip
     command = [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", *words]
-    done = subprocess.run(
+    process = subprocess.run(
         command, env=on_this_spark(), capture_output=True, text=True, check=False,
         timeout=WAIT_S, cwd=ROOT,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     assert sorted(written(tmp_path / "alerts")) == sorted(expected(lines, deployment(), tmp_path))

@@ -50,13 +50,13 @@ class History:
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> History:
-    made = History(transactions(), tmp_path_factory.mktemp("history"))
-    pq.write_table(made.table, made.path("parquet"), row_group_size=4_000)
-    pc_csv.write_csv(made.table, made.path("csv"))
-    with made.path("jsonl").open("wb") as file:
-        for row in made.table.to_pylist():
+    files = History(transactions(), tmp_path_factory.mktemp("history"))
+    pq.write_table(files.table, files.path("parquet"), row_group_size=4_000)
+    pc_csv.write_csv(files.table, files.path("csv"))
+    with files.path("jsonl").open("wb") as file:
+        for row in files.table.to_pylist():
             file.write(orjson.dumps(row) + b"\n")
-    return made
+    return files
 
 
 def run(spark: SparkSession, path: Path, given: list[Any], partitions: int = 2, key_groups: int = 32) -> Replayed:
@@ -93,11 +93,11 @@ def test_replay_finds_what_the_oracle_finds(spark: SparkSession, history: Histor
 
 
 def test_files_partitions_and_key_groups_do_not_matter(spark: SparkSession, history: History) -> None:
-    given = records(*BY_CUSTOMER, *BY_TERMINAL)
-    expected = run(spark, history.path("parquet"), given, partitions=1).alerts
+    rules_of_test = records(*BY_CUSTOMER, *BY_TERMINAL)
+    expected = run(spark, history.path("parquet"), rules_of_test, partitions=1).alerts
     assert expected.num_rows > 1_000
     for kind, partitions, key_groups in (("parquet", 4, 7), ("csv", 2, 128), ("jsonl", 3, 1)):
-        replayed = run(spark, history.path(kind), given, partitions, key_groups)
+        replayed = run(spark, history.path(kind), rules_of_test, partitions, key_groups)
         assert replayed.dead_letters == ()
         assert replayed.alerts.equals(expected), kind
 
@@ -209,12 +209,12 @@ def test_old_times_of_parquet_are_those_of_the_embedded_replay(
     pq.write_table(table.set_column(place, "event_time", times), path, use_deprecated_int96_timestamps=True)
     with pq.ParquetFile(path) as written_file:
         assert written_file.schema.column(place).physical_type == "INT96"
-    given = records(*BY_CUSTOMER)
-    deployment = deploy(given)
+    rules_of_test = records(*BY_CUSTOMER)
+    deployment = deploy(rules_of_test)
     job = Job(deployment.schema, deployment.key_domains)
     mapping = FieldMapping(time=Written(zone="UTC"))
     expected = embedded.replay(job, deployment.rulebook, read_pieces(path, job.schema, mapping), 2).alerts
     assert expected.num_rows
-    assert expected.equals(run(spark, history.path("parquet"), given).alerts)
+    assert expected.equals(run(spark, history.path("parquet"), rules_of_test).alerts)
     replayed = replay(job, deployment.rulebook, *read_events(spark, path), 2, None, mapping)
     assert replayed.alerts.equals(expected)

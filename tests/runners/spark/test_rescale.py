@@ -35,9 +35,9 @@ LATENESS_MS = 90_000
 
 def started(spark: SparkSession, folder: Path, lateness_ms: int = 0) -> LiveRun:
     """A job with the rules of this repository that has not seen an event."""
-    given = rules()
-    initial = tuple(record.to_json() for record in given.values())
-    live = LiveRun(spark, folder, make_job(given.values(), lateness_ms, 2), initial)
+    rules_by_id = rules()
+    initial = tuple(record.to_json() for record in rules_by_id.values())
+    live = LiveRun(spark, folder, make_job(rules_by_id.values(), lateness_ms, 2), initial)
     open_checkpoint(live.checkpoint.parent, live.job, initial)
     return live
 
@@ -50,19 +50,21 @@ def test_rescaled_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:
     live.phase(parts[:1])
     for number, (before, after) in enumerate([(2, 4), (4, 1)], start=1):
         assert partitions_of(checkpoint) == before
-        kept = count_runs(stored_pages(spark, checkpoint, live.job))
-        assert kept.runs == live.totals["runs"] > 0, "there is something to move"
+        run_counts = count_runs(stored_pages(spark, checkpoint, live.job))
+        assert run_counts.runs == live.totals["runs"] > 0, "there is something to move"
         assert rescale(spark, checkpoint, after) == before
-        assert count_runs(stored_pages(spark, checkpoint, live.job)) == kept, "key groups move whole"
+        assert count_runs(stored_pages(spark, checkpoint, live.job)) == run_counts, "key groups move whole"
         live.phase(parts[number : number + 1])
         assert partitions_of(checkpoint) == after
     live.phase([], [END])
-    found = replayed(spark, tmp_path / "events", live.job, rules().values())
-    assert live.alerts() == rows(found.alerts)
+    replay_result = replayed(spark, tmp_path / "events", live.job, rules().values())
+    assert live.alerts() == rows(replay_result.alerts)
     assert live.totals["late_events"] == 0
-    kept = count_runs(stored_pages(spark, checkpoint, live.job))
-    assert kept.runs == live.totals["runs"]
-    assert {share.rule_id for share in kept.rules} == {"dormant_then_large"}, "its window is 1000 days, no other's is"
+    run_counts = count_runs(stored_pages(spark, checkpoint, live.job))
+    assert run_counts.runs == live.totals["runs"]
+    assert {share.rule_id for share in run_counts.rules} == {"dormant_then_large"}, (
+        "its window is 1000 days, no other's is"
+    )
 
 
 @pytest.mark.slow
@@ -71,9 +73,9 @@ def test_one_task_that_reads_and_matches_becomes_two(
     spark: SparkSession, kafka_broker: KafkaCluster, tmp_path: Path
 ) -> None:
     """With one partition a topic is read by the task that matches, and with two by others."""
-    given, lines = rules(), payments(43)
-    job = make_job(given.values(), LATENESS_MS, 2)
-    initial = tuple(record.to_json() for record in given.values())
+    rules_by_id, lines = rules(), payments(43)
+    job = make_job(rules_by_id.values(), LATENESS_MS, 2)
+    initial = tuple(record.to_json() for record in rules_by_id.values())
     live = TopicRun(spark, kafka_broker, tmp_path / "job", job, initial, 4, 300)
     checkpoint = tmp_path / "job" / "checkpoint"
     open_checkpoint(checkpoint, job, initial)
@@ -94,7 +96,7 @@ def test_one_task_that_reads_and_matches_becomes_two(
     clean = tmp_path / "clean"
     clean.mkdir()
     write_file(clean / "events.jsonl", lines, 0)
-    assert live.alerts() == rows(replayed(spark, clean, job, given.values()).alerts)
+    assert live.alerts() == rows(replayed(spark, clean, job, rules_by_id.values()).alerts)
     assert live.totals["late_events"] == 0
 
 

@@ -29,8 +29,8 @@ def test_what_the_job_cannot_go_back_to_is_removed(tmp_path: Path) -> None:
         digests[batch_id] = store.put(save(book))
         for _ in range(2):  # a micro-batch that is done again ends in the same place
             removed += RetainedRulebooks(tmp_path).changed(digests[batch_id], batch_id)
-        for at, digest in digests.items():
-            if at >= batch_id - MICRO_BATCHES_RETAINED:
+        for epoch_batch, digest in digests.items():
+            if epoch_batch >= batch_id - MICRO_BATCHES_RETAINED:
                 assert store.get(digest, SCHEMA, None).record_of("stays", 1) is not None
     assert removed > 0
     assert 10 < len(list((tmp_path / "index").iterdir())) < 22

@@ -89,20 +89,22 @@ class Run:
         for record in self.history:
             assert book.apply(record, None).kind == "applied"
         (self.folder / "events.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-        found = replay(self.job, book, self.spark.read.text(str(self.folder / "events.jsonl")), "value", 2)
-        return Replayed(suppress_alerts(found.alerts, Policies.of(book), {}).alerts, (), found.counters, 0.0)
+        replay_result = replay(self.job, book, self.spark.read.text(str(self.folder / "events.jsonl")), "value", 2)
+        return Replayed(
+            suppress_alerts(replay_result.alerts, Policies.of(book), {}).alerts, (), replay_result.counters, 0.0
+        )
 
 
 def test_the_life_of_a_rule_over_restarts(spark: SparkSession, kafka_broker: KafkaCluster, tmp_path: Path) -> None:
-    given = rules()
+    rules_by_id = rules()
     parts = split(payments(41), 7)
     starts = [utc_text(time_ms(part[0])) for part in parts]
-    first = given[RULE].model_copy(update={"effective_at": starts[1]})
+    first = rules_by_id[RULE].model_copy(update={"effective_at": starts[1]})
     stricter = {"params": {**first.params, "large": 700.0}}
     shadow = first.model_copy(update={"version": 2, "status": "shadow", "effective_at": starts[2], **stricter})
     promoted = first.model_copy(update={"version": 3, "effective_at": starts[3], **stricter})
     back = RollbackRecord(id=RULE, version=4, to_version=1, rule=first, effective_at=starts[4])
-    run = Run(spark, kafka_broker, tmp_path, [rule for name, rule in given.items() if name != RULE])
+    run = Run(spark, kafka_broker, tmp_path, [rule for name, rule in rules_by_id.items() if name != RULE])
 
     run.phase(parts[0])
     status = run.phase(parts[1], first)
@@ -124,24 +126,26 @@ def test_the_life_of_a_rule_over_restarts(spark: SparkSession, kafka_broker: Kaf
 
     lines = [line for part in parts for line in part]
     alerts = pa.concat_tables([report.alerts for report in run.reports])
-    found = run.replayed(lines)
-    assert rows(alerts) == rows(found.alerts)
+    replay_result = run.replayed(lines)
+    assert rows(alerts) == rows(replay_result.alerts)
     versions = {alert["version"] for alert in alerts.to_pylist() if alert["rule_id"] == RULE}
     assert versions <= {1, 3, 4}
     assert 1 in versions
-    held = [orjson.loads(line) for file in (tmp_path / "checkpoint" / "held").glob("*") for line in file.open("rb")]
-    assert {line["held"] for line in held} <= {"shadow"}
+    held_alerts = [
+        orjson.loads(line) for file in (tmp_path / "checkpoint" / "held").glob("*") for line in file.open("rb")
+    ]
+    assert {line["held"] for line in held_alerts} <= {"shadow"}
     # Each alert names a version by number and hash, and those are of a record that was published.
-    hashes = {(r.id, r.version): content_hash(r) for r in [*given.values(), first, promoted, back.as_upsert()]}
+    hashes = {(r.id, r.version): content_hash(r) for r in [*rules_by_id.values(), first, promoted, back.as_upsert()]}
     for alert in alerts.to_pylist():
         assert alert["content_hash"] == hashes[alert["rule_id"], alert["version"]]
         assert 1 <= alert["epoch"] <= status["epoch"]
-    told = [orjson.loads(record.value() or b"") for record in consumed(kafka_broker, "life-dead", 3)]
-    assert sorted({letter["code"] for letter in told}) == ["control_refused", "control_unreadable", "late"]
-    assert len([letter for letter in told if letter["code"] != "late"]) == 2
-    for letter in told:
+    letters = [orjson.loads(record.value() or b"") for record in consumed(kafka_broker, "life-dead", 3)]
+    assert sorted({letter["code"] for letter in letters}) == ["control_refused", "control_unreadable", "late"]
+    assert len([letter for letter in letters if letter["code"] != "late"]) == 2
+    for letter in letters:
         assert (letter["epoch"], letter["rulebook"]) == (rolled_back["epoch"], rolled_back["content_hash"])
-    (refused,) = (letter for letter in told if letter["code"] == "control_refused")
+    (refused,) = (letter for letter in letters if letter["code"] == "control_refused")
     assert (refused["rule_id"], refused["version"], refused["content_hash"]) == (RULE, 9, content_hash(broken))
     assert refused["diagnostics"]
     totals = run.reports[-1].totals

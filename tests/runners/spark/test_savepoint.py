@@ -21,9 +21,9 @@ pytestmark = pytest.mark.spark
 
 
 def test_a_job_goes_on_from_a_savepoint(spark: SparkSession, tmp_path: Path) -> None:
-    given = rules("card_testing", "small_then_large", "impossible_travel")
-    initial = tuple(record.to_json() for record in given.values())
-    live = LiveRun(spark, tmp_path / "job", make_job(given.values()), initial)
+    rules_by_id = rules("card_testing", "small_then_large", "impossible_travel")
+    initial = tuple(record.to_json() for record in rules_by_id.values())
+    live = LiveRun(spark, tmp_path / "job", make_job(rules_by_id.values()), initial)
     checkpoint = live.checkpoint.parent
     open_checkpoint(checkpoint, live.job, initial)
     parts = split(payments(43), 2)
@@ -42,8 +42,8 @@ def test_a_job_goes_on_from_a_savepoint(spark: SparkSession, tmp_path: Path) -> 
     assert (restored.batch_id, restored.size) == (first.batch_id, first.size)
     assert read_progress(checkpoint)[0] == first.batch_id
     live.phase([], [END])
-    found = replayed(spark, tmp_path / "job" / "events", live.job, given.values())
-    assert live.alerts() == rows(found.alerts)
+    replay_result = replayed(spark, tmp_path / "job" / "events", live.job, rules_by_id.values())
+    assert live.alerts() == rows(replay_result.alerts)
 
     with lock_checkpoint(checkpoint), pytest.raises(UsageError, match="is in use by process"):
         save(checkpoint, target)
@@ -56,9 +56,9 @@ def test_a_job_goes_on_from_a_savepoint(spark: SparkSession, tmp_path: Path) -> 
 
 
 def test_a_damaged_savepoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    given = rules("small_then_large")
-    initial = tuple(record.to_json() for record in given.values())
-    live = LiveRun(spark, tmp_path / "job", make_job(given.values()), initial)
+    rules_by_id = rules("small_then_large")
+    initial = tuple(record.to_json() for record in rules_by_id.values())
+    live = LiveRun(spark, tmp_path / "job", make_job(rules_by_id.values()), initial)
     open_checkpoint(live.checkpoint.parent, live.job, initial)
     live.phase([payments(44)[:100]])
     target = Target(str(tmp_path / "saved"))

@@ -32,9 +32,9 @@ def evolved(schema: Schema) -> Schema:
 
 
 def test_state_is_kept(spark: SparkSession, tmp_path: Path) -> None:
-    given = rules("card_testing", "small_then_large", "rising_amounts")
-    initial = tuple(record.to_json() for record in given.values())
-    live = LiveRun(spark, tmp_path, make_job(given.values(), LATENESS_MS), initial)
+    rules_by_id = rules("card_testing", "small_then_large", "rising_amounts")
+    initial = tuple(record.to_json() for record in rules_by_id.values())
+    live = LiveRun(spark, tmp_path, make_job(rules_by_id.values(), LATENESS_MS), initial)
     checkpoint = live.checkpoint.parent
     before = live.job
     open_checkpoint(checkpoint, before, initial)
@@ -45,14 +45,14 @@ def test_state_is_kept(spark: SparkSession, tmp_path: Path) -> None:
     assert open_checkpoint(checkpoint, live.job, initial) == (initial, True)
     assert read_job(checkpoint) == live.job
     late = [
-        orjson.dumps({**orjson.loads(line), "amount": None}) if at % 9 == 0 else line
-        for at, line in enumerate(parts[1])
+        orjson.dumps({**orjson.loads(line), "amount": None}) if number % 9 == 0 else line
+        for number, line in enumerate(parts[1])
     ]
     live.phase([late])
     live.phase([], [END])
     assert not any(name.startswith("poison[") for name in live.totals)
-    found = replayed(spark, tmp_path / "events", live.job, given.values())
-    assert live.alerts() == rows(found.alerts)
+    replay_result = replayed(spark, tmp_path / "events", live.job, rules_by_id.values())
+    assert live.alerts() == rows(replay_result.alerts)
     assert live.totals["runs_orphaned"] == 0
     assert partitions_of(checkpoint) == live.partitions
     (transaction,) = before.schema.event_types

@@ -43,12 +43,14 @@ def test_a_job_over_tls(
         "--key-groups", "4", "--available-now",
     ]  # fmt: skip
     command = [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", *words]
-    done = subprocess.run(
+    process = subprocess.run(
         command, env=on_this_spark(), capture_output=True, text=True, check=False,
         timeout=WAIT_S, cwd=ROOT,
     )  # fmt: skip
-    print(done.stdout, done.stderr)
-    assert done.returncode == 0, done.stderr
+    print(process.stdout, process.stderr)
+    assert process.returncode == 0, process.stderr
     shown(tmp_path, capsys)
-    wanted = sorted(expected(lines, deployment(), tmp_path))
-    assert sorted(consumed(secure.address, alerts, lambda values: len(values) >= len(wanted))) == wanted
+    expected_alerts = sorted(expected(lines, deployment(), tmp_path))
+    assert (
+        sorted(consumed(secure.address, alerts, lambda values: len(values) >= len(expected_alerts))) == expected_alerts
+    )

@@ -79,9 +79,9 @@ def test_python_has_no_archives_in_front(path: list[str], left: list[str]) -> No
     program = "import os, sys; print(os.environ['PYTHONPATH'], sys.argv[1:]); sys.exit(7)"
     environment = {"CEP_WORKER_PYTHON": sys.executable, "PYTHONPATH": ":".join(path)}
     words = [str(_PYTHON), "-c", program, "-m", "two words"]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout == f"{':'.join(left)} {['-m', 'two words']}\n", done.stderr
-    assert done.returncode == 7
+    process = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert process.stdout == f"{':'.join(left)} {['-m', 'two words']}\n", process.stderr
+    assert process.returncode == 7
 
 
 def test_it_is_for_the_package_that_is_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

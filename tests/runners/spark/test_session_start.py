@@ -49,15 +49,15 @@ def test_workers_run_no_module_of_the_current_folder(tmp_path: Path) -> None:
     program = _PROGRAM.replace("print(session", "print(session.conf.get('spark.authenticate'), session")
     command = [sys.executable, "-P", "-c", program, ""]
     path = os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=240,
         check=True,
     )  # fmt: skip
-    assert done.stdout.startswith("true 3 rows")
+    assert process.stdout.startswith("true 3 rows")
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_java_that_ends_at_once_is_no_bug_of_ours() -> None:
-    told = _start("-agentlib:nothing")
-    assert "Could not find agent library" in told
-    assert "\nrefused: Java has ended before Spark was there; its own lines stand above." in told
+    output = _start("-agentlib:nothing")
+    assert "Could not find agent library" in output
+    assert "\nrefused: Java has ended before Spark was there; its own lines stand above." in output

@@ -70,10 +70,10 @@ def cluster(tmp_path: Path) -> Iterator[str]:
 
 def run(folder: Path, *words: str) -> None:
     with (folder / "log.txt").open("ab") as log:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, *words], cwd=ROOT, stdout=log, stderr=log, check=False, timeout=WAIT_S
         )  # fmt: skip
-    assert done.returncode == 0, (folder / "log.txt").read_text()[-5000:]
+    assert process.returncode == 0, (folder / "log.txt").read_text()[-5000:]
 
 
 def test_match_and_live_on_a_cluster(cluster: str, tmp_path: Path) -> None:
@@ -83,8 +83,8 @@ def test_match_and_live_on_a_cluster(cluster: str, tmp_path: Path) -> None:
     micros = with_type(table, {"event_time": pa.timestamp("us", "UTC")})
     pq.write_table(micros, tmp_path / "payments.parquet")
     run(tmp_path, "-m", "tests.runners.spark.match_job", cluster, str(tmp_path))
-    found = pq.read_table(tmp_path / "alerts.parquet").select(ALERT_SCHEMA.names).cast(ALERT_SCHEMA)
-    assert sort_alerts(found).equals(expected)
+    alerts = pq.read_table(tmp_path / "alerts.parquet").select(ALERT_SCHEMA.names).cast(ALERT_SCHEMA)
+    assert sort_alerts(alerts).equals(expected)
     add_file(tmp_path / "events", 0, micros.slice(0, 120))
     add_file(tmp_path / "events", 1, micros.slice(120))
     settings = tmp_path / "cep.toml"

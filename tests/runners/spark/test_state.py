@@ -67,9 +67,9 @@ def test_runs_of_a_job(
     small = rules("small_then_large")["small_then_large"]
     events = (ROOT / "patterns" / "events.cep").read_text()
     looking_back = {"id": "busy", "pattern": "busy", "source": events + BUSY, "params": {}, "message": "busy"}
-    given = [small, small.model_copy(update=looking_back)]
-    initial = tuple(record.to_json() for record in given)
-    live = LiveRun(spark, tmp_path, make_job(given), initial)
+    rules_of_test = [small, small.model_copy(update=looking_back)]
+    initial = tuple(record.to_json() for record in rules_of_test)
+    live = LiveRun(spark, tmp_path, make_job(rules_of_test), initial)
     checkpoint = live.checkpoint.parent
     open_checkpoint(checkpoint, live.job, initial)
     live.phase([[payment(1, "c1", 0, 0.5), payment(2, "c2", 10, 0.6), payment(3, "c2", 20, 700.0)]])
@@ -96,16 +96,16 @@ def test_runs_of_a_job(
         "kept events": 3, "pinned events": 2, "carried": 2,
     }  # fmt: skip
     assert [part["rules"] for part in past["parts"]] == [["busy v1"]] * 3
-    code, found = told("--key", "c2")
+    code, key_runs = told("--key", "c2")
     assert code == 0
-    assert isinstance(found, list)
-    (known,) = found
-    assert [event["amount"] for event in known["events"]] == [0.6, 700.0]
-    assert known["tallies"] == [["count(transaction over 1 d)", 2]]
-    code, found = told("--key", "c1")
+    assert isinstance(key_runs, list)
+    (run,) = key_runs
+    assert [event["amount"] for event in run["events"]] == [0.6, 700.0]
+    assert run["tallies"] == [["count(transaction over 1 d)", 2]]
+    code, key_runs = told("--key", "c1")
     assert code == 0
-    assert isinstance(found, list)
-    runs = found[:1]
+    assert isinstance(key_runs, list)
+    runs = key_runs[:1]
     assert [[(e["event_id"], e["time"]) for e in r["bound"]] for r in runs] == [[("t1", "2026-03-01T10:00:00.000Z")]]
     assert runs[0]["expires"] == "2026-03-01T10:01:00.000Z"
     assert told("--key", "nobody") == (1, [])

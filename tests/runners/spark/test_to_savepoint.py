@@ -22,11 +22,11 @@ def logged(query: Path, *offsets: str) -> Path:
 def test_a_topic(tmp_path: Path) -> None:
     read = Position({"pay-ments": {0: 17, 11: 4}}, {"pay-ments": [0]}, {"pay-ments": "an id"})
     query = logged(tmp_path, json.dumps(read.to_json()), "-")
-    found = read_positions(query, 0, 7)
-    assert found == {"pay-ments[0]": 17, "pay-ments[11]": 4}
+    positions = read_positions(query, 0, 7)
+    assert positions == {"pay-ments[0]": 17, "pay-ments[11]": 4}
     assert read_positions(query, 1, 7) == {}, "nothing was read of it so far"
     assert read_positions(query, 2, 7) == {}, "the job has no such source"
-    starting = Beginning("", 0, {}, {"events": found}).starting("events", "pay-ments")
+    starting = Beginning("", 0, {}, {"events": positions}).starting("events", "pay-ments")
     assert json.loads(starting or "") == {"pay-ments": {"0": 17, "11": 4}}
 
 
@@ -42,9 +42,9 @@ def test_a_folder(tmp_path: Path) -> None:
     for number, name in ((10, "d.jsonl"), (11, "e.jsonl"), (12, "planned.jsonl")):
         (log / str(number)).write_text(f"v1\n{entry(name)}")
     (log / ".10.crc").write_bytes(b"x")
-    found = read_positions(query, 0, 7)
-    assert found == dict.fromkeys(["a.jsonl", "b c.jsonl", "d.jsonl", "e.jsonl"], -1)
-    assert Beginning("", 0, {}, {"events": found}).files_read("events") == tuple(sorted(found))
+    positions = read_positions(query, 0, 7)
+    assert positions == dict.fromkeys(["a.jsonl", "b c.jsonl", "d.jsonl", "e.jsonl"], -1)
+    assert Beginning("", 0, {}, {"events": positions}).files_read("events") == tuple(sorted(positions))
 
 
 def test_a_log_that_says_nothing(tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ def test_a_job_sends_its_micro_batches(receiver: Receiver, tmp_path: Path) -> No
     ]  # fmt: skip
     command = [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", *words]
     environment = {**on_this_spark(), "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.address}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=WAIT_S)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=WAIT_S)
+    assert process.returncode == 0, process.stderr
     spans = [span for _, span in receiver.spans()]
     batches = {span.span_id: span for span in spans if span.name == "micro_batch"}
     assert sum(facts(span)["cep.events"] for span in batches.values()) == len(lines)

@@ -81,10 +81,10 @@ class Run:
         assert problems == []
         assert isinstance(record, UpsertRecord)
         self.first = upsert_by_two(record) if is_signed else record
-        given = deploy([self.first])
+        deployed = deploy([self.first])
         trust = TRUST if is_signed else None
         self.job = replace(
-            Job(given.schema, given.key_domains, 8), dedup_ms=86_400_000, trust=trust, is_audited=not is_signed
+            Job(deployed.schema, deployed.key_domains, 8), dedup_ms=86_400_000, trust=trust, is_audited=not is_signed
         )
         for part in ("events", "control", "status", "dead", "alerts"):
             kafka.create(f"{self.name}-{part}", 1)
@@ -119,8 +119,8 @@ class Run:
 
     def topic(self, part: str) -> list[bytes]:
         """Return the keys and values of a topic."""
-        found = consumed(self.kafka, f"{self.name}-{part}", 1)
-        return [data for record in found for data in (record.key(), record.value()) if data]
+        records_in_topic = consumed(self.kafka, f"{self.name}-{part}", 1)
+        return [data for record in records_in_topic for data in (record.key(), record.value()) if data]
 
     def alerts(self) -> set[tuple[str, str]]:
         table = pa.concat_tables([report.alerts for report in self.reports])
@@ -130,11 +130,11 @@ class Run:
         """Return the sent alerts of a replay under the first version."""
         path = self.folder / "history.jsonl"
         path.write_bytes(b"\n".join(lines) + b"\n")
-        given = deploy([self.first])
+        deployed = deploy([self.first])
         # The live jobs of the tests get a watermark at the end of time, so the replay goes on to it, too.
         job = replace(self.job, to_the_end=True)
-        found = embedded.replay(job, given.rulebook, read_pieces(path, self.job.schema), 1).alerts
-        sent = suppress_alerts(found, Policies.of(given.rulebook), {}).alerts
+        alerts = embedded.replay(job, deployed.rulebook, read_pieces(path, self.job.schema), 1).alerts
+        sent = suppress_alerts(alerts, Policies.of(deployed.rulebook), {}).alerts
         return set(zip(sent["key"].to_pylist(), sent["alert_id"].to_pylist(), strict=True))
 
 
@@ -320,9 +320,9 @@ def test_no_log_and_no_answer_of_spark_has_a_card_number(rules: Path, tmp_path: 
     finally:
         job.kill()
     assert b'code="no_card_number"' in answers[0]
-    said = (out / "log").read_bytes()
+    log_text = (out / "log").read_bytes()
     for part in (b"INFO org.apache.spark.sql.execution.streaming", b"INFO org.apache.spark.scheduler"):
-        assert part in said
+        assert part in log_text
     files = [path for path in out.rglob("*") if path.is_file()]
     assert any(path.parent.name == "alerts" for path in files)
     searched = [*NUMBERS, *(wrong(number) for number in NUMBERS)]

@@ -34,26 +34,26 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_replay_and_then_live_are_a_replay_of_everything(spark: SparkSession, name: str, tmp_path: Path) -> None:
     lines, records = CASES[name]()
-    at = len(lines) * 2 // 3
-    given = deploy(records)
+    cut = len(lines) * 2 // 3
+    deployed = deploy(records)
     past = tmp_path / "past.jsonl"
-    past.write_bytes(b"\n".join(lines[: at + OVERLAP]))
-    ending = Ending(tmp_path / "state", time_ms(lines[at]))
+    past.write_bytes(b"\n".join(lines[: cut + OVERLAP]))
+    ending = Ending(tmp_path / "state", time_ms(lines[cut]))
     events, column = read_events(spark, past)
-    replayed = replay(job_until(job_for(given), ending), given.rulebook, events, column, 2, ending)
-    assert replayed.until_ms == time_ms(lines[at])
+    replayed = replay(job_until(job_for(deployed), ending), deployed.rulebook, events, column, 2, ending)
+    assert replayed.until_ms == time_ms(lines[cut])
     initial = tuple(record.to_json() for record in records)
-    finish(ending.folder, replayed.state_files, About(job_for(given), initial, replayed.since_ms, replayed.until_ms))
+    finish(ending.folder, replayed.state_files, About(job_for(deployed), initial, replayed.since_ms, replayed.until_ms))
     warm = open_warm_start(str(ending.folder))
     # The live job has its own pages, and but for one case its own key groups.
-    job = replace(job_for(given, 16 if name == "levels" else 8, 2), begins_ms=warm.about.until_ms)
+    job = replace(job_for(deployed, 16 if name == "levels" else 8, 2), begins_ms=warm.about.until_ms)
     live = LiveRun(spark, tmp_path / "live", job, initial)
-    begin_warm(warm, job, given.rulebook, tmp_path / "live" / "checkpoint")
-    parts = split(lines[at - OVERLAP :], 2)
+    begin_warm(warm, job, deployed.rulebook, tmp_path / "live" / "checkpoint")
+    parts = split(lines[cut - OVERLAP :], 2)
     live.phase(parts[:1])
     live.phase(parts[1:])
     live.phase([], [END])
-    assert sorted(rows(replayed.alerts) + live.alerts()) == sorted(expected(lines, given, tmp_path))
+    assert sorted(rows(replayed.alerts) + live.alerts()) == sorted(expected(lines, deployed, tmp_path))
     assert replayed.alerts.num_rows
     assert live.totals["events_before_start"] > 0
     assert live.totals["late_events"] == 0
@@ -62,10 +62,10 @@ def test_replay_and_then_live_are_a_replay_of_everything(spark: SparkSession, na
 
 def test_the_cut_is_behind_the_last_event_if_none_is_given(spark: SparkSession, tmp_path: Path) -> None:
     records: list[UpsertRecord] = list(rules().values())
-    lines, given = list(day())[:300], deploy(records)
+    lines, deployed = list(day())[:300], deploy(records)
     (tmp_path / "past.jsonl").write_bytes(b"\n".join(lines))
     events, column = read_events(spark, tmp_path / "past.jsonl")
-    replayed = replay(job_for(given), given.rulebook, events, column, 2, Ending(tmp_path / "state"))
+    replayed = replay(job_for(deployed), deployed.rulebook, events, column, 2, Ending(tmp_path / "state"))
     times = list(map(time_ms, lines))
     assert (replayed.since_ms, replayed.until_ms) == (min(times), max(times) + 1)
     assert pa.types.is_timestamp(replayed.alerts.schema.field("history_from").type)

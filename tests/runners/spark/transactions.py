@@ -129,21 +129,21 @@ def records(*names: str) -> list[UpsertRecord]:
 def oracle_alerts(table: pa.Table, *names: str) -> set[tuple[str, str, tuple[str, ...], int]]:
     """Return the oracle's alerts: rule, key, ids of the bound events, time of detection."""
     checked = load_text(SOURCE)
-    found = set()
+    alerts = set()
     for name in names:
         pattern, _ = bind(checked.patterns[name], {})
         assert pattern is not None
         for key, events in _events_by_key(table, pattern).items():
             for match in find_matches(pattern, events).matches:
-                found.add((name, key, tuple(str(i) for _, i in match.bindings), match.detected_ms))
-    return found
+                alerts.add((name, key, tuple(str(i) for _, i in match.bindings), match.detected_ms))
+    return alerts
 
 
 def _events_by_key(table: pa.Table, pattern: PatternIR) -> dict[str, list[Event]]:
     (field,) = pattern.key
     stamped = table.set_column(1, "event_time", table["event_time"].cast(pa.int64()))
     rows = sorted(stamped.to_pylist(), key=lambda row: (row["event_time"], row["tx_id"]))
-    found: dict[str, list[Event]] = {}
+    events_by_key: dict[str, list[Event]] = {}
     for order, row in enumerate(rows):
         fields = {
             "tx_id": str(row["tx_id"]),
@@ -153,5 +153,5 @@ def _events_by_key(table: pa.Table, pattern: PatternIR) -> dict[str, list[Event]
             "event_time": row["event_time"],
         }
         event = Event(fields["tx_id"], "payment", row["event_time"], order, fields)
-        found.setdefault(fields[field], []).append(event)
-    return found
+        events_by_key.setdefault(fields[field], []).append(event)
+    return events_by_key

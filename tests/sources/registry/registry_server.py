@@ -41,11 +41,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, {"error_code": 40403, "message": "Schema not found"})
 
     def do_POST(self) -> None:
-        given = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         subject = self.path.split("?")[0].strip("/").split("/")[1]
         if self._refused():
             return
-        schema = {"schemaType": "AVRO", **{n: given[n] for n in ("schema", "schemaType", "references") if n in given}}
+        schema = {
+            "schemaType": "AVRO",
+            **{n: request[n] for n in ("schema", "schemaType", "references") if n in request},
+        }
         if schema not in self.server.schemas:
             self.server.schemas.append(schema)
         number = self.server.schemas.index(schema) + 1

@@ -31,10 +31,10 @@ def events() -> list[dict[str, Any]]:
     """Return payments with card numbers. Every fourth has a wrong number in `card` and the right one elsewhere."""
     return [
         {
-            "tx_id": f"t{at}", "event_time": 1_767_225_600_000 + at, "card": number if at % 4 else wrong(number),
-            "email": f"{number}@example.org", "amount": at + 0.5, "note": f"paid with {number}" if at % 4 == 0 else "",
+            "tx_id": f"t{n}", "event_time": 1_767_225_600_000 + n, "card": number if n % 4 else wrong(number),
+            "email": f"{number}@example.org", "amount": n + 0.5, "note": f"paid with {number}" if n % 4 == 0 else "",
         }
-        for at, number in enumerate(NUMBERS)
+        for n, number in enumerate(NUMBERS)
     ]  # fmt: skip
 
 
@@ -73,13 +73,13 @@ def assert_no_number(texts: Sequence[str]) -> None:
 @pytest.mark.parametrize("written", [in_avro, in_protobuf])
 def test_tokens_are_those_of_json(written: Any, tmp_path: Path) -> None:
     form, values = written(tmp_path)
-    found = decode(form, CARDS, pa.array(values, pa.binary()), TOPIC)
+    decoded = decode(form, CARDS, pa.array(values, pa.binary()), TOPIC)
     expected = decode_json(CARDS, pa.array([orjson.dumps(event) for event in events()], pa.binary()))
-    assert all(found.columns[name].equals(expected.columns[name]) for name in ("card", "email", "tx_id", "amount"))
-    cards = found.columns["card"].drop_null().to_pylist()
+    assert all(decoded.columns[name].equals(expected.columns[name]) for name in ("card", "email", "tx_id", "amount"))
+    cards = decoded.columns["card"].drop_null().to_pylist()
     assert all(card.startswith("pan_k1_") for card in cards)
-    assert len(cards) == len(found) - 5
-    assert [poison.code for poison in found.poison] == ["no_card_number"] * 5
+    assert len(cards) == len(decoded) - 5
+    assert [poison.code for poison in decoded.poison] == ["no_card_number"] * 5
     broken = decode(form, CARDS, pa.array([value[:-9] for value in values], pa.binary()), TOPIC)
     assert broken.poison
-    assert_no_number([*letters(found), *letters(broken), *letters(expected)])
+    assert_no_number([*letters(decoded), *letters(broken), *letters(expected)])

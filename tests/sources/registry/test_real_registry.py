@@ -41,18 +41,18 @@ def test_avro_of_two_versions_and_ids_of_nobody(apicurio: str) -> None:
     older = {**AVRO, "fields": [f for f in AVRO["fields"] if f["name"] != "took"]}
     values = [*avro(client_of(settings), EVENTS[:5], older), *avro(client_of(settings), EVENTS[5:])]
     nobody = b"\x00\x00\x0f\x42\x3f" + values[0][5:]
-    found = read(RecordFormat("avro", settings), [*values, nobody])
-    assert is_equal(found, in_json([*({**e, "took": None} for e in EVENTS[:5]), *EVENTS[5:]]))
-    assert [poison.reason for poison in found.poison] == ["the schema registry has no schema 999999"]
+    decoded = read(RecordFormat("avro", settings), [*values, nobody])
+    assert is_equal(decoded, in_json([*({**e, "took": None} for e in EVENTS[:5]), *EVENTS[5:]]))
+    assert [poison.reason for poison in decoded.poison] == ["the schema registry has no schema 999999"]
 
 
 def test_protobuf(apicurio: str, tmp_path: Path) -> None:
     settings = (("url", apicurio),)
     path = tmp_path / "payment.desc"
     values, events = protobuf(client_of(settings), path)
-    found = read(RecordFormat("protobuf", settings, str(path), "shop.Payment"), values)
-    assert found.poison == ()
-    assert is_equal(found, in_json(events))
+    decoded = read(RecordFormat("protobuf", settings, str(path), "shop.Payment"), values)
+    assert decoded.poison == ()
+    assert is_equal(decoded, in_json(events))
 
 
 def values_of(form: str, url: str, topic: str, lines: list[bytes]) -> list[bytes]:

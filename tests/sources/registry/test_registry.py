@@ -98,9 +98,9 @@ def read(form: RecordFormat, values: Sequence[bytes | None]) -> Decoded:
 def test_avro_with_a_registry(registry: tuple[_Server, tuple[tuple[str, str], ...]]) -> None:
     server, settings = registry
     form = RecordFormat("avro", settings)
-    found = read(form, avro(client_of(settings), EVENTS))
-    assert found.poison == ()
-    assert is_equal(found, in_json(EVENTS))
+    decoded = read(form, avro(client_of(settings), EVENTS))
+    assert decoded.poison == ()
+    assert is_equal(decoded, in_json(EVENTS))
     assert is_equal(read(form, avro(client_of(settings), EVENTS)), in_json(EVENTS))
     assert [path for path in server.asked if path.startswith("/schemas")] == ["/schemas/ids/1"], "asked for once"
 
@@ -162,9 +162,9 @@ def test_protobuf_with_a_registry(registry: tuple[_Server, tuple[tuple[str, str]
     _, settings = registry
     path = tmp_path / "payment.desc"
     values, events = protobuf(client_of(settings), path)
-    found = read(RecordFormat("protobuf", settings, str(path), "shop.Payment"), values)
-    assert found.poison == ()
-    assert is_equal(found, in_json(events))
+    decoded = read(RecordFormat("protobuf", settings, str(path), "shop.Payment"), values)
+    assert decoded.poison == ()
+    assert is_equal(decoded, in_json(events))
     with pytest.raises(UsageError, match=r"has no message shop\.Refund"):
         read(RecordFormat("protobuf", settings, str(path), "shop.Refund"), values)
 
@@ -180,22 +180,22 @@ def test_json_behind_the_id_of_a_schema(frames: list[tuple[bool, int]]) -> None:
         for (is_framed, number), line in zip(frames, lines, strict=True)
     ]
     form = RecordFormat("json", (("url", "http://127.0.0.1:1"),))
-    found = read(form, [*framed, None, b"", b"\x00\x00\x00\x00\x01"])
-    assert is_equal(found, in_json(events))
-    assert len(found.poison) == 3
+    decoded = read(form, [*framed, None, b"", b"\x00\x00\x00\x00\x01"])
+    assert is_equal(decoded, in_json(events))
+    assert len(decoded.poison) == 3
 
 
 def test_what_cannot_be_read_is_set_aside(registry: tuple[_Server, tuple[tuple[str, str], ...]]) -> None:
     _, settings = registry
     good = avro(client_of(settings), EVENTS[:3])
     nobody = b"\x00\x00\x00\x03\xe7" + good[0][5:]
-    found = read(RecordFormat("avro", settings), [good[0], None, b"", b"{}", nobody, good[1][:9], good[1], good[2]])
-    assert found.event_id.to_pylist() == ["t0", "t1", "t2"]
-    reasons = [poison.reason for poison in found.poison]
+    decoded = read(RecordFormat("avro", settings), [good[0], None, b"", b"{}", nobody, good[1][:9], good[1], good[2]])
+    assert decoded.event_id.to_pylist() == ["t0", "t1", "t2"]
+    reasons = [poison.reason for poison in decoded.poison]
     assert len(reasons) == 5
     assert reasons[:2] == ["the record is empty"] * 2
     assert "the schema registry has no schema 999" in reasons
-    assert {poison.code for poison in found.poison} == {"unreadable"}
+    assert {poison.code for poison in decoded.poison} == {"unreadable"}
     assert read(RecordFormat("avro", settings), [None]).event_id.to_pylist() == []
 
 
@@ -216,15 +216,15 @@ def test_a_few_bytes_do_not_end_the_process(
     second = avro(client, [{**EVENTS[1], "xs": []}], empty)
     deep = first[0][:-1] + b"\x02" * 100_000 + b"\x00"
     many = second[0][:-1] + b"\x80\xd0\xdb\xc3\xf4\x02\x00"  # a hundred billion of nothing
-    found = read(RecordFormat("avro", settings), [first[0], deep, many])
-    assert found.event_id.to_pylist() == ["t0"]
-    assert [p.reason.partition(",")[0] for p in found.poison] == [
+    decoded = read(RecordFormat("avro", settings), [first[0], deep, many])
+    assert decoded.event_id.to_pylist() == ["t0"]
+    assert [p.reason.partition(",")[0] for p in decoded.poison] == [
         "its schema has itself inside", "its schema has an array of items that take no bytes"
     ]  # fmt: skip
     path = tmp_path / "nested.avsc"
     path.write_text(server.schemas[0]["schema"])
-    found = read(RecordFormat("avro", schema_file=str(path)), [first[0][5:], deep[5:]])
-    assert (found.event_id.to_pylist(), len(found.poison)) == (["t0"], 1)
+    decoded = read(RecordFormat("avro", schema_file=str(path)), [first[0][5:], deep[5:]])
+    assert (decoded.event_id.to_pylist(), len(decoded.poison)) == (["t0"], 1)
 
 
 def test_made_up_ids_are_few_requests(registry: tuple[_Server, tuple[tuple[str, str], ...]]) -> None:
@@ -232,9 +232,9 @@ def test_made_up_ids_are_few_requests(registry: tuple[_Server, tuple[tuple[str, 
     good = avro(client_of(settings), EVENTS[:2])
     server.asked.clear()
     made_up = [b"\x00" + number.to_bytes(4, "big") + good[0][5:] for number in range(1_000, 1_200)]
-    found = read(RecordFormat("avro", settings), [*made_up, *good])
-    assert found.event_id.to_pylist() == ["t0", "t1"]
-    assert len(found.poison) == len(made_up)
+    decoded = read(RecordFormat("avro", settings), [*made_up, *good])
+    assert decoded.event_id.to_pylist() == ["t0", "t1"]
+    assert len(decoded.poison) == len(made_up)
     assert len(server.asked) <= UNKNOWN_SCHEMAS_MAX + 4
 
 
@@ -252,10 +252,10 @@ def test_an_id_that_the_registry_chokes_on_sets_its_record_aside_alone(
     server.answers = {number: [status] for number in range(1_000, 1_050)}
     made_up = [b"\x00" + number.to_bytes(4, "big") + good[0][5:] for number in server.answers]
     server.asked.clear()
-    found = read(RecordFormat("avro", (*settings, *QUICK)), [*made_up, *good])
-    assert found.event_id.to_pylist() == ["t0", "t1"]
-    assert [poison.code for poison in found.poison] == ["unreadable"] * len(made_up)
-    assert f"does not give schema 1000: odd (HTTP status code {status}" in found.poison[0].reason
+    decoded = read(RecordFormat("avro", (*settings, *QUICK)), [*made_up, *good])
+    assert decoded.event_id.to_pylist() == ["t0", "t1"]
+    assert [poison.code for poison in decoded.poison] == ["unreadable"] * len(made_up)
+    assert f"does not give schema 1000: odd (HTTP status code {status}" in decoded.poison[0].reason
     is_failure = status in (403, 429, 500, 503)
     assert len(server.asked) <= (4 * FAILING_SCHEMAS_MAX if is_failure else UNKNOWN_SCHEMAS_MAX) + 4
 
@@ -305,10 +305,10 @@ def test_fields_that_do_not_fit_are_null_alone(registry: tuple[_Server, tuple[tu
     }
     events = [{**event(number), "retries": number} for number in range(6)]
     values = avro(client_of(settings), [*events[:3], {**events[3], "retries": "many"}, *events[4:]], mixed)
-    found = read(RecordFormat("avro", settings), values)
-    assert found.event_id.to_pylist() == [f"t{number}" for number in range(6)]
-    assert found.columns["retries"].to_pylist() == [0, 1, 2, None, 4, 5]
-    assert [poison.bad_values for poison in found.poison] == [(("wrong_value", "retries"),)]
+    decoded = read(RecordFormat("avro", settings), values)
+    assert decoded.event_id.to_pylist() == [f"t{number}" for number in range(6)]
+    assert decoded.columns["retries"].to_pylist() == [0, 1, 2, None, 4, 5]
+    assert [poison.bad_values for poison in decoded.poison] == [(("wrong_value", "retries"),)]
 
 
 def test_a_registry_that_gives_no_answer_ends_the_read(registry: tuple[_Server, tuple[tuple[str, str], ...]]) -> None:
