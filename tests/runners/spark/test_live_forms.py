@@ -52,7 +52,6 @@ def test_spark_and_one_process_read_the_same(spark: SparkSession, tmp_path: Path
         job, tuple(record.to_json() for record in records), FolderSource(events), FolderSource(control),
         tmp_path / "job" / "query", available_now=True,
     )  # fmt: skip
-    (tmp_path / "job").mkdir()
     serve(start_live(spark, live, output), output, threading.Event())
 
     source, expected, reasons = FilesSource(events, follow=False), Counter[str](), list[bytes]()
