@@ -47,6 +47,7 @@ RECORDS_OF_KILLED = 50
 MICRO_BATCH_S = 1.0  # about
 POLL_S = 0.005
 AFTER_THE_WEBHOOK = ("posted", "5", "6")  # steps after its delivery, before Spark knows of it
+BEFORE_THE_SINKS = ("1", "2")  # from the third step on, each sink works on its own, so the webhook may be ahead
 # State, alerts and rows: the job, in the middle of that commit. The last is asked to end, and does so in order.
 VICTIMS = ("driver", "worker", "broker", "state", "alerts", "rows", "stop")
 
@@ -253,8 +254,9 @@ def test_killed_between_two_steps_of_the_protocol(
             assert process.wait(WAIT_S) == -signal.SIGKILL, job.log()
         job.finish()
         job.check(spark)
-        comes_again = sum(step in AFTER_THE_WEBHOOK for step in steps)
-        assert len(job.webhook.again) == comes_again, "each kill behind the webhook repeats what it got"
+        least = sum(step in AFTER_THE_WEBHOOK for step in steps)
+        most = sum(step not in BEFORE_THE_SINKS for step in steps)
+        assert least <= len(job.webhook.again) <= most, "a kill repeats the alerts that the webhook had taken"
 
 
 def python_workers(process: subprocess.Popen[bytes]) -> list[int]:
